@@ -1,0 +1,66 @@
+"""accelkit: a hardware plugin SDK for PyTorch. Importing it imports neither torch nor any plugin."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "accelkit.errors": (
+        "AccelkitError", "AmbiguousError", "BrokenPluginError", "CheckpointError", "ContradictionError", "DevicesError",
+        "DisabledPluginError", "HookError", "IncompatiblePluginError", "NameConflictError", "PluginError", "PrepareError",
+        "UnavailableError", "UnknownNameError", "UnsupportedError", "UsageError",
+    ),
+    "accelkit.types": ("Availability", "Candidate", "Capabilities", "Decision", "Detection", "PluginRecord", "RuntimeState"),
+    "accelkit.specs.accelerator": ("Accelerator",),
+    "accelkit.specs.cluster": ("ClusterEnvironment",),
+    "accelkit.specs.devices": ("parse_devices",),
+    "accelkit.specs.hooks": ("hookimpl",),
+    "accelkit.specs.precision": ("Precision",),
+    "accelkit.specs.strategy": ("Strategy",),
+    "accelkit.discovery.catalog": ("plugins", "refresh", "register"),
+    "accelkit.selection": ("select",),
+    "accelkit.runtime": ("Runtime",),
+}  # fmt: skip
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = ["__version__", *sorted(_HOME_OF)]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+if TYPE_CHECKING:
+    from accelkit.discovery.catalog import plugins as plugins, refresh as refresh, register as register
+    from accelkit.errors import AccelkitError as AccelkitError, AmbiguousError as AmbiguousError
+    from accelkit.errors import BrokenPluginError as BrokenPluginError, CheckpointError as CheckpointError
+    from accelkit.errors import ContradictionError as ContradictionError, DevicesError as DevicesError
+    from accelkit.errors import DisabledPluginError as DisabledPluginError, HookError as HookError
+    from accelkit.errors import IncompatiblePluginError as IncompatiblePluginError
+    from accelkit.errors import NameConflictError as NameConflictError, PluginError as PluginError
+    from accelkit.errors import PrepareError as PrepareError, UnavailableError as UnavailableError
+    from accelkit.errors import UnknownNameError as UnknownNameError, UnsupportedError as UnsupportedError
+    from accelkit.errors import UsageError as UsageError
+    from accelkit.runtime import Runtime as Runtime
+    from accelkit.selection import select as select
+    from accelkit.specs.accelerator import Accelerator as Accelerator
+    from accelkit.specs.cluster import ClusterEnvironment as ClusterEnvironment
+    from accelkit.specs.devices import parse_devices as parse_devices
+    from accelkit.specs.hooks import hookimpl as hookimpl
+    from accelkit.specs.precision import Precision as Precision
+    from accelkit.specs.strategy import Strategy as Strategy
+    from accelkit.types import Availability as Availability, Candidate as Candidate
+    from accelkit.types import Capabilities as Capabilities, Decision as Decision, Detection as Detection
+    from accelkit.types import PluginRecord as PluginRecord, RuntimeState as RuntimeState

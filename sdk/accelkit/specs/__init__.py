@@ -1,0 +1,1 @@
+"""What a plugin implements. No module here imports torch at module level."""

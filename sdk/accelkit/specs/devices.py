@@ -1,0 +1,72 @@
+"""``devices=``: from what the user wrote to device indices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from accelkit.errors import DevicesError
+
+__all__ = ["parse_devices"]
+
+
+def parse_devices(devices: int | str | Sequence[int], count: int, name: str) -> list[int]:
+    """Device indices, in the order given.
+
+    Args:
+        devices: ``n`` or ``"n"``: the first n devices. ``-1``, ``"-1"`` or ``"auto"``: all of them. ``[0, 2]`` or ``"0,2"`` (or ``"0,"``): these indices.
+        count: How many devices there are.
+        name: The accelerator, for the errors.
+
+    Raises:
+        DevicesError: If ``devices`` cannot be read, is empty, repeats an index or asks for what does not exist.
+    """
+    available = f"{name} has {count} device{'s' * (count != 1)}" + (f": {_spell(range(count))}" if count else "")
+    forms = "write an int, -1 or 'auto' for all, a list of indices, or '0,2'"
+
+    def refuse(why: str, hint: str = available) -> DevicesError:
+        return DevicesError(f"devices={devices!r} cannot be used with {name}", why=why, hint=hint)
+
+    if isinstance(devices, bool) or not isinstance(devices, int | str | Sequence):
+        raise refuse(f"it is {type(devices).__name__}", forms)
+    wanted: int | list[int]
+    if isinstance(devices, str):
+        text = devices.strip().lower()
+        try:
+            if text == "auto":
+                wanted = -1
+            elif "," in text:
+                wanted = [int(part) for part in text.split(",") if part.strip()]
+            else:
+                wanted = int(text)
+        except ValueError:
+            raise refuse("it is neither a number, a list of numbers nor 'auto'", forms) from None
+    elif isinstance(devices, int):
+        wanted = devices
+    else:
+        if any(isinstance(index, bool) or not isinstance(index, int) for index in devices):
+            raise refuse("a list of devices holds ints", forms)
+        wanted = list(devices)
+
+    if isinstance(wanted, int):
+        if wanted == -1:
+            if count == 0:
+                raise refuse("there is no device")
+            return list(range(count))
+        if wanted < 1:
+            raise refuse("a number of devices is at least 1, or -1 for all", available)
+        if wanted > count:
+            raise refuse(f"{wanted} devices are asked for, {count} {'is' if count == 1 else 'are'} there")
+        return list(range(wanted))
+    if not wanted:
+        raise refuse("no device is named", available)
+    if repeated := sorted({index for index in wanted if wanted.count(index) > 1}):
+        raise refuse(f"{_spell(repeated)} {'is' if len(repeated) == 1 else 'are'} named twice")
+    if missing := [index for index in wanted if not 0 <= index < count]:
+        raise refuse(f"there is no device {_spell(missing)}")
+    return wanted
+
+
+def _spell(indices: Sequence[int]) -> str:
+    if len(indices) > 4 and list(indices) == list(range(indices[0], indices[0] + len(indices))):
+        return f"{indices[0]} to {indices[-1]}"
+    return ", ".join(map(str, indices))

@@ -1,0 +1,241 @@
+"""Frozen data that the parts of accelkit hand to each other. Imports nothing of the project, and no torch."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, Self, get_args
+
+Kind = Literal["accelerator", "precision", "cluster", "strategy", "hooks"]
+"""What a plugin offers. The entry-point group is ``accelkit.<kind>s`` (``accelkit.hooks`` for hooks)."""
+
+PluginStatus = Literal["available", "unavailable", "disabled", "incompatible", "broken", "conflict"]
+"""What is known of a plugin. ``available`` means that nothing is known against it."""
+
+ProbeStatus = Literal["usable", "absent", "broken"]
+Support = Literal["native", "emulated", "none", "undeclared"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Availability:
+    """A probe's answer to 'can this be used here, and if not, why, and what would help?'.
+
+    Args:
+        status: ``usable``; ``absent`` (no such hardware or driver here, an ordinary state);
+            ``broken`` (it is here, and does not work).
+        reason: Why, for a reader who does not know the device. Required unless usable.
+        hint: What would help.
+
+    Raises:
+        ValueError: If the status is not one of the three.
+    """
+
+    status: ProbeStatus
+    reason: str = ""
+    hint: str = ""
+
+    def __post_init__(self) -> None:
+        if self.status not in get_args(ProbeStatus):
+            raise ValueError(f"status is {self.status!r}; one of {', '.join(get_args(ProbeStatus))} is expected")
+
+    @property
+    def is_usable(self) -> bool:
+        return self.status == "usable"
+
+    @classmethod
+    def usable(cls, reason: str = "") -> Self:
+        return cls("usable", reason)
+
+    @classmethod
+    def absent(cls, reason: str, hint: str = "") -> Self:
+        return cls("absent", reason, hint)
+
+    @classmethod
+    def broken(cls, reason: str, hint: str = "") -> Self:
+        return cls("broken", reason, hint)
+
+    @classmethod
+    def from_library(cls, soname: str, hint: str = "") -> Self:
+        """Usable if the dynamic loader can open the shared library ``soname``.
+
+        Opening a driver's library runs its constructors but creates no device context.
+        """
+        try:
+            ctypes.CDLL(soname)
+        except OSError as error:
+            is_missing = "cannot open shared object file" in str(error) or "image not found" in str(error)
+            is_missing = is_missing or "no such file" in str(error).lower()
+            return cls("absent" if is_missing and soname in str(error).split(":")[0] else "broken", str(error), hint)
+        return cls("usable", f"{soname} is there")
+
+
+class Capabilities(Mapping[str, Support]):
+    """What an accelerator declares that it can do: frozen, keyed by string, ``undeclared`` by default.
+
+    Keys: ``dtype.<name>`` (storage and arithmetic, as in ``dtype.bfloat16``), ``autocast.<name>``, ``streams``,
+    ``events``, ``memory_statistics``, ``pinned_memory``, ``random_state`` (one generator per device),
+    ``process_group``, ``compile``, ``graphs``, ``fp8``. A key that nobody declared reads as ``undeclared``.
+
+    >>> capabilities = Capabilities.declare(native=["streams", "dtype.float32"], none=["fp8"])
+    >>> capabilities["streams"], capabilities["fp8"], capabilities["graphs"]
+    ('native', 'none', 'undeclared')
+    """
+
+    __slots__ = ("_declared",)
+
+    def __init__(self, declared: Mapping[str, Support] | None = None) -> None:
+        self._declared: dict[str, Support] = dict(declared or {})
+        for key, support in self._declared.items():
+            if support not in get_args(Support):
+                raise ValueError(f"capability {key!r} is {support!r}; one of {', '.join(get_args(Support))} is expected")
+
+    @classmethod
+    def declare(cls, *, native: Iterable[str] = (), emulated: Iterable[str] = (), none: Iterable[str] = ()) -> Self:
+        declared: dict[str, Support] = {}
+        for support, keys in (("native", native), ("emulated", emulated), ("none", none)):
+            for key in keys:
+                if key in declared:
+                    raise ValueError(f"capability {key!r} is declared both {declared[key]} and {support}")
+                declared[key] = support  # type: ignore[assignment]
+        return cls(declared)
+
+    def updated(self, declared: Mapping[str, Support]) -> Self:
+        """A copy in which ``declared`` replaces what was declared before."""
+        return type(self)(self._declared | dict(declared))
+
+    def can(self, key: str) -> bool:
+        """Whether the capability is declared, natively or emulated."""
+        return self[key] in ("native", "emulated")
+
+    def __getitem__(self, key: str) -> Support:
+        return self._declared.get(key, "undeclared")
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._declared
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._declared))
+
+    def __len__(self) -> int:
+        return len(self._declared)
+
+    def __repr__(self) -> str:
+        return f"Capabilities({dict(self)!r})"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PluginRecord:
+    """One name that one distribution offers (or that code registered), and what is known of it.
+
+    Attributes:
+        kind, name: What is offered, and the name by which users select it.
+        distribution, version: Who offers it; ``(code)`` and the module for ``accelkit.register``.
+        value: The entry point's value, ``module:Class``.
+        status, reason, hint: What is known without importing the plugin, why, and what to do.
+        description: For people. The distribution's summary unless the plugin gave one.
+        is_builtin: Ships with accelkit.
+        is_fallback: A device known from a table of facts; an installed plugin of that name wins.
+        fingerprint: Changes when the installed distribution changes; what was remembered is keyed by it.
+    """
+
+    kind: Kind
+    name: str
+    distribution: str
+    version: str
+    value: str
+    status: PluginStatus = "available"
+    reason: str = ""
+    hint: str = ""
+    description: str = ""
+    is_builtin: bool = False
+    is_fallback: bool = False
+    fingerprint: str = ""
+
+    @property
+    def plugin(self) -> str:
+        """``dist==version``, as errors name it."""
+        return f"{self.distribution}=={self.version}" if self.version else self.distribution
+
+    @property
+    def qualified_name(self) -> str:
+        """``dist:name``, which selects this plugin even where the bare name is ambiguous."""
+        return f"{self.distribution}:{self.name}"
+
+    def with_status(self, status: PluginStatus, reason: str = "", hint: str = "") -> PluginRecord:
+        return dataclasses.replace(self, status=status, reason=reason, hint=hint)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Candidate:
+    """One accelerator that selection considered, and the verdict."""
+
+    name: str
+    plugin: str
+    verdict: Literal["chosen", "usable", "absent", "broken", "refused", "not considered"]
+    reason: str = ""
+    hint: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Decision:
+    """Why this accelerator: what was asked, where the question came from, and each candidate's verdict.
+
+    Attributes:
+        requested: The name as asked, or ``auto``.
+        source: ``argument``, the environment variable's name, or ``default``.
+        chosen: The name that was selected.
+        plugin: Who provides it, ``dist==version``.
+        candidates: Everything that was considered, the chosen one first.
+        notes: Remarks: what an alias stood for, which fallback was passed over, ...
+    """
+
+    requested: str
+    source: str
+    chosen: str
+    plugin: str
+    candidates: tuple[Candidate, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    def __str__(self) -> str:
+        asked = "nothing was asked for, so auto" if self.source == "default" else f"{self.requested!r} ({self.source})"
+        lines = [f"accelerator {self.chosen} from {self.plugin}: {asked}"]
+        for candidate in self.candidates:
+            because = f": {candidate.reason}" if candidate.reason else ""
+            lines.append(f"  {candidate.name} ({candidate.plugin}) {candidate.verdict}{because}")
+        return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Detection:
+    """A cluster environment's claim on this process: the highest rank wins, and the reason is shown."""
+
+    name: str
+    rank: int
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RuntimeState:
+    """What a Runtime is: handed to hooks, and printed for people."""
+
+    accelerator: str
+    plugin: str
+    device: str
+    devices: tuple[int, ...]
+    precision: str
+    strategy: str
+    cluster: str
+    num_processes: int = 1
+    process_index: int = 0
+    local_process_index: int = 0
+    num_nodes: int = 1
+    seed: int | None = None
+
+    def __str__(self) -> str:
+        width = max(len(field.name) for field in dataclasses.fields(self))
+        rows = ((field.name, getattr(self, field.name)) for field in dataclasses.fields(self))
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
