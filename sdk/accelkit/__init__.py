@@ -26,7 +26,7 @@ _HOMES = {
 }  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
-__all__ = ["__version__", *sorted(_HOME_OF)]
+__all__ = ["__version__", *sorted(_HOME_OF)]  # noqa: PLE0604 # strings, computed
 
 
 def __getattr__(name: str) -> object:
@@ -43,15 +43,24 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from accelkit.discovery.catalog import plugins as plugins, refresh as refresh, register as register
-    from accelkit.errors import AccelkitError as AccelkitError, AmbiguousError as AmbiguousError
-    from accelkit.errors import BrokenPluginError as BrokenPluginError, CheckpointError as CheckpointError
-    from accelkit.errors import ContradictionError as ContradictionError, DevicesError as DevicesError
-    from accelkit.errors import DisabledPluginError as DisabledPluginError, HookError as HookError
+    from accelkit.discovery.catalog import plugins as plugins
+    from accelkit.discovery.catalog import refresh as refresh
+    from accelkit.discovery.catalog import register as register
+    from accelkit.errors import AccelkitError as AccelkitError
+    from accelkit.errors import AmbiguousError as AmbiguousError
+    from accelkit.errors import BrokenPluginError as BrokenPluginError
+    from accelkit.errors import CheckpointError as CheckpointError
+    from accelkit.errors import ContradictionError as ContradictionError
+    from accelkit.errors import DevicesError as DevicesError
+    from accelkit.errors import DisabledPluginError as DisabledPluginError
+    from accelkit.errors import HookError as HookError
     from accelkit.errors import IncompatiblePluginError as IncompatiblePluginError
-    from accelkit.errors import NameConflictError as NameConflictError, PluginError as PluginError
-    from accelkit.errors import PrepareError as PrepareError, UnavailableError as UnavailableError
-    from accelkit.errors import UnknownNameError as UnknownNameError, UnsupportedError as UnsupportedError
+    from accelkit.errors import NameConflictError as NameConflictError
+    from accelkit.errors import PluginError as PluginError
+    from accelkit.errors import PrepareError as PrepareError
+    from accelkit.errors import UnavailableError as UnavailableError
+    from accelkit.errors import UnknownNameError as UnknownNameError
+    from accelkit.errors import UnsupportedError as UnsupportedError
     from accelkit.errors import UsageError as UsageError
     from accelkit.runtime import Runtime as Runtime
     from accelkit.selection import select as select
@@ -61,6 +70,10 @@ if TYPE_CHECKING:
     from accelkit.specs.hooks import hookimpl as hookimpl
     from accelkit.specs.precision import Precision as Precision
     from accelkit.specs.strategy import Strategy as Strategy
-    from accelkit.types import Availability as Availability, Candidate as Candidate
-    from accelkit.types import Capabilities as Capabilities, Decision as Decision, Detection as Detection
-    from accelkit.types import PluginRecord as PluginRecord, RuntimeState as RuntimeState
+    from accelkit.types import Availability as Availability
+    from accelkit.types import Candidate as Candidate
+    from accelkit.types import Capabilities as Capabilities
+    from accelkit.types import Decision as Decision
+    from accelkit.types import Detection as Detection
+    from accelkit.types import PluginRecord as PluginRecord
+    from accelkit.types import RuntimeState as RuntimeState

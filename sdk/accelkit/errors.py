@@ -41,6 +41,7 @@ __all__ = [
     "UnknownNameError",
     "UnsupportedError",
     "UsageError",
+    "printable",
 ]
 
 
@@ -65,11 +66,18 @@ class AccelkitError(Exception):
         lines += [f"  plugin: {self.plugin}"] if self.plugin else []
         lines += [f"  why: {self.why}"] if self.why else []
         lines += [f"  what to do: {self.hint}"] if self.hint else []
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
     def __reduce__(self) -> tuple[object, ...]:
         parts = {"plugin": self.plugin, "why": self.why, "hint": self.hint}
         return _rebuild, (type(self), self.what, parts)
+
+
+def printable(text: str) -> str:
+    """``text`` with control characters escaped, so that names and messages from outside cannot steer a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def _rebuild(cls: type[AccelkitError], what: str, parts: dict[str, str]) -> AccelkitError:

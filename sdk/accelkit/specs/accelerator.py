@@ -160,7 +160,8 @@ class Accelerator:
         import torch
 
         try:
-            return torch.get_device_module(self.device_type)
+            module: ModuleType = torch.get_device_module(self.device_type)
+            return module
         except RuntimeError as error:
             raise BrokenPluginError(
                 f"torch has no module for the device type {self.device_type!r}",

@@ -13,7 +13,8 @@ def parse_devices(devices: int | str | Sequence[int], count: int, name: str) -> 
     """Device indices, in the order given.
 
     Args:
-        devices: ``n`` or ``"n"``: the first n devices. ``-1``, ``"-1"`` or ``"auto"``: all of them. ``[0, 2]`` or ``"0,2"`` (or ``"0,"``): these indices.
+        devices: ``n`` or ``"n"``: the first n devices. ``-1``, ``"-1"`` or ``"auto"``: all of them. ``[0, 2]`` or
+            ``"0,2"`` (or ``"0,"``): these indices.
         count: How many devices there are.
         name: The accelerator, for the errors.
 

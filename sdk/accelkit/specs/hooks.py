@@ -70,9 +70,7 @@ class PrecisionHooks:
     """How numbers are stored and computed."""
 
     @hookspec(firstresult=True)
-    def make_precision(  # type: ignore[empty-body]
-        self, name: str, accelerator: Accelerator, device: torch.device
-    ) -> Precision | None:
+    def make_precision(self, name: str, accelerator: Accelerator, device: torch.device) -> Precision | None:
         """Called once by each process's Runtime at first use; the first result that is not None is used.
 
         The accelerator's own implementation answers before the precision plugin of that name; a wrapper may replace either's result.

@@ -61,7 +61,7 @@ class Precision:
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         """Run the backward pass; ``kwargs`` are ``torch.Tensor.backward``'s."""
-        loss.backward(**kwargs)
+        loss.backward(**kwargs)  # type: ignore[no-untyped-call]
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint must hold of this precision (a scaler's state)."""

@@ -1,0 +1,65 @@
+"""torch's own plugins: ``import torch`` imports every ``torch.backends`` entry point, and one that fails makes torch unusable."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from accelkit.discovery import known
+from accelkit.discovery.catalog import torch_backends
+from accelkit.discovery.loading import describe
+from accelkit.discovery.metadata import TorchBackend
+from accelkit.errors import BrokenPluginError
+
+VARIABLE = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+
+
+def is_enabled() -> bool:
+    """Whether ``import torch`` will import the backends (torch's own rule: anything but 0)."""
+    return os.environ.get(VARIABLE, "1") == "1"
+
+
+def privateuse1_conflict() -> str:
+    """Who claims PrivateUse1 together, and the way out, as one sentence; empty if at most one does. Reads metadata only."""
+    claimants = [backend for backend in torch_backends() if _is_privateuse1(backend)]
+    names = sorted({backend.plugin for backend in claimants})
+    if len(names) < 2 or not is_enabled():
+        return ""
+    both = f"{' and '.join(names)} both claim PrivateUse1, torch's one slot for out-of-tree devices"
+    return f"{both}: {way_out([backend.distribution for backend in claimants])}"
+
+
+def way_out(distributions: Sequence[str]) -> str:
+    """What helps against a backend that stands in the way."""
+    names = " ".join(sorted(set(distributions))) or "the package"
+    return f"export {VARIABLE}=0 (torch then imports none of them by itself), or pip uninstall {names}"
+
+
+def explain(error: BaseException) -> BrokenPluginError:
+    """The error for a failed ``import torch``: names the backend that failed, with the true cause."""
+    text = str(error)
+    guilty = [backend for backend in torch_backends() if backend.name in text or backend.value in text]
+    plugin = ", ".join(backend.plugin for backend in guilty)
+    hint = (
+        way_out([backend.distribution for backend in guilty]) if guilty else "reinstall torch; python -c 'import torch' shows the traceback"
+    )
+    return BrokenPluginError("import torch failed", plugin=plugin, why=describe(error), hint=hint)
+
+
+def import_torch() -> None:
+    """Import torch, or say whose fault it is that this is impossible. Initialises no driver unless a backend's import does.
+
+    Raises:
+        BrokenPluginError: With the root cause in its text, and the way out.
+    """
+    try:
+        import torch  # noqa: F401
+    except Exception as error:
+        raise explain(error) from error
+
+
+def _is_privateuse1(backend: TorchBackend) -> bool:
+    """Whether it claims torch's one slot for out-of-tree devices. Assumed of a package that nothing is known about."""
+    package = backend.value.partition(":")[0].partition(".")[0]
+    rows = [row for row in known.vendors().values() if str(row.get("torch_package", "")).partition(".")[0] == package]
+    return all(bool(row.get("is_privateuse1", True)) for row in rows)

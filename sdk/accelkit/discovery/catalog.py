@@ -1,0 +1,210 @@
+"""The catalog: one record for each name that a distribution offers or code registered, each with its status. Imports no plugin."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import os
+import threading
+from collections.abc import Iterable, Sequence
+
+from packaging.utils import canonicalize_name
+
+from accelkit.discovery import compatibility, known
+from accelkit.discovery.metadata import NAME, OWN_DISTRIBUTION, Inventory, TorchBackend, installed_version, scan
+from accelkit.discovery.policy import Policy
+from accelkit.errors import (
+    AccelkitError,
+    BrokenPluginError,
+    DisabledPluginError,
+    IncompatiblePluginError,
+    NameConflictError,
+    UnknownNameError,
+    UsageError,
+)
+from accelkit.types import Kind, PluginRecord
+
+FROM_CODE = "(code)"
+
+_lock = threading.RLock()
+_inventory: Inventory | None = None
+_records: tuple[PluginRecord, ...] | None = None
+_registered: dict[tuple[Kind, str, str], tuple[PluginRecord, type]] = {}
+
+
+def plugins(kind: Kind | None = None) -> tuple[PluginRecord, ...]:
+    """Every record, or those of one kind, ordered by kind, built-ins first, then by name.
+
+    Metadata is read at the first call of a process and remembered; ``refresh()`` reads again. Imports no plugin and no torch.
+
+    Raises:
+        UsageError: If ACCELKIT_PLUGINS or ACCELKIT_DISABLE_PLUGINS cannot be used.
+    """
+    global _inventory, _records
+    with _lock:
+        if _records is None:
+            _inventory = _inventory or scan()
+            _records = _collect(_inventory)
+        return tuple(record for record in _records if kind in (None, record.kind))
+
+
+def torch_backends() -> tuple[TorchBackend, ...]:
+    """What ``import torch`` imports by itself, from the same reading of the metadata."""
+    global _inventory
+    with _lock:
+        if _inventory is None:
+            _inventory = scan()
+        return _inventory.torch_backends
+
+
+def refresh() -> None:
+    """Forget what was read, after a plugin was installed or the policy's variables were changed."""
+    global _inventory, _records
+    with _lock:
+        _inventory = _records = None
+
+
+def register(name: str, cls: type, description: str = "") -> None:
+    """Offer ``cls`` under ``name`` from code (a notebook, a test), with the records and rules of a package.
+
+    Registering a class of the same module and qualified name again replaces it, so that a notebook cell can be run twice.
+
+    Args:
+        name: The name that users will select.
+        cls: A subclass of Accelerator, Precision, ClusterEnvironment or Strategy; any other class is a hook plugin.
+        description: One line for ``accelkit list``.
+
+    Raises:
+        UsageError: If ``cls`` is no class or ``name`` no usable name.
+        NameConflictError: If the name is a built-in's, reserved, or taken.
+    """
+    global _records
+    from accelkit.discovery.loading import BASES, base_class  # the specifications are needed here only
+
+    if not isinstance(cls, type):
+        raise UsageError(
+            f"register({name!r}, ...) was given {cls!r}", why="a class is expected, not an instance", hint="pass the class itself"
+        )
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise UsageError(f"{name!r} is no usable name", why="letters, digits and _ . + - are", hint="choose another name")
+    kind: Kind = next((kind for kind in BASES if issubclass(cls, base_class(kind))), "hooks")
+    record = PluginRecord(
+        kind=kind,
+        name=name,
+        distribution=FROM_CODE,
+        version=cls.__module__,
+        value=f"{cls.__module__}:{cls.__qualname__}",
+        description=description or (cls.__doc__ or "").strip().partition("\n")[0],
+    )
+    with _lock:
+        taken = [other for other in plugins(kind) if other.name == name and not other.is_fallback and other.value != record.value]
+        if taken or (kind == "accelerator" and name in known.reserved_names()):
+            owner = taken[0].plugin if taken else OWN_DISTRIBUTION
+            raise NameConflictError(
+                f"the {kind} name {name!r} is taken", plugin=owner, why=f"{owner} offers or reserves it", hint="register under another name"
+            )
+        _registered[kind, name, record.value] = (record, cls)
+        _records = None
+
+
+def registered_class(record: PluginRecord) -> type | None:
+    """The class of a record that came from ``register``; None for an installed one."""
+    entry = _registered.get((record.kind, record.name, record.value)) if record.distribution == FROM_CODE else None
+    return entry[1] if entry else None
+
+
+def find(kind: Kind, name: str) -> PluginRecord:
+    """The record that ``name`` or ``dist:name`` selects.
+
+    Raises:
+        UnknownNameError: Nobody offers it; with an install hint or a near name.
+        NameConflictError, IncompatiblePluginError, DisabledPluginError, BrokenPluginError: What its status says.
+    """
+    distribution, _, bare = name.rpartition(":")
+    records = [record for record in plugins(kind) if record.name == bare]
+    if distribution:
+        wanted = canonicalize_name(distribution)
+        records = [record for record in records if canonicalize_name(record.distribution) == wanted]
+    if not records:
+        raise _unknown(kind, name)
+    usable = [record for record in records if record.status == "available"]
+    if not distribution and (conflict := next((r for r in records if r.status == "conflict" and not usable), None)):
+        raise _refusal(conflict)
+    if usable:
+        return usable[0]
+    record = records[0]
+    if record.status == "conflict" and distribution and bare not in _untouchable(kind):
+        return record
+    raise _refusal(record)
+
+
+def _collect(inventory: Inventory) -> tuple[PluginRecord, ...]:
+    policy = Policy.from_environment()
+    version_of = functools.cache(installed_version)
+    records: list[PluginRecord] = []
+    for installed in inventory.installed:
+        objection = policy.objection(installed.distribution)
+        gate = None if objection else compatibility.objection(installed.requirements, version_of)
+        for record in installed.records:
+            if objection:
+                records.append(record.with_status("disabled", *objection))
+            elif gate and record.status == "available" and not record.is_builtin:
+                records.append(record.with_status(*gate))
+            else:
+                records.append(record)
+    records += [record for record, _ in _registered.values()]
+    own = next((record.version for record in records if record.is_builtin), "")
+    claimed = {record.name for record in records if record.kind == "accelerator" and record.status != "disabled"}
+    records += [record for record in known.fallback_records(own) if record.name not in claimed]
+    order = list(dict.fromkeys(("accelerator", "precision", "cluster", "strategy", "hooks")))
+    adjudicated = _adjudicate(records)
+    return tuple(sorted(adjudicated, key=lambda r: (order.index(r.kind), not r.is_builtin, r.is_fallback, r.name, r.distribution)))
+
+
+def _adjudicate(records: Sequence[PluginRecord]) -> Iterable[PluginRecord]:
+    """Refuse names that are reserved, or claimed twice."""
+    builtin = {(record.kind, record.name) for record in records if record.is_builtin and not record.is_fallback}
+    reserved = {("accelerator", name) for name in known.reserved_names()}
+    claims: dict[tuple[str, str], list[PluginRecord]] = {}
+    for record in records:
+        if record.status == "available" and not record.is_builtin:
+            claims.setdefault((record.kind, record.name), []).append(record)
+    for record in records:
+        key = (record.kind, record.name)
+        if record.is_builtin or record.status != "available":
+            yield record
+        elif key in builtin or key in reserved:
+            hint = f"ask the vendor to rename it, or uninstall {record.distribution}"
+            yield record.with_status("conflict", f"the name {record.name} belongs to accelkit and cannot be taken", hint)
+        elif len(claims[key]) > 1:
+            owners = " and ".join(other.plugin for other in claims[key])
+            hint = f"write {record.qualified_name}, or uninstall one of them"
+            yield record.with_status("conflict", f"{owners} both claim the name {record.name}", hint)
+        else:
+            yield record
+
+
+def _untouchable(kind: Kind) -> set[str]:
+    names = {record.name for record in plugins(kind) if record.is_builtin and not record.is_fallback}
+    return names | (set(known.reserved_names()) if kind == "accelerator" else set())
+
+
+def _refusal(record: PluginRecord) -> AccelkitError:
+    errors: dict[str, type[AccelkitError]] = {
+        "disabled": DisabledPluginError,
+        "incompatible": IncompatiblePluginError,
+        "conflict": NameConflictError,
+    }
+    error = errors.get(record.status, BrokenPluginError)
+    return error(f"the {record.kind} {record.name!r} is {record.status}", plugin=record.plugin, why=record.reason, hint=record.hint)
+
+
+def _unknown(kind: Kind, name: str) -> UnknownNameError:
+    names = sorted({record.name for record in plugins(kind)})
+    if kind == "accelerator":
+        names = sorted({*names, *known.aliases(), "auto"})
+    near = difflib.get_close_matches(name.rpartition(":")[2], names, n=1, cutoff=0.6)
+    variable = os.environ.get("ACCELKIT_PLUGINS")
+    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names) or 'none'}; a plugin's package adds more"
+    why = "no installed distribution offers it" + (f" (ACCELKIT_PLUGINS={variable})" if variable else "")
+    return UnknownNameError(f"there is no {kind} {name!r}", why=why, hint=hint)

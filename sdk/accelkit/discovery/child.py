@@ -1,0 +1,130 @@
+"""The child process that asks plugins, so that a crash or a hang costs a row and not the host.
+
+Run as ``python -m accelkit.discovery.child`` with a request (JSON) on standard input. One line of JSON is appended to the report file
+for each stage reached and for each verdict, so that the parent knows where a child was when it died.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import sys
+import time
+import traceback
+from typing import Any
+
+from accelkit.discovery.footprint import Footprint
+from accelkit.discovery.loading import blaming, describe, instantiate, load_class, probe
+from accelkit.errors import AccelkitError, BrokenPluginError
+from accelkit.types import Availability, PluginRecord
+
+
+class Report:
+    """The lines that the parent reads. Each is written at once: the next instruction may be the last."""
+
+    def __init__(self, path: str) -> None:
+        self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 # open as long as the process is
+        faulthandler.enable(self._file)
+
+    def stage(self, index: int, stage: str) -> None:
+        self._write({"index": index, "stage": stage})
+
+    def verdict(self, index: int, verdict: dict[str, Any]) -> None:
+        self._write({"index": index, "verdict": verdict})
+
+    def _write(self, line: dict[str, Any]) -> None:
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+
+def main() -> None:
+    request = json.load(sys.stdin)
+    sys.path[:] = request["sys_path"]
+    report = Report(request["report"])
+    for index, fields in enumerate(request["records"]):
+        report.verdict(index, _ask(PluginRecord(**fields), request["is_trial"], lambda stage, index=index: report.stage(index, stage)))
+
+
+def _ask(record: PluginRecord, is_trial: bool, reached: Any) -> dict[str, Any]:
+    start = time.perf_counter()
+    facts: dict[str, Any] = {}
+    try:
+        answer = _trial(record, facts, reached) if is_trial else _probe(record, facts, reached)
+        verdict = {"status": answer.status, "reason": answer.reason, "hint": answer.hint}
+    except BrokenPluginError as error:
+        cause = "".join(traceback.format_exception(error.__cause__)) if error.__cause__ else ""
+        why = f"{error.what}: {error.why}" if error.why else error.what
+        verdict = {"status": "broken", "reason": why, "hint": error.hint, "traceback": cause}
+    except AccelkitError as error:
+        verdict = {"status": "broken", "reason": f"{error.what}: {error.why}", "hint": error.hint}
+    return facts | verdict | {"seconds": round(time.perf_counter() - start, 3)}
+
+
+def _probe(record: PluginRecord, facts: dict[str, Any], reached: Any) -> Availability:
+    """Import the class and, for an accelerator, ask its probe. Imports no torch unless the plugin does."""
+    reached("import")
+    cls: Any = load_class(record)
+    facts["description"] = (cls.__doc__ or "").strip().partition("\n")[0] if "__doc__" in vars(cls) else ""
+    if record.kind != "accelerator":
+        return Availability.usable()
+    facts["is_simulated"] = bool(cls.is_simulated)
+    facts["device_type"] = str(cls.device_type)
+    reached("probe")
+    return probe(cls, record)
+
+
+def _trial(record: PluginRecord, facts: dict[str, Any], reached: Any) -> Availability:
+    """Everything that using the plugin would do: import without side effects, probe, load and compute."""
+    reached("torch")
+    if record.kind != "hooks":
+        try:
+            import torch  # noqa: F401 # so that what the plugin's own import changes in it can be seen
+        except Exception as error:
+            return Availability.broken(
+                f"import torch failed before the plugin was reached: {describe(error)}", "accelkit doctor explains it"
+            )
+    before = Footprint()
+    answer = _probe(record, facts, reached)
+    if changes := before.changes():
+        raise BrokenPluginError(
+            f"importing {record.name} changed things outside itself",
+            plugin=record.plugin,
+            why="it " + "; it ".join(changes),
+            hint="the vendor must move this into load() or setup_device(); report it to the vendor",
+        )
+    if not answer.is_usable or record.kind == "precision":
+        return answer
+    reached("instance")
+    cls = load_class(record)
+    instance = instantiate(cls, record)
+    if record.kind == "hooks":
+        from accelkit.hook_manager import validate_hooks
+
+        validate_hooks(instance, record.plugin)
+    if record.kind != "accelerator":
+        return answer
+    facts["checks"] = {}
+    with blaming(record.plugin, f"doctor_checks of {record.name}"):
+        for name, check in instance.doctor_checks().items():
+            facts["checks"][name] = {"status": check.status, "reason": check.reason, "hint": check.hint}
+    reached("load")
+    with blaming(record.plugin, f"loading {record.name}"):
+        instance.load()
+    reached("check")
+    with blaming(record.plugin, f"checking {record.name}"):
+        checked = instance.check()
+    if not isinstance(checked, Availability):
+        raise BrokenPluginError(
+            f"check() of {record.name} returned {checked!r:.80}", why="an Availability is expected", plugin=record.plugin
+        )
+    if not checked.is_usable:
+        hint = checked.hint or "the driver, this torch and the plugin may not fit together; report it to the vendor"
+        return Availability.broken(f"its probe says usable, but {checked.reason}", hint)
+    with blaming(record.plugin, f"describing {record.name}"):
+        facts["device_count"] = int(instance.auto_device_count())
+        facts["capabilities"] = dict(instance.capabilities())
+    return answer
+
+
+if __name__ == "__main__":
+    main()

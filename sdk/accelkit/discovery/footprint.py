@@ -1,0 +1,69 @@
+"""What importing a plugin changed outside itself. Importing must change nothing: a plugin acts when it is loaded, not when it is read."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+
+class Footprint:
+    """The state of the process before an import; ``changes()`` says what is different now.
+
+    Seen: environment variables, threads, signal handlers, the working directory, and functions and classes of torch that were
+    replaced (additions are not changes: registering a device adds).
+    """
+
+    def __init__(self) -> None:
+        self._environ = dict(os.environ)
+        self._threads = set(threading.enumerate())
+        self._handlers = _handlers()
+        self._folder = os.getcwd()
+        self._torch = _torch_callables()
+
+    def changes(self) -> list[str]:
+        """One phrase for each thing that changed."""
+        found = []
+        names = sorted(name for name in self._environ.keys() | os.environ.keys() if self._environ.get(name) != os.environ.get(name))
+        if names:
+            found.append(f"changed os.environ ({', '.join(names)})")
+        if threads := [thread.name for thread in threading.enumerate() if thread not in self._threads]:
+            found.append(f"left a thread running ({', '.join(threads)})")
+        if signals := [name for name, handler in _handlers().items() if self._handlers.get(name) is not handler]:
+            found.append(f"changed signal handlers ({', '.join(signals)})")
+        if os.getcwd() != self._folder:
+            found.append("changed the working directory")
+        now = _torch_callables()
+        replaced = [name for name, thing in self._torch.items() if name in now and now[name] is not thing and not _is_torchs_own(now[name])]
+        if replaced:
+            more = f" and {len(replaced) - 3} more" if len(replaced) > 3 else ""
+            found.append(f"replaced {', '.join(replaced[:3])}{more}")
+        return found
+
+
+def _handlers() -> dict[str, Any]:
+    return {number.name: signal.getsignal(number) for number in signal.valid_signals() if isinstance(number, signal.Signals)}
+
+
+def _is_torchs_own(thing: object) -> bool:
+    """torch replaces functions of its own when more of it is imported. Where the code stands counts: ``functools.wraps`` copies names."""
+    home = getattr(thing, "__globals__", {}).get("__name__") or getattr(thing, "__module__", None) or type(thing).__module__
+    return str(home).partition(".")[0] == "torch"
+
+
+def _torch_callables() -> Mapping[str, object]:
+    """Every function and class in torch's modules that are imported, and the methods of its two central classes."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return {}
+    spaces = {name: module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "torch"}
+    spaces |= {"torch.Tensor": torch.Tensor, "torch.nn.Module": torch.nn.Module}
+    return {
+        f"{space}.{name}": thing
+        for space, holder in spaces.items()
+        for name, thing in list(getattr(holder, "__dict__", {}).items())
+        if callable(thing) and not name.startswith("__")
+    }

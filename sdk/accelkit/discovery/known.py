@@ -1,0 +1,76 @@
+"""Facts about devices that accelkit knows without a plugin: reserved names, aliases, vendors' packages.
+
+Data, read from the built-ins' ``known_devices.toml``.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from accelkit.discovery.metadata import OWN_DISTRIBUTION
+from accelkit.types import PluginRecord
+
+_BUILTIN_PACKAGE = "accelkit_builtin"
+
+
+@functools.cache
+def facts() -> Mapping[str, Any]:
+    """The file ``known_devices.toml``, found without importing the package that holds it."""
+    specification = importlib.util.find_spec(_BUILTIN_PACKAGE)
+    if specification is None or specification.origin is None:
+        raise RuntimeError(f"{_BUILTIN_PACKAGE} is not installed beside accelkit; reinstall accelkit")
+    with Path(specification.origin).with_name("known_devices.toml").open("rb") as file:
+        return tomllib.load(file)
+
+
+def host_name() -> str:
+    """The accelerator that is always there: the machine that runs Python."""
+    return str(facts()["names"]["host"])
+
+
+def reserved_names() -> frozenset[str]:
+    """Accelerator names that no third party may take."""
+    return frozenset(facts()["names"]["reserved"])
+
+
+def aliases() -> Mapping[str, Mapping[str, Any]]:
+    """Names that stand for the usable one of several: ``{name: {"candidates": [...], ...}}``."""
+    found: Mapping[str, Mapping[str, Any]] = facts().get("aliases", {})
+    return found
+
+
+def obituary(name: str) -> tuple[str, str] | None:
+    """(reason, hint) for a name that was retired or is not there yet."""
+    for section in ("retired", "planned"):
+        entry = facts().get(section, {}).get(name)
+        if entry:
+            return str(entry["reason"]), str(entry.get("hint", ""))
+    return None
+
+
+def vendors() -> Mapping[str, Mapping[str, Any]]:
+    """Vendors' devices by accelerator name: device type, package, how to install it."""
+    found: Mapping[str, Mapping[str, Any]] = facts().get("vendors", {})
+    return found
+
+
+def fallback_records(version: str) -> list[PluginRecord]:
+    """One record for each vendor's device; an installed plugin of that name takes its place."""
+    return [
+        PluginRecord(
+            kind="accelerator",
+            name=name,
+            distribution=OWN_DISTRIBUTION,
+            version=version,
+            value=f"{_BUILTIN_PACKAGE}.accelerators.known_vendor:{name}",
+            description=str(row.get("description", "")),
+            is_builtin=True,
+            is_fallback=True,
+        )
+        for name, row in vendors().items()
+    ]

@@ -1,0 +1,158 @@
+"""Importing one plugin, isolated: whatever it does becomes an error that names it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from types import FrameType
+from typing import Any
+
+from accelkit.discovery.catalog import registered_class
+from accelkit.discovery.metadata import OWN_DISTRIBUTION
+from accelkit.errors import AccelkitError, BrokenPluginError
+from accelkit.types import Availability, Kind, PluginRecord
+
+BASES: Mapping[Kind, str] = {
+    "accelerator": "accelkit.specs.accelerator:Accelerator",
+    "precision": "accelkit.specs.precision:Precision",
+    "cluster": "accelkit.specs.cluster:ClusterEnvironment",
+    "strategy": "accelkit.specs.strategy:Strategy",
+}
+
+
+def base_class(kind: Kind) -> type:
+    """The specification that a plugin of this kind subclasses; ``object`` for hooks."""
+    return _resolve(BASES[kind]) if kind in BASES else object
+
+
+@contextlib.contextmanager
+def blaming(plugin: str, doing: str, hint: str = "") -> Iterator[None]:
+    """Turn whatever the plugin's code raises inside into a BrokenPluginError; the user's own Ctrl-C and our errors pass.
+
+    Args:
+        plugin: ``dist==version``.
+        doing: What was being done, as 'importing the accelerator acme'.
+        hint: What to do; by default chosen by the error's type.
+    """
+    with _ctrl_c_noted() as noted:
+        try:
+            yield
+        except AccelkitError:
+            raise
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and noted:
+                raise
+            raise BrokenPluginError(f"{doing} failed", plugin=plugin, why=describe(error), hint=hint or remedy(error, plugin)) from error
+
+
+def load_class(record: PluginRecord) -> type:
+    """Import the plugin's module and return its class, checked against its specification.
+
+    Raises:
+        BrokenPluginError: Whatever went wrong, with the cause chained.
+    """
+    cls = registered_class(record)
+    if cls is None:
+        with blaming(record.plugin, f"importing the {record.kind} {record.name}"):
+            cls = _resolve(record.value)
+    base = base_class(record.kind)
+    if not isinstance(cls, type) or not issubclass(cls, base):
+        what = f"a class whose bases are {_names(cls.__mro__[1:])}" if isinstance(cls, type) else f"{type(cls).__name__} {cls!r:.60}"
+        raise BrokenPluginError(
+            f"the {record.kind} {record.name} is not one",
+            plugin=record.plugin,
+            why=f"{record.value} is {what}",
+            hint=f"the entry point must name a subclass of accelkit.{base.__name__}",
+        )
+    return cls
+
+
+def probe(cls: Any, record: PluginRecord) -> Availability:
+    """Ask the class whether it can be used here.
+
+    Raises:
+        BrokenPluginError: If the probe raises, or answers anything but an Availability.
+    """
+    with blaming(record.plugin, f"the probe of {record.name}"):
+        answer = cls.probe()
+    if not isinstance(answer, Availability):
+        raise BrokenPluginError(
+            f"the probe of {record.name} gave no answer",
+            plugin=record.plugin,
+            why=f"it returned {answer!r:.80} ({type(answer).__name__})",
+            hint="probe() must be a classmethod that returns accelkit.Availability",
+        )
+    return answer
+
+
+def instantiate(cls: Any, record: PluginRecord) -> Any:
+    """An instance without arguments, that knows its name and plugin."""
+    with blaming(record.plugin, f"making an instance of {record.value}", hint="its __init__ must work without arguments"):
+        instance = cls()
+        if record.kind != "hooks":
+            instance.name, instance.plugin = record.name, record.plugin
+    return instance
+
+
+def describe(error: BaseException) -> str:
+    """The error and, where it hides one, the cause at its root."""
+    chain = [error]
+    while (cause := chain[-1].__cause__ or (None if chain[-1].__suppress_context__ else chain[-1].__context__)) and cause not in chain:
+        chain.append(cause)
+    first, last = chain[0], chain[-1]
+    return _spell(first) if first is last else f"{_spell(first)} (root cause: {_spell(last)})"
+
+
+def remedy(error: BaseException, plugin: str) -> str:
+    """What usually helps against an error of this type."""
+    distribution = plugin.partition("==")[0]
+    roots = [error, error.__cause__, error.__context__]
+    if distribution == OWN_DISTRIBUTION:
+        return f"reinstall {distribution}; if that does not help, report it with the output of accelkit env"
+    leave_out = f"ACCELKIT_DISABLE_PLUGINS={distribution} leaves it out"
+    for root in roots:
+        if isinstance(root, ModuleNotFoundError) and root.name:
+            return f"install what provides the module {root.name}, or reinstall {distribution}; {leave_out}"
+        if isinstance(root, OSError | ImportError):
+            return f"install the library that it needs or add its folder to the loader's path, or reinstall {distribution}; {leave_out}"
+    return f"report it to the vendor of {distribution} (accelkit doctor shows the traceback); {leave_out}"
+
+
+def _resolve(value: str) -> Any:
+    module, _, attributes = value.partition("[")[0].partition(":")
+    found: Any = importlib.import_module(module.strip())
+    for attribute in attributes.strip().split("."):
+        found = getattr(found, attribute)
+    return found
+
+
+def _spell(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _names(classes: tuple[type, ...]) -> str:
+    return ", ".join(f"{cls.__module__}.{cls.__qualname__}" for cls in classes)
+
+
+@contextlib.contextmanager
+def _ctrl_c_noted() -> Iterator[list[int]]:
+    """A list that is filled if SIGINT really arrives: a plugin can raise KeyboardInterrupt too."""
+    noted: list[int] = []
+    previous = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(previous):
+        yield noted
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        noted.append(number)
+        previous(number, frame)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, previous)

@@ -1,0 +1,64 @@
+"""What plugins answered before: verdicts of trials, kept per installed version, in the user's cache folder.
+
+A plugin that was tried and worked is loaded directly the next time. A cache that cannot be read or written is as good as none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from accelkit.discovery.metadata import installed_version
+from accelkit.discovery.probing import Verdict
+from accelkit.types import PluginRecord
+
+
+def cache_folder() -> Path:
+    """ACCELKIT_CACHE_DIR, or ``accelkit`` in the platform's cache folder."""
+    if chosen := os.environ.get("ACCELKIT_CACHE_DIR"):
+        return Path(chosen)
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", "~")).expanduser() / "accelkit" / "cache"
+    if sys.platform == "darwin":
+        return Path("~/Library/Caches/accelkit").expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "accelkit"
+
+
+def recall(record: PluginRecord) -> Verdict | None:
+    """The verdict of the last trial of exactly this installation, Python and torch; None if there was none."""
+    if not record.fingerprint:
+        return None
+    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError, RuntimeError):
+        return Verdict.from_dict(json.loads(_file(record).read_text("utf-8")))
+    return None
+
+
+def remember(record: PluginRecord, verdict: Verdict) -> None:
+    """Keep the verdict of a trial. Editable installations and code are never remembered: they change without notice."""
+    if not record.fingerprint:
+        return
+    with contextlib.suppress(OSError, RuntimeError):
+        path = _file(record)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
+            json.dump(verdict.as_dict(), file)
+        os.replace(file.name, path)
+
+
+def _file(record: PluginRecord) -> Path:
+    key = (
+        record.kind,
+        record.name,
+        record.plugin,
+        record.value,
+        record.fingerprint,
+        sys.version,
+        sys.executable,
+        installed_version("torch"),
+    )
+    return cache_folder() / "verdicts" / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}.json"

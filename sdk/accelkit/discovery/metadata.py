@@ -1,0 +1,197 @@
+"""What is installed, read from metadata alone: no plugin is imported, no row is lost to another's defect."""
+
+from __future__ import annotations
+
+import configparser
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from email.message import Message
+from email.parser import Parser
+from pathlib import Path
+from typing import Protocol
+
+import importlib_metadata
+from packaging.utils import canonicalize_name
+
+from accelkit.types import Kind, PluginRecord
+
+GROUPS: Mapping[str, Kind] = {
+    "accelkit.accelerators": "accelerator",
+    "accelkit.precisions": "precision",
+    "accelkit.clusters": "cluster",
+    "accelkit.strategies": "strategy",
+    "accelkit.hooks": "hooks",
+}
+TORCH_GROUP = "torch.backends"
+OWN_DISTRIBUTION = "accelkit"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
+_VALUE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*\s*:\s*[^\W\d]\w*(\.[^\W\d]\w*)*\s*(\[.*\])?")
+
+
+class Distribution(Protocol):
+    """What is needed of importlib_metadata's distributions."""
+
+    def read_text(self, filename: str, /) -> str | None: ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Installed:
+    """One installed distribution that offers something of ours, and its records."""
+
+    distribution: str
+    requirements: tuple[str, ...]
+    records: tuple[PluginRecord, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TorchBackend:
+    """One distribution's entry point in the group that ``import torch`` imports by itself."""
+
+    name: str
+    value: str
+    distribution: str
+    version: str
+
+    @property
+    def plugin(self) -> str:
+        return f"{self.distribution}=={self.version}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Inventory:
+    """What is installed that concerns us."""
+
+    installed: tuple[Installed, ...]
+    torch_backends: tuple[TorchBackend, ...]
+
+
+def scan() -> Inventory:
+    """Every installed distribution that has entry points in our groups or in torch's own, in the order of ``sys.path``."""
+    found: dict[str, list[tuple[Path, Installed]]] = {}
+    backends: list[TorchBackend] = []
+    for distribution in importlib_metadata.distributions():
+        folder = Path(str(getattr(distribution, "_path", "")))  # the only way to a distribution that has no METADATA
+        text, complaint = _entry_points_text(distribution, folder)
+        if TORCH_GROUP in text:
+            backends += _torch_backends(distribution, folder, text)
+        if "accelkit." not in text:
+            continue
+        installed = _read(distribution, folder, text, complaint)
+        if installed.records:
+            found.setdefault(canonicalize_name(installed.distribution), []).append((folder, installed))
+    return Inventory(tuple(_first_of(installations) for installations in found.values()), tuple(backends))
+
+
+def installed_version(distribution: str) -> str | None:
+    """The version of an installed distribution, without importing it; None if it is not installed."""
+    try:
+        return importlib_metadata.version(distribution)
+    except importlib_metadata.PackageNotFoundError:
+        return None
+
+
+def _entry_points_text(distribution: Distribution, folder: Path) -> tuple[str, str]:
+    try:
+        return distribution.read_text("entry_points.txt") or "", ""
+    except UnicodeDecodeError as error:
+        text = (folder / "entry_points.txt").read_bytes().decode("utf-8", "backslashreplace")
+        return text, f"its entry_points.txt is not UTF-8: {error}"
+    except OSError as error:
+        return "", f"its entry_points.txt cannot be read: {error}"
+
+
+def _read(distribution: Distribution, folder: Path, text: str, complaint: str) -> Installed:
+    metadata = _metadata(distribution)
+    name, version = _name_and_version(metadata, folder)
+    if metadata is None:
+        complaint = complaint or f"METADATA is missing from {folder.name}, so its version and requirements are unknown"
+    is_builtin = canonicalize_name(name) == OWN_DISTRIBUTION
+    blank = PluginRecord(
+        kind="accelerator",
+        name=name,
+        distribution=name,
+        version=version,
+        value="",
+        description="" if is_builtin or metadata is None else str(metadata.get("Summary") or ""),
+        is_builtin=is_builtin,
+        fingerprint=_fingerprint(folder),
+    )
+    repair = f"pip install --force-reinstall --no-deps {name}, or report it to the vendor"
+    try:
+        entries = [(GROUPS[group], name, value) for group, name, value in _parse(text) if group in GROUPS]
+    except configparser.Error as error:
+        reason = complaint or f"its entry_points.txt cannot be parsed: {' '.join(str(error).split())}"
+        return Installed(name, (), (blank.with_status("broken", reason, repair),))
+    records = []
+    for kind, entry_name, value in entries:
+        record = dataclasses.replace(blank, kind=kind, name=entry_name, value=value)
+        reason = complaint or _malformation(entry_name, value)
+        records.append(record.with_status("broken", reason, repair) if reason else record)
+    requirements = () if metadata is None else tuple(metadata.get_all("Requires-Dist") or ())
+    return Installed(name, requirements, tuple(records))
+
+
+def _malformation(name: str, value: str) -> str:
+    if not NAME.fullmatch(name):
+        return f"its name {name!r} may hold letters, digits and _ . + - only"
+    if not _VALUE.fullmatch(value):
+        return f"its entry point {name} = {value!r} is malformed: module:Class is expected"
+    return ""
+
+
+def _torch_backends(distribution: Distribution, folder: Path, text: str) -> list[TorchBackend]:
+    name, version = _name_and_version(_metadata(distribution), folder)
+    try:
+        return [TorchBackend(entry, value, name, version) for group, entry, value in _parse(text) if group == TORCH_GROUP]
+    except configparser.Error:
+        return []  # torch cannot read it either
+
+
+def _first_of(installations: list[tuple[Path, Installed]]) -> Installed:
+    """The installation that Python imports; two in one folder are the remains of a broken upgrade, and refused."""
+    folder, first = installations[0]
+    twins = {other: installed for other, installed in installations if other.parent == folder.parent}
+    if len(twins) < 2:
+        return first
+    names = " and ".join(sorted(path.name for path in twins))
+    reason = f"its metadata is there twice ({names}): an upgrade was left half done"
+    hint = f"pip uninstall {first.distribution} until nothing is left, then install it again"
+    return dataclasses.replace(first, records=tuple(r.with_status("broken", reason, hint) for r in first.records))
+
+
+def _parse(text: str) -> Iterator[tuple[str, str, str]]:
+    parser = configparser.ConfigParser(delimiters=("=",), interpolation=None, strict=False, allow_no_value=True)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their case
+    parser.read_string(text)
+    for group in parser.sections():
+        for name, value in parser.items(group):
+            yield group, name, value or ""
+
+
+def _metadata(distribution: Distribution) -> Message | None:
+    try:
+        text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO")
+    except (UnicodeDecodeError, OSError):
+        return None
+    return Parser().parsestr(text, headersonly=True) if text else None
+
+
+def _name_and_version(metadata: Message | None, folder: Path) -> tuple[str, str]:
+    from_folder = folder.stem.partition("-")
+    if metadata is None or not metadata.get("Name"):
+        return from_folder[0].replace("_", "-"), from_folder[2]
+    return str(metadata["Name"]), str(metadata.get("Version") or from_folder[2])
+
+
+def _fingerprint(folder: Path) -> str:
+    """Empty for an editable installation, whose code changes without a trace in the metadata."""
+    try:
+        if '"editable": true' in (folder / "direct_url.json").read_text("utf-8", "replace"):
+            return ""
+    except OSError:
+        pass
+    try:
+        return f"{folder}:{(folder / 'RECORD').stat().st_mtime_ns}"
+    except OSError:
+        return ""

@@ -1,0 +1,62 @@
+"""Which distributions the user allows: ACCELKIT_PLUGINS (allow) and ACCELKIT_DISABLE_PLUGINS (deny)."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+
+from packaging.utils import canonicalize_name
+
+from accelkit.discovery.metadata import OWN_DISTRIBUTION
+from accelkit.errors import UsageError
+
+ALLOW, DENY = "ACCELKIT_PLUGINS", "ACCELKIT_DISABLE_PLUGINS"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Policy:
+    """The two lists, with names normalised. ``allowed`` is None where everything is."""
+
+    allowed: frozenset[str] | None = None
+    denied: frozenset[str] = frozenset()
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Policy:
+        """Read both variables.
+
+        Raises:
+            UsageError: If the allow list is set and empty, or the deny list names accelkit itself.
+        """
+        allowed = None
+        if (listed := environ.get(ALLOW)) is not None:
+            allowed = _names(listed)
+            if not allowed:
+                raise UsageError(
+                    f"{ALLOW} is set and empty",
+                    why="that could mean every plugin or none",
+                    hint=f"unset it to allow all, or set {ALLOW}=none (built-ins only) or {ALLOW}=vendor-acme-plugin",
+                )
+            if "none" in allowed:
+                if len(allowed) > 1:
+                    raise UsageError(f"{ALLOW}={listed!r} says 'none' and names distributions", hint="keep one of the two")
+                allowed = frozenset()
+        denied = _names(environ.get(DENY, ""))
+        if OWN_DISTRIBUTION in denied:
+            raise UsageError(f"{DENY} names {OWN_DISTRIBUTION}", why="the built-ins cannot be disabled", hint=f"remove it from {DENY}")
+        return cls(allowed, denied)
+
+    def objection(self, distribution: str) -> tuple[str, str] | None:
+        """(reason, hint) if the distribution may not be used, else None."""
+        name = canonicalize_name(distribution)
+        if name == OWN_DISTRIBUTION:
+            return None
+        if name in self.denied:
+            return f"{DENY} lists it", f"remove {name} from {DENY}"
+        if self.allowed is not None and name not in self.allowed:
+            return f"{ALLOW} does not list it", f"add {name} to {ALLOW}"
+        return None
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(canonicalize_name(part.strip()) for part in text.split(",") if part.strip())

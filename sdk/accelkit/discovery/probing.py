@@ -1,0 +1,215 @@
+"""Asking plugins in child processes, in parallel and with a time limit: any of them may crash, hang or lie.
+
+``probe`` mode imports the plugin and asks its probe. ``trial`` mode does all that using it would do (load, compute), and
+looks at what importing it changed. Nothing that a plugin prints reaches this process's output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from accelkit.errors import UsageError
+from accelkit.types import PluginRecord, ProbeStatus
+
+INSIDE_A_PROBE = "ACCELKIT_PROBING"
+_LIMITS = {False: ("ACCELKIT_PROBE_TIMEOUT", 10.0), True: ("ACCELKIT_LOAD_TIMEOUT", 60.0)}
+_DOING = {
+    "start": "before it was reached",
+    "torch": "while torch was imported",
+    "import": "while it was imported",
+    "probe": "in its probe",
+    "instance": "while an instance was made",
+    "load": "in load(), which imports the vendor's torch package",
+    "check": "while it computed on the device",
+}
+_POLL_SECONDS = 0.005
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of asking a plugin.
+
+    Attributes:
+        status, reason, hint: As in Availability; a plugin that crashed or hung is ``broken``.
+        traceback: Of the plugin's own error, or what faulthandler wrote when it crashed.
+        description: First line of the class's docstring.
+        device_type, is_simulated, device_count, capabilities: Of an accelerator; the last two after a trial only.
+        checks: The plugin's own doctor checks, by name.
+        seconds: How long it took.
+    """
+
+    status: ProbeStatus
+    reason: str = ""
+    hint: str = ""
+    traceback: str = ""
+    description: str = ""
+    device_type: str = ""
+    is_simulated: bool = False
+    device_count: int | None = None
+    capabilities: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    checks: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
+    seconds: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Verdict:
+        known = {field.name for field in dataclasses.fields(cls)}
+        return cls(**{name: value for name, value in fields.items() if name in known})
+
+
+def ask_all(records: Sequence[PluginRecord], *, is_trial: bool = False) -> dict[PluginRecord, Verdict]:
+    """One verdict for each record. accelkit's own are asked together in one child, every other in a child of its own.
+
+    Initialises no driver in this process. A trial may initialise drivers, in the children.
+
+    Raises:
+        UsageError: If ACCELKIT_PROBE_TIMEOUT or ACCELKIT_LOAD_TIMEOUT is not a positive number of seconds.
+    """
+    limit = _time_limit(is_trial)
+    own = [record for record in records if record.is_builtin and not is_trial]
+    batches = ([own] if own else []) + [[record] for record in records if record not in own]
+    found: dict[PluginRecord, Verdict] = {}
+    with contextlib.ExitStack() as stack:
+        waiting = [stack.enter_context(_Child(batch, is_trial, limit)) for batch in batches]
+        running: list[_Child] = []
+        while waiting or running:
+            while waiting and len(running) < max(2, os.cpu_count() or 1):
+                running.append(waiting.pop(0))
+                running[-1].start()
+            for child in [child for child in running if child.has_ended()]:
+                running.remove(child)
+                found |= child.verdicts()
+            time.sleep(_POLL_SECONDS)
+    return {record: found[record] for record in records}
+
+
+def ask(record: PluginRecord, *, is_trial: bool = False) -> Verdict:
+    """The verdict on one record."""
+    return ask_all([record], is_trial=is_trial)[record]
+
+
+class _Child:
+    """One child process and its report. Ended, with everything it started, when the context is left."""
+
+    def __init__(self, records: Sequence[PluginRecord], is_trial: bool, limit: float) -> None:
+        self.records, self.is_trial, self.limit = records, is_trial, limit
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> _Child:
+        self._folder = tempfile.TemporaryDirectory(prefix="accelkit-probe-")
+        self._report = Path(self._folder.name) / "report"
+        self._report.touch()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._end()
+        self._folder.cleanup()
+
+    def start(self) -> None:
+        request = {
+            "sys_path": [os.path.abspath(entry) for entry in sys.path],
+            "report": str(self._report),
+            "is_trial": self.is_trial,
+            "records": [dataclasses.asdict(record) for record in self.records],
+        }
+        self._request = Path(self._folder.name) / "request"
+        self._request.write_text(json.dumps(request), encoding="utf-8")
+        root = str(Path(__file__).resolve().parents[2])
+        path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+        environ = os.environ | {INSIDE_A_PROBE: "1", "PYTHONPATH": path, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+        self._deadline = time.monotonic() + self.limit
+        with self._request.open("rb") as stdin:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "accelkit.discovery.child"],
+                stdin=stdin,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=environ,
+                start_new_session=True,
+            )
+
+    def has_ended(self) -> bool:
+        """Whether the child is gone; one that is past its time limit is killed."""
+        assert self._process is not None
+        self._is_late = self._process.poll() is None and time.monotonic() > self._deadline
+        if self._is_late:
+            self._end()
+        return self._process.poll() is not None
+
+    def verdicts(self) -> dict[PluginRecord, Verdict]:
+        stages, verdicts, crash = self._read_report()
+        self._end()
+        return {
+            record: Verdict.from_dict(verdicts[index]) if index in verdicts else self._obituary(record, stages.get(index, "start"), crash)
+            for index, record in enumerate(self.records)
+        }
+
+    def _read_report(self) -> tuple[dict[int, str], dict[int, dict[str, Any]], str]:
+        stages: dict[int, str] = {}
+        verdicts: dict[int, dict[str, Any]] = {}
+        rest = []
+        for line in self._report.read_text("utf-8", "replace").splitlines():
+            try:
+                entry = json.loads(line)
+                if "verdict" in entry:
+                    verdicts[entry["index"]] = entry["verdict"]
+                else:
+                    stages[entry["index"]] = entry["stage"]
+            except (ValueError, TypeError, KeyError):
+                rest.append(line)
+        return stages, verdicts, "\n".join(rest)
+
+    def _obituary(self, record: PluginRecord, stage: str, crash: str) -> Verdict:
+        assert self._process is not None
+        code = self._process.returncode
+        leave_out = f"report it to the vendor of {record.distribution}; ACCELKIT_DISABLE_PLUGINS={record.distribution} leaves it out"
+        if self._is_late:
+            variable = _LIMITS[self.is_trial][0]
+            reason = f"it did not answer within {self.limit:g} s, {_DOING[stage]}"
+            return Verdict("broken", reason, f"set {variable} (seconds) higher if it needs longer; else {leave_out}", crash)
+        if code < 0:
+            try:
+                name = signal.Signals(-code).name
+            except ValueError:
+                name = f"signal {-code}"
+            return Verdict("broken", f"it crashed with {name}, {_DOING[stage]}", leave_out, crash)
+        return Verdict("broken", f"it ended the process with exit status {code}, {_DOING[stage]}", leave_out, crash)
+
+    def _end(self) -> None:
+        if self._process is None:
+            return
+        if hasattr(os, "killpg"):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        elif self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+
+
+def _time_limit(is_trial: bool) -> float:
+    variable, default = _LIMITS[is_trial]
+    text = os.environ.get(variable, "")
+    if not text:
+        return default
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise UsageError(
+            f"{variable}={text!r} is no time limit", why="a positive number of seconds is expected", hint=f"unset it for {default:g} s"
+        )
+    return seconds

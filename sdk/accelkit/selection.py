@@ -1,0 +1,205 @@
+"""Selection: from what the user asked for to one accelerator, with the Decision that led to it.
+
+``decide`` answers without running third-party code in this process (it asks in child processes); ``select`` then loads
+the one that was chosen.
+The order of precedence is argument, ``ACCELKIT_ACCELERATOR``, ``auto``; ``auto`` is also what no argument means.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from accelkit import automatic
+from accelkit.discovery import autoload, known, loading, memory, probing
+from accelkit.discovery.catalog import FROM_CODE, find, plugins
+from accelkit.errors import (
+    AccelkitError,
+    BrokenPluginError,
+    ContradictionError,
+    UnavailableError,
+    UsageError,
+)
+from accelkit.specs.accelerator import Accelerator
+from accelkit.types import Availability, Candidate, Decision, Kind, PluginRecord
+
+AUTO = "auto"
+ACCELERATOR_VARIABLE, DEVICES_VARIABLE = "ACCELKIT_ACCELERATOR", "ACCELKIT_DEVICES"
+
+Devices = int | str | Sequence[int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Selection:
+    """The accelerator that was selected: probed, not loaded, no driver initialised.
+
+    Attributes:
+        accelerator: The instance; it knows its name and plugin.
+        devices: What the user asked for, as written; ``accelerator.parse_devices`` reads it.
+        decision: Why this one.
+    """
+
+    accelerator: Accelerator
+    devices: Devices
+    decision: Decision
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Loaded:
+    """A plugin's class, checked against its specification, and the record it came from."""
+
+    cls: Any
+    record: PluginRecord
+
+
+def select(accelerator: str | Accelerator | None = None, *, devices: Devices | None = None, cpu: bool = False) -> Selection:
+    """Select one accelerator. Imports no torch itself and initialises no driver.
+
+    Args:
+        accelerator: A name, ``dist:name``, ``torch:<device_type>``, an alias, ``auto``, an instance, or None for
+            ACCELKIT_ACCELERATOR and then auto.
+        devices: As in ``parse_devices``; None for ACCELKIT_DEVICES and then 1.
+        cpu: Force the CPU, whatever the environment says.
+
+    Raises:
+        UnknownNameError, UnavailableError, AmbiguousError, PluginError: Why not, and what to do.
+        ContradictionError: If ``cpu`` and ``accelerator`` name different devices.
+    """
+    _refuse_nesting()
+    wanted: Devices = devices if devices is not None else os.environ.get(DEVICES_VARIABLE) or 1
+    if cpu:
+        host = known.host_name()
+        if accelerator not in (None, host):
+            raise ContradictionError(
+                f"cpu=True and accelerator={accelerator!r}", why="they name different devices", hint="keep one of the two"
+            )
+        accelerator, wanted = host, 1
+    if isinstance(accelerator, Accelerator):
+        return _from_instance(accelerator, wanted)
+    decision, record, device_type = _decide(accelerator)
+    cls: Any = loading.load_class(record)
+    if device_type:
+        cls = cls.for_device_type(device_type)
+    _insist(loading.probe(cls, record), record, decision.chosen)
+    instance: Accelerator = loading.instantiate(cls, record)
+    instance.name = decision.chosen
+    return Selection(instance, wanted, decision)
+
+
+def decide(accelerator: str | None = None) -> Decision:
+    """What ``select`` would select, and why, without loading it: third parties are asked in child processes.
+
+    Raises:
+        As ``select``.
+    """
+    _refuse_nesting()
+    return _decide(accelerator)[0]
+
+
+def load_named(kind: Kind, name: str) -> Loaded:
+    """The class of a precision, cluster environment, strategy or hook plugin, by name or ``dist:name``.
+
+    Raises:
+        UnknownNameError, PluginError: Why not, and what to do.
+    """
+    record = find(kind, name)
+    _try_first(record)
+    return Loaded(loading.load_class(record), record)
+
+
+def _decide(accelerator: str | None) -> tuple[Decision, PluginRecord, str]:
+    name, source = accelerator, "argument"
+    if name is None:
+        name, source = os.environ.get(ACCELERATOR_VARIABLE) or None, ACCELERATOR_VARIABLE
+    if name is None:
+        name, source = AUTO, "default"
+    if not isinstance(name, str) or not name.strip():
+        raise UsageError(f"accelerator={name!r}", why="a name or an Accelerator instance is expected", hint="accelkit list shows the names")
+    name = name.strip()
+    notes = _autoload_notes()
+    if name == AUTO:
+        record, candidates, more = automatic.choose()
+        return Decision(name, source, record.name, record.plugin, candidates, (*notes, *more)), record, ""
+    if name in known.aliases() and not _is_offered(name):
+        record, candidates, more = automatic.choose_for_alias(name)
+        return Decision(name, source, record.name, record.plugin, candidates, (*notes, *more)), record, ""
+    prefix, _, rest = name.partition(":")
+    if prefix == automatic.GENERIC:
+        record = find("accelerator", automatic.GENERIC)
+        candidate = Candidate(name, record.plugin, "chosen", "torch's own device, with no plugin")
+        return Decision(name, source, name, record.plugin, (candidate,), notes), record, _device_type(name, rest)
+    if (ended := known.obituary(name)) and not _is_offered(name):
+        raise UnavailableError(f"the accelerator {name!r} cannot be used", why=ended[0], hint=ended[1])
+    record = find("accelerator", name)
+    answer = _try_first(record)
+    if record.is_fallback:
+        notes = (*notes, f"{record.name} is known from accelkit's table of vendors; an installed plugin of that name would win")
+    elif record.name in known.vendors():
+        notes = (*notes, f"the plugin {record.plugin} was taken before accelkit's own table of vendors")
+    candidate = Candidate(record.name, record.plugin, "chosen", answer.reason, answer.hint)
+    return Decision(name, source, record.name, record.plugin, (candidate,), notes), record, ""
+
+
+def _try_first(record: PluginRecord) -> Availability:
+    """Probe accelkit's own directly. A third party's first use is tried in a child; what worked before is not tried again.
+
+    Raises:
+        BrokenPluginError, UnavailableError: As the plugin answered.
+    """
+    if (record.is_builtin and not record.is_fallback) or record.distribution == FROM_CODE:
+        if record.kind != "accelerator":
+            return Availability.usable()
+        return _insist(loading.probe(loading.load_class(record), record), record, record.name)
+    verdict = memory.recall(record)
+    if verdict is None or verdict.status != "usable":
+        verdict = probing.ask(record, is_trial=True)
+        memory.remember(record, verdict)
+    return _insist(Availability(verdict.status, verdict.reason, verdict.hint), record, record.name)
+
+
+def _insist(answer: Availability, record: PluginRecord, name: str) -> Availability:
+    if answer.is_usable:
+        return answer
+    error = UnavailableError if answer.status == "absent" else BrokenPluginError
+    state = "is not available here" if answer.status == "absent" else "is broken"
+    hint = answer.hint or f"accelkit doctor {name} shows more"
+    raise error(f"the {record.kind} {name!r} {state}", plugin=record.plugin, why=answer.reason, hint=hint)
+
+
+def _from_instance(accelerator: Accelerator, devices: Devices) -> Selection:
+    cls = type(accelerator)
+    accelerator.name = accelerator.name or accelerator.device_type
+    accelerator.plugin = accelerator.plugin or f"{FROM_CODE}=={cls.__module__}"
+    record = PluginRecord("accelerator", accelerator.name, FROM_CODE, cls.__module__, f"{cls.__module__}:{cls.__qualname__}")
+    answer = _insist(loading.probe(accelerator, record), record, accelerator.name)
+    candidate = Candidate(accelerator.name, accelerator.plugin, "chosen", answer.reason)
+    return Selection(accelerator, devices, Decision(repr(accelerator), "argument", accelerator.name, accelerator.plugin, (candidate,)))
+
+
+def _device_type(name: str, rest: str) -> str:
+    if not rest.isidentifier():
+        raise UsageError(f"accelerator={name!r} names no device type", why="torch:<device_type> is expected", hint="for example torch:xpu")
+    return rest
+
+
+def _is_offered(name: str) -> bool:
+    return any(record.name == name and record.status == "available" for record in plugins("accelerator"))
+
+
+def _autoload_notes() -> tuple[str, ...]:
+    conflict = autoload.privateuse1_conflict()
+    if not conflict:
+        return ()
+    automatic.warn_once("autoload", f"import torch will fail or take either: {conflict}")
+    return (conflict,)
+
+
+def _refuse_nesting() -> None:
+    if os.environ.get(probing.INSIDE_A_PROBE):
+        raise AccelkitError(
+            "an accelerator was selected while a plugin was being probed",
+            why="a plugin's import or probe must not use accelkit to select",
+            hint="move the selection out of the plugin's module and its probe",
+        )

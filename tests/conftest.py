@@ -1,0 +1,72 @@
+"""Fixtures that every test may use."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+import accelkit
+
+
+@dataclasses.dataclass(frozen=True)
+class PluginSite:
+    """A folder on ``sys.path`` in which distributions are installed as pip leaves them: modules beside a dist-info folder."""
+
+    folder: Path
+
+    def install(
+        self,
+        distribution: str,
+        source: str = "",
+        *,
+        accelerators: Mapping[str, str] | None = None,
+        entry_points: str = "",
+        requires: Sequence[str] = (),
+        version: str = "1.0",
+        summary: str = "",
+    ) -> Path:
+        """Install ``source`` as the module of the distribution's name; ``accelerators`` maps names to classes in it.
+
+        Returns the dist-info folder.
+        """
+        module = distribution.replace("-", "_")
+        (self.folder / f"{module}.py").write_text(source)
+        info = self.folder / f"{module}-{version}.dist-info"
+        info.mkdir()
+        lines = [f"{name} = {module}:{cls}" for name, cls in (accelerators or {}).items()]
+        text = entry_points or "\n".join(["[accelkit.accelerators]", *lines])
+        (info / "entry_points.txt").write_text(text + "\n")
+        metadata = [f"Metadata-Version: 2.3\nName: {distribution}\nVersion: {version}\nSummary: {summary}"]
+        (info / "METADATA").write_text("\n".join([*metadata, *(f"Requires-Dist: {line}" for line in requires)]) + "\n\n")
+        (info / "RECORD").write_text("")
+        accelkit.refresh()
+        return info
+
+
+@pytest.fixture
+def plugin_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PluginSite]:
+    """An empty PluginSite; whatever was imported from it is forgotten afterwards."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")])))
+    before = set(sys.modules)
+    yield PluginSite(folder)
+    for name in set(sys.modules) - before:
+        if str(folder) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+    accelkit.refresh()
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test reads what another remembered, nor the user's own cache; nor is any steered by the user's environment."""
+    for name in [name for name in os.environ if name.startswith("ACCELKIT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("ACCELKIT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+    accelkit.refresh()

@@ -1,0 +1,200 @@
+"""The catalog: one row a name, with its status, whatever is installed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import accelkit
+from accelkit.discovery import catalog, known
+from accelkit.discovery.metadata import scan
+
+GOOD = """
+from accelkit import Accelerator, Availability
+
+class Good(Accelerator):
+    "A good device."
+    device_type = "cpu"
+    is_simulated = True
+
+    @classmethod
+    def probe(cls):
+        return Availability.usable("always here")
+"""
+
+
+def rows(name):
+    return [record for record in accelkit.plugins("accelerator") if record.name == name]
+
+
+def test_an_installed_plugin_has_one_row_with_its_metadata(plugin_site):
+    plugin_site.install("vendor-good", GOOD, accelerators={"good": "Good"}, summary="Good devices", version="1.2")
+    (row,) = rows("good")
+    assert (row.plugin, row.qualified_name, row.status) == ("vendor-good==1.2", "vendor-good:good", "available")
+    assert (row.value, row.description, row.is_builtin) == ("vendor_good:Good", "Good devices", False)
+
+
+def test_builtins_are_entry_points_of_the_own_distribution():
+    builtin = {(record.kind, record.name) for record in accelkit.plugins() if record.is_builtin and not record.is_fallback}
+    assert {("accelerator", "cpu"), ("accelerator", "cuda"), ("precision", "32-true"), ("cluster", "local")} <= builtin
+
+
+def test_metadata_is_read_once_until_refresh(plugin_site):
+    accelkit.plugins()
+    (plugin_site.folder / "late-1.0.dist-info").mkdir()
+    (plugin_site.folder / "late-1.0.dist-info" / "entry_points.txt").write_text("[accelkit.accelerators]\nlate = late:Late\n")
+    assert rows("late") == []
+    accelkit.refresh()
+    assert len(rows("late")) == 1
+
+
+@pytest.mark.parametrize(
+    ("requires", "status", "reason"),
+    [
+        (["accelkit>=99"], "incompatible", "it requires accelkit>=99, accelkit 0.1.0 is installed"),
+        (["torch<2"], "incompatible", "it requires torch<2, torch "),
+        (["torch>=2.9", "accelkit>=0.1"], "available", ""),
+        (['torch<2; python_version < "3"'], "available", ""),
+        (['torch<2; extra == "old"'], "available", ""),
+        (["torch (((", "accelkit>=0.1"], "broken", "its requirement 'torch (((' cannot be read"),
+        (["numpy<0.1"], "available", ""),
+    ],
+)
+def test_compatibility_is_known_before_import(plugin_site, requires, status, reason):
+    plugin_site.install("vendor-good", "raise SystemExit('imported')", accelerators={"good": "Good"}, requires=requires)
+    (row,) = rows("good")
+    assert row.status == status
+    assert row.reason.startswith(reason)
+    assert bool(row.hint) == (status != "available")
+
+
+def test_a_vendor_build_of_torch_satisfies_the_release_it_is_based_on():
+    from accelkit.discovery.compatibility import objection
+
+    assert objection(["torch>=2.13"], {"torch": "2.13.0a0+acme.git1"}.get) is None
+    assert objection(["torch>=2.14"], {"torch": "2.13.0a0+acme.git1"}.get)[0] == "incompatible"
+    assert objection(["torch>=2.9"], {}.get)[1] == "it requires torch>=2.9, and torch is not installed"
+    assert "no readable version" in objection(["torch>=2.9"], {"torch": "main"}.get)[1]
+
+
+def test_a_name_claimed_twice_names_both_and_can_be_qualified(plugin_site):
+    plugin_site.install("vendor-one", GOOD, accelerators={"good": "Good"})
+    plugin_site.install("vendor-two", GOOD, accelerators={"good": "Good"}, version="2.0")
+    assert {row.status for row in rows("good")} == {"conflict"}
+    with pytest.raises(accelkit.NameConflictError) as caught:
+        catalog.find("accelerator", "good")
+    assert "vendor-one==1.0 and vendor-two==2.0 both claim the name good" in str(caught.value)
+    assert "vendor-one:good" in str(caught.value)
+    assert catalog.find("accelerator", "vendor-two:good").plugin == "vendor-two==2.0"
+    assert catalog.find("accelerator", "Vendor_Two:good").plugin == "vendor-two==2.0"
+
+
+@pytest.mark.parametrize("name", ["cpu", "auto", "gpu", "xla"])
+def test_a_third_party_cannot_take_a_builtin_or_reserved_name(plugin_site, name):
+    plugin_site.install("vendor-greedy", GOOD, accelerators={name: "Good"})
+    row = next(row for row in rows(name) if row.distribution == "vendor-greedy")
+    assert (row.status, row.reason) == ("conflict", f"the name {name} belongs to accelkit and cannot be taken")
+    with pytest.raises(accelkit.NameConflictError, match="vendor-greedy==1.0"):
+        catalog.find("accelerator", f"vendor-greedy:{name}")
+    assert catalog.find("accelerator", "cpu").is_builtin
+
+
+def test_an_installed_plugin_wins_over_the_table_of_vendors(plugin_site):
+    name = next(iter(known.vendors()))
+    assert rows(name)[0].is_fallback
+    plugin_site.install("vendor-real", GOOD, accelerators={name: "Good"})
+    (row,) = rows(name)
+    assert row.plugin == "vendor-real==1.0"
+
+
+def test_allow_and_deny_lists(plugin_site, monkeypatch):
+    plugin_site.install("vendor-good", GOOD, accelerators={"good": "Good"})
+    for variable, value, status in [
+        ("ACCELKIT_PLUGINS", "none", "disabled"),
+        ("ACCELKIT_PLUGINS", "other", "disabled"),
+        ("ACCELKIT_PLUGINS", "other, Vendor_Good", "available"),
+        ("ACCELKIT_DISABLE_PLUGINS", "vendor.good", "disabled"),
+        ("ACCELKIT_DISABLE_PLUGINS", "other", "available"),
+    ]:
+        with monkeypatch.context() as patch:
+            patch.setenv(variable, value)
+            accelkit.refresh()
+            assert rows("good")[0].status == status, (variable, value)
+            assert rows("cpu")[0].status == "available"
+            if status == "disabled":
+                with pytest.raises(accelkit.DisabledPluginError, match=variable):
+                    catalog.find("accelerator", "good")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "text"),
+    [
+        ("ACCELKIT_PLUGINS", "", "ACCELKIT_PLUGINS is set and empty"),
+        ("ACCELKIT_PLUGINS", " , ", "ACCELKIT_PLUGINS is set and empty"),
+        ("ACCELKIT_PLUGINS", "none,vendor-good", "says 'none' and names distributions"),
+        ("ACCELKIT_DISABLE_PLUGINS", "accelkit", "the built-ins cannot be disabled"),
+    ],
+)
+def test_a_policy_that_cannot_be_used_is_an_error(monkeypatch, variable, value, text):
+    monkeypatch.setenv(variable, value)
+    accelkit.refresh()
+    with pytest.raises(accelkit.UsageError, match=text):
+        accelkit.plugins()
+
+
+def test_unknown_names_suggest(plugin_site):
+    plugin_site.install("vendor-good", GOOD, accelerators={"good": "Good"})
+    with pytest.raises(accelkit.UnknownNameError, match="did you mean 'good'"):
+        catalog.find("accelerator", "goood")
+    with pytest.raises(accelkit.UnknownNameError, match="there are: .*cpu.*; a plugin's package adds more"):
+        catalog.find("accelerator", "zzzzzz")
+    with pytest.raises(accelkit.UnknownNameError, match="did you mean 'bf16-mixed'"):
+        catalog.find("precision", "bf16-mixd")
+
+
+@pytest.mark.parametrize(
+    ("tamper", "reason"),
+    [
+        (lambda info: (info / "METADATA").unlink(), "METADATA is missing from vendor_good-1.0.dist-info"),
+        (lambda info: (info / "entry_points.txt").write_bytes(b"[accelkit.accelerators]\ngood = vendor_good:G\xff\n"), "is not UTF-8"),
+        (lambda info: (info / "entry_points.txt").write_text("[accelkit.accelerators]\ngood = not a value\n"), "is malformed"),
+        (lambda info: (info / "entry_points.txt").write_text("[accelkit.accelerators]\ngood\n"), "is malformed"),
+        (lambda info: (info / "entry_points.txt").write_text("good = accelkit.x:y\n[accelkit.accelerators]"), "cannot be parsed"),
+        (lambda info: (info / "entry_points.txt").write_text("[accelkit.accelerators]\n\x1b[31mgood = a:B\n"), "may hold letters"),
+    ],
+)
+def test_broken_metadata_is_one_row_that_says_so(plugin_site, tamper, reason):
+    tamper(plugin_site.install("vendor-good", GOOD, accelerators={"good": "Good"}))
+    accelkit.refresh()
+    found = [row for row in accelkit.plugins() if row.distribution == "vendor-good"]
+    assert [row.status for row in found] == ["broken"]
+    assert reason in found[0].reason
+    assert "pip install --force-reinstall --no-deps vendor-good" in found[0].hint
+    assert "\x1b" not in repr(found[0].reason)
+    with pytest.raises(accelkit.BrokenPluginError, match=r"vendor-good==1\.0"):
+        catalog.find("accelerator", found[0].name)
+
+
+def test_two_metadata_folders_of_one_distribution_are_refused(plugin_site):
+    plugin_site.install("vendor-good", GOOD, accelerators={"good": "Good"}, version="0.9")
+    plugin_site.install("vendor-good", GOOD, accelerators={"good": "Good"}, version="1.0")
+    (row,) = rows("good")
+    assert row.status == "broken"
+    assert "vendor_good-0.9.dist-info and vendor_good-1.0.dist-info" in row.reason
+
+
+def test_listing_imports_no_plugin_and_no_torch(plugin_site):
+    plugin_site.install("vendor-good", "raise SystemExit('imported')", accelerators={"good": "Good"})
+    code = (
+        "import sys, accelkit; from accelkit import Accelerator, Availability; accelkit.plugins();"
+        "print([m for m in ('torch', 'vendor_good', 'accelkit_builtin') if m in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_torchs_own_backends_are_seen_in_the_same_reading(plugin_site):
+    plugin_site.install("vendor-torch", entry_points="[torch.backends]\nacme = vendor_torch:_autoload")
+    assert [(b.name, b.plugin) for b in scan().torch_backends] == [("acme", "vendor-torch==1.0")]

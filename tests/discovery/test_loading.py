@@ -1,0 +1,66 @@
+"""Loading one plugin: whatever its code does becomes an error that names it; the user's own Ctrl-C passes."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+import accelkit
+from accelkit.discovery import catalog, loading
+from accelkit.discovery.loading import blaming, describe
+
+
+@pytest.mark.parametrize(
+    ("source", "why", "hint"),
+    [
+        ("import a_module_of_nobody", "ModuleNotFoundError: No module named 'a_module_of_nobody'", "install what provides the module"),
+        ("import ctypes; ctypes.CDLL('libnobody.so.9')", "OSError: libnobody.so.9: cannot open shared object", "install the library"),
+        ("raise SystemExit(3)", "SystemExit: 3", "report it to the vendor of vendor-bad"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt", "ACCELKIT_DISABLE_PLUGINS=vendor-bad"),
+        ("raise BaseException('odd')", "BaseException: odd", "report it to the vendor"),
+        ("def Bad(): pass", "vendor_bad:Bad is function", "must name a subclass of accelkit.Accelerator"),
+        ("class Bad(dict): pass", "vendor_bad:Bad is a class whose bases are builtins.dict", "subclass of accelkit.Accelerator"),
+        ("x = 1", "AttributeError: module 'vendor_bad' has no attribute 'Bad'", "report it"),
+    ],
+)
+def test_an_import_that_fails_names_the_plugin(plugin_site, source, why, hint):
+    plugin_site.install("vendor-bad", source, accelerators={"bad": "Bad"}, version="3.1")
+    with pytest.raises(accelkit.BrokenPluginError) as caught:
+        loading.load_class(catalog.find("accelerator", "bad"))
+    text = str(caught.value)
+    assert "vendor-bad==3.1" in text
+    assert why in text
+    assert hint in text
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("raise RuntimeError('no driver')", "RuntimeError: no driver"),
+        ("return True", "it returned True (bool)"),
+        ("return None", "it returned None (NoneType)"),
+    ],
+)
+def test_a_probe_that_does_not_answer_is_broken(plugin_site, body, why):
+    source = f"from accelkit import Accelerator\nclass Bad(Accelerator):\n    @classmethod\n    def probe(cls):\n        {body}\n"
+    plugin_site.install("vendor-bad", source, accelerators={"bad": "Bad"})
+    record = catalog.find("accelerator", "bad")
+    with pytest.raises(accelkit.BrokenPluginError) as caught:
+        loading.probe(loading.load_class(record), record)
+    assert why in str(caught.value)
+
+
+def test_the_users_own_ctrl_c_passes():
+    with pytest.raises(KeyboardInterrupt), blaming("vendor==1", "importing"):
+        os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_the_root_cause_is_shown():
+    error = RuntimeError("Failed to load the backend extension")
+    error.__cause__ = OSError("libhccl.so: cannot open shared object file")
+    assert describe(error) == (
+        "RuntimeError: Failed to load the backend extension (root cause: OSError: libhccl.so: cannot open shared object file)"
+    )

@@ -1,0 +1,135 @@
+"""Asking in child processes: a crash, a hang or a lie costs a row, not the host."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+import accelkit
+from accelkit.discovery import catalog, memory, probing
+
+CLASS = """
+from accelkit import Accelerator, Availability
+
+class Some(Accelerator):
+    "Some device."
+    device_type = "cpu"
+
+    @classmethod
+    def probe(cls):
+        {probe}
+"""
+
+
+def install(site, probe="return Availability.usable('it is here')", before=""):
+    site.install("vendor-some", before + CLASS.format(probe=probe), accelerators={"some": "Some"})
+    return catalog.find("accelerator", "some")
+
+
+def test_an_answer_comes_back_whole(plugin_site):
+    verdict = probing.ask(install(plugin_site))
+    assert (verdict.status, verdict.reason, verdict.description) == ("usable", "it is here", "Some device.")
+    verdict = probing.ask(install_again(plugin_site, "return Availability.absent('no card', 'buy one')"))
+    assert (verdict.status, verdict.reason, verdict.hint) == ("absent", "no card", "buy one")
+
+
+def install_again(site, probe):
+    (site.folder / "vendor_some.py").write_text(CLASS.format(probe=probe))
+    return catalog.find("accelerator", "some")
+
+
+@pytest.mark.parametrize(
+    ("before", "reason"),
+    [
+        ("import ctypes; ctypes.string_at(0)\n", "it crashed with SIGSEGV, while it was imported"),
+        ("import os; os._exit(7)\n", "it ended the process with exit status 7, while it was imported"),
+        ("import os; os.abort()\n", "it crashed with SIGABRT, while it was imported"),
+        ("raise SystemExit\n", "SystemExit"),
+        ("import accelkit; accelkit.select()\n", "an accelerator was selected while a plugin was being probed"),
+        ("print('x' * 1_000_000, flush=True); raise OSError('after much ado')\n", "after much ado"),
+    ],
+)
+def test_a_crash_is_a_verdict(plugin_site, before, reason, capfd):
+    verdict = probing.ask(install(plugin_site, before=before))
+    assert verdict.status == "broken"
+    assert reason in verdict.reason
+    assert verdict.hint
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_segfault_leaves_the_plugins_traceback(plugin_site):
+    verdict = probing.ask(install(plugin_site, before="import ctypes; ctypes.string_at(0)\n"))
+    assert "vendor_some.py" in verdict.traceback
+
+
+def test_a_hang_ends_at_the_time_limit_and_harms_no_other(plugin_site, monkeypatch):
+    monkeypatch.setenv("ACCELKIT_PROBE_TIMEOUT", "1.5")
+    hanging = install(plugin_site, probe="import time; time.sleep(600)")
+    plugin_site.install("vendor-fine", CLASS.format(probe="return Availability.usable()"), accelerators={"fine": "Some"})
+    start = time.monotonic()
+    verdicts = probing.ask_all([catalog.find("accelerator", "some"), catalog.find("accelerator", "fine")])
+    assert time.monotonic() - start < 10
+    assert verdicts[hanging].reason == "it did not answer within 1.5 s, in its probe"
+    assert "ACCELKIT_PROBE_TIMEOUT" in verdicts[hanging].hint
+    assert [verdict.status for verdict in verdicts.values()] == ["broken", "usable"]
+
+
+@pytest.mark.parametrize(
+    ("before", "reason"),
+    [
+        ("import os; os.environ['OMP_NUM_THREADS'] = '64'\n", "it changed os.environ (OMP_NUM_THREADS)"),
+        (
+            "import threading, time; threading.Thread(target=time.sleep, args=(60,), name='spy', daemon=True).start()\n",
+            "thread running (spy)",
+        ),
+        ("import torch; torch.add = lambda *a: 1\n", "it replaced torch.add"),
+        ("import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n", "it changed signal handlers (SIGTERM)"),
+        ("import os; os.chdir('/')\n", "it changed the working directory"),
+    ],
+)
+def test_a_trial_sees_what_an_import_changes(plugin_site, before, reason):
+    verdict = probing.ask(install(plugin_site, before=before), is_trial=True)
+    assert verdict.status == "broken"
+    assert reason in verdict.reason
+
+
+def test_a_trial_accepts_what_is_innocent(plugin_site):
+    innocent = "import torch, torch._dynamo, torch.fx.experimental.proxy_tensor, logging\ntorch.acme = 1\n"
+    verdict = probing.ask(install(plugin_site, before=innocent), is_trial=True)
+    assert (verdict.status, verdict.reason) == ("usable", "it is here")
+    assert (verdict.device_type, verdict.device_count is not None) == ("cpu", True)
+
+
+def test_a_trial_finds_a_lie(plugin_site):
+    source = CLASS.format(probe="return Availability.usable()").replace('"cpu"', '"nosuchdevice"')
+    plugin_site.install("vendor-liar", source, accelerators={"liar": "Some"})
+    verdict = probing.ask(catalog.find("accelerator", "liar"), is_trial=True)
+    assert verdict.status == "broken"
+    assert verdict.reason.startswith("its probe says usable, but RuntimeError: ")
+
+
+def test_verdicts_are_remembered_per_installation(plugin_site):
+    record = install(plugin_site)
+    assert memory.recall(record) is None
+    verdict = probing.ask(record)
+    memory.remember(record, verdict)
+    assert memory.recall(record) == verdict
+    (plugin_site.folder / "vendor_some-1.0.dist-info" / "RECORD").unlink()
+    accelkit.refresh()
+    assert memory.recall(catalog.find("accelerator", "some")) is None
+
+
+def test_a_cache_that_cannot_be_written_is_as_good_as_none(plugin_site, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ACCELKIT_CACHE_DIR", str(tmp_path / "file"))
+    record = install(plugin_site)
+    memory.remember(record, probing.Verdict("usable"))
+    assert memory.recall(record) is None
+
+
+@pytest.mark.parametrize("value", ["soon", "0", "-1", "inf", "nan"])
+def test_a_time_limit_that_is_none_is_an_error(plugin_site, monkeypatch, value):
+    monkeypatch.setenv("ACCELKIT_PROBE_TIMEOUT", value)
+    with pytest.raises(accelkit.UsageError, match="ACCELKIT_PROBE_TIMEOUT=.* is no time limit"):
+        probing.ask(install(plugin_site))

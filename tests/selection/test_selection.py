@@ -1,0 +1,215 @@
+"""Selection by name and by auto, and the Decision it leaves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import accelkit
+from accelkit import automatic
+from accelkit.selection import decide, load_named, select
+
+CLASS = """
+from accelkit import Accelerator, Availability
+
+class Some(Accelerator):
+    device_type = "cpu"
+    {attributes}
+
+    @classmethod
+    def probe(cls):
+        {probe}
+"""
+
+
+def install(site, name, probe="return Availability.usable('it is here')", attributes="", **options):
+    site.install(f"vendor-{name}", CLASS.format(probe=probe, attributes=attributes), accelerators={name: "Some"}, **options)
+
+
+@pytest.fixture(autouse=True)
+def nothing_warned_yet(monkeypatch):
+    monkeypatch.setattr(automatic, "_warned", set())
+
+
+def test_a_builtin_by_name():
+    selection = select("cpu")
+    assert (selection.accelerator.name, selection.accelerator.plugin, selection.devices) == ("cpu", "accelkit==0.1.0", 1)
+    assert str(selection.decision).splitlines()[0] == "accelerator cpu from accelkit==0.1.0: 'cpu' (argument)"
+
+
+def test_nothing_said_is_auto_and_auto_falls_to_the_cpu():
+    decision = select().decision
+    assert (decision.requested, decision.source, decision.chosen) == ("auto", "default", "cpu")
+    assert decision.candidates[0].verdict == "chosen"
+    assert {candidate.name: candidate.verdict for candidate in decision.candidates}["cuda"] == "absent"
+    assert "no other accelerator can be used on this machine" in decision.notes
+
+
+def test_the_environment_is_asked_when_no_argument_is_given(monkeypatch):
+    monkeypatch.setenv("ACCELKIT_ACCELERATOR", "cpu")
+    monkeypatch.setenv("ACCELKIT_DEVICES", "0,")
+    selection = select()
+    assert (selection.decision.source, selection.devices) == ("ACCELKIT_ACCELERATOR", "0,")
+    assert select("auto").decision.source == "argument"
+    monkeypatch.setenv("ACCELKIT_ACCELERATOR", "cuda")
+    assert select(cpu=True).accelerator.name == "cpu"
+    with pytest.raises(accelkit.UnavailableError, match="the accelerator 'cuda' is not available here"):
+        select()
+
+
+def test_a_third_party_by_name_and_qualified(plugin_site):
+    install(plugin_site, "some")
+    for name in ("some", "vendor-some:some", "Vendor_Some:some"):
+        selection = select(name)
+        assert (selection.accelerator.name, selection.accelerator.plugin) == ("some", "vendor-some==1.0")
+
+
+def test_the_first_load_is_tried_in_a_child_and_remembered(plugin_site):
+    once = "import os, pathlib; p = pathlib.Path(__file__).with_suffix('.log'); p.write_text(p.read_text() + 'x' if p.exists() else 'x')"
+    plugin_site.install("vendor-some", once + CLASS.format(probe="return Availability.usable()", attributes=""), accelerators={"some": "Some"})
+    log = plugin_site.folder / "vendor_some.log"
+    select("some")
+    assert log.read_text() == "xx", "one import in the child, one here"
+    select("some")
+    assert log.read_text() == "xx", "remembered, and imported here already"
+
+
+def test_a_segfault_by_name_is_an_error_and_the_host_goes_on(plugin_site):
+    plugin_site.install("vendor-crash", "import ctypes; ctypes.string_at(0)", accelerators={"crash": "Some"}, version="2.0")
+    with pytest.raises(accelkit.BrokenPluginError) as caught:
+        select("crash")
+    text = str(caught.value)
+    for part in ("vendor-crash==2.0", "it crashed with SIGSEGV, while it was imported", "ACCELKIT_DISABLE_PLUGINS=vendor-crash"):
+        assert part in text
+
+
+def test_an_absent_device_by_name_is_an_error_with_exit_code_4(plugin_site):
+    install(plugin_site, "some", "return Availability.absent('no card in this machine', 'insert one')")
+    with pytest.raises(accelkit.UnavailableError) as caught:
+        select("some")
+    assert str(caught.value) == (
+        "the accelerator 'some' is not available here\n  plugin: vendor-some==1.0\n  why: no card in this machine\n  what to do: insert one"
+    )
+    assert caught.value.exit_code == 4
+
+
+def test_auto_takes_the_one_usable_third_party(plugin_site):
+    install(plugin_site, "some")
+    install(plugin_site, "other", "return Availability.absent('no card')")
+    decision = select().decision
+    assert (decision.chosen, decision.plugin) == ("some", "vendor-some==1.0")
+    assert {candidate.name: candidate.verdict for candidate in decision.candidates}["cpu"] == "usable"
+
+
+def test_auto_never_takes_a_simulated_device(plugin_site):
+    install(plugin_site, "some", attributes="is_simulated = True")
+    decision = select().decision
+    assert decision.chosen == "cpu"
+    assert next(c for c in decision.candidates if c.name == "some").reason == "simulated: auto never chooses it"
+    assert select("some").accelerator.name == "some"
+
+
+def test_auto_refuses_to_guess_among_several(plugin_site, monkeypatch):
+    install(plugin_site, "some")
+    install(plugin_site, "other")
+    with pytest.raises(accelkit.AmbiguousError) as caught:
+        select()
+    assert str(caught.value) == (
+        "auto found several usable accelerators: other, some\n  why: they are equally possible, and a guess could be wrong\n"
+        "  what to do: name one: accelerator='other', ACCELKIT_ACCELERATOR=other, or ACCELKIT_AUTO_ORDER=other,some"
+    )
+    monkeypatch.setenv("ACCELKIT_AUTO_ORDER", "cuda, some, other")
+    decision = select().decision
+    assert (decision.chosen, decision.notes) == ("some", ("ACCELKIT_AUTO_ORDER gave the order",))
+
+
+def test_an_order_in_which_nothing_is_usable_is_no_silent_cpu(monkeypatch):
+    monkeypatch.setenv("ACCELKIT_AUTO_ORDER", "cuda,mps")
+    with pytest.raises(accelkit.UnavailableError, match="nothing in ACCELKIT_AUTO_ORDER=cuda,mps can be used") as caught:
+        select()
+    assert "add 'cpu' at its end" in caught.value.hint
+    monkeypatch.setenv("ACCELKIT_AUTO_ORDER", "cuda,gpux")
+    with pytest.raises(accelkit.UnknownNameError, match="ACCELKIT_AUTO_ORDER names 'gpux', which nobody offers"):
+        select()
+
+
+def test_auto_warns_once_of_what_is_there_and_broken(plugin_site):
+    install(plugin_site, "some", "raise RuntimeError('firmware too old')")
+    with pytest.warns(RuntimeWarning, match="auto passes over the accelerator 'some'") as caught:
+        assert select().accelerator.name == "cpu"
+    assert "firmware too old" in str(caught[0].message)
+    assert select().accelerator.name == "cpu", "a second warning would be an error here"
+
+
+def test_gpu_says_which(monkeypatch):
+    with pytest.raises(accelkit.UnavailableError, match="no gpu can be used here") as caught:
+        select("gpu")
+    assert "cuda: " in caught.value.why
+    assert "mps: " in caught.value.why
+
+
+def test_retired_and_planned_names_say_so():
+    for name in ("ipu", "xla"):
+        with pytest.raises(accelkit.UnavailableError, match=f"the accelerator '{name}' cannot be used") as caught:
+            select(name)
+        assert caught.value.why
+        assert caught.value.hint
+
+
+def test_any_torch_device_without_a_plugin():
+    selection = select("torch:cpu")
+    assert (selection.accelerator.name, selection.accelerator.device_type) == ("torch:cpu", "cpu")
+    with pytest.raises(accelkit.UsageError, match="torch:<device_type> is expected"):
+        select("torch:")
+
+
+def test_an_instance():
+    class Mine(accelkit.Accelerator):
+        device_type = "cpu"
+
+    mine = Mine()
+    selection = select(mine)
+    assert selection.accelerator is mine
+    assert (mine.name, mine.plugin) == ("cpu", f"(code)=={__name__}")
+
+
+def test_contradictions_and_wrong_types():
+    with pytest.raises(accelkit.ContradictionError, match="cpu=True and accelerator='cuda'"):
+        select("cuda", cpu=True)
+    with pytest.raises(accelkit.UsageError, match="accelerator=3"):
+        select(3)
+    with pytest.raises(accelkit.UsageError, match="accelerator='  '"):
+        select("  ")
+
+
+def test_decide_runs_no_third_party_code_here(plugin_site):
+    install(plugin_site, "some")
+    decide("some")
+    decide()
+    assert "vendor_some" not in sys.modules
+
+
+def test_a_precision_by_name():
+    loaded = load_named("precision", "32-true")
+    assert issubclass(loaded.cls, accelkit.Precision)
+    assert loaded.record.plugin == "accelkit==0.1.0"
+    with pytest.raises(accelkit.UnknownNameError, match="did you mean 'bf16-mixed'"):
+        load_named("precision", "bf16-mixde")
+
+
+def test_two_claimants_of_privateuse1_are_reported_before_torch_is_imported(plugin_site, tmp_path):
+    plugin_site.install("vendor-one", entry_points="[torch.backends]\none = vendor_one:_autoload")
+    plugin_site.install("vendor-two", entry_points="[torch.backends]\ntwo = vendor_two:_autoload")
+    code = "import sys, accelkit; print(accelkit.select('cpu').decision); print('torch' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "vendor-one==1.0 and vendor-two==1.0 both claim PrivateUse1" in result.stderr
+    assert "vendor-one==1.0 and vendor-two==1.0 both claim PrivateUse1" in result.stdout
+    assert "TORCH_DEVICE_BACKEND_AUTOLOAD=0" in result.stdout
+    assert result.stdout.endswith("False\n")
+
+
+def test_selection_imports_no_torch():
+    code = "import sys, accelkit; accelkit.select('cpu'); accelkit.select(); print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
