@@ -20,6 +20,7 @@ _HOMES = {
     "accelkit.specs.hooks": ("hookimpl",),
     "accelkit.specs.precision": ("Precision",),
     "accelkit.specs.strategy": ("Strategy",),
+    "accelkit.nested": ("map_leaves",),
     "accelkit.discovery.catalog": ("plugins", "refresh", "register"),
     "accelkit.selection": ("select",),
     "accelkit.runtime": ("Runtime",),
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from accelkit.errors import UnknownNameError as UnknownNameError
     from accelkit.errors import UnsupportedError as UnsupportedError
     from accelkit.errors import UsageError as UsageError
+    from accelkit.nested import map_leaves as map_leaves
     from accelkit.runtime import Runtime as Runtime
     from accelkit.selection import select as select
     from accelkit.specs.accelerator import Accelerator as Accelerator

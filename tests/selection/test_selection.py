@@ -67,8 +67,9 @@ def test_a_third_party_by_name_and_qualified(plugin_site):
 
 
 def test_the_first_load_is_tried_in_a_child_and_remembered(plugin_site):
-    once = "import os, pathlib; p = pathlib.Path(__file__).with_suffix('.log'); p.write_text(p.read_text() + 'x' if p.exists() else 'x')"
-    plugin_site.install("vendor-some", once + CLASS.format(probe="return Availability.usable()", attributes=""), accelerators={"some": "Some"})
+    once = "import pathlib\nwith pathlib.Path(__file__).with_suffix('.log').open('a') as log: log.write('x')\n"
+    source = once + CLASS.format(probe="return Availability.usable()", attributes="")
+    plugin_site.install("vendor-some", source, accelerators={"some": "Some"})
     log = plugin_site.folder / "vendor_some.log"
     select("some")
     assert log.read_text() == "xx", "one import in the child, one here"

@@ -6,12 +6,13 @@ import difflib
 import functools
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import get_args
 
 from packaging.utils import canonicalize_name
 
-from accelkit.discovery import compatibility, known
-from accelkit.discovery.metadata import NAME, OWN_DISTRIBUTION, Inventory, TorchBackend, installed_version, scan
+from accelkit.discovery import known
+from accelkit.discovery.metadata import NAME, OWN_DISTRIBUTION, Installed, Inventory, TorchBackend, installed_version, scan
 from accelkit.discovery.policy import Policy
 from accelkit.errors import (
     AccelkitError,
@@ -22,7 +23,7 @@ from accelkit.errors import (
     UnknownNameError,
     UsageError,
 )
-from accelkit.types import Kind, PluginRecord
+from accelkit.types import Kind, PluginRecord, PluginStatus
 
 FROM_CODE = "(code)"
 
@@ -144,11 +145,11 @@ def _collect(inventory: Inventory) -> tuple[PluginRecord, ...]:
     records: list[PluginRecord] = []
     for installed in inventory.installed:
         objection = policy.objection(installed.distribution)
-        gate = None if objection else compatibility.objection(installed.requirements, version_of)
+        gate = None if objection else _gate(installed, version_of)
         for record in installed.records:
             if objection:
                 records.append(record.with_status("disabled", *objection))
-            elif gate and record.status == "available" and not record.is_builtin:
+            elif gate and record.status == "available":
                 records.append(record.with_status(*gate))
             else:
                 records.append(record)
@@ -156,9 +157,17 @@ def _collect(inventory: Inventory) -> tuple[PluginRecord, ...]:
     own = next((record.version for record in records if record.is_builtin), "")
     claimed = {record.name for record in records if record.kind == "accelerator" and record.status != "disabled"}
     records += [record for record in known.fallback_records(own) if record.name not in claimed]
-    order = list(dict.fromkeys(("accelerator", "precision", "cluster", "strategy", "hooks")))
+    order = get_args(Kind)
     adjudicated = _adjudicate(records)
     return tuple(sorted(adjudicated, key=lambda r: (order.index(r.kind), not r.is_builtin, r.is_fallback, r.name, r.distribution)))
+
+
+def _gate(installed: Installed, version_of: Callable[[str], str | None]) -> tuple[PluginStatus, str, str] | None:
+    if installed.distribution == OWN_DISTRIBUTION:
+        return None
+    from accelkit.discovery.compatibility import objection  # packaging's parser, for third parties only
+
+    return objection(installed.requirements, version_of)
 
 
 def _adjudicate(records: Sequence[PluginRecord]) -> Iterable[PluginRecord]:

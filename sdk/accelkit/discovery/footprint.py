@@ -27,7 +27,7 @@ class Footprint:
     def changes(self) -> list[str]:
         """One phrase for each thing that changed."""
         found = []
-        names = sorted(name for name in self._environ.keys() | os.environ.keys() if self._environ.get(name) != os.environ.get(name))
+        names = sorted(name for name in self._environ.keys() | os.environ.keys() if self._is_changed(name))
         if names:
             found.append(f"changed os.environ ({', '.join(names)})")
         if threads := [thread.name for thread in threading.enumerate() if thread not in self._threads]:
@@ -42,6 +42,10 @@ class Footprint:
             more = f" and {len(replaced) - 3} more" if len(replaced) > 3 else ""
             found.append(f"replaced {', '.join(replaced[:3])}{more}")
         return found
+
+    def _is_changed(self, name: str) -> bool:
+        """Importing more of torch sets its compiler's variables: that is not the plugin's doing."""
+        return self._environ.get(name) != os.environ.get(name) and not name.startswith("TORCHINDUCTOR_")
 
 
 def _handlers() -> dict[str, Any]:

@@ -1,0 +1,98 @@
+"""The CPU: the machine that runs Python. Always there, and what ``auto`` takes when nothing else can be used."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from accelkit import Accelerator, Availability, Capabilities, DevicesError, parse_devices
+
+if TYPE_CHECKING:
+    import torch
+
+
+class CPUAccelerator(Accelerator):
+    """The CPU, always there."""
+
+    device_type = "cpu"
+    process_group_backend = "gloo"
+    visible_devices_variable = None
+    declared_capabilities = Capabilities.declare(
+        native=[
+            "dtype.float32",
+            "dtype.float64",
+            "dtype.int64",
+            "dtype.bool",
+            "dtype.complex64",
+            "autocast.bfloat16",
+            "autocast.float16",
+            "random_state",
+            "memory_statistics",
+            "process_group",
+            "compile",
+        ],
+        emulated=["dtype.bfloat16", "dtype.float16"],
+        none=["streams", "events", "pinned_memory", "graphs", "fp8"],
+    )
+
+    @classmethod
+    def probe(cls) -> Availability:
+        return Availability.usable(f"{os.cpu_count()} logical cores")
+
+    def setup_device(self, device: torch.device) -> None:
+        """Nothing to do: there is one CPU, and torch uses it already."""
+
+    def auto_device_count(self) -> int:
+        """One: its cores are threads of one device to torch."""
+        return 1
+
+    def parse_devices(self, devices: int | str | Sequence[int]) -> list[int]:
+        """``[0]``. More than one CPU device means more than one process, which a launcher starts."""
+        try:
+            return parse_devices(devices, self.auto_device_count(), self.name or self.device_type)
+        except DevicesError as error:
+            hint = f"{error.hint}; its cores are threads of that one device (torch.set_num_threads)"
+            raise DevicesError(error.what, plugin=self.plugin, why=error.why, hint=hint) from None
+
+    def synchronize(self, device: torch.device) -> None:
+        """Nothing to wait for: the CPU computes before it returns."""
+
+    def empty_cache(self) -> None:
+        """Nothing to give back: torch keeps no cache of CPU memory."""
+
+    def memory_stats(self, device: torch.device) -> dict[str, float]:
+        """Resident memory of this process, and the machine's total and available memory, in bytes."""
+        machine = psutil.virtual_memory()
+        return {
+            "memory.resident.bytes": float(psutil.Process().memory_info().rss),
+            "memory.available.bytes": float(machine.available),
+            "memory.total.bytes": float(machine.total),
+        }
+
+    def get_device_stats(self, device: torch.device) -> dict[str, Any]:
+        """Memory, torch's threads, and the machine's load (processes waiting for a core, over one minute)."""
+        import torch
+
+        stats: dict[str, Any] = dict(self.memory_stats(device))
+        stats["threads.intraop"] = torch.get_num_threads()
+        stats["threads.interop"] = torch.get_num_interop_threads()
+        stats["load.1min"] = psutil.getloadavg()[0]
+        return stats
+
+    def manual_seed(self, seed: int) -> None:
+        import torch
+
+        torch.default_generator.manual_seed(seed)
+
+    def get_rng_state(self, device: torch.device) -> torch.Tensor:
+        import torch
+
+        return torch.default_generator.get_state()
+
+    def set_rng_state(self, state: torch.Tensor, device: torch.device) -> None:
+        import torch
+
+        torch.default_generator.set_state(state)

@@ -1,0 +1,70 @@
+"""Vendors' devices that have no accelkit plugin yet, from the table in ``known_devices.toml``: a fallback, not a claim.
+
+``known_vendor:npu`` is the accelerator of the table's row ``npu``. An installed plugin of that name is always preferred.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from accelkit import Accelerator, Availability
+
+
+class KnownVendorAccelerator(Accelerator):
+    """A device that is known from a table of facts."""
+
+    library: ClassVar[str | None] = None
+    install_hint: ClassVar[str] = ""
+
+    @classmethod
+    def probe(cls) -> Availability:
+        """Is the vendor's package installed, and the driver's library there? Imports neither."""
+        if cls.torch_package and not _is_installed(cls.torch_package):
+            return Availability.absent(f"the package {cls.torch_package} is not installed", cls.install_hint)
+        if cls.library:
+            answer = Availability.from_library(cls.library, hint=cls.install_hint)
+            if not answer.is_usable:
+                return answer
+        if not cls.torch_package and not _torch_library(f"libtorch_{cls.device_type}.so").exists():
+            return Availability.absent(f"the installed torch was built without {cls.device_type}", cls.install_hint)
+        return Availability.usable(f"{cls.torch_package or 'torch'} is installed")
+
+
+def __getattr__(name: str) -> type[KnownVendorAccelerator]:
+    row = _rows().get(name)
+    if row is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    attributes = {
+        "__doc__": row["description"],
+        "__module__": __name__,
+        "device_type": row["device_type"],
+        "torch_package": row.get("torch_package"),
+        "process_group_backend": row.get("process_group_backend"),
+        "visible_devices_variable": row.get("visible_devices_variable"),
+        "library": row.get("library"),
+        "install_hint": row["hint"],
+    }
+    return type(name, (KnownVendorAccelerator,), attributes)
+
+
+@functools.cache
+def _rows() -> Mapping[str, Mapping[str, Any]]:
+    path = Path(__file__).parents[1] / "known_devices.toml"
+    rows: Mapping[str, Mapping[str, Any]] = tomllib.loads(path.read_text("utf-8"))["vendors"]
+    return rows
+
+
+def _is_installed(package: str) -> bool:
+    """Whether the top-level package is there. A parent package is not imported to look for a child."""
+    return importlib.util.find_spec(package.partition(".")[0]) is not None
+
+
+def _torch_library(name: str) -> Path:
+    specification = importlib.util.find_spec("torch")
+    folder = Path(specification.origin).parent if specification and specification.origin else Path()
+    return folder / "lib" / name

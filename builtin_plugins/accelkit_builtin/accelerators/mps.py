@@ -1,0 +1,72 @@
+"""Apple GPUs, through Metal Performance Shaders."""
+
+from __future__ import annotations
+
+import platform
+from typing import TYPE_CHECKING
+
+from accelkit import Accelerator, Availability, Capabilities
+
+if TYPE_CHECKING:
+    import torch
+
+_OLDEST = (14, 0)
+
+
+class MPSAccelerator(Accelerator):
+    """Apple GPUs, through Metal."""
+
+    device_type = "mps"
+    declared_capabilities = Capabilities.declare(
+        native=[
+            "dtype.float32",
+            "dtype.float16",
+            "dtype.int64",
+            "dtype.bool",
+            "autocast.float16",
+            "autocast.bfloat16",
+            "memory_statistics",
+        ],
+        none=["dtype.float64", "streams", "pinned_memory", "process_group", "graphs", "fp8"],
+    )
+
+    @classmethod
+    def probe(cls) -> Availability:
+        """By platform and macOS version. Imports no torch."""
+        if platform.system() != "Darwin":
+            return Availability.absent(f"Metal is macOS's; this is {platform.system()}", "use it on a Mac with Apple silicon")
+        if platform.machine() != "arm64":
+            return Availability.absent("this Mac has no Apple silicon", "use a Mac with Apple silicon, with a Python built for arm64")
+        release = tuple(int(part) for part in platform.mac_ver()[0].split(".")[:2])
+        if release < _OLDEST:
+            return Availability.absent(f"macOS {platform.mac_ver()[0]} is too old for torch's Metal backend", "update to macOS 14 or newer")
+        return Availability.usable(f"Apple silicon, macOS {platform.mac_ver()[0]}")
+
+    def device(self, index: int) -> torch.device:
+        import torch
+
+        return torch.device("mps", index)
+
+    def setup_device(self, device: torch.device) -> None:
+        """Nothing to do: there is one GPU."""
+
+    def auto_device_count(self) -> int:
+        return 1
+
+    def synchronize(self, device: torch.device) -> None:
+        self.device_module.synchronize()
+
+    def memory_stats(self, device: torch.device) -> dict[str, float]:
+        """torch's and the driver's memory of this process, in bytes. Metal keeps no peak."""
+        module = self.device_module
+        return {
+            "memory.allocated.bytes": float(module.current_allocated_memory()),
+            "memory.driver.bytes": float(module.driver_allocated_memory()),
+        }
+
+    def get_rng_state(self, device: torch.device) -> torch.Tensor:
+        state: torch.Tensor = self.device_module.get_rng_state()
+        return state
+
+    def set_rng_state(self, state: torch.Tensor, device: torch.device) -> None:
+        self.device_module.set_rng_state(state)

@@ -1,0 +1,24 @@
+"""Any device that torch itself knows, selected as ``torch:<device_type>`` with no plugin at all."""
+
+from __future__ import annotations
+
+from accelkit import Accelerator, Availability
+
+
+class TorchDeviceAccelerator(Accelerator):
+    """Any device that torch knows, as torch:<device_type>."""
+
+    @classmethod
+    def for_device_type(cls, device_type: str) -> type[TorchDeviceAccelerator]:
+        """The accelerator of this device type. Whether torch has the device is known when it is loaded and checked."""
+        return type(f"TorchDevice_{device_type}", (cls,), {"device_type": device_type, "__module__": cls.__module__})
+
+    @classmethod
+    def probe(cls) -> Availability:
+        if not cls.device_type:
+            return Availability.absent("it needs a device type", "write torch:<device_type>, for example torch:xpu")
+        if cls.device_type == "meta":
+            return Availability.absent(
+                "meta tensors hold no values, so nothing can be computed on them", "use torch.device('meta') directly"
+            )
+        return Availability.usable(f"torch says whether it has the device {cls.device_type} when it is first used")

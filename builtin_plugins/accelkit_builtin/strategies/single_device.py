@@ -1,0 +1,9 @@
+"""One process, one device."""
+
+from __future__ import annotations
+
+from accelkit import Strategy
+
+
+class SingleDeviceStrategy(Strategy):
+    """One process on one device: modules are called as they are."""
