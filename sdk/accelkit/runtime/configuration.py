@@ -1,0 +1,224 @@
+"""From the arguments of ``Runtime`` to a checked configuration. No driver is initialised."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from accelkit.discovery import loading
+from accelkit.discovery.catalog import plugins
+from accelkit.errors import ContradictionError, UnavailableError, UnknownNameError, UnsupportedError, UsageError
+from accelkit.hook_manager import HookManager
+from accelkit.selection import Devices, load_named, select
+from accelkit.specs.accelerator import Accelerator
+from accelkit.specs.cluster import ClusterEnvironment
+from accelkit.specs.hooks import hookimpl
+from accelkit.specs.precision import Precision
+from accelkit.specs.strategy import Strategy
+from accelkit.types import Decision, Kind
+
+Plugin = str | Accelerator | Precision | ClusterEnvironment | Strategy
+_KINDS: dict[type, Kind] = {Accelerator: "accelerator", Precision: "precision", ClusterEnvironment: "cluster", Strategy: "strategy"}
+_DEFAULT_PRECISION = "32-true"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Configuration:
+    """What a Runtime runs on, everything selected and checked against each other."""
+
+    accelerator: Accelerator
+    device_indices: tuple[int, ...]
+    decision: Decision
+    precision: Precision | type[Precision]
+    precision_name: str
+    precision_plugin: str
+    strategy: Strategy
+    cluster: ClusterEnvironment
+    hooks: HookManager
+    num_nodes: int
+
+
+def configure(
+    *,
+    accelerator: str | Accelerator | None,
+    devices: Devices | None,
+    strategy: str | Strategy | None,
+    precision: str | Precision | None,
+    cluster: str | ClusterEnvironment | None,
+    given_plugins: Sequence[Plugin],
+    hooks: Iterable[str | object],
+    cpu: bool,
+    num_nodes: int | None,
+) -> Configuration:
+    """Select everything, argument before environment variable before default.
+
+    Raises:
+        AccelkitError: What cannot be used, or does not fit together, and what to change.
+    """
+    given: dict[str, Any] = {"accelerator": accelerator, "strategy": strategy, "precision": precision, "cluster": cluster}
+    hooks = [*hooks, *_sort_in(given, given_plugins)]
+    selection = select(given["accelerator"], devices=devices, cpu=cpu)
+    chosen = selection.accelerator
+    with loading.blaming(chosen.plugin, f"loading the accelerator {chosen.name}"):
+        chosen.load()
+    with loading.blaming(chosen.plugin, f"counting the devices of {chosen.name}"):
+        indices = tuple(chosen.parse_devices(selection.devices))
+
+    manager = HookManager()
+    manager.add(chosen, chosen.plugin)
+    for hook in hooks:
+        manager.add(*_hook_plugin(hook))
+    the_precision, name, owner = _precision(given["precision"], chosen)
+    the_strategy = _instance("strategy", given["strategy"] or os.environ.get("ACCELKIT_STRATEGY") or chosen.default_strategy)
+    _check_strategy(the_strategy, chosen)
+    manager.add(the_strategy, the_strategy.plugin)
+    manager.add(_NamedPrecision(the_precision), owner)
+    environment = _cluster(given["cluster"], manager)
+    manager.add(environment, environment.plugin)
+    nodes = num_nodes if num_nodes is not None else _num_nodes()
+    environment.validate_settings(len(indices), nodes)
+    return Configuration(chosen, indices, selection.decision, the_precision, name, owner, the_strategy, environment, manager, nodes)
+
+
+class _NamedPrecision:
+    """The named precision's answer to the hook that asks for one; the accelerator's own comes before it."""
+
+    def __init__(self, precision: Precision | type[Precision]) -> None:
+        self._precision = precision
+
+    @hookimpl(trylast=True)
+    def make_precision(self, accelerator: Accelerator, device: torch.device) -> Precision:
+        if isinstance(self._precision, Precision):
+            return self._precision
+        return self._precision.for_accelerator(accelerator, device)
+
+
+def _sort_in(given: dict[str, Any], given_plugins: Sequence[Plugin]) -> list[str | object]:
+    """Put each of ``plugins=`` where it belongs; what is left are hook plugins."""
+    hooks: list[str | object] = []
+    for plugin in given_plugins:
+        kind: str | None
+        if isinstance(plugin, str):
+            kinds = sorted({record.kind for record in plugins() if plugin in (record.name, record.qualified_name)})
+            if len(kinds) != 1:
+                reason = f"it could be any of {', '.join(kinds)}" if kinds else "nobody offers it"
+                error = ContradictionError if kinds else UnknownNameError
+                raise error(
+                    f"plugins=[{plugin!r}] cannot be placed", why=reason, hint="accelkit list shows the names; use the argument of its kind"
+                )
+            kind = kinds[0]
+        else:
+            kind = next((name for base, name in _KINDS.items() if isinstance(plugin, base)), "hooks")
+        if kind == "hooks":
+            hooks.append(plugin)
+        elif given[kind] is not None:
+            raise ContradictionError(
+                f"two {kind} plugins are given",
+                why=f"{given[kind]!r} and {plugin!r}",
+                hint=f"keep one of them: {kind}= or an entry of plugins=",
+            )
+        else:
+            given[kind] = plugin
+    return hooks
+
+
+def _instance(kind: Kind, plugin: Any) -> Any:
+    if not isinstance(plugin, str):
+        base: Any = loading.base_class(kind)
+        if not isinstance(plugin, base):
+            why = f"a name or an instance of accelkit.{base.__name__} is expected"
+            raise UsageError(f"{kind}={plugin!r:.80} cannot be used", why=why, hint=f"accelkit list --kind {kind} shows the names")
+        plugin.name = plugin.name or type(plugin).__name__
+        plugin.plugin = plugin.plugin or f"(code)=={type(plugin).__module__}"
+        return plugin
+    loaded = load_named(kind, plugin)
+    return loading.instantiate(loaded.cls, loaded.record)
+
+
+def _hook_plugin(hook: str | object) -> tuple[object, str]:
+    if not isinstance(hook, str):
+        return hook, f"(code)=={type(hook).__module__}"
+    loaded = load_named("hooks", hook)
+    return loading.instantiate(loaded.cls, loaded.record), loaded.record.plugin
+
+
+def _precision(precision: Any, accelerator: Accelerator) -> tuple[Precision | type[Precision], str, str]:
+    precision = precision if precision is not None else os.environ.get("ACCELKIT_PRECISION") or _DEFAULT_PRECISION
+    chosen: Precision | type[Precision]
+    if isinstance(precision, str):
+        loaded = load_named("precision", precision)
+        chosen, name, owner = loaded.cls, loaded.record.name, loaded.record.plugin
+    else:
+        chosen = _instance("precision", precision)
+        name, owner = chosen.name, chosen.plugin
+    capabilities = accelerator.capabilities()
+    lacking = [key for key in chosen.required_capabilities if capabilities[key] == "none"]
+    if lacking:
+        able = [record.name for record in plugins("precision") if record.is_builtin and _can(record.name, capabilities)]
+        raise UnsupportedError(
+            f"{accelerator.name} cannot do precision {name!r}",
+            plugin=accelerator.plugin,
+            why=f"it declares that it has no {', '.join(lacking)}",
+            hint=f"it can do: {', '.join(able)}",
+        )
+    return chosen, name, owner
+
+
+def _can(name: str, capabilities: Any) -> bool:
+    return all(capabilities[key] != "none" for key in load_named("precision", name).cls.required_capabilities)
+
+
+def _check_strategy(strategy: Strategy, accelerator: Accelerator) -> None:
+    if strategy.requested_device is None:
+        return
+    wanted = torch.device(strategy.requested_device).type
+    if wanted != accelerator.device_type:
+        raise ContradictionError(
+            f"strategy {strategy.name!r} and accelerator {accelerator.name!r} disagree about the device",
+            why=f"the strategy was made for {wanted}, the accelerator drives {accelerator.device_type}",
+            hint="make the strategy without a device, or select the other accelerator",
+        )
+
+
+def _cluster(cluster: Any, manager: HookManager) -> ClusterEnvironment:
+    named = cluster if cluster is not None else os.environ.get("ACCELKIT_CLUSTER")
+    if named:
+        environment: ClusterEnvironment = _instance("cluster", named)
+        return environment
+    builtin = {record.name: _instance("cluster", record.name) for record in plugins("cluster") if record.is_builtin}
+    claims = [claim for candidate in builtin.values() if (claim := candidate.detect_cluster(os.environ)) is not None]
+    claims += [claim for claim in manager.hook.detect_cluster(environ=os.environ) if claim is not None]
+    winner = max(claims, key=lambda claim: claim.rank)
+    if winner.name in builtin:
+        found: ClusterEnvironment = builtin[winner.name]
+        return found
+    detected: ClusterEnvironment = _instance("cluster", winner.name)
+    return detected
+
+
+def _num_nodes() -> int:
+    text = os.environ.get("ACCELKIT_NUM_NODES") or "1"
+    if not text.isdigit() or int(text) < 1:
+        raise UsageError(f"ACCELKIT_NUM_NODES={text!r} is no number of nodes", why="a positive integer is expected", hint="unset it for 1")
+    return int(text)
+
+
+def check_device(accelerator: Accelerator) -> None:
+    """Ask whether torch drives the hardware, before anything is placed on it. Initialises the driver.
+
+    Raises:
+        UnavailableError: With the accelerator's reason and remedy.
+    """
+    with loading.blaming(accelerator.plugin, f"checking the accelerator {accelerator.name}"):
+        answer = accelerator.check()
+    if not answer.is_usable:
+        raise UnavailableError(
+            f"the accelerator {accelerator.name!r} does not compute",
+            plugin=accelerator.plugin,
+            why=answer.reason,
+            hint=answer.hint or f"accelkit probe {accelerator.name} repeats this; check the driver and the installed torch",
+        )

@@ -1,0 +1,112 @@
+"""Preparing models and optimizers: modules are placed first, then optimizers follow their parameters.
+
+On XLA and PrivateUse1 ``Module.to`` makes new Parameters. An optimizer made before would go on updating the old ones and train
+nothing, and parameters that were tied would be tied no more.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from accelkit.errors import PrepareError
+from accelkit.runtime.mixed import acts_on_forward, apply_to_forward
+from accelkit.specs.precision import Precision
+from accelkit.specs.strategy import Strategy
+
+
+class ParameterMoves:
+    """Where the parameters of prepared modules went: for each one known before, the one that is in the module now."""
+
+    def __init__(self) -> None:
+        self._now = WeakTensorKeyDictionary()
+
+    def record(self, before: torch.Tensor, after: torch.Tensor) -> None:
+        self._now[before] = after
+        self._now[after] = after
+
+    def current(self, parameter: torch.Tensor) -> torch.Tensor | None:
+        """The parameter that trains now; None if it is in no prepared module."""
+        now: torch.Tensor | None = self._now.get(parameter)  # type: ignore[no-untyped-call]
+        return now
+
+
+def place_module(
+    module: torch.nn.Module, device: torch.device | None, precision: Precision, strategy: Strategy, moves: ParameterMoves
+) -> torch.nn.Module:
+    """Convert, move and wrap a module; remember where its parameters went.
+
+    Args:
+        module: Changed in place. Tied parameters and buffers stay tied.
+        device: Where to; None leaves it where it is.
+        precision, strategy: The runtime's.
+        moves: Filled.
+    """
+    before = _slots(module)
+    converted = precision.convert_module(module)
+    if device is not None:
+        converted = converted.to(device)
+    _tie_again(before)
+    for (owner, name), tensor in before.items():
+        if isinstance(tensor, torch.nn.Parameter):
+            moves.record(tensor, getattr(owner, name))
+    wrapped = strategy.wrap_module(converted)
+    if acts_on_forward(precision):
+        apply_to_forward(wrapped, precision)
+    return wrapped
+
+
+def follow_parameters(optimizer: torch.optim.Optimizer, moves: ParameterMoves) -> None:
+    """Point the optimizer, with its state, to the parameters that train now. State moves to its parameter's device.
+
+    Raises:
+        PrepareError: If a parameter belongs to no prepared module.
+    """
+    state = optimizer.state_dict()
+    has_changed = False
+    for number, group in enumerate(optimizer.param_groups):
+        for index, parameter in enumerate(group["params"]):
+            now = moves.current(parameter)
+            if now is None:
+                raise PrepareError(
+                    f"parameter {index} of group {number} of {type(optimizer).__name__} is in no prepared module",
+                    why=f"it is of shape {tuple(parameter.shape)}; training would not change any prepared model",
+                    hint="prepare its model too, before or in the same call",
+                )
+            has_changed |= now is not parameter
+            group["params"][index] = now
+    if optimizer.state and (has_changed or _is_elsewhere(optimizer)):
+        optimizer.state.clear()
+        optimizer.load_state_dict(state)
+
+
+Slots = dict[tuple[torch.nn.Module, str], torch.Tensor]
+
+
+def _slots(module: torch.nn.Module) -> Slots:
+    """Every place that holds a parameter or buffer, and what it holds: a tied one stands in several."""
+    found: Slots = {}
+    for owner in module.modules():
+        for name, tensor in [*owner._parameters.items(), *owner._buffers.items()]:
+            if tensor is not None:
+                found[owner, name] = tensor
+    return found
+
+
+def _tie_again(before: Slots) -> None:
+    """Where one tensor stood in several places, put the first place's new one into all of them."""
+    first: dict[int, torch.Tensor] = {}
+    for (owner, name), tensor in before.items():
+        holder = owner._parameters if name in owner._parameters else owner._buffers
+        now = first.setdefault(id(tensor), getattr(owner, name))
+        if holder[name] is not now:
+            holder[name] = now  # type: ignore[assignment]
+
+
+def _is_elsewhere(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether state that was made before the move is still on another device (the step count, a CPU scalar, may be)."""
+    return any(
+        isinstance(value, torch.Tensor) and value.dim() > 0 and value.device != parameter.device
+        for parameter, values in optimizer.state.items()
+        for value in values.values()
+    )
