@@ -78,13 +78,10 @@ def select(accelerator: str | Accelerator | None = None, *, devices: Devices | N
         accelerator, wanted = host, 1
     if isinstance(accelerator, Accelerator):
         return _from_instance(accelerator, wanted)
-    decision, record, device_type = _decide(accelerator)
+    decision, record = _decide(accelerator)
     cls: Any = loading.load_class(record)
-    if device_type:
-        cls = cls.for_device_type(device_type)
-    _insist(loading.probe(cls, record), record, decision.chosen)
+    _insist(loading.probe(cls, record), record)
     instance: Accelerator = loading.instantiate(cls, record)
-    instance.name = decision.chosen
     return Selection(instance, wanted, decision)
 
 
@@ -98,6 +95,20 @@ def decide(accelerator: str | None = None) -> Decision:
     return _decide(accelerator)[0]
 
 
+def resolve(name: str) -> PluginRecord:
+    """The record that an accelerator's name means (``dist:name``, ``torch:<device_type>``, an alias, ``auto``), whether it works or not.
+
+    Raises:
+        UnknownNameError, PluginError, UnavailableError: If it means none.
+    """
+    prefix, _, rest = name.partition(":")
+    if prefix == automatic.GENERIC:
+        return _generic(name, rest)
+    if name == AUTO or (name in known.aliases() and not _is_offered(name)):
+        return _decide(name)[1]
+    return _offered(name)
+
+
 def load_named(kind: Kind, name: str) -> Loaded:
     """The class of a precision, cluster environment, strategy or hook plugin, by name or ``dist:name``.
 
@@ -109,7 +120,7 @@ def load_named(kind: Kind, name: str) -> Loaded:
     return Loaded(loading.load_class(record), record)
 
 
-def _decide(accelerator: str | None) -> tuple[Decision, PluginRecord, str]:
+def _decide(accelerator: str | None) -> tuple[Decision, PluginRecord]:
     name, source = accelerator, "argument"
     if name is None:
         name, source = os.environ.get(ACCELERATOR_VARIABLE) or None, ACCELERATOR_VARIABLE
@@ -121,25 +132,23 @@ def _decide(accelerator: str | None) -> tuple[Decision, PluginRecord, str]:
     notes = _autoload_notes()
     if name == AUTO:
         record, candidates, more = automatic.choose()
-        return Decision(name, source, record.name, record.plugin, candidates, (*notes, *more)), record, ""
+        return Decision(name, source, record.name, record.plugin, candidates, (*notes, *more)), record
     if name in known.aliases() and not _is_offered(name):
         record, candidates, more = automatic.choose_for_alias(name)
-        return Decision(name, source, record.name, record.plugin, candidates, (*notes, *more)), record, ""
+        return Decision(name, source, record.name, record.plugin, candidates, (*notes, *more)), record
     prefix, _, rest = name.partition(":")
     if prefix == automatic.GENERIC:
-        record = find("accelerator", automatic.GENERIC)
+        record = _generic(name, rest)
         candidate = Candidate(name, record.plugin, "chosen", "torch's own device, with no plugin")
-        return Decision(name, source, name, record.plugin, (candidate,), notes), record, _device_type(name, rest)
-    if (ended := known.obituary(name)) and not _is_offered(name):
-        raise UnavailableError(f"the accelerator {name!r} cannot be used", why=ended[0], hint=ended[1])
-    record = find("accelerator", name)
+        return Decision(name, source, name, record.plugin, (candidate,), notes), record
+    record = _offered(name)
     answer = _try_first(record)
     if record.is_fallback:
         notes = (*notes, f"{record.name} is known from accelkit's table of vendors; an installed plugin of that name would win")
     elif record.name in known.vendors():
         notes = (*notes, f"the plugin {record.plugin} was taken before accelkit's own table of vendors")
     candidate = Candidate(record.name, record.plugin, "chosen", answer.reason, answer.hint)
-    return Decision(name, source, record.name, record.plugin, (candidate,), notes), record, ""
+    return Decision(name, source, record.name, record.plugin, (candidate,), notes), record
 
 
 def _try_first(record: PluginRecord) -> Availability:
@@ -151,21 +160,21 @@ def _try_first(record: PluginRecord) -> Availability:
     if (record.is_builtin and not record.is_fallback) or record.distribution == FROM_CODE:
         if record.kind != "accelerator":
             return Availability.usable()
-        return _insist(loading.probe(loading.load_class(record), record), record, record.name)
+        return _insist(loading.probe(loading.load_class(record), record), record)
     verdict = memory.recall(record)
     if verdict is None or verdict.status != "usable":
         verdict = probing.ask(record, is_trial=True)
         memory.remember(record, verdict)
-    return _insist(Availability(verdict.status, verdict.reason, verdict.hint), record, record.name)
+    return _insist(Availability(verdict.status, verdict.reason, verdict.hint), record)
 
 
-def _insist(answer: Availability, record: PluginRecord, name: str) -> Availability:
+def _insist(answer: Availability, record: PluginRecord) -> Availability:
     if answer.is_usable:
         return answer
     error = UnavailableError if answer.status == "absent" else BrokenPluginError
     state = "is not available here" if answer.status == "absent" else "is broken"
-    hint = answer.hint or f"accelkit doctor {name} shows more"
-    raise error(f"the {record.kind} {name!r} {state}", plugin=record.plugin, why=answer.reason, hint=hint)
+    hint = answer.hint or f"accelkit doctor {record.name} shows more"
+    raise error(f"the {record.kind} {record.name!r} {state}", plugin=record.plugin, why=answer.reason, hint=hint)
 
 
 def _from_instance(accelerator: Accelerator, devices: Devices) -> Selection:
@@ -173,15 +182,23 @@ def _from_instance(accelerator: Accelerator, devices: Devices) -> Selection:
     accelerator.name = accelerator.name or accelerator.device_type
     accelerator.plugin = accelerator.plugin or f"{FROM_CODE}=={cls.__module__}"
     record = PluginRecord("accelerator", accelerator.name, FROM_CODE, cls.__module__, f"{cls.__module__}:{cls.__qualname__}")
-    answer = _insist(loading.probe(accelerator, record), record, accelerator.name)
+    answer = _insist(loading.probe(accelerator, record), record)
     candidate = Candidate(accelerator.name, accelerator.plugin, "chosen", answer.reason)
     return Selection(accelerator, devices, Decision(repr(accelerator), "argument", accelerator.name, accelerator.plugin, (candidate,)))
 
 
-def _device_type(name: str, rest: str) -> str:
-    if not rest.isidentifier():
+def _generic(name: str, device_type: str) -> PluginRecord:
+    """The record of ``torch:<device_type>``."""
+    if not device_type.isidentifier():
         raise UsageError(f"accelerator={name!r} names no device type", why="torch:<device_type> is expected", hint="for example torch:xpu")
-    return rest
+    return dataclasses.replace(find("accelerator", automatic.GENERIC), name=name)
+
+
+def _offered(name: str) -> PluginRecord:
+    """The record of a name, unless the name was retired or is not there yet."""
+    if (ended := known.obituary(name)) and not _is_offered(name):
+        raise UnavailableError(f"the accelerator {name!r} cannot be used", why=ended[0], hint=ended[1])
+    return find("accelerator", name)
 
 
 def _is_offered(name: str) -> bool:

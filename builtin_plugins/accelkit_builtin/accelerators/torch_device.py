@@ -16,7 +16,7 @@ class TorchDeviceAccelerator(Accelerator):
     @classmethod
     def probe(cls) -> Availability:
         if not cls.device_type:
-            return Availability.absent("it needs a device type", "write torch:<device_type>, for example torch:xpu")
+            return Availability.usable("write torch:<device_type>, for example torch:xpu")
         if cls.device_type == "meta":
             return Availability.absent(
                 "meta tensors hold no values, so nothing can be computed on them", "use torch.device('meta') directly"

@@ -7,16 +7,21 @@ for each stage reached and for each verdict, so that the parent knows where a ch
 from __future__ import annotations
 
 import faulthandler
+import functools
 import json
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from typing import Any
 
+from accelkit.discovery.autoload import import_torch
 from accelkit.discovery.footprint import Footprint
-from accelkit.discovery.loading import blaming, describe, instantiate, load_class, probe
+from accelkit.discovery.loading import blaming, instantiate, load_class, probe
 from accelkit.errors import AccelkitError, BrokenPluginError
 from accelkit.types import Availability, PluginRecord
+
+Reached = Callable[[str], None]
 
 
 class Report:
@@ -42,10 +47,21 @@ def main() -> None:
     sys.path[:] = request["sys_path"]
     report = Report(request["report"])
     for index, fields in enumerate(request["records"]):
-        report.verdict(index, _ask(PluginRecord(**fields), request["is_trial"], lambda stage, index=index: report.stage(index, stage)))
+        reached = functools.partial(report.stage, index)
+        report.verdict(index, _ask(PluginRecord(**fields), request["is_trial"], reached))
 
 
-def _ask(record: PluginRecord, is_trial: bool, reached: Any) -> dict[str, Any]:
+def report_torch() -> None:
+    """Print, as the last line and as JSON, whether torch can be imported in this environment. For ``accelkit doctor``."""
+    try:
+        import_torch()
+        answer = {"reason": f"torch {sys.modules['torch'].__version__}"}
+    except AccelkitError as error:
+        answer = {"plugin": error.plugin, "reason": error.why, "hint": error.hint}
+    sys.stdout.write("\n" + json.dumps(answer) + "\n")
+
+
+def _ask(record: PluginRecord, is_trial: bool, reached: Reached) -> dict[str, Any]:
     start = time.perf_counter()
     facts: dict[str, Any] = {}
     try:
@@ -60,7 +76,7 @@ def _ask(record: PluginRecord, is_trial: bool, reached: Any) -> dict[str, Any]:
     return facts | verdict | {"seconds": round(time.perf_counter() - start, 3)}
 
 
-def _probe(record: PluginRecord, facts: dict[str, Any], reached: Any) -> Availability:
+def _probe(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:
     """Import the class and, for an accelerator, ask its probe. Imports no torch unless the plugin does."""
     reached("import")
     cls: Any = load_class(record)
@@ -73,16 +89,11 @@ def _probe(record: PluginRecord, facts: dict[str, Any], reached: Any) -> Availab
     return probe(cls, record)
 
 
-def _trial(record: PluginRecord, facts: dict[str, Any], reached: Any) -> Availability:
-    """Everything that using the plugin would do: import without side effects, probe, load and compute."""
+def _probe_without_traces(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:
+    """Probe, and look at what importing the plugin changed outside itself. torch is imported first, so that changes in it are seen."""
     reached("torch")
     if record.kind != "hooks":
-        try:
-            import torch  # noqa: F401 # so that what the plugin's own import changes in it can be seen
-        except Exception as error:
-            return Availability.broken(
-                f"import torch failed before the plugin was reached: {describe(error)}", "accelkit doctor explains it"
-            )
+        import_torch()
     before = Footprint()
     answer = _probe(record, facts, reached)
     if changes := before.changes():
@@ -92,6 +103,13 @@ def _trial(record: PluginRecord, facts: dict[str, Any], reached: Any) -> Availab
             why="it " + "; it ".join(changes),
             hint="the vendor must move this into load() or setup_device(); report it to the vendor",
         )
+    return answer
+
+
+def _trial(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:
+    """Everything that using the plugin would do: import without side effects, probe, load and compute."""
+    ask = _probe if record.is_builtin else _probe_without_traces
+    answer = ask(record, facts, reached)
     if not answer.is_usable or record.kind == "precision":
         return answer
     reached("instance")

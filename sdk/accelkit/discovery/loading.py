@@ -58,6 +58,8 @@ def load_class(record: PluginRecord) -> type:
     if cls is None:
         with blaming(record.plugin, f"importing the {record.kind} {record.name}"):
             cls = _resolve(record.value)
+            if ":" in record.name:  # no entry point's name has one: it is what the class is made for, as torch:<device_type>
+                cls = cls.for_device_type(record.name.partition(":")[2])
     base = base_class(record.kind)
     if not isinstance(cls, type) or not issubclass(cls, base):
         what = f"a class whose bases are {_names(cls.__mro__[1:])}" if isinstance(cls, type) else f"{type(cls).__name__} {cls!r:.60}"

@@ -71,7 +71,7 @@ class Verdict:
 
 
 def ask_all(records: Sequence[PluginRecord], *, is_trial: bool = False) -> dict[PluginRecord, Verdict]:
-    """One verdict for each record. accelkit's own are asked together in one child, every other in a child of its own.
+    """One verdict for each record. What is accelkit's own is asked in one child, everything else in a child of its own.
 
     Initialises no driver in this process. A trial may initialise drivers, in the children.
 
@@ -79,7 +79,7 @@ def ask_all(records: Sequence[PluginRecord], *, is_trial: bool = False) -> dict[
         UsageError: If ACCELKIT_PROBE_TIMEOUT or ACCELKIT_LOAD_TIMEOUT is not a positive number of seconds.
     """
     limit = _time_limit(is_trial)
-    own = [record for record in records if record.is_builtin and not is_trial]
+    own = [record for record in records if record.is_builtin and not (is_trial and record.kind == "accelerator")]
     batches = ([own] if own else []) + [[record] for record in records if record not in own]
     found: dict[PluginRecord, Verdict] = {}
     with contextlib.ExitStack() as stack:

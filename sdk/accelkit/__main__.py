@@ -1,0 +1,6 @@
+"""``python -m accelkit``."""
+
+from accelkit.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""``accelkit doctor [NAME]``: try every plugin in a process of its own, and look at the installation."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+from packaging.utils import canonicalize_name
+
+from accelkit.automatic import GENERIC
+from accelkit.cli.output import print_json, print_table, say
+from accelkit.cli.rows import Row, asked, complete_names
+from accelkit.discovery import autoload, memory, probing
+from accelkit.discovery.catalog import find, plugins
+from accelkit.discovery.policy import ALLOW, Policy
+from accelkit.types import Availability, PluginRecord
+
+_FAULTS = ("broken", "incompatible", "conflict")
+
+
+@click.command("doctor")
+@click.argument("name", required=False, shell_complete=complete_names)
+@click.option("--verbose", is_flag=True, help="Show plugins' tracebacks.")
+@click.option("--json", "is_json", is_flag=True, help="JSON on standard output.")
+@click.pass_context
+def command(context: click.Context, name: str | None, verbose: bool, is_json: bool) -> None:
+    """Try every plugin (or NAME) as using it would, each in a process of its own, and check the installation.
+
+    A device that is absent, or a plugin that was disabled, is no finding; asked for by NAME it is. Exits 1 on findings.
+    """
+    records = _records(name)
+    checks = dict(_installation())
+    triable = [record for record in records if record.status == "available" and record.name != GENERIC]
+    if sys.stderr.isatty():
+        say(f"trying {len(triable)} plugins, at most {os.environ.get('ACCELKIT_LOAD_TIMEOUT', '60')} s each ...")
+    verdicts = probing.ask_all(triable, is_trial=True)
+    for record, verdict in verdicts.items():
+        memory.remember(record, verdict)
+    rows = asked(records, verdicts)
+    findings = _findings(rows, checks, is_named=name is not None)
+    if is_json:
+        print_json("doctor", {"checks": _as_dicts(checks), "plugins": [_row(row) for row in rows], "findings": findings})
+    else:
+        _print(rows, checks, verbose)
+        say(f"{len(findings)} findings: {', '.join(findings)}" if findings else "no findings")
+    context.exit(1 if findings else 0)
+
+
+def _records(name: str | None) -> list[PluginRecord]:
+    if name is None:
+        return [record for record in plugins() if not record.is_fallback]
+    named = [record for record in plugins() if name in (record.name, record.qualified_name)]
+    return named or [find("accelerator", name)]
+
+
+def _installation() -> Iterator[tuple[str, Availability]]:
+    """Checks of what plugins stand on."""
+    yield "torch can be imported", _import_torch()
+    conflict = autoload.privateuse1_conflict()
+    yield "at most one PrivateUse1 backend", Availability.broken(conflict) if conflict else Availability.usable()
+    policy = Policy.from_environment()
+    installed = {canonicalize_name(record.distribution) for record in plugins()}
+    strangers = sorted((policy.allowed or frozenset()) - installed)
+    listed = f"{ALLOW} lists {', '.join(strangers)}: not installed"
+    yield (
+        "the allow list is installed",
+        Availability.broken(listed, f"pip install it, or correct {ALLOW}") if strangers else Availability.usable(),
+    )
+    yield "the cache can be written", _cache()
+
+
+def _import_torch() -> Availability:
+    """With the user's own environment: ``import torch`` imports every torch.backends plugin too."""
+    code = "from accelkit.discovery.child import report_torch; report_torch()"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if result.returncode == 0:
+        answer = json.loads(result.stdout.splitlines()[-1])
+        if "hint" not in answer:
+            return Availability.usable(answer["reason"])
+        return Availability.broken(f"{answer['plugin']}: {answer['reason']}".removeprefix(": "), answer["hint"])
+    last = (result.stderr.strip().splitlines() or ["nothing was printed"])[-1]
+    return Availability.broken(f"import torch ended the process with {result.returncode}: {last}", autoload.way_out([]))
+
+
+def _cache() -> Availability:
+    folder = memory.cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        writable = os.access(folder, os.W_OK)
+        reason = f"{folder} is read-only"
+    except OSError as error:
+        writable, reason = False, str(error)
+    hint = "set ACCELKIT_CACHE_DIR to a folder that can be written; without it, plugins are tried anew each time"
+    return Availability.usable(str(folder)) if writable else Availability.broken(reason, hint)
+
+
+def _findings(rows: list[Row], checks: dict[str, Availability], is_named: bool) -> list[str]:
+    found = [name for name, check in checks.items() if not check.is_usable]
+    for row in rows:
+        if row.record.status in _FAULTS or (is_named and row.record.status != "available"):
+            found.append(row.record.qualified_name)
+        elif row.verdict is not None:
+            found += [f"{row.record.name}: {name}" for name, check in row.verdict.checks.items() if check["status"] != "usable"]
+    return found
+
+
+def _print(rows: list[Row], checks: dict[str, Availability], verbose: bool) -> None:
+    lines = [[name, "", "ok" if check.is_usable else "broken", check.reason, check.hint] for name, check in checks.items()]
+    for row in rows:
+        lines.append([row.record.name, row.record.plugin, row.record.status, row.record.reason, row.record.hint])
+        for name, check in (row.verdict.checks if row.verdict else {}).items():
+            lines.append([f"  {name}", "", check["status"], check["reason"], check["hint"]])
+    print_table(["NAME", "PLUGIN", "STATUS", "REASON", "WHAT TO DO"], lines)
+    for row in rows:
+        if verbose and row.verdict and row.verdict.traceback:
+            say(f"\n{row.record.plugin} {row.record.name}:\n{row.verdict.traceback}")
+
+
+def _row(row: Row) -> dict[str, Any]:
+    asked_now = row.verdict.as_dict() if row.verdict else {}
+    return row.as_dict() | {key: asked_now[key] for key in ("traceback", "checks", "seconds", "device_count") if key in asked_now}
+
+
+def _as_dicts(checks: dict[str, Availability]) -> dict[str, dict[str, str]]:
+    return {name: {"status": check.status, "reason": check.reason, "hint": check.hint} for name, check in checks.items()}

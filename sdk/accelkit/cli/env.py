@@ -1,0 +1,60 @@
+"""``accelkit env``: versions and settings, to paste into an issue."""
+
+from __future__ import annotations
+
+import os
+import platform
+
+import click
+
+from accelkit import __version__
+from accelkit.cli.output import print_json
+from accelkit.discovery import autoload, catalog, known, memory
+from accelkit.discovery.metadata import installed_version
+from accelkit.errors import printable
+
+_PACKAGES = (
+    "torch",
+    "pluggy",
+    "importlib-metadata",
+    "packaging",
+    "click",
+    "rich",
+    "psutil",
+    "nvidia-ml-py",
+    "lightning",
+    "accelerate",
+    "torch-xla",
+)
+
+
+@click.command("env")
+@click.option("--json", "is_json", is_flag=True, help="JSON on standard output.")
+def command(is_json: bool) -> None:
+    """Versions and settings, to paste into an issue. Nothing is imported or probed; no other variables are shown."""
+    versions = {"accelkit": __version__, "python": platform.python_version(), "platform": platform.platform()}
+    versions |= {name: version for name in _PACKAGES if (version := installed_version(name))}
+    devices = {str(row["visible_devices_variable"]) for row in known.vendors().values() if row.get("visible_devices_variable")}
+    shown = {"TORCH_DEVICE_BACKEND_AUTOLOAD", *known.facts()["names"]["visible_devices_variables"], *devices}
+    variables = {name: value for name, value in sorted(os.environ.items()) if name.startswith("ACCELKIT_") or name in shown}
+    plugins = [record for record in catalog.plugins() if not record.is_builtin]
+    backends = [backend.plugin for backend in catalog.torch_backends()]
+    if is_json:
+        rows = [{"name": r.name, "kind": r.kind, "plugin": r.plugin, "status": r.status, "reason": r.reason} for r in plugins]
+        fields = {
+            "versions": versions,
+            "variables": variables,
+            "plugins": rows,
+            "torch_backends": backends,
+            "cache": str(memory.cache_folder()),
+        }
+        print_json("env", fields)
+        return
+    click.echo("```")
+    for name, value in (versions | variables).items():
+        click.echo(printable(f"{name}: {value}"))
+    for record in plugins:
+        click.echo(printable(f"{record.kind} {record.name} ({record.plugin}): {record.status}{': ' * bool(record.reason)}{record.reason}"))
+    autoloading = "" if autoload.is_enabled() else " (autoload is off)"
+    click.echo(printable(f"torch.backends: {', '.join(backends) or 'none'}{autoloading}"))
+    click.echo("```")

@@ -1,0 +1,68 @@
+"""``accelkit info NAME``: everything about one plugin."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import click
+
+from accelkit.cli.output import print_json
+from accelkit.cli.rows import Row, asked, complete_names
+from accelkit.discovery import probing
+from accelkit.discovery.catalog import find, plugins
+from accelkit.errors import AccelkitError, UsageError, printable
+from accelkit.types import Kind, PluginRecord
+
+
+@click.command("info")
+@click.argument("name", shell_complete=complete_names)
+@click.option("--kind", type=click.Choice(get_args(Kind)), help="Which kind, where the name is used by several.")
+@click.option("--json", "is_json", is_flag=True, help="JSON on standard output.")
+def command(name: str, kind: Kind | None, is_json: bool) -> None:
+    """Everything about one plugin: where it comes from, its status, what it declares. NAME may be dist:name."""
+    record = _find(name, kind)
+    verdicts = {record: probing.ask(record, is_trial=True)} if record.status == "available" else {}
+    (row,) = asked([record], verdicts)
+    if is_json:
+        print_json("info", row.as_dict() | {"asked": row.verdict.as_dict() if row.verdict else None})
+        return
+    for field, value in _fields(row):
+        click.echo(printable(f"{field:<14}{value}"))
+
+
+def _find(name: str, kind: Kind | None) -> PluginRecord:
+    """The record, whatever its status."""
+    candidates = [r for r in plugins(kind) if name in (r.name, r.qualified_name)]
+    kinds = sorted({record.kind for record in candidates})
+    if len(kinds) > 1:
+        raise UsageError(f"{name!r} is the name of several plugins", why=f"of the kinds {', '.join(kinds)}", hint=f"add --kind {kinds[0]}")
+    try:
+        return find(kind or (candidates[0].kind if candidates else "accelerator"), name)
+    except AccelkitError:
+        if not candidates:
+            raise
+        return candidates[0]
+
+
+def _fields(row: Row) -> list[tuple[str, str]]:
+    record, verdict = row.record, row.verdict
+    fields = [
+        ("name", record.name),
+        ("kind", record.kind),
+        ("plugin", record.plugin),
+        ("class", record.value),
+        ("description", row.description),
+        ("status", record.status),
+        ("reason", record.reason),
+        ("what to do", record.hint),
+        ("select it", f"{record.kind}={record.name!r} or {record.qualified_name!r}"),
+    ]
+    if verdict is not None and record.kind == "accelerator":
+        declared = ", ".join(f"{key} {support}" for key, support in verdict.capabilities.items())
+        fields += [
+            ("device type", verdict.device_type),
+            ("simulated", "yes: auto never chooses it" if verdict.is_simulated else "no"),
+            ("devices", "" if verdict.device_count is None else str(verdict.device_count)),
+            ("capabilities", declared or "none declared"),
+        ]
+    return [(field, value) for field, value in fields if value]

@@ -1,0 +1,74 @@
+"""How commands print: JSON with a versioned schema, tables, and errors."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import click
+
+from accelkit.errors import AccelkitError, printable
+
+STYLES = {"available": "green", "ok": "green", "unavailable": "yellow", "disabled": "dim", "chosen": "bold green", "usable": "green"}
+_BAD = "red"
+
+
+def print_json(command: str, fields: Mapping[str, Any]) -> None:
+    """One JSON object on standard output; ``schema`` is ``accelkit.<command>/1``."""
+    click.echo(json.dumps({"schema": f"accelkit.{command}/1", **fields}, indent=2))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table on standard output: for people on a terminal, else plain aligned columns, one line a row.
+
+    Columns that are empty throughout are left out. Text from outside is escaped, and never read as markup.
+    """
+    cells = [[" ".join(printable(cell).split()) for cell in row] for row in rows]
+    kept = [index for index in range(len(columns)) if any(row[index] for row in cells)]
+    columns, cells = [columns[index] for index in kept], [[row[index] for index in kept] for row in cells]
+    if sys.stdout.isatty():
+        _print_for_people(columns, cells)
+        return
+    widths = [max(len(row[index]) for row in [columns, *cells]) for index in range(len(columns))]
+    for row in [columns, *cells]:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def say(message: str) -> None:
+    """A message for people, on standard error."""
+    click.echo(printable(message), err=True)
+
+
+@contextlib.contextmanager
+def reporting_errors(is_json: bool) -> Iterator[None]:
+    """An AccelkitError becomes its text on standard error (and JSON on standard output if asked) and its exit code."""
+    try:
+        yield
+    except AccelkitError as error:
+        if is_json:
+            parts = {"what": error.what, "plugin": error.plugin, "why": error.why, "hint": error.hint}
+            print_json("error", {"error": type(error).__name__, **parts, "exit_code": error.exit_code})
+        say(f"accelkit: {error}")
+        raise click.exceptions.Exit(error.exit_code) from error
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # a closed pipe (| head) is no error of ours
+        raise click.exceptions.Exit(0) from None
+
+
+def _print_for_people(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold", no_wrap=column in ("NAME", "STATUS"))
+    for row in rows:
+        table.add_row(
+            *(Text(cell, STYLES.get(cell, _BAD) if column == "STATUS" else "") for column, cell in zip(columns, row, strict=True))
+        )
+    Console().print(table)

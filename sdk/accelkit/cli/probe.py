@@ -1,0 +1,30 @@
+"""``accelkit probe NAME``: run an operator on the device, in a child process, and check its result."""
+
+from __future__ import annotations
+
+import click
+
+from accelkit.cli.output import print_json
+from accelkit.cli.rows import complete_names
+from accelkit.discovery import memory, probing
+from accelkit.errors import AccelkitError, BrokenPluginError, UnavailableError, printable
+from accelkit.selection import resolve
+
+
+@click.command("probe")
+@click.argument("name", shell_complete=complete_names)
+@click.option("--json", "is_json", is_flag=True, help="JSON on standard output.")
+def command(name: str, is_json: bool) -> None:
+    """Load the accelerator NAME, add on its device and compare with the CPU. Exits 3 if it is broken, 4 if unavailable."""
+    record = resolve(name)
+    verdict = probing.ask(record, is_trial=True)
+    memory.remember(record, verdict)
+    if verdict.status != "usable":
+        error: type[AccelkitError] = UnavailableError if verdict.status == "absent" else BrokenPluginError
+        state = "is not available here" if verdict.status == "absent" else "is broken"
+        raise error(f"the accelerator {name!r} {state}", plugin=record.plugin, why=verdict.reason, hint=verdict.hint)
+    if is_json:
+        print_json("probe", {"name": name, "plugin": record.plugin, **verdict.as_dict()})
+        return
+    count = f"{verdict.device_count} device{'s' * (verdict.device_count != 1)}"
+    click.echo(printable(f"{name} ({record.plugin}): [0, 1, 2, 3] + 1 is right on {verdict.device_type}; {count}, {verdict.seconds:.2f} s"))
