@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def map_leaves(function: Callable[[Any], Any], data: T) -> T:
+def map_leaves(function: Callable[[Any], Any], data: T, is_leaf: Callable[[Any], bool] | None = None) -> T:
     """``data`` with ``function`` applied to every leaf, containers of the same types rebuilt around the results.
 
     Containers are dicts and other mappings, lists, tuples, named tuples and dataclass instances; anything else is a leaf.
@@ -19,19 +19,22 @@ def map_leaves(function: Callable[[Any], Any], data: T) -> T:
     Args:
         function: Takes a leaf, returns its replacement (or the leaf itself).
         data: Any nesting.
+        is_leaf: Containers for which this is true are not entered.
     """
     rebuilt: Any = data
-    if isinstance(data, dict | Mapping):
-        items = {key: map_leaves(function, value) for key, value in data.items()}
+    if is_leaf is not None and is_leaf(data):
+        rebuilt = function(data)
+    elif isinstance(data, dict | Mapping):
+        items = {key: map_leaves(function, value, is_leaf) for key, value in data.items()}
         if any(items[key] is not value for key, value in data.items()):
             rebuilt = _rebuild_mapping(data, items)
     elif isinstance(data, tuple | list):
-        values = [map_leaves(function, value) for value in data]
+        values = [map_leaves(function, value, is_leaf) for value in data]
         if any(new is not old for new, old in zip(values, data, strict=True)):
             rebuilt = _rebuild_sequence(data, values)
     elif dataclasses.is_dataclass(data) and not isinstance(data, type):
         fields = {field.name: getattr(data, field.name) for field in dataclasses.fields(data)}
-        mapped = {name: map_leaves(function, value) for name, value in fields.items()}
+        mapped = {name: map_leaves(function, value, is_leaf) for name, value in fields.items()}
         if any(mapped[name] is not value for name, value in fields.items()):
             rebuilt = copy.copy(data)
             for name, value in mapped.items():

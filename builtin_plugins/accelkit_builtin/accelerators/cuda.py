@@ -146,7 +146,7 @@ class CUDAAccelerator(Accelerator):
         )
 
     def get_device_stats(self, device: torch.device) -> dict[str, Any]:
-        """torch's memory of this process; with the extra ``cuda`` also the board's memory, utilisation, temperature and power, from NVML."""
+        """torch's memory of this process; with the extra ``cuda`` also the board's memory, utilisation, temperature and power."""
         return {**self.memory_stats(device), **board_stats(device)}
 
 

@@ -20,9 +20,14 @@ def move(data: T, device: torch.device, non_blocking: bool = False) -> T:
     def move_leaf(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
             return leaf.to(device, non_blocking=non_blocking)
-        return leaf.to(device) if callable(getattr(leaf, "to", None)) else leaf
+        return leaf.to(device) if _moves_itself(leaf) else leaf
 
-    return map_leaves(move_leaf, data)
+    return map_leaves(move_leaf, data, _moves_itself)
+
+
+def _moves_itself(thing: Any) -> bool:
+    """A tensor, a packed sequence, a tokenizer's encoding: a class may have a ``to`` too, but is no data."""
+    return callable(getattr(thing, "to", None)) and not isinstance(thing, type)
 
 
 class PreparedLoader:

@@ -256,7 +256,7 @@ class Runtime(Processes, Gradients, SavedState):
     def device_stats(self) -> dict[str, Any]:
         """Statistics of this process's device, with the unit in each key; the accelerator's and those of hook plugins."""
         merged: dict[str, Any] = {}
-        for stats in self.hooks.hook.get_device_stats(device=self.device):
+        for stats in reversed(self.hooks.hook.get_device_stats(device=self.device)):  # the last registered answers first
             merged |= {key: value for key, value in stats.items() if key not in merged}
         return merged
 

@@ -1,0 +1,195 @@
+"""The built-in accelerators: their probes on this machine, and the methods that Lightning names."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import accelkit
+from accelkit.discovery import known
+from accelkit_builtin.accelerators import known_vendor
+from accelkit_builtin.accelerators.cpu import CPUAccelerator
+from accelkit_builtin.accelerators.cuda import CUDAAccelerator, visible_indices
+from accelkit_builtin.accelerators.mps import MPSAccelerator
+from accelkit_builtin.accelerators.torch_device import TorchDeviceAccelerator
+
+UUIDS = ["GPU-aaaa-1", "GPU-aabb-2", "GPU-cccc-3"]
+
+NVML_SOURCE = r"""
+#include <stdlib.h>
+#include <string.h>
+#include <stdio.h>
+static int env(const char *name, int otherwise) { const char *text = getenv(name); return text ? atoi(text) : otherwise; }
+int nvmlInit_v2(void) { return env("FAKE_NVML_INIT", 0); }
+int nvmlShutdown(void) { return 0; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = env("FAKE_NVML_COUNT", 2); return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) { *handle = (void *)(size_t)(index + 1); return 0; }
+int nvmlDeviceGetUUID(void *handle, char *text, unsigned size) { snprintf(text, size, "GPU-%04zu", (size_t)handle); return 0; }
+"""
+
+
+@pytest.fixture(scope="module")
+def nvml_folder(tmp_path_factory):
+    """A folder with a real shared library that answers as NVML does on a machine with GPUs."""
+    folder = tmp_path_factory.mktemp("nvml")
+    (folder / "nvml.c").write_text(NVML_SOURCE)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", folder / "libnvidia-ml.so.1", folder / "nvml.c"], check=True)
+    return folder
+
+
+def probe_cuda(folder, **environ):
+    code = (
+        "import os, sys; from accelkit_builtin.accelerators.cuda import CUDAAccelerator as C; print(C.probe()); print(C().auto_device_count());"
+        "pid = os.fork(); os._exit(0) if pid == 0 else os.waitpid(pid, 0); print('torch' in sys.modules)"
+    )
+    import os
+
+    env = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"} | {"LD_LIBRARY_PATH": str(folder)} | environ
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env).stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("environ", "status", "reason", "count"),
+    [
+        ({"FAKE_NVML_INIT": "9"}, "broken", "the NVIDIA driver is not loaded (NVML error 9)", "0"),
+        ({"FAKE_NVML_INIT": "18"}, "broken", "the driver and its library are of different versions", "0"),
+        ({"FAKE_NVML_INIT": "99"}, "broken", "NVML failed (NVML error 99)", "0"),
+        ({"FAKE_NVML_COUNT": "0"}, "absent", "it sees no GPU", "0"),
+        ({"CUDA_VISIBLE_DEVICES": ""}, "absent", "hides the 2 GPU(s)", "0"),
+        ({"CUDA_VISIBLE_DEVICES": "1"}, None, "", "1"),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-0002,GPU-0001"}, None, "", "2"),
+        ({}, None, "", "2"),
+    ],
+)
+def test_cuda_asks_nvml_and_nothing_else(nvml_folder, environ, status, reason, count):
+    answer, devices, has_torch = probe_cuda(nvml_folder, **environ)
+    if status is None:  # the GPUs are there; whether this torch can use them depends on its build
+        built = torch.version.cuda is not None
+        status, reason = ("usable", "GPU(s)") if built else ("broken", "the installed torch was built without CUDA")
+    assert f"status={status!r}" in answer
+    assert reason in answer
+    assert devices == count
+    assert has_torch == "False"
+
+
+@pytest.mark.parametrize(
+    ("variable", "expected"),
+    [
+        (None, [0, 1, 2]),
+        ("", []),
+        ("-1", []),
+        ("0,2", [0, 2]),
+        ("2, 0", [2, 0]),
+        ("0,7,1", [0]),
+        ("GPU-cccc", [2]),
+        ("GPU-aa", []),
+        ("GPU-aaaa-1,GPU-cccc-3", [0, 2]),
+        ("NoDevFiles", []),
+        ("MIG-GPU-aabb-2/1/0", [1]),
+    ],
+)
+def test_visible_devices_are_read_as_cuda_reads_them(variable, expected):
+    assert visible_indices(variable, UUIDS) == expected
+
+
+def test_without_the_hardware_each_says_why():
+    if sys.platform == "linux" and not torch.cuda.is_available():
+        answer = CUDAAccelerator.probe()
+        assert answer.status in ("absent", "broken")
+        assert answer.reason
+        assert answer.hint
+    if sys.platform == "linux":
+        assert MPSAccelerator.probe() == accelkit.Availability.absent(
+            "Metal is macOS's; this is Linux", "use it on a Mac with Apple silicon"
+        )
+
+
+def test_probing_imports_no_torch():
+    modules = ", ".join(f"{name} as m{index}" for index, name in enumerate(["cpu", "cuda", "mps", "torch_device", "known_vendor"]))
+    code = (
+        f"import sys; from accelkit_builtin.accelerators import {modules}; m0.CPUAccelerator.probe(); m1.CUDAAccelerator.probe();"
+        "m2.MPSAccelerator.probe(); m3.TorchDeviceAccelerator.probe(); m4.npu.probe(); m4.xpu.probe(); print('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_what_lightning_asks_of_an_accelerator():
+    cpu = accelkit.select("cpu").accelerator
+    assert cpu.is_available()
+    assert cpu.auto_device_count() == 1
+    assert cpu.parse_devices("auto") == [0]
+    assert cpu.get_parallel_devices([0]) == [torch.device("cpu", 0)]
+    assert cpu.setup_device(torch.device("cpu")) is None
+    stats = cpu.get_device_stats(torch.device("cpu"))
+    assert stats["memory.total.bytes"] > stats["memory.resident.bytes"] > 0
+    assert stats["threads.intraop"] == torch.get_num_threads()
+    assert cpu.teardown() is None
+    with pytest.raises(accelkit.DevicesError, match="its cores are threads of that one device"):
+        cpu.parse_devices(2)
+    assert not CUDAAccelerator().is_available() or torch.cuda.is_available()
+
+
+def test_cpu_random_state_round_trip():
+    cpu, device = CPUAccelerator(), torch.device("cpu")
+    cpu.manual_seed(3)
+    state = cpu.get_rng_state(device)
+    first = torch.rand(3)
+    cpu.set_rng_state(state, device)
+    assert torch.equal(torch.rand(3), first)
+
+
+def test_declared_capabilities_of_the_cpu_hold():
+    capabilities = CPUAccelerator().capabilities()
+    for key in capabilities:
+        kind, _, dtype = key.partition(".")
+        if kind == "dtype" and capabilities.can(key):
+            assert torch.ones(2, dtype=getattr(torch, dtype)).sum()
+        if kind == "autocast" and capabilities.can(key):
+            with torch.autocast("cpu", getattr(torch, dtype)):
+                assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is getattr(torch, dtype)
+
+
+def test_any_torch_device():
+    assert TorchDeviceAccelerator.for_device_type("meta").probe().status == "absent"
+    unknown = TorchDeviceAccelerator.for_device_type("nosuchthing")()
+    assert unknown.check().status == "broken"
+    assert "nosuchthing" in unknown.check().reason
+    rt = accelkit.Runtime(accelerator="torch:cpu")
+    assert (rt.device, rt.state.accelerator) == (torch.device("cpu", 0), "torch:cpu")
+    with pytest.raises(accelkit.UsageError, match="torch:<device_type> is expected"):
+        accelkit.Runtime(accelerator="torch")
+
+
+@pytest.mark.parametrize("name", known.vendors())
+def test_the_table_of_vendors(name):
+    row = known.vendors()[name]
+    cls = getattr(known_vendor, name)
+    assert issubclass(cls, accelkit.Accelerator)
+    assert (cls.device_type, cls.process_group_backend) == (row["device_type"], row["process_group_backend"])
+    assert cls.__doc__ == row["description"]
+    answer = cls.probe()
+    assert (answer.status, bool(answer.reason), answer.hint) == ("absent", True, row["hint"])
+    with pytest.raises(accelkit.UnavailableError) as caught:
+        accelkit.select(name)
+    assert row["hint"] in str(caught.value)
+    assert isinstance(row["is_privateuse1"], bool)
+
+
+def test_a_vendors_package_that_is_there_is_selected_with_a_note(plugin_site):
+    (plugin_site.folder / "torch_musa.py").write_text("")
+    with pytest.raises(accelkit.BrokenPluginError, match="the accelerator 'musa' is broken") as caught:
+        accelkit.select("musa")
+    assert "its probe says usable, but" in str(caught.value), "an empty package adds no device to torch, and the trial finds out"
+    with pytest.raises(AttributeError):
+        _ = known_vendor.nobody
+
+
+def test_retired_and_planned_names_explain_themselves():
+    for name, word in (("ipu", "Graphcore"), ("xla", "no XLA accelerator yet")):
+        with pytest.raises(accelkit.UnavailableError, match=word):
+            accelkit.select(name)
+    with pytest.raises(accelkit.UnavailableError, match="no tpu can be used here"):
+        accelkit.select("tpu")

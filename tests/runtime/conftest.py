@@ -1,0 +1,21 @@
+"""Fixtures of the runtime's tests."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import accelkit
+
+
+@pytest.fixture
+def rt():
+    return accelkit.Runtime(accelerator="cpu")
+
+
+@pytest.fixture
+def parameters_are_made_anew():
+    """``Module.to`` makes new Parameters, as on XLA and PrivateUse1: torch's own switch for that."""
+    torch.__future__.set_overwrite_module_params_on_conversion(True)
+    yield
+    torch.__future__.set_overwrite_module_params_on_conversion(False)

@@ -1,0 +1,156 @@
+"""Precision in a prepared module: what is computed in which dtype, and that the module stays what it was."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+import accelkit
+
+PRECISIONS = ["bf16-mixed", "64-true"]
+
+
+class Net(nn.Module):
+    """At module level, so that it pickles."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.seen = []
+
+    def forward(self, x, scale=None):
+        y = self.layer(x if scale is None else x * scale)
+        if not torch.compiler.is_compiling():
+            self.seen.append((y.dtype, torch.get_default_dtype()))
+        return {"logits": y, "pair": (y, y.argmax(-1))}
+
+
+class Stateful(Net):
+    def __getstate__(self):
+        return {"kept": self.layer.state_dict()}
+
+    def __setstate__(self, state):
+        self.__init__()
+        self.layer.load_state_dict(state["kept"])
+
+
+def prepared(precision, cls=Net):
+    rt = accelkit.Runtime(accelerator="cpu", precision=precision)
+    return rt, rt.prepare(cls())
+
+
+def test_what_is_stored_and_computed_in_which_dtype():
+    _, net = prepared("bf16-mixed")
+    result = net(torch.zeros(2, 4), scale=torch.ones(1))
+    assert (net.layer.weight.dtype, net.seen[0][0], result["logits"].dtype) == (torch.float32, torch.bfloat16, torch.float32)
+    assert (result["pair"][0].dtype, result["pair"][1].dtype) == (torch.float32, torch.int64)
+    _, net = prepared("64-true")
+    result = net(torch.zeros(2, 4, dtype=torch.float32), scale=torch.ones(1))
+    assert (net.layer.weight.dtype, net.seen[0], result["logits"].dtype) == (torch.float64, (torch.float64, torch.float64), torch.float64)
+    assert torch.get_default_dtype() is torch.float32
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_it_stays_the_same_object_of_its_class(precision):
+    rt = accelkit.Runtime(accelerator="cpu", precision=precision)
+    net = Net()
+    again = rt.prepare(net)
+    assert again is net
+    assert isinstance(net, Net)
+    assert (type(net).__name__, type(net).__qualname__, type(net).__module__) == ("Net", "Net", __name__)
+    assert repr(net) == repr(Net())
+    assert rt.prepare(net) is net
+    assert type(net).__mro__[1] is Net, "preparing twice adds nothing"
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("cls", [Net, Stateful])
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))], ids=["deepcopy", "pickle"])
+def test_it_survives_copies(precision, cls, duplicate):
+    _, net = prepared(precision, cls)
+    twin = duplicate(net)
+    assert type(twin) is type(net)
+    assert twin.layer.weight is not net.layer.weight
+    if cls is Net:
+        batch = torch.randn(2, 4)
+        torch.testing.assert_close(twin(batch)["logits"], net(batch)["logits"], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_state_dict_round_trip_with_the_bare_model(precision):
+    _, net = prepared(precision)
+    assert list(net.state_dict()) == list(Net().state_dict())
+    bare = Net().to(net.layer.weight.dtype)
+    bare.load_state_dict(net.state_dict())
+    net.load_state_dict(bare.state_dict())
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_compile_after_and_before(precision):
+    batch = torch.randn(2, 4)
+    rt, net = prepared(precision)
+    expected = net(batch)["logits"]
+    after = torch.compile(net, fullgraph=True, backend="aot_eager")(batch)["logits"]
+    torch.testing.assert_close(after, expected)
+    before = rt.prepare(torch.compile(copy.deepcopy(net), fullgraph=True, backend="aot_eager"))
+    result = before(batch)["logits"]
+    assert result.dtype is expected.dtype
+    torch.testing.assert_close(result, expected)
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_scheduler_made_before_or_after(when):
+    rt = accelkit.Runtime(accelerator="cpu", precision="bf16-mixed")
+    net = Net()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+    if when == "before":
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+        net, optimizer, scheduler = rt.prepare(net, optimizer, scheduler)
+    else:
+        net, optimizer = rt.prepare(net, optimizer)
+        scheduler = rt.prepare(torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5))
+    weight = net.layer.weight.detach().clone()
+    rt.backward(net(torch.ones(2, 4))["logits"].sum())
+    optimizer.step()
+    scheduler.step()
+    assert optimizer.param_groups[0]["lr"] == 0.05
+    assert not torch.equal(net.layer.weight, weight)
+
+
+def test_a_forward_replaced_on_the_instance_is_refused():
+    rt = accelkit.Runtime(accelerator="cpu", precision="bf16-mixed")
+    net = Net()
+    net.forward = lambda x: x
+    with pytest.raises(accelkit.PrepareError, match="its forward was replaced on the instance"):
+        rt.prepare(net)
+
+
+def test_the_default_dtype_comes_back_after_an_exception():
+    _, net = prepared("64-true")
+    with pytest.raises(RuntimeError):
+        net(torch.zeros(2, 5))
+    assert torch.get_default_dtype() is torch.float32
+
+
+def test_a_device_that_declares_no_autocast_refuses_mixed_precision():
+    class Plain(accelkit.Accelerator):
+        device_type = "cpu"
+        declared_capabilities = accelkit.Capabilities.declare(none=["autocast.bfloat16"])
+
+    with pytest.raises(accelkit.UnsupportedError) as caught:
+        accelkit.Runtime(accelerator=Plain(), precision="bf16-mixed")
+    assert "cpu cannot do precision 'bf16-mixed'" in str(caught.value)
+    assert "it can do: 32-true, 64-true" in str(caught.value)
+
+
+def test_autocast_is_the_precisions_own():
+    rt, _ = prepared("bf16-mixed")
+    with rt.autocast():
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.bfloat16
+    with accelkit.Runtime(accelerator="cpu").autocast():
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.float32

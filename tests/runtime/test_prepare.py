@@ -1,0 +1,132 @@
+"""prepare: placing, following parameters, returning the same objects."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import accelkit
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(10, 4)
+        self.head = nn.Linear(4, 10, bias=False)
+        self.head.weight = self.embed.weight
+        self.register_buffer("scale", torch.ones(1))
+
+    def forward(self, x):
+        return self.head(self.embed(x)) * self.scale
+
+
+def train(rt, model, optimizer, steps=3):
+    for _ in range(steps):
+        rt.backward(model(torch.arange(10)).square().mean())
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_the_very_same_objects_come_back_in_the_order_given(rt):
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    loader = DataLoader(TensorDataset(torch.zeros(4, 2)))
+    given = (loader, optimizer, scheduler, model)
+    prepared = rt.prepare(*given)
+    assert all(one is other for one, other in zip(prepared, given, strict=True))
+    assert rt.prepare(nn.Linear(1, 1)).__class__ is nn.Linear
+
+
+@pytest.mark.usefixtures("parameters_are_made_anew")
+@pytest.mark.parametrize("order", ["model first", "optimizer first", "two calls"])
+def test_an_optimizer_made_before_trains_the_new_parameters(rt, order):
+    model = Tied()
+    old = model.head.weight
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    if order == "model first":
+        rt.prepare(model, optimizer, scheduler)
+    elif order == "optimizer first":
+        rt.prepare(scheduler, optimizer, model)
+    else:
+        rt.prepare(model)
+        rt.prepare(optimizer, scheduler)
+    assert model.head.weight is not old, "the device makes new parameters, or this test shows nothing"
+    assert model.head.weight is model.embed.weight, "tied parameters stay tied"
+    assert optimizer.param_groups[0]["params"][0] is model.head.weight
+    before = model.head.weight.detach().clone()
+    train(rt, model, optimizer)
+    assert not torch.equal(model.head.weight, before)
+
+
+@pytest.mark.usefixtures("parameters_are_made_anew")
+def test_optimizer_state_follows_too(rt):
+    torch.manual_seed(0)
+    model, twin = Tied(), Tied()
+    twin.load_state_dict(model.state_dict())
+    optimizer, twins = torch.optim.Adam(model.parameters(), lr=0.1), torch.optim.Adam(twin.parameters(), lr=0.1)
+    for one, its in ((model, optimizer), (twin, twins)):
+        one(torch.arange(10)).square().mean().backward()
+        its.step()
+        its.zero_grad()
+    rt.prepare(model, optimizer)
+    assert optimizer.state[model.head.weight]["step"] == 1
+    train(rt, model, optimizer)
+    for _ in range(3):
+        twin(torch.arange(10)).square().mean().backward()
+        twins.step()
+        twins.zero_grad()
+    torch.testing.assert_close(model.head.weight, twin.head.weight, rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures("parameters_are_made_anew")
+def test_several_models_and_optimizers_and_retain_graph(rt):
+    one, two = nn.Linear(2, 2), nn.Linear(2, 2)
+    first, second = torch.optim.SGD(one.parameters(), lr=0.1), torch.optim.SGD(two.parameters(), lr=0.1)
+    rt.prepare(first, one, second, two)
+    loss = two(one(torch.ones(1, 2))).sum()
+    rt.backward(loss, retain_graph=True)
+    rt.backward(loss)
+    before = one.weight.detach().clone(), two.weight.detach().clone()
+    first.step()
+    second.step()
+    assert not torch.equal(one.weight, before[0])
+    assert not torch.equal(two.weight, before[1])
+
+
+def test_an_optimizer_of_foreign_parameters_is_refused(rt):
+    model, other = nn.Linear(2, 3), nn.Linear(2, 3)
+    optimizer = torch.optim.SGD([*model.parameters(), *other.parameters()], lr=0.1)
+    with pytest.raises(accelkit.PrepareError) as caught:
+        rt.prepare(model, optimizer)
+    assert str(caught.value) == (
+        "parameter 2 of group 0 of SGD is in no prepared module\n"
+        "  why: it is of shape (3, 2); training would not change any prepared model\n"
+        "  what to do: prepare its model too, before or in the same call"
+    )
+
+
+@pytest.mark.parametrize("thing", [3, None, torch.zeros(2), {"model": nn.Linear(1, 1)}, nn.Linear])
+def test_what_cannot_be_prepared_is_named(rt, thing):
+    with pytest.raises(accelkit.PrepareError, match="prepare cannot prepare .*\\n.*torch.nn.Module, Optimizer, LRScheduler and DataLoader"):
+        rt.prepare(thing)
+
+
+def test_device_placement_can_be_left_to_the_user():
+    rt = accelkit.Runtime(accelerator="cpu", device_placement=False)
+    model = nn.Linear(2, 2, device="meta")
+    assert rt.prepare(model).weight.is_meta
+
+
+def test_unwrap_and_free(rt):
+    model = nn.Linear(2, 2)
+    compiled = torch.compile(model, backend="eager")
+    assert rt.unwrap_model(rt.prepare(model)) is model
+    assert rt.unwrap_model(compiled) is compiled
+    assert rt.unwrap_model(compiled, keep_torch_compile=False) is model
+    assert rt.free_memory(model, compiled) == (None, None)
+    with pytest.raises(accelkit.PrepareError):
+        rt.prepare(torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1))

@@ -1,0 +1,134 @@
+"""Hooks: what is registered is checked, and every hook is really called."""
+
+from __future__ import annotations
+
+import pytest
+from torch import nn
+
+import accelkit
+from accelkit import hookimpl
+from accelkit.hook_manager import specified_arguments, validate_hooks
+
+
+class Everything:
+    """Implements every hook, and remembers the calls."""
+
+    def __init__(self):
+        self.calls = []
+
+    @hookimpl
+    def setup_device(self, device):
+        self.calls.append("setup_device")
+
+    @hookimpl
+    def teardown(self):
+        self.calls.append("teardown")
+
+    @hookimpl
+    def get_device_stats(self, device):
+        self.calls.append("get_device_stats")
+        return {}
+
+    @hookimpl
+    def doctor_checks(self):
+        return {}
+
+    @hookimpl
+    def make_precision(self, name):
+        self.calls.append(f"make_precision {name}")
+
+    @hookimpl
+    def detect_cluster(self, environ):
+        self.calls.append("detect_cluster")
+
+    @hookimpl
+    def configured(self, state):
+        self.calls.append(f"configured {state.accelerator}")
+
+    @hookimpl
+    def checkpoint_saved(self, path):
+        self.calls.append(f"saved {path.name}")
+
+    @hookimpl
+    def checkpoint_loaded(self, path):
+        self.calls.append(f"loaded {path.name}")
+
+
+def test_every_hook_is_called_in_the_life_of_a_runtime(tmp_path):
+    hooks = Everything()
+    with accelkit.Runtime(accelerator="cpu", hooks=[hooks]) as rt:
+        rt.prepare(nn.Linear(1, 1))
+        rt.device_stats()
+        rt.save_state(tmp_path)
+        rt.load_state(tmp_path)
+    assert hooks.calls == [
+        "detect_cluster",
+        "configured cpu",
+        "setup_device",
+        "make_precision 32-true",
+        "get_device_stats",
+        "saved step-0",
+        "loaded step-0",
+        "teardown",
+    ]
+    implemented = {name for name in vars(Everything) if hasattr(getattr(Everything, name), "accelkit_impl")}
+    assert implemented == set(specified_arguments()), "a hook that was added must be tested here"
+
+
+def test_an_overridden_method_stays_an_implementation_without_a_marker():
+    calls = []
+
+    class Vendor(accelkit.Accelerator):
+        device_type = "cpu"
+
+        def setup_device(self, device):
+            calls.append(device)
+
+        @property
+        def dangerous(self):
+            raise RuntimeError("a property was read while hooks were looked for")
+
+    assert accelkit.Runtime(accelerator=Vendor()).device in calls
+
+
+def test_a_wrapper_may_replace_the_precision():
+    class Mine(accelkit.Precision):
+        pass
+
+    class Wrap:
+        @hookimpl(wrapper=True)
+        def make_precision(self, name):
+            yield
+            return Mine()
+
+    assert isinstance(accelkit.Runtime(accelerator="cpu", hooks=[Wrap()]).precision, Mine)
+
+
+class Misspelt:
+    @hookimpl
+    def checkpoint_savd(self, path):
+        pass
+
+
+class WrongArgument:
+    @hookimpl
+    def checkpoint_saved(self, pth):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("plugin", "text", "hint"),
+    [
+        (Misspelt(), "Misspelt.checkpoint_savd implements a hook that does not exist", "did you mean 'checkpoint_saved'?"),
+        (WrongArgument(), "'pth' is not among its arguments", "did you mean 'path'?"),
+        (Everything, "the hook plugin Everything is a class", "register an instance: Everything()"),
+    ],
+)
+def test_what_does_not_match_is_an_error_with_a_suggestion(plugin, text, hint):
+    with pytest.raises(accelkit.HookError) as caught:
+        validate_hooks(plugin, "vendor==1.0")
+    assert text in str(caught.value)
+    assert hint in str(caught.value)
+    assert "vendor==1.0" in str(caught.value)
+    with pytest.raises(accelkit.HookError):
+        accelkit.Runtime(accelerator="cpu", hooks=[plugin])
