@@ -42,7 +42,8 @@ def nvml_folder(tmp_path_factory):
 
 def probe_cuda(folder, **environ):
     code = (
-        "import os, sys; from accelkit_builtin.accelerators.cuda import CUDAAccelerator as C; print(C.probe()); print(C().auto_device_count());"
+        "import os, sys; from accelkit_builtin.accelerators.cuda import CUDAAccelerator as C; print(C.probe());"
+        "print(C().auto_device_count());"
         "pid = os.fork(); os._exit(0) if pid == 0 else os.waitpid(pid, 0); print('torch' in sys.modules)"
     )
     import os

@@ -1,0 +1,173 @@
+"""The checkpoint's format: what comes back, what is refused, and what is said of a damaged one."""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import shutil
+
+import numpy
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from accelkit import CheckpointError
+from accelkit.runtime import checkpoint
+from accelkit.runtime.state_encoding import Encoder, decode
+
+scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text() | st.integers() | st.booleans(), inner)
+)
+
+
+@given(values)
+@settings(suppress_health_check=[HealthCheck.too_slow])
+def test_any_plain_value_comes_back_as_it_was(value):
+    encoded = json.loads(json.dumps(Encoder().encode(value, "x")))
+    assert repr(decode(encoded, {})) == repr(value).replace("_orig_mod.", "")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.bool, torch.complex64, torch.uint8])
+def test_tensors_of_every_kind_come_back(tmp_path, dtype):
+    base = torch.arange(12).reshape(3, 4).to(dtype)
+    state = {"plain": base, "zero": base[0, 0], "none": base[:0], "strided": base.t()[::2], "named": torch.Size([3]), "dtype": dtype}
+    checkpoint.save(tmp_path, {"model_0": state})
+    loaded = checkpoint.load(tmp_path)["model_0"]
+    for name, tensor in state.items():
+        assert type(loaded[name]) is type(tensor)
+        assert torch.equal(loaded[name], tensor) if isinstance(tensor, torch.Tensor) else loaded[name] == tensor
+        if isinstance(tensor, torch.Tensor):
+            assert loaded[name].dtype is dtype
+
+
+def test_tied_tensors_are_stored_once_and_stay_tied(tmp_path):
+    weight = torch.randn(1000, 100)
+    step = checkpoint.save(tmp_path, {"model_0": {"a": weight, "b": weight}, "model_1": {"view": weight[:1]}})
+    loaded = checkpoint.load(tmp_path)
+    assert loaded["model_0"]["a"] is loaded["model_0"]["b"]
+    assert torch.equal(loaded["model_1"]["view"], weight[:1])
+    assert sum(path.stat().st_size for path in step.rglob("*") if path.is_file()) < 1.1 * weight.nbytes
+
+
+def test_special_values_and_ordered_dicts(tmp_path):
+    state = {"nan": float("nan"), "inf": float("-inf"), "order": collections.OrderedDict(b=1, a=2), "device": torch.device("cpu", 0)}
+    checkpoint.save(tmp_path, {"custom_0": state})
+    loaded = checkpoint.load(tmp_path)["custom_0"]
+    assert loaded["nan"] != loaded["nan"]
+    assert loaded["inf"] == float("-inf")
+    assert list(loaded["order"]) == ["b", "a"]
+    assert loaded["device"] == torch.device("cpu", 0)
+
+
+class Thing:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (Thing(), "Thing, which could not be loaded without running code"),
+        (numpy.float64(1), "numpy.float64, which could not be loaded"),
+        (numpy.zeros(1), "numpy.ndarray, which could not be loaded"),
+        ({1, 2}, "builtins.set, which could not be loaded"),
+        (lambda: 0, "builtins.function, which could not be loaded"),
+        (torch.zeros(2).to_sparse(), "it is a tensor of layout torch.sparse_coo"),
+        (torch.zeros(2, device="meta"), "it is a tensor on the meta device"),
+        ({(1, 2): 3}, "it is (1, 2) (tuple)"),
+    ],
+)
+def test_what_could_not_be_loaded_safely_is_refused_when_saving(tmp_path, value, why):
+    with pytest.raises(CheckpointError) as caught:
+        checkpoint.save(tmp_path / "ckpt", {"custom_0": {"deep": [0, value]}})
+    assert "custom_0.deep.1" in str(caught.value)
+    assert why in str(caught.value)
+    assert "what to do: " in str(caught.value)
+    assert not (tmp_path / "ckpt").exists(), "nothing was written"
+
+
+def save_two(root):
+    checkpoint.save(root, {"model_0": {"w": torch.zeros(100)}})
+    return checkpoint.save(root, {"model_0": {"w": torch.ones(100)}})
+
+
+def test_steps_are_numbered_and_latest_follows(tmp_path):
+    assert save_two(tmp_path) == tmp_path / "step-1"
+    assert (tmp_path / "LATEST").read_text() == "step-1"
+    assert checkpoint.load(tmp_path)["model_0"]["w"].sum() == 100
+    assert checkpoint.load(tmp_path / "step-0")["model_0"]["w"].sum() == 0
+    assert checkpoint.save(tmp_path, {}, step=7) == tmp_path / "step-7"
+    with pytest.raises(CheckpointError, match="step-7 exists already"):
+        checkpoint.save(tmp_path, {}, step=7)
+
+
+@pytest.mark.parametrize("latest", [None, "step-9", "../elsewhere", ""])
+def test_without_a_latest_that_is_there_the_newest_step_is_taken(tmp_path, latest):
+    save_two(tmp_path)
+    (tmp_path / "LATEST").unlink()
+    if latest is not None:
+        (tmp_path / "LATEST").write_text(latest)
+    assert checkpoint.find(tmp_path) == tmp_path / "step-1"
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lambda step: flip(step / "data" / "__0_0.distcp"), "data/__0_0.distcp: its checksum is not what was written"),
+        (lambda step: os.truncate(step / "data" / "__0_0.distcp", 10), "data/__0_0.distcp: it has 10 bytes, "),
+        (lambda step: (step / "data" / ".metadata").unlink(), "data/.metadata: it is missing"),
+        (lambda step: shutil.rmtree(step / "data"), "it is missing"),
+        (lambda step: (step / "manifest.json").write_text("{"), "manifest.json: it cannot be read"),
+        (lambda step: (step / "manifest.json").write_text("[]"), "manifest.json: it cannot be read"),
+    ],
+)
+def test_a_damaged_checkpoint_names_the_file_and_the_one_before(tmp_path, damage, why):
+    damage(save_two(tmp_path))
+    with pytest.raises(CheckpointError) as caught:
+        checkpoint.load(tmp_path)
+    assert f"the checkpoint {tmp_path / 'step-1'} is damaged" in str(caught.value)
+    assert why in str(caught.value)
+    assert f"load {tmp_path / 'step-0'} instead" in str(caught.value)
+    assert checkpoint.load(tmp_path / "step-0")["model_0"]["w"].sum() == 0
+
+
+@pytest.mark.parametrize(
+    ("found", "text"), [("accelkit.checkpoint/2", "was written by accelkit 9.9"), ("other/1", "is no accelkit checkpoint")]
+)
+def test_another_format_is_said(tmp_path, found, text):
+    step = save_two(tmp_path)
+    manifest = json.loads((step / "manifest.json").read_text())
+    manifest |= {"format": found, "versions": {"accelkit": "9.9"}}
+    (step / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match=text):
+        checkpoint.load(tmp_path)
+
+
+def test_where_there_is_none(tmp_path):
+    with pytest.raises(CheckpointError, match="the folder does not exist"):
+        checkpoint.load(tmp_path / "nowhere")
+    with pytest.raises(CheckpointError, match="it holds neither manifest.json nor step-N folders"):
+        checkpoint.load(tmp_path)
+
+
+def test_a_disk_that_refuses_is_an_error_and_harms_nothing(tmp_path):
+    save_two(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match="a checkpoint could not be saved under .*file") as caught:
+        checkpoint.save(tmp_path / "file", {})
+    assert "earlier checkpoints are untouched" in str(caught.value)
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+def test_what_a_kill_left_is_removed_by_the_next_save(tmp_path):
+    (tmp_path / "step-3.tmp" / "data").mkdir(parents=True)
+    save_two(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["LATEST", "step-0", "step-1"]
