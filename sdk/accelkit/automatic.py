@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from accelkit.discovery import known, loading, probing
-from accelkit.discovery.catalog import FROM_CODE, find, plugins
+from accelkit.discovery.catalog import find, plugins
 from accelkit.errors import AmbiguousError, BrokenPluginError, UnavailableError, UnknownNameError
-from accelkit.types import Availability, Candidate, PluginRecord
+from accelkit.types import FROM_CODE, Availability, Candidate, PluginRecord
 
 ORDER_VARIABLE = "ACCELKIT_AUTO_ORDER"
 GENERIC = "torch"

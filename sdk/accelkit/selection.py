@@ -14,7 +14,7 @@ from typing import Any
 
 from accelkit import automatic
 from accelkit.discovery import autoload, known, loading, memory, probing
-from accelkit.discovery.catalog import FROM_CODE, find, plugins
+from accelkit.discovery.catalog import find, plugins
 from accelkit.errors import (
     AccelkitError,
     BrokenPluginError,
@@ -23,7 +23,7 @@ from accelkit.errors import (
     UsageError,
 )
 from accelkit.specs.accelerator import Accelerator
-from accelkit.types import Availability, Candidate, Decision, Kind, PluginRecord
+from accelkit.types import FROM_CODE, Availability, Candidate, Decision, Kind, PluginRecord
 
 AUTO = "auto"
 ACCELERATOR_VARIABLE, DEVICES_VARIABLE = "ACCELKIT_ACCELERATOR", "ACCELKIT_DEVICES"

@@ -7,6 +7,10 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, Self, get_args
 
+OWN_DISTRIBUTION = "accelkit"
+FROM_CODE = "(code)"
+"""The distribution of what ``accelkit.register`` registered."""
+
 Kind = Literal["accelerator", "precision", "cluster", "strategy", "hooks"]
 """What a plugin offers. The entry-point group is ``accelkit.<kind>s`` (``accelkit.hooks`` for hooks)."""
 

@@ -6,8 +6,6 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
 from accelkit import Accelerator, Availability, Capabilities, DevicesError, parse_devices
 
 if TYPE_CHECKING:
@@ -65,6 +63,8 @@ class CPUAccelerator(Accelerator):
 
     def memory_stats(self, device: torch.device) -> dict[str, float]:
         """Resident memory of this process, and the machine's total and available memory, in bytes."""
+        import psutil
+
         machine = psutil.virtual_memory()
         return {
             "memory.resident.bytes": float(psutil.Process().memory_info().rss),
@@ -74,6 +74,7 @@ class CPUAccelerator(Accelerator):
 
     def get_device_stats(self, device: torch.device) -> dict[str, Any]:
         """Memory, torch's threads, and the machine's load (processes waiting for a core, over one minute)."""
+        import psutil
         import torch
 
         stats: dict[str, Any] = dict(self.memory_stats(device))

@@ -8,6 +8,7 @@ import click
 
 from accelkit.cli.output import print_json, print_table, say
 from accelkit.cli.rows import asked
+from accelkit.discovery import memory
 from accelkit.discovery.catalog import plugins
 from accelkit.discovery.probing import ask_all
 from accelkit.types import Kind
@@ -20,12 +21,15 @@ from accelkit.types import Kind
 def command(kind: Kind | None, is_everything: bool, is_json: bool) -> None:
     """Plugins, their status, and what to do.
 
-    No plugin is imported: a third party's status is what its metadata says and what was remembered when it was last asked
-    (accelkit doctor asks). Exits 0 whatever the rows.
+    No plugin is imported here. A third party's status is what its metadata says, and what it answered when it was last asked
+    (accelkit doctor asks); accelkit's own are asked at most once an hour. Exits 0 whatever the rows.
     """
     records = plugins(kind)
-    own = [record for record in records if record.kind == "accelerator" and record.is_builtin]
-    rows = asked(records, ask_all(own))
+    own = [record for record in records if record.kind == "accelerator" and record.is_builtin and memory.recall(record) is None]
+    verdicts = ask_all(own) if own else {}
+    for record, verdict in verdicts.items():
+        memory.remember(record, verdict)
+    rows = asked(records, verdicts)
     if is_json:
         print_json("list", {"plugins": [row.as_dict() for row in rows]})
         return

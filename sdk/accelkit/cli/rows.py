@@ -41,7 +41,7 @@ def asked(records: Iterable[PluginRecord], verdicts: Verdicts) -> list[Row]:
     rows = []
     for record in records:
         verdict = verdicts.get(record)
-        if verdict is None and record.status == "available" and not record.is_builtin:
+        if verdict is None and record.status == "available":
             verdict = memory.recall(record)
         if verdict is not None:
             rows.append(Row(record.with_status(_STATUS_OF[verdict.status], verdict.reason, verdict.hint), verdict))

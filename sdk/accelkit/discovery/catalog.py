@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import difflib
-import functools
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import get_args
 
 from packaging.utils import canonicalize_name
 
 from accelkit.discovery import known
-from accelkit.discovery.metadata import NAME, OWN_DISTRIBUTION, Installed, Inventory, TorchBackend, installed_version, scan
+from accelkit.discovery.metadata import NAME, Installed, Inventory, TorchBackend, installed_version, scan
 from accelkit.discovery.policy import Policy
 from accelkit.errors import (
     AccelkitError,
@@ -23,9 +22,7 @@ from accelkit.errors import (
     UnknownNameError,
     UsageError,
 )
-from accelkit.types import Kind, PluginRecord, PluginStatus
-
-FROM_CODE = "(code)"
+from accelkit.types import FROM_CODE, OWN_DISTRIBUTION, Kind, PluginRecord, PluginStatus
 
 _lock = threading.RLock()
 _inventory: Inventory | None = None
@@ -63,6 +60,7 @@ def refresh() -> None:
     global _inventory, _records
     with _lock:
         _inventory = _records = None
+        installed_version.cache_clear()
 
 
 def register(name: str, cls: type, description: str = "") -> None:
@@ -141,11 +139,10 @@ def find(kind: Kind, name: str) -> PluginRecord:
 
 def _collect(inventory: Inventory) -> tuple[PluginRecord, ...]:
     policy = Policy.from_environment()
-    version_of = functools.cache(installed_version)
     records: list[PluginRecord] = []
     for installed in inventory.installed:
         objection = policy.objection(installed.distribution)
-        gate = None if objection else _gate(installed, version_of)
+        gate = None if objection else _gate(installed)
         for record in installed.records:
             if objection:
                 records.append(record.with_status("disabled", *objection))
@@ -162,12 +159,12 @@ def _collect(inventory: Inventory) -> tuple[PluginRecord, ...]:
     return tuple(sorted(adjudicated, key=lambda r: (order.index(r.kind), not r.is_builtin, r.is_fallback, r.name, r.distribution)))
 
 
-def _gate(installed: Installed, version_of: Callable[[str], str | None]) -> tuple[PluginStatus, str, str] | None:
+def _gate(installed: Installed) -> tuple[PluginStatus, str, str] | None:
     if installed.distribution == OWN_DISTRIBUTION:
         return None
     from accelkit.discovery.compatibility import objection  # packaging's parser, for third parties only
 
-    return objection(installed.requirements, version_of)
+    return objection(installed.requirements, installed_version)
 
 
 def _adjudicate(records: Sequence[PluginRecord]) -> Iterable[PluginRecord]:

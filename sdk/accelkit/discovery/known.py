@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from accelkit.discovery.metadata import OWN_DISTRIBUTION
-from accelkit.types import PluginRecord
+from accelkit.types import OWN_DISTRIBUTION, PluginRecord
 
 _BUILTIN_PACKAGE = "accelkit_builtin"
 

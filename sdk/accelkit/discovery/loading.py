@@ -10,10 +10,8 @@ from collections.abc import Iterator, Mapping
 from types import FrameType
 from typing import Any
 
-from accelkit.discovery.catalog import registered_class
-from accelkit.discovery.metadata import OWN_DISTRIBUTION
 from accelkit.errors import AccelkitError, BrokenPluginError
-from accelkit.types import Availability, Kind, PluginRecord
+from accelkit.types import FROM_CODE, OWN_DISTRIBUTION, Availability, Kind, PluginRecord
 
 BASES: Mapping[Kind, str] = {
     "accelerator": "accelkit.specs.accelerator:Accelerator",
@@ -54,7 +52,7 @@ def load_class(record: PluginRecord) -> type:
     Raises:
         BrokenPluginError: Whatever went wrong, with the cause chained.
     """
-    cls = registered_class(record)
+    cls = _registered(record)
     if cls is None:
         with blaming(record.plugin, f"importing the {record.kind} {record.name}"):
             cls = _resolve(record.value)
@@ -97,6 +95,14 @@ def instantiate(cls: Any, record: PluginRecord) -> Any:
         if record.kind != "hooks":
             instance.name, instance.plugin = record.name, record.plugin
     return instance
+
+
+def _registered(record: PluginRecord) -> type | None:
+    if record.distribution != FROM_CODE:
+        return None
+    from accelkit.discovery.catalog import registered_class  # reads metadata; a child process that asks installed plugins need not
+
+    return registered_class(record)
 
 
 def describe(error: BaseException) -> str:

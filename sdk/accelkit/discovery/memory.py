@@ -1,6 +1,7 @@
 """What plugins answered before: verdicts of trials, kept per installed version, in the user's cache folder.
 
-A plugin that was tried and worked is loaded directly the next time. A cache that cannot be read or written is as good as none.
+A plugin that was tried and worked is loaded directly the next time. What accelkit's own plugins answered is good for an hour, for
+lists only. A cache that cannot be read or written is as good as none.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ import json
 import os
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from accelkit.discovery.metadata import installed_version
 from accelkit.discovery.probing import Verdict
 from accelkit.types import PluginRecord
+
+_GOOD_FOR_SECONDS = 3600
 
 
 def cache_folder() -> Path:
@@ -31,23 +35,29 @@ def cache_folder() -> Path:
 
 def recall(record: PluginRecord) -> Verdict | None:
     """The verdict of the last trial of exactly this installation, Python and torch; None if there was none."""
-    if not record.fingerprint:
+    if not _is_memorable(record):
         return None
     with contextlib.suppress(OSError, ValueError, TypeError, AttributeError, RuntimeError):
-        return Verdict.from_dict(json.loads(_file(record).read_text("utf-8")))
+        verdict = Verdict.from_dict(json.loads(_file(record).read_text("utf-8")))
+        if not record.is_builtin or 0 <= time.time() - verdict.asked_at < _GOOD_FOR_SECONDS:
+            return verdict
     return None
 
 
 def remember(record: PluginRecord, verdict: Verdict) -> None:
     """Keep the verdict of a trial. Editable installations and code are never remembered: they change without notice."""
-    if not record.fingerprint:
+    if not _is_memorable(record):
         return
     with contextlib.suppress(OSError, RuntimeError):
         path = _file(record)
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-            json.dump(verdict.as_dict(), file)
+            json.dump(verdict.as_dict() | {"asked_at": time.time()}, file)
         os.replace(file.name, path)
+
+
+def _is_memorable(record: PluginRecord) -> bool:
+    return bool(record.fingerprint) or record.is_builtin
 
 
 def _file(record: PluginRecord) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import dataclasses
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from email.message import Message
@@ -14,7 +15,7 @@ from typing import Protocol
 import importlib_metadata
 from packaging.utils import canonicalize_name
 
-from accelkit.types import Kind, PluginRecord
+from accelkit.types import OWN_DISTRIBUTION, Kind, PluginRecord
 
 GROUPS: Mapping[str, Kind] = {
     "accelkit.accelerators": "accelerator",
@@ -24,7 +25,6 @@ GROUPS: Mapping[str, Kind] = {
     "accelkit.hooks": "hooks",
 }
 TORCH_GROUP = "torch.backends"
-OWN_DISTRIBUTION = "accelkit"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 _VALUE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*\s*:\s*[^\W\d]\w*(\.[^\W\d]\w*)*\s*(\[.*\])?")
 
@@ -83,8 +83,9 @@ def scan() -> Inventory:
     return Inventory(tuple(_first_of(installations) for installations in found.values()), tuple(backends))
 
 
+@functools.cache
 def installed_version(distribution: str) -> str | None:
-    """The version of an installed distribution, without importing it; None if it is not installed."""
+    """The version of an installed distribution, without importing it; None if it is not installed. Read once, until ``refresh``."""
     try:
         return importlib_metadata.version(distribution)
     except importlib_metadata.PackageNotFoundError:

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 from packaging.utils import canonicalize_name
 
-from accelkit.discovery.metadata import OWN_DISTRIBUTION
 from accelkit.errors import UsageError
+from accelkit.types import OWN_DISTRIBUTION
 
 ALLOW, DENY = "ACCELKIT_PLUGINS", "ACCELKIT_DISABLE_PLUGINS"
 

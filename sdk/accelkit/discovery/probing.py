@@ -47,6 +47,7 @@ class Verdict:
         device_type, is_simulated, device_count, capabilities: Of an accelerator; the last two after a trial only.
         checks: The plugin's own doctor checks, by name.
         seconds: How long it took.
+        asked_at: When, in seconds since the epoch, if it was remembered.
     """
 
     status: ProbeStatus
@@ -60,6 +61,7 @@ class Verdict:
     capabilities: Mapping[str, str] = dataclasses.field(default_factory=dict)
     checks: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
+    asked_at: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

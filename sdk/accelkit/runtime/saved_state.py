@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from accelkit.errors import CheckpointError, PrepareError
 from accelkit.hook_manager import HookManager
-from accelkit.runtime import checkpoint, seeding
+from accelkit.runtime import seeding
 from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.precision import Precision
 
@@ -67,6 +67,8 @@ class SavedState:
         Raises:
             CheckpointError: If something in it could not be loaded safely again, or the disk refuses.
         """
+        from accelkit.runtime import checkpoint  # torch.distributed takes half a second to import
+
         parts = {name: thing.state_dict() for name, thing in self._saved()}
         parts["random_state"] = seeding.capture(self.accelerator, self.device)
         written = checkpoint.save(Path(path), parts)
@@ -83,6 +85,8 @@ class SavedState:
             CheckpointError: If it is missing, damaged, or not of these objects. Nothing was restored then, except where an
                 object itself refuses its state.
         """
+        from accelkit.runtime import checkpoint
+
         source = checkpoint.find(Path(path))
         parts = checkpoint.load(source)
         random_state = parts.pop("random_state")
