@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 import pytest
@@ -114,7 +115,9 @@ def test_verdicts_are_remembered_per_installation(plugin_site):
     assert memory.recall(record) is None
     verdict = probing.ask(record)
     memory.remember(record, verdict)
-    assert memory.recall(record) == verdict
+    recalled = memory.recall(record)
+    assert recalled.asked_at > 0
+    assert dataclasses.replace(recalled, asked_at=0.0) == verdict
     (plugin_site.folder / "vendor_some-1.0.dist-info" / "RECORD").unlink()
     accelkit.refresh()
     assert memory.recall(catalog.find("accelerator", "some")) is None

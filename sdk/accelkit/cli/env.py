@@ -38,7 +38,7 @@ def command(is_json: bool) -> None:
     shown = {"TORCH_DEVICE_BACKEND_AUTOLOAD", *known.facts()["names"]["visible_devices_variables"], *devices}
     variables = {name: value for name, value in sorted(os.environ.items()) if name.startswith("ACCELKIT_") or name in shown}
     plugins = [record for record in catalog.plugins() if not record.is_builtin]
-    backends = [backend.plugin for backend in catalog.torch_backends()]
+    backends = [backend.plugin for backend in catalog.inventory().torch_backends]
     if is_json:
         rows = [{"name": r.name, "kind": r.kind, "plugin": r.plugin, "status": r.status, "reason": r.reason} for r in plugins]
         fields = {

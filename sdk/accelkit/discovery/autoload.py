@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
 
 from accelkit.discovery import known
-from accelkit.discovery.catalog import torch_backends
+from accelkit.discovery.catalog import inventory
 from accelkit.discovery.loading import describe
 from accelkit.discovery.metadata import TorchBackend
 from accelkit.errors import BrokenPluginError
@@ -21,7 +24,7 @@ def is_enabled() -> bool:
 
 def privateuse1_conflict() -> str:
     """Who claims PrivateUse1 together, and the way out, as one sentence; empty if at most one does. Reads metadata only."""
-    claimants = [backend for backend in torch_backends() if _is_privateuse1(backend)]
+    claimants = [backend for backend in inventory().torch_backends if _is_privateuse1(backend)]
     names = sorted({backend.plugin for backend in claimants})
     if len(names) < 2 or not is_enabled():
         return ""
@@ -38,7 +41,7 @@ def way_out(distributions: Sequence[str]) -> str:
 def explain(error: BaseException) -> BrokenPluginError:
     """The error for a failed ``import torch``: names the backend that failed, with the true cause."""
     text = str(error)
-    guilty = [backend for backend in torch_backends() if backend.name in text or backend.value in text]
+    guilty = [backend for backend in inventory().torch_backends if backend.name in text or backend.value in text]
     plugin = ", ".join(backend.plugin for backend in guilty)
     hint = (
         way_out([backend.distribution for backend in guilty]) if guilty else "reinstall torch; python -c 'import torch' shows the traceback"
@@ -52,10 +55,34 @@ def import_torch() -> None:
     Raises:
         BrokenPluginError: With the root cause in its text, and the way out.
     """
+    if "torch" in sys.modules:
+        return
+    with _autoload_that_can_work():
+        try:
+            import torch  # noqa: F401
+        except Exception as error:
+            raise explain(error) from error
+
+
+@contextlib.contextmanager
+def _autoload_that_can_work() -> Iterator[None]:
+    """Entry points that cannot be decoded make torch's search for backends fail, and torch with it: then it must not search."""
+    unreadable = inventory().unreadable
+    if not unreadable or not is_enabled():
+        yield
+        return
+    names = ", ".join(unreadable)
+    text = f"torch's own backends are not loaded: the entry points of {names} cannot be decoded. pip install --force-reinstall {names}"
+    warnings.warn(text, RuntimeWarning, stacklevel=4)
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = "0"
     try:
-        import torch  # noqa: F401
-    except Exception as error:
-        raise explain(error) from error
+        yield
+    finally:
+        if before is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = before
 
 
 def _is_privateuse1(backend: TorchBackend) -> bool:

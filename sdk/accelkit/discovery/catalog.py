@@ -11,7 +11,7 @@ from typing import get_args
 from packaging.utils import canonicalize_name
 
 from accelkit.discovery import known
-from accelkit.discovery.metadata import NAME, Installed, Inventory, TorchBackend, installed_version, scan
+from accelkit.discovery.metadata import NAME, Installed, Inventory, installed_version, scan
 from accelkit.discovery.policy import Policy
 from accelkit.errors import (
     AccelkitError,
@@ -38,21 +38,20 @@ def plugins(kind: Kind | None = None) -> tuple[PluginRecord, ...]:
     Raises:
         UsageError: If ACCELKIT_PLUGINS or ACCELKIT_DISABLE_PLUGINS cannot be used.
     """
-    global _inventory, _records
+    global _records
     with _lock:
         if _records is None:
-            _inventory = _inventory or scan()
-            _records = _collect(_inventory)
+            _records = _collect(inventory())
         return tuple(record for record in _records if kind in (None, record.kind))
 
 
-def torch_backends() -> tuple[TorchBackend, ...]:
-    """What ``import torch`` imports by itself, from the same reading of the metadata."""
+def inventory() -> Inventory:
+    """What was found installed, read once."""
     global _inventory
     with _lock:
         if _inventory is None:
             _inventory = scan()
-        return _inventory.torch_backends
+        return _inventory
 
 
 def refresh() -> None:
@@ -137,10 +136,10 @@ def find(kind: Kind, name: str) -> PluginRecord:
     raise _refusal(record)
 
 
-def _collect(inventory: Inventory) -> tuple[PluginRecord, ...]:
+def _collect(found: Inventory) -> tuple[PluginRecord, ...]:
     policy = Policy.from_environment()
     records: list[PluginRecord] = []
-    for installed in inventory.installed:
+    for installed in found.installed:
         objection = policy.objection(installed.distribution)
         gate = None if objection else _gate(installed)
         for record in installed.records:

@@ -60,19 +60,29 @@ class TorchBackend:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Inventory:
-    """What is installed that concerns us."""
+    """What is installed that concerns us.
+
+    Attributes:
+        installed: What offers something of ours.
+        torch_backends: What ``import torch`` imports by itself.
+        unreadable: Distributions whose entry points cannot be decoded, ours or not: Python's own reader fails on them.
+    """
 
     installed: tuple[Installed, ...]
     torch_backends: tuple[TorchBackend, ...]
+    unreadable: tuple[str, ...] = ()
 
 
 def scan() -> Inventory:
     """Every installed distribution that has entry points in our groups or in torch's own, in the order of ``sys.path``."""
     found: dict[str, list[tuple[Path, Installed]]] = {}
     backends: list[TorchBackend] = []
+    unreadable: list[str] = []
     for distribution in importlib_metadata.distributions():
         folder = Path(str(getattr(distribution, "_path", "")))  # the only way to a distribution that has no METADATA
         text, complaint = _entry_points_text(distribution, folder)
+        if complaint:
+            unreadable.append(_name_and_version(_metadata(distribution), folder)[0])
         if TORCH_GROUP in text:
             backends += _torch_backends(distribution, folder, text)
         if "accelkit." not in text:
@@ -80,7 +90,7 @@ def scan() -> Inventory:
         installed = _read(distribution, folder, text, complaint)
         if installed.records:
             found.setdefault(canonicalize_name(installed.distribution), []).append((folder, installed))
-    return Inventory(tuple(_first_of(installations) for installations in found.values()), tuple(backends))
+    return Inventory(tuple(_first_of(installations) for installations in found.values()), tuple(backends), tuple(unreadable))
 
 
 @functools.cache

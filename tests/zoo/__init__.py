@@ -1,0 +1,1 @@
+"""Hostile plugins, as real wheels in a real environment."""
