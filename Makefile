@@ -30,7 +30,7 @@ demo: $(VENV)/.ready
 	$(DIGITS) --accelerator acme_sim
 
 test: $(VENV)/.ready compiler
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not soak"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not soak"
 
 soak: $(VENV)/.ready compiler
 	$(BIN)/python -m pytest -n $(WORKERS) -m soak -s

@@ -68,6 +68,9 @@ def test_compatibility_is_known_before_import(plugin_site, requires, status, rea
     assert row.status == status
     assert row.reason.startswith(reason)
     assert bool(row.hint) == (status != "available")
+    if status == "incompatible":
+        with pytest.raises(accelkit.IncompatiblePluginError, match="the accelerator 'good' is incompatible"):
+            catalog.find("accelerator", "good")
 
 
 def test_a_vendor_build_of_torch_satisfies_the_release_it_is_based_on():

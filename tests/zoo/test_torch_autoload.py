@@ -65,7 +65,9 @@ def test_the_runtime_says_whose_fault_it_is_and_what_helps(with_torch_npu):
     assert "import torch failed" in text
     assert "torch_npu==2.13.0" in text
     assert CAUSE in text
-    helped = with_torch_npu.run("-c", "import accelkit; print(accelkit.Runtime(accelerator='cpu').device)", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    helped = with_torch_npu.run(
+        "-c", "import accelkit; print(accelkit.Runtime(accelerator='cpu').device)", TORCH_DEVICE_BACKEND_AUTOLOAD="0"
+    )
     assert helped.stdout.strip() == "cpu:0"
 
 

@@ -1,0 +1,252 @@
+"""The command line, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+CLASS = """
+print("noise on stdout")
+import sys; sys.stderr.write("noise on stderr")
+from accelkit import Accelerator, Availability
+
+class Some(Accelerator):
+    "Some device."
+    device_type = "cpu"
+    is_simulated = True
+
+    @classmethod
+    def probe(cls):
+        print("more noise")
+        return {answer}
+
+    def doctor_checks(self):
+        return {{"firmware": Availability.usable("version 4")}}
+"""
+
+
+def run(*arguments, **environ):
+    command = [sys.executable, "-m", "accelkit", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environ)
+
+
+def run_json(*arguments, code=0, **environ):
+    result = run(*arguments, "--json", **environ)
+    assert result.returncode == code, result.stderr
+    return json.loads(result.stdout)
+
+
+@pytest.fixture
+def some(plugin_site):
+    def install(answer="Availability.usable('2 boards')", name="some"):
+        plugin_site.install(f"vendor-{name}", CLASS.format(answer=answer), accelerators={name: "Some"}, summary="Made by a vendor")
+
+    return install
+
+
+def test_list_shows_every_plugin_in_one_line(some):
+    some()
+    result = run("list")
+    assert result.returncode == 0
+    lines = result.stdout.splitlines()
+    assert lines[0].split() == ["NAME", "KIND", "PLUGIN", "STATUS", "REASON", "WHAT", "TO", "DO", "DESCRIPTION"]
+    row = next(line for line in lines if line.startswith("some "))
+    assert "vendor-some==1.0" in row
+    assert "not asked yet" in row
+    assert "accelkit doctor some asks it" in row
+    assert "Made by a vendor" in row
+    assert "\x1b" not in result.stdout
+    assert "vendors' devices are known and not installed; --all shows them" in result.stderr
+    assert "torch_npu" in run("list", "--all").stdout
+
+
+def test_list_json_and_kinds():
+    report = run_json("list")
+    assert report["schema"] == "accelkit.list/1"
+    row = next(row for row in report["plugins"] if row["name"] == "cpu")
+    assert (row["status"], row["plugin"], row["qualified_name"], row["is_builtin"]) == (
+        "available",
+        "accelkit==0.1.0",
+        "accelkit:cpu",
+        True,
+    )
+    assert {row["kind"] for row in run_json("list", "--kind", "precision")["plugins"]} == {"precision"}
+    assert run("list", "--kind", "nope").returncode == 2
+
+
+def test_what_was_asked_is_remembered(some):
+    some()
+    before = next(row for row in run_json("list")["plugins"] if row["name"] == "some")
+    assert before["reason"] == "not asked yet"
+    run("doctor", "some")
+    after = next(row for row in run_json("list")["plugins"] if row["name"] == "some")
+    assert (after["status"], after["reason"]) == ("available", "2 boards")
+
+
+def test_whatever_a_plugin_prints_is_kept_out(some):
+    some()
+    for command in (["why", "some"], ["doctor", "some"], ["info", "some"], ["probe", "some"], ["list"], ["env"]):
+        result = run(*command)
+        assert result.returncode == 0, result.stderr
+        assert "noise" not in result.stdout + result.stderr
+
+
+def test_doctor_finds_what_is_broken_and_only_that(some):
+    some("1 / 0", name="bad")
+    some("Availability.absent('no board', 'insert one')", name="away")
+    report = run_json("doctor", code=1)
+    assert report["schema"] == "accelkit.doctor/1"
+    assert report["findings"] == ["vendor-bad:bad"]
+    rows = {row["name"]: row for row in report["plugins"]}
+    assert "ZeroDivisionError" in rows["bad"]["reason"]
+    assert "ZeroDivisionError" in rows["bad"]["traceback"]
+    assert (rows["away"]["status"], rows["away"]["hint"]) == ("unavailable", "insert one")
+    assert all(check["status"] == "usable" for check in report["checks"].values())
+    text = run("doctor", "bad", "--verbose")
+    assert "Traceback" in text.stderr
+    assert "1 findings: vendor-bad:bad" in text.stderr
+
+
+def test_doctor_of_one_by_name(some):
+    some()
+    result = run("doctor", "some")
+    assert result.returncode == 0
+    assert "firmware" in result.stdout
+    assert "version 4" in result.stdout
+    assert run("doctor", "cuda").returncode == 1, "asked for by name, an absent device is a finding"
+    assert run("doctor", "nobody").returncode == 2
+
+
+def test_doctor_finds_an_allow_list_that_names_strangers():
+    report = run_json("doctor", code=1, ACCELKIT_PLUGINS="vendor-of-nobody")
+    assert report["findings"] == ["the allow list is installed"]
+    assert "vendor-of-nobody" in report["checks"]["the allow list is installed"]["reason"]
+
+
+def test_why_explains(some):
+    some()
+    report = run_json("why")
+    assert (report["schema"], report["requested"], report["chosen"]) == ("accelkit.why/1", "auto", "cpu")
+    assert {c["name"]: c["reason"] for c in report["candidates"]}["some"] == "simulated: auto never chooses it"
+    text = run("why", "some").stdout
+    assert "accelerator some from vendor-some==1.0: 'some' (argument)" in text
+    assert run_json("why", ACCELKIT_ACCELERATOR="some")["source"] == "ACCELKIT_ACCELERATOR"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "error"),
+    [
+        (["why", "cudda"], 2, "UnknownNameError"),
+        (["why", "cuda"], 4, "UnavailableError"),
+        (["probe", "mps"], 4, "UnavailableError"),
+        (["info", "nobody"], 2, "UnknownNameError"),
+        (["why", "torch:"], 2, "UsageError"),
+        (["why", "ipu"], 4, "UnavailableError"),
+    ],
+)
+def test_errors_have_a_text_a_code_and_json(arguments, code, error):
+    result = run(*arguments)
+    assert result.returncode == code
+    assert result.stdout == ""
+    assert result.stderr.startswith("accelkit: ")
+    assert "Traceback" not in result.stderr
+    report = run_json(*arguments, code=code)
+    assert (report["schema"], report["error"], report["exit_code"]) == ("accelkit.error/1", error, code)
+    assert report["what"]
+    assert report["hint"]
+
+
+def test_a_broken_plugin_exits_3(some):
+    some("1 / 0", name="bad")
+    assert run("probe", "bad").returncode == 3
+    assert run("why", "bad").returncode == 3
+
+
+def test_an_empty_allow_list_is_a_usage_error():
+    for command in ("list", "doctor", "why", "env"):
+        result = run(command, ACCELKIT_PLUGINS="")
+        assert result.returncode == 2
+        assert "ACCELKIT_PLUGINS is set and empty" in result.stderr
+
+
+def test_probe_computes():
+    assert "[0, 1, 2, 3] + 1 is right on cpu; 1 device" in run("probe", "cpu").stdout
+    report = run_json("probe", "torch:cpu")
+    assert (report["schema"], report["name"], report["status"]) == ("accelkit.probe/1", "torch:cpu", "usable")
+
+
+def test_info(some):
+    some()
+    text = run("info", "some").stdout
+    for part in ("vendor-some==1.0", "vendor_some:Some", "Made by a vendor", "2 boards", "simulated     yes", "'vendor-some:some'"):
+        assert part in text
+    report = run_json("info", "bf16-mixed")
+    assert (report["kind"], report["asked"]["status"]) == ("precision", "usable")
+    assert run_json("info", "vendor-some:some")["name"] == "some"
+
+
+def test_env_can_be_pasted_and_tells_no_secrets(some):
+    some()
+    text = run("env", ACCELKIT_AUTO_ORDER="cpu", MY_SECRET_TOKEN="hunter2").stdout
+    assert text.startswith("```\n")
+    assert text.endswith("```\n")
+    assert "ACCELKIT_AUTO_ORDER: cpu" in text
+    assert "torch: " in text
+    assert "accelerator some (vendor-some==1.0): available" in text
+    assert "hunter2" not in text
+    assert run_json("env")["versions"]["accelkit"] == "0.1.0"
+
+
+def test_help_version_and_completion():
+    assert run("--version").stdout == "accelkit, version 0.1.0\n"
+    text = run("--help").stdout
+    assert "doctor  try every plugin, and the installation" in text
+    assert run("nonsense").returncode == 2
+    completed = subprocess.run(
+        ["accelkit"],
+        env=os.environ | {"_ACCELKIT_COMPLETE": "bash_complete", "COMP_WORDS": "accelkit why cu", "COMP_CWORD": "2"},
+        capture_output=True,
+        text=True,
+        check=False,
+        executable=os.path.join(os.path.dirname(sys.executable), "accelkit"),
+    )
+    assert "cuda" in completed.stdout
+
+
+def on_terminal(**environ):
+    """What ``accelkit list`` writes to a real terminal."""
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "accelkit", "list"], stdout=follower, stderr=subprocess.DEVNULL, env=os.environ | environ
+    )
+    os.close(follower)
+    text = b""
+    while True:
+        try:
+            chunk = os.read(leader, 65536)
+        except OSError:  # Linux's way of saying that the other side is closed
+            break
+        if not chunk:
+            break
+        text += chunk
+    assert process.wait() == 0
+    os.close(leader)
+    return text.decode()
+
+
+def test_a_terminal_gets_colour_unless_it_does_not_want_it():
+    terminal = {"TERM": "xterm-256color", "COLUMNS": "200"}
+    assert "\x1b[32mavailable" in on_terminal(**terminal)
+    assert "\x1b[32m" not in on_terminal(NO_COLOR="1", **terminal)
+
+
+def test_a_closed_pipe_is_no_error():
+    result = subprocess.run(
+        f"{sys.executable} -m accelkit list --all | head -1", shell=True, capture_output=True, text=True, check=True, env=os.environ
+    )
+    assert "Traceback" not in result.stderr

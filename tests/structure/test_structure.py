@@ -1,0 +1,200 @@
+"""What the house rules say of the code, held against the code."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import accelkit
+from accelkit import errors
+from accelkit.discovery import known
+from accelkit.specs.hooks import HOOK_SPECIFICATIONS
+
+ROOT = Path(__file__).parents[2]
+SDK, BUILTIN = ROOT / "sdk" / "accelkit", ROOT / "builtin_plugins" / "accelkit_builtin"
+PYTHON = sorted([*SDK.rglob("*.py"), *BUILTIN.rglob("*.py")])
+TRACKED = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+
+LAYERS = [
+    {"errors", "types"},
+    {"nested", "specs"},
+    {"discovery", "hook_manager"},
+    {"automatic", "selection"},
+    {"runtime"},
+    {"cli", "__main__"},
+]
+
+
+def layer_of(module: str) -> int | None:
+    """Which layer ``accelkit.x.y`` stands in; None for the package itself."""
+    part = module.split(".")[1] if "." in module else ""
+    return next((number for number, names in enumerate(LAYERS) if part in names), None)
+
+
+def imports_of(path: Path, *, at_module_level: bool = False) -> set[str]:
+    """Modules imported anywhere in a file, or at module level outside ``if TYPE_CHECKING``."""
+    tree = ast.parse(path.read_text("utf-8"))
+    nodes = ast.walk(tree) if not at_module_level else tree.body
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def relative(paths):
+    return [str(path.relative_to(ROOT)) for path in paths]
+
+
+@pytest.mark.parametrize("path", relative(SDK.rglob("*.py")))
+def test_imports_point_one_way(path):
+    name = "accelkit." + ".".join((ROOT / path).relative_to(SDK).with_suffix("").parts)
+    own = layer_of(name)
+    for imported in imports_of(ROOT / path):
+        other = layer_of(imported) if imported.startswith("accelkit.") else None
+        if own is not None and other is not None:
+            assert other <= own, f"{path} imports {imported}, which stands above it"
+        assert not imported.startswith("accelkit_builtin"), f"{path} imports a built-in plugin"
+
+
+@pytest.mark.parametrize("path", relative(BUILTIN.rglob("*.py")))
+def test_builtins_import_public_names_only(path):
+    for imported in imports_of(ROOT / path):
+        if imported.startswith("accelkit."):
+            assert imported.removeprefix("accelkit.") in accelkit.__all__, f"{path} imports {imported}"
+
+
+@pytest.mark.parametrize("path", relative(PYTHON))
+def test_only_the_runtime_imports_torch_at_module_level(path):
+    if "sdk/accelkit/runtime/" not in path:
+        assert not {name for name in imports_of(ROOT / path, at_module_level=True) if name.partition(".")[0] == "torch"}
+
+
+@pytest.mark.parametrize("path", relative(SDK.rglob("*.py")))
+def test_the_core_names_no_device(path):
+    devices = set(known.facts()["names"]["reserved"]) - {"auto", "torch"} | set(known.vendors()) | {"ipu", "hip", "rocm"}
+    tree = ast.parse((ROOT / path).read_text("utf-8"))
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and node.body and isinstance(node.body[0], ast.Expr)
+    }
+    host_tensors_only = {"sdk/accelkit/runtime/checkpoint.py"}  # loads into main memory: torch's word for that is "cpu"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings and node.value in devices:
+            assert path in host_tensors_only, f"{path}:{node.lineno} names {node.value!r}"
+            assert node.value == "cpu"
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "torch":
+            assert node.attr not in devices, f"{path}:{node.lineno} uses torch.{node.attr}"
+
+
+@pytest.mark.parametrize("path", [path for path in TRACKED if path.endswith((".py", ".c", ".toml"))])
+def test_files_are_small(path):
+    assert len((ROOT / path).read_text("utf-8").splitlines()) <= (300 if not path.startswith("tests/") else 400), (
+        f"{path} is long: split it by concept"
+    )
+
+
+def test_every_public_name_is_there_and_documented():
+    for name in accelkit.__all__:
+        value = getattr(accelkit, name)
+        if name != "__version__":
+            assert inspect.getdoc(value), f"accelkit.{name} has no docstring"
+    assert set(errors.__all__) - {"printable"} <= set(accelkit.__all__), "every error is public"
+    with pytest.raises(AttributeError, match="has no attribute 'nope'"):
+        _ = accelkit.nope
+
+
+def test_every_public_method_is_documented():
+    for name in ("Accelerator", "Precision", "ClusterEnvironment", "Strategy", "Runtime", "Capabilities"):
+        cls = getattr(accelkit, name)
+        for attribute, value in inspect.getmembers(cls):
+            if not attribute.startswith("_") and (inspect.isfunction(value) or isinstance(value, property)):
+                own = inspect.getdoc(value)
+                assert own or attribute in vars(accelkit.Availability), f"{name}.{attribute} has no docstring"
+
+
+def test_every_error_is_raised_in_a_test():
+    tests = "\n".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("*.py"))
+    for name in errors.__all__:
+        if name not in ("printable", "AccelkitError", "PluginError"):
+            assert f"raises(accelkit.{name}" in tests or f"raises({name}" in tests, f"no test raises {name}"
+
+
+def test_every_hook_is_documented_with_its_signature():
+    page = (ROOT / "docs" / "hooks.md").read_text("utf-8")
+    for specification in HOOK_SPECIFICATIONS:
+        for name, function in vars(specification).items():
+            if hasattr(function, "accelkit_spec"):
+                arguments = ", ".join(list(inspect.signature(function).parameters)[1:])
+                assert f"| `{name}({arguments})` |" in page, f"docs/hooks.md does not describe {name}({arguments})"
+
+
+def test_importing_accelkit_imports_no_torch_and_no_plugin():
+    code = (
+        "import sys, accelkit; from accelkit import Accelerator, Availability, Capabilities, Precision, Strategy, hookimpl, register;"
+        "print(sorted({name.partition('.')[0] for name in sys.modules} & {'torch', 'accelkit_builtin', 'click', 'rich', 'numpy'}))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_list_imports_no_torch_and_no_plugin():
+    code = (
+        "import sys\nfrom accelkit.cli import main\ntry:\n    main(['list'])\nexcept SystemExit:\n    pass\n"
+        "print(sorted({name.partition('.')[0] for name in sys.modules} & {'torch', 'accelkit_builtin', 'numpy'}))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_changelog_and_the_package_agree_on_the_version():
+    assert f"## {accelkit.__version__}" in (ROOT / "CHANGELOG.md").read_text("utf-8")
+    assert f'version = "{accelkit.__version__}"' in (ROOT / "pyproject.toml").read_text("utf-8")
+
+
+def test_the_readme_is_true_about_commands():
+    readme, makefile = (ROOT / "README.md").read_text("utf-8"), (ROOT / "Makefile").read_text("utf-8")
+    for target in re.findall(r"(?:`|\$ )make ([a-z]+)", readme):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"README names make {target}"
+    from accelkit.cli import _COMMANDS
+
+    for command in re.findall(r"\$ accelkit ([a-z]+)", readme):
+        assert command in _COMMANDS
+    for link in re.findall(r"\]\(([a-zA-Z/.-]+)\)", readme):
+        assert (ROOT / link).exists(), f"README links to {link}"
+
+
+def test_every_environment_variable_is_documented():
+    code = "\n".join(path.read_text("utf-8") for path in PYTHON)
+    page = (ROOT / "docs" / "cli.md").read_text("utf-8")
+    for variable in set(re.findall(r"ACCELKIT_[A-Z_]*[A-Z]", code)) - {"ACCELKIT_PROBING"}:
+        assert variable in page or f"`_{variable.removeprefix('ACCELKIT_')}`" in page, f"docs/cli.md does not name {variable}"
+
+
+def test_nothing_refers_to_a_path_outside():
+    here = Path(__file__).resolve().relative_to(ROOT)
+    for path in TRACKED:
+        if path != str(here):
+            text = (ROOT / path).read_text("utf-8", "replace")
+            assert not re.search(r"(?<![\w./])/(work|root|home|Users)/", text), f"{path} holds a path of some machine"
+
+
+def test_every_entry_point_is_a_file_of_its_name():
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    for group, entries in project["entry-points"].items():
+        for name, value in entries.items():
+            module, _, attribute = value.partition(":")
+            assert hasattr(importlib.import_module(module), attribute), f"{group}: {name} = {value}"
+            folder = module.split(".")[1]
+            assert group == f"accelkit.{folder}"
