@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from accelkit.startup import collector_paused
+
 __version__ = "0.1.0"
 
 _HOMES = {
@@ -34,7 +36,8 @@ def __getattr__(name: str) -> object:
     home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
+    with collector_paused():
+        value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value
 

@@ -26,8 +26,7 @@ _warned: set[str] = set()
 def choose() -> Choice:
     """The user's order if there is one; else the one usable accelerator beside the host; else the host."""
     order = [name.strip() for name in os.environ.get(ORDER_VARIABLE, "").split(",") if name.strip()]
-    everything = [record for record in plugins("accelerator") if record.name != GENERIC]
-    records = [_in_order(name) for name in order] if order else everything
+    records = [_in_order(name) for name in order] if order else [record for record in plugins("accelerator") if _is_candidate(record)]
     asked, candidates = _ask(records)
     _warn_of_broken(candidates)
     if order:
@@ -49,6 +48,11 @@ def choose() -> Choice:
     chosen = hardware[0] if hardware else find("accelerator", host)
     notes = [] if hardware else ["no other accelerator can be used on this machine"]
     return chosen, _mark(candidates, chosen), notes
+
+
+def _is_candidate(record: PluginRecord) -> bool:
+    """Not ``torch:<device_type>``, which needs a name, nor a vendor's device of which nothing is installed."""
+    return record.name != GENERIC and (not record.is_fallback or known.has_package(record.name))
 
 
 def _in_order(name: str) -> PluginRecord:

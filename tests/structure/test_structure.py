@@ -23,7 +23,7 @@ PYTHON = sorted([*SDK.rglob("*.py"), *BUILTIN.rglob("*.py")])
 TRACKED = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
 
 LAYERS = [
-    {"errors", "types"},
+    {"errors", "startup", "types"},
     {"nested", "specs"},
     {"discovery", "hook_manager"},
     {"automatic", "selection"},

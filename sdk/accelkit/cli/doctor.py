@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import click
-from packaging.utils import canonicalize_name
 
 from accelkit.automatic import GENERIC
 from accelkit.cli.output import print_json, print_table, say
 from accelkit.cli.rows import Row, asked, complete_names
 from accelkit.discovery import autoload, memory, probing
 from accelkit.discovery.catalog import find, plugins
+from accelkit.discovery.metadata import normalized
 from accelkit.discovery.policy import ALLOW, Policy
 from accelkit.types import Availability, PluginRecord
 
@@ -64,7 +64,7 @@ def _installation() -> Iterator[tuple[str, Availability]]:
     conflict = autoload.privateuse1_conflict()
     yield "at most one PrivateUse1 backend", Availability.broken(conflict) if conflict else Availability.usable()
     policy = Policy.from_environment()
-    installed = {canonicalize_name(record.distribution) for record in plugins()}
+    installed = {normalized(record.distribution) for record in plugins()}
     strangers = sorted((policy.allowed or frozenset()) - installed)
     listed = f"{ALLOW} lists {', '.join(strangers)}: not installed"
     yield (

@@ -8,10 +8,8 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import get_args
 
-from packaging.utils import canonicalize_name
-
 from accelkit.discovery import known
-from accelkit.discovery.metadata import NAME, Installed, Inventory, installed_version, scan
+from accelkit.discovery.metadata import NAME, Installed, Inventory, installed_version, normalized, scan
 from accelkit.discovery.policy import Policy
 from accelkit.errors import (
     AccelkitError,
@@ -121,8 +119,8 @@ def find(kind: Kind, name: str) -> PluginRecord:
     distribution, _, bare = name.rpartition(":")
     records = [record for record in plugins(kind) if record.name == bare]
     if distribution:
-        wanted = canonicalize_name(distribution)
-        records = [record for record in records if canonicalize_name(record.distribution) == wanted]
+        wanted = normalized(distribution)
+        records = [record for record in records if normalized(record.distribution) == wanted]
     if not records:
         raise _unknown(kind, name)
     usable = [record for record in records if record.status == "available"]

@@ -58,6 +58,12 @@ def vendors() -> Mapping[str, Mapping[str, Any]]:
     return found
 
 
+def has_package(name: str) -> bool:
+    """Whether the package of a vendor's device is installed (found, not imported), or torch has the device itself."""
+    package = vendors()[name].get("torch_package")
+    return package is None or importlib.util.find_spec(str(package).partition(".")[0]) is not None
+
+
 def fallback_records(version: str) -> list[PluginRecord]:
     """One record for each vendor's device; an installed plugin of that name takes its place."""
     return [

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -49,6 +48,8 @@ def remember(record: PluginRecord, verdict: Verdict) -> None:
     if not _is_memorable(record):
         return
     with contextlib.suppress(OSError, RuntimeError):
+        import tempfile  # only where something is written: listing must be quick
+
         path = _file(record)
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:

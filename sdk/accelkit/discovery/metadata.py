@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Protocol
 
 import importlib_metadata
-from packaging.utils import canonicalize_name
 
 from accelkit.types import OWN_DISTRIBUTION, Kind, PluginRecord
 
@@ -27,6 +26,11 @@ GROUPS: Mapping[str, Kind] = {
 TORCH_GROUP = "torch.backends"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 _VALUE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*\s*:\s*[^\W\d]\w*(\.[^\W\d]\w*)*\s*(\[.*\])?")
+
+
+def normalized(distribution: str) -> str:
+    """A distribution's name as PEP 503 compares names. packaging's ``canonicalize_name`` says the same and takes 5 ms to import."""
+    return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
 class Distribution(Protocol):
@@ -89,7 +93,7 @@ def scan() -> Inventory:
             continue
         installed = _read(distribution, folder, text, complaint)
         if installed.records:
-            found.setdefault(canonicalize_name(installed.distribution), []).append((folder, installed))
+            found.setdefault(normalized(installed.distribution), []).append((folder, installed))
     return Inventory(tuple(_first_of(installations) for installations in found.values()), tuple(backends), tuple(unreadable))
 
 
@@ -117,7 +121,7 @@ def _read(distribution: Distribution, folder: Path, text: str, complaint: str) -
     name, version = _name_and_version(metadata, folder)
     if metadata is None:
         complaint = complaint or f"METADATA is missing from {folder.name}, so its version and requirements are unknown"
-    is_builtin = canonicalize_name(name) == OWN_DISTRIBUTION
+    is_builtin = normalized(name) == OWN_DISTRIBUTION
     blank = PluginRecord(
         kind="accelerator",
         name=name,

@@ -6,8 +6,7 @@ import dataclasses
 import os
 from collections.abc import Mapping
 
-from packaging.utils import canonicalize_name
-
+from accelkit.discovery.metadata import normalized
 from accelkit.errors import UsageError
 from accelkit.types import OWN_DISTRIBUTION
 
@@ -48,7 +47,7 @@ class Policy:
 
     def objection(self, distribution: str) -> tuple[str, str] | None:
         """(reason, hint) if the distribution may not be used, else None."""
-        name = canonicalize_name(distribution)
+        name = normalized(distribution)
         if name == OWN_DISTRIBUTION:
             return None
         if name in self.denied:
@@ -59,4 +58,4 @@ class Policy:
 
 
 def _names(text: str) -> frozenset[str]:
-    return frozenset(canonicalize_name(part.strip()) for part in text.split(",") if part.strip())
+    return frozenset(normalized(part.strip()) for part in text.split(",") if part.strip())

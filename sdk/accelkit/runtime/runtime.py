@@ -26,6 +26,7 @@ from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.cluster import ClusterEnvironment
 from accelkit.specs.precision import Precision
 from accelkit.specs.strategy import Strategy
+from accelkit.startup import collector_paused
 from accelkit.types import Decision, RuntimeState
 
 T = TypeVar("T")
@@ -76,17 +77,18 @@ class Runtime(Processes, Gradients, SavedState):
     ) -> None:
         if gradient_accumulation_steps < 1:
             raise PrepareError(f"gradient_accumulation_steps={gradient_accumulation_steps}", why="at least 1 is expected")
-        self._configuration = configure(
-            accelerator=accelerator,
-            devices=devices,
-            strategy=strategy,
-            precision=precision,
-            cluster=cluster,
-            given_plugins=plugins,
-            hooks=hooks,
-            cpu=cpu,
-            num_nodes=num_nodes,
-        )
+        with collector_paused():
+            self._configuration = configure(
+                accelerator=accelerator,
+                devices=devices,
+                strategy=strategy,
+                precision=precision,
+                cluster=cluster,
+                given_plugins=plugins,
+                hooks=hooks,
+                cpu=cpu,
+                num_nodes=num_nodes,
+            )
         self.accelerator = self._configuration.accelerator
         self.strategy = self._configuration.strategy
         self.cluster = self._configuration.cluster
