@@ -12,7 +12,7 @@ import accelkit
 from accelkit.discovery import known
 from accelkit_builtin.accelerators import known_vendor
 from accelkit_builtin.accelerators.cpu import CPUAccelerator
-from accelkit_builtin.accelerators.cuda import CUDAAccelerator, visible_indices
+from accelkit_builtin.accelerators.cuda import CUDAAccelerator, board_stats, visible_indices
 from accelkit_builtin.accelerators.mps import MPSAccelerator
 from accelkit_builtin.accelerators.torch_device import TorchDeviceAccelerator
 
@@ -131,6 +131,12 @@ def test_what_lightning_asks_of_an_accelerator():
     with pytest.raises(accelkit.DevicesError, match="its cores are threads of that one device"):
         cpu.parse_devices(2)
     assert not CUDAAccelerator().is_available() or torch.cuda.is_available()
+
+
+def test_cuda_statistics_need_no_context():
+    stats = board_stats(torch.device("cuda", 0))
+    assert not torch.cuda.is_initialized()
+    assert all(name.startswith("board.") and isinstance(value, float) for name, value in stats.items())
 
 
 def test_cpu_random_state_round_trip():

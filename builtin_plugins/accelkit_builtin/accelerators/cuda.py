@@ -151,9 +151,9 @@ class CUDAAccelerator(Accelerator):
 
 
 def board_stats(device: torch.device) -> dict[str, float]:
-    """What NVML says of the whole board, by quantity and unit; what the board does not measure is left out. Initialises CUDA.
+    """What NVML says of the whole board, by quantity and unit; what the board does not measure is left out. Creates no CUDA context.
 
-    Empty without ``nvidia-ml-py``, or where NVML cannot see the board (some containers).
+    Empty without ``nvidia-ml-py`` (the extra ``cuda``), or where NVML cannot see the board.
     """
     try:
         import pynvml
@@ -161,28 +161,16 @@ def board_stats(device: torch.device) -> dict[str, float]:
         return {}
     import torch
 
-    readings: dict[str, Callable[[Any], float]] = {
-        "board.memory.used.bytes": lambda board: pynvml.nvmlDeviceGetMemoryInfo(board).used,
-        "board.memory.total.bytes": lambda board: pynvml.nvmlDeviceGetMemoryInfo(board).total,
-        "board.utilization.percent": lambda board: pynvml.nvmlDeviceGetUtilizationRates(board).gpu,
-        "board.temperature.celsius": lambda board: pynvml.nvmlDeviceGetTemperature(board, pynvml.NVML_TEMPERATURE_GPU),
-        "board.power.watts": lambda board: pynvml.nvmlDeviceGetPowerUsage(board) / 1000,
+    readings: dict[str, Callable[[torch.device], float]] = {
+        "board.memory.used.bytes": torch.cuda.device_memory_used,
+        "board.utilization.percent": torch.cuda.utilization,
+        "board.temperature.celsius": torch.cuda.temperature,
+        "board.power.watts": lambda board: torch.cuda.power_draw(board) / 1000,
     }
     found: dict[str, float] = {}
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return found
-    try:
-        uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
-        board = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-        for name, read in readings.items():
-            with contextlib.suppress(pynvml.NVMLError):
-                found[name] = float(read(board))
-    except pynvml.NVMLError:
-        return found
-    finally:
-        pynvml.nvmlShutdown()
+    for name, read in readings.items():
+        with contextlib.suppress(pynvml.NVMLError, RuntimeError):  # torch says RuntimeError where there is no driver
+            found[name] = float(read(device))
     return found
 
 
