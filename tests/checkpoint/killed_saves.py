@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 import accelkit
+from accelkit.runtime import checkpoint
 
 shim = ctypes.CDLL(None)
 MOMENTS = (0, 2, 1)  # before the operation, in the middle of it, after it
@@ -60,6 +61,9 @@ def save_in_child(folder, value, point, moment):
 
 
 def value_of(folder):
+    """The one value in the newest checkpoint; whatever is named step-N must be whole."""
+    for step in folder.glob("step-*[0-9]"):
+        checkpoint.load(step)
     rt, model = runtime()
     rt.load_state(folder)
     values = {value for parameter in model.parameters() for value in parameter.unique().tolist()}

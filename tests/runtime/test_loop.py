@@ -34,6 +34,15 @@ class Counting(Dataset):
 # -- gradients --------------------------------------------------------------------------------------------------------
 
 
+def flags(rt, model, loader):
+    """Whether gradients are complete, batch by batch, without training."""
+    found = []
+    for _ in loader:
+        with rt.accumulate(model):
+            found.append(rt.sync_gradients)
+    return found
+
+
 def test_accumulating_equals_one_large_batch():
     torch.manual_seed(0)
     data = torch.randn(10, 4)
@@ -44,6 +53,7 @@ def test_accumulating_equals_one_large_batch():
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
     model, optimizer, scheduler, loader = rt.prepare(model, optimizer, scheduler, DataLoader(TensorDataset(data), batch_size=2))
     synced = []
+    assert [flags(rt, model, loader) for _ in range(2)] == [[False, True, False, True, True]] * 2, "an epoch begins anew"
     for (batch,) in loader:
         with rt.accumulate(model):
             rt.backward(model(batch).square().mean())
