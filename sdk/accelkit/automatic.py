@@ -8,10 +8,10 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from accelkit.discovery import known, loading, probing
+from accelkit.discovery import known, loading, memory, probing
 from accelkit.discovery.catalog import find, plugins
 from accelkit.errors import AmbiguousError, BrokenPluginError, UnavailableError, UnknownNameError
-from accelkit.types import FROM_CODE, Availability, Candidate, PluginRecord
+from accelkit.types import Availability, Candidate, PluginRecord
 
 ORDER_VARIABLE = "ACCELKIT_AUTO_ORDER"
 GENERIC = "torch"
@@ -88,29 +88,33 @@ def choose_for_alias(alias: str) -> Choice:
 def _ask(records: Sequence[PluginRecord]) -> tuple[list[PluginRecord], tuple[Candidate, ...]]:
     """Those that can be used, in order, and what became of each.
 
-    Third parties answer in child processes, ended before anything is loaded.
+    Third parties answer in child processes, ended before anything is loaded; one that says usable must show it, once per version.
     """
-    third_parties = [r for r in records if not r.is_builtin and r.status == "available" and r.distribution != FROM_CODE]
-    verdicts = probing.ask_all(third_parties) if third_parties else {}
+    askable = [record for record in records if record.status == "available"]
+    verdicts = probing.ask_all([record for record in askable if not record.is_builtin and record.is_foreign])
+    answers = {record: _ask_here(record) for record in askable if record not in verdicts}
+    answers |= {record: (_availability(verdict), verdict.is_simulated) for record, verdict in verdicts.items()}
+    claiming = [record for record, (answer, is_simulated) in answers.items() if record.is_foreign and answer.is_usable and not is_simulated]
+    answers |= {record: (_availability(verdict), False) for record, verdict in memory.tried(claiming).items()}
+
     usable, candidates = [], []
     for record in records:
-        if record.status != "available":
+        if record not in answers:
             candidates.append(Candidate(record.name, record.plugin, "refused", f"{record.status}: {record.reason}", record.hint))
             continue
-        if record in verdicts:
-            verdict = verdicts[record]
-            answer, is_simulated = Availability(verdict.status, verdict.reason, verdict.hint), verdict.is_simulated
-        else:
-            answer, is_simulated = _ask_here(record)
+        answer, is_simulated = answers[record]
         if is_simulated:
-            candidates.append(
-                Candidate(record.name, record.plugin, "refused", "simulated: auto never chooses it", f"ask for it by name, {record.name}")
-            )
+            hint = f"ask for it by name, {record.name}"
+            candidates.append(Candidate(record.name, record.plugin, "refused", "simulated: auto never chooses it", hint))
             continue
         if answer.is_usable:
             usable.append(record)
         candidates.append(Candidate(record.name, record.plugin, answer.status, answer.reason, answer.hint))
     return usable, tuple(candidates)
+
+
+def _availability(verdict: probing.Verdict) -> Availability:
+    return Availability(verdict.status, verdict.reason, verdict.hint)
 
 
 def _ask_here(record: PluginRecord) -> tuple[Availability, bool]:

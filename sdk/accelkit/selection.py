@@ -157,14 +157,11 @@ def _try_first(record: PluginRecord) -> Availability:
     Raises:
         BrokenPluginError, UnavailableError: As the plugin answered.
     """
-    if (record.is_builtin and not record.is_fallback) or record.distribution == FROM_CODE:
+    if not record.is_foreign:
         if record.kind != "accelerator":
             return Availability.usable()
         return _insist(loading.probe(loading.load_class(record), record), record)
-    verdict = memory.recall(record)
-    if verdict is None or verdict.status != "usable":
-        verdict = probing.ask(record, is_trial=True)
-        memory.remember(record, verdict)
+    verdict = memory.tried([record])[record]
     return _insist(Availability(verdict.status, verdict.reason, verdict.hint), record)
 
 

@@ -166,6 +166,11 @@ class PluginRecord:
         """``dist:name``, which selects this plugin even where the bare name is ambiguous."""
         return f"{self.distribution}:{self.name}"
 
+    @property
+    def is_foreign(self) -> bool:
+        """Whether using it runs a vendor's code, neither accelkit's nor the program's own: it is tried in a child process first."""
+        return self.distribution != FROM_CODE and (not self.is_builtin or self.is_fallback)
+
     def with_status(self, status: PluginStatus, reason: str = "", hint: str = "") -> PluginRecord:
         return dataclasses.replace(self, status=status, reason=reason, hint=hint)
 

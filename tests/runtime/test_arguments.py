@@ -62,6 +62,8 @@ def test_contradictions(arguments, text):
         ({"precision": 32}, accelkit.UsageError, "precision=32 cannot be used"),
         ({"strategy": MyPrecision()}, accelkit.UsageError, "an instance of accelkit.Strategy is expected"),
         ({"devices": 2}, accelkit.DevicesError, "2 devices are asked for, 1 is there"),
+        ({"hooks": "step_log"}, accelkit.UsageError, "hooks='step_log' is a string"),
+        ({"plugins": "cpu"}, accelkit.UsageError, "write plugins=\\['cpu'\\]"),
         ({"devices": "all"}, accelkit.DevicesError, "neither a number"),
         ({"rng_types": ["cuda"]}, accelkit.UsageError, "there is no generator 'cuda'"),
         ({"gradient_accumulation_steps": 0}, accelkit.PrepareError, "at least 1 is expected"),

@@ -214,3 +214,13 @@ def test_two_claimants_of_privateuse1_are_reported_before_torch_is_imported(plug
 def test_selection_imports_no_torch():
     code = "import sys, accelkit; accelkit.select('cpu'); accelkit.select(); print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_auto_finds_out_that_a_candidate_lies_before_it_is_loaded_here(plugin_site):
+    crash = "import ctypes; ctypes.string_at(0)"
+    source = CLASS.format(probe="return Availability.usable()", attributes="") + f"\n    def load(self):\n        {crash}\n"
+    plugin_site.install("vendor-liar", source, accelerators={"liar": "Some"})
+    with pytest.warns(RuntimeWarning, match="auto passes over the accelerator 'liar'") as caught:
+        decision = select().decision
+    assert decision.chosen == "cpu"
+    assert "it crashed with SIGSEGV, in load()" in str(caught[0].message)

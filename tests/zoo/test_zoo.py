@@ -100,6 +100,14 @@ def test_the_healthy_one_is_untouched(unasked, doctored, remembered):
         assert (rows["zoo-healthy"]["status"], rows["zoo-healthy"]["reason"]) == ("available", "it is well")
 
 
+def test_doctor_says_that_torch_itself_suffers(zoo, doctored):
+    report = json.loads(zoo.run("-m", "accelkit", "doctor", "zoo_healthy", "--json").stdout)
+    check = report["checks"]["torch can be imported"]
+    assert check["status"] == "broken"
+    assert "zoo-bytes: UnicodeDecodeError" in check["reason"]
+    assert "pip install --force-reinstall zoo-bytes" in check["hint"]
+
+
 def test_every_command_works_beside_them(zoo, doctored):
     listing = zoo.run("-m", "accelkit", "list")
     assert listing.returncode == 0
@@ -109,7 +117,8 @@ def test_every_command_works_beside_them(zoo, doctored):
     owners = [row["distribution"] for row in json.loads(zoo.run("-m", "accelkit", "list", "--json").stdout)["plugins"]]
     assert all(owners.count(animal.distribution) == 1 for animal in ANIMALS), "each has one row"
     doctor = zoo.run("-m", "accelkit", "doctor", "zoo_healthy")
-    assert doctor.returncode == 0, doctor.stdout
+    assert doctor.returncode == 1, "one of the animals breaks import torch for everybody"
+    assert "zoo_healthy" in doctor.stdout
     assert zoo.run("-m", "accelkit", "why", "cpu").returncode == 0
     assert zoo.run("-m", "accelkit", "probe", "zoo_segfault").returncode == 3
     assert zoo.run("-m", "accelkit", "probe", "zoo_absent").returncode == 4

@@ -77,7 +77,11 @@ def _installation() -> Iterator[tuple[str, Availability]]:
 def _import_torch() -> Availability:
     """With the user's own environment: ``import torch`` imports every torch.backends plugin too."""
     code = "from accelkit.discovery.child import report_torch; report_torch()"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    limit = probing.time_limit(is_trial=True)
+    try:
+        result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=limit)
+    except subprocess.TimeoutExpired:
+        return Availability.broken(f"import torch did not end within {limit:g} s", autoload.way_out([]))
     if result.returncode == 0:
         answer = json.loads(result.stdout.splitlines()[-1])
         if "hint" not in answer:

@@ -41,6 +41,10 @@ def way_out(distributions: Sequence[str]) -> str:
 def explain(error: BaseException) -> BrokenPluginError:
     """The error for a failed ``import torch``: names the backend that failed, with the true cause."""
     text = str(error)
+    if unreadable := inventory().unreadable:
+        names = " ".join(unreadable)
+        hint = f"pip install --force-reinstall {names}, or export {VARIABLE}=0"
+        return BrokenPluginError("import torch failed", plugin=names, why=f"{describe(error)}, in its entry_points.txt", hint=hint)
     guilty = [backend for backend in inventory().torch_backends if backend.name in text or backend.value in text]
     plugin = ", ".join(backend.plugin for backend in guilty)
     hint = (

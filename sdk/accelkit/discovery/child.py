@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from accelkit.discovery.autoload import import_torch
+from accelkit.discovery.autoload import explain, import_torch
 from accelkit.discovery.footprint import Footprint
 from accelkit.discovery.loading import blaming, instantiate, load_class, probe
 from accelkit.errors import AccelkitError, BrokenPluginError
@@ -52,12 +52,14 @@ def main() -> None:
 
 
 def report_torch() -> None:
-    """Print, as the last line and as JSON, whether torch can be imported in this environment. For ``accelkit doctor``."""
+    """Print, as the last line and as JSON, whether a plain ``import torch`` works in this environment. For ``accelkit doctor``."""
     try:
-        import_torch()
-        answer = {"reason": f"torch {sys.modules['torch'].__version__}"}
-    except AccelkitError as error:
-        answer = {"plugin": error.plugin, "reason": error.why, "hint": error.hint}
+        import torch
+
+        answer = {"reason": f"torch {torch.__version__}"}
+    except Exception as error:
+        explained = explain(error)
+        answer = {"plugin": explained.plugin, "reason": explained.why, "hint": explained.hint}
     sys.stdout.write("\n" + json.dumps(answer) + "\n")
 
 

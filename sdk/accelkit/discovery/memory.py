@@ -12,10 +12,11 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from accelkit.discovery.metadata import installed_version
-from accelkit.discovery.probing import Verdict
+from accelkit.discovery.probing import Verdict, ask_all
 from accelkit.types import PluginRecord
 
 _GOOD_FOR_SECONDS = 3600
@@ -30,6 +31,15 @@ def cache_folder() -> Path:
     if sys.platform == "darwin":
         return Path("~/Library/Caches/accelkit").expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "accelkit"
+
+
+def tried(records: Sequence[PluginRecord]) -> dict[PluginRecord, Verdict]:
+    """The verdict of a trial of each: what worked before is not tried again, everything else is, in a child process, and remembered."""
+    found = {record: verdict for record in records if (verdict := recall(record)) is not None and verdict.status == "usable"}
+    fresh = ask_all([record for record in records if record not in found], is_trial=True)
+    for record, verdict in fresh.items():
+        remember(record, verdict)
+    return found | fresh
 
 
 def recall(record: PluginRecord) -> Verdict | None:

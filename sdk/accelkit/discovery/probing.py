@@ -80,7 +80,7 @@ def ask_all(records: Sequence[PluginRecord], *, is_trial: bool = False) -> dict[
     Raises:
         UsageError: If ACCELKIT_PROBE_TIMEOUT or ACCELKIT_LOAD_TIMEOUT is not a positive number of seconds.
     """
-    limit = _time_limit(is_trial)
+    limit = time_limit(is_trial)
     own = [record for record in records if record.is_builtin and not (is_trial and record.kind == "accelerator")]
     batches = ([own] if own else []) + [[record] for record in records if record not in own]
     found: dict[PluginRecord, Verdict] = {}
@@ -201,7 +201,8 @@ class _Child:
         self._process.wait()
 
 
-def _time_limit(is_trial: bool) -> float:
+def time_limit(is_trial: bool) -> float:
+    """Seconds that a probe, or a trial, may take."""
     variable, default = _LIMITS[is_trial]
     text = os.environ.get(variable, "")
     if not text:

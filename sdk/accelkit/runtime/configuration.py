@@ -59,6 +59,9 @@ def configure(
     Raises:
         AccelkitError: What cannot be used, or does not fit together, and what to change.
     """
+    for argument, value in (("plugins", given_plugins), ("hooks", hooks)):
+        if isinstance(value, str):
+            raise UsageError(f"{argument}={value!r} is a string", why="a list is expected", hint=f"write {argument}=[{value!r}]")
     given: dict[str, Any] = {"accelerator": accelerator, "strategy": strategy, "precision": precision, "cluster": cluster}
     hooks = [*hooks, *_sort_in(given, given_plugins)]
     selection = select(given["accelerator"], devices=devices, cpu=cpu)
