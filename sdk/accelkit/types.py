@@ -141,6 +141,7 @@ class PluginRecord:
         is_builtin: Ships with accelkit.
         is_fallback: A device known from a table of facts; an installed plugin of that name wins.
         fingerprint: Changes when the installed distribution changes; what was remembered is keyed by it.
+        registered_class: The class itself, if code registered it.
     """
 
     kind: Kind
@@ -155,6 +156,7 @@ class PluginRecord:
     is_builtin: bool = False
     is_fallback: bool = False
     fingerprint: str = ""
+    registered_class: type | None = dataclasses.field(default=None, compare=False, repr=False)
 
     @property
     def plugin(self) -> str:

@@ -1,4 +1,4 @@
-"""``accelkit list``: every plugin, its status, and what to do. Reads metadata; only accelkit's own accelerators are asked."""
+"""``accelkit list``: every plugin, its status, and what to do. Reads metadata; only accelkit's own plugins are asked."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def command(kind: Kind | None, is_everything: bool, is_json: bool) -> None:
     (accelkit doctor asks); accelkit's own are asked at most once an hour. Exits 0 whatever the rows.
     """
     records = plugins(kind)
-    own = [record for record in records if record.kind == "accelerator" and record.is_builtin and memory.recall(record) is None]
+    own = [record for record in records if record.is_builtin and memory.recall(record) is None]
     verdicts = ask_all(own) if own else {}
     for record, verdict in verdicts.items():
         memory.remember(record, verdict)

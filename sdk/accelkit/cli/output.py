@@ -13,8 +13,11 @@ import click
 
 from accelkit.errors import AccelkitError, printable
 
-STYLES = {"available": "green", "ok": "green", "unavailable": "yellow", "disabled": "dim", "chosen": "bold green", "usable": "green"}
-_BAD = "red"
+_GOOD, _NEITHER, _BAD = "green", "yellow", "red"
+_STYLES = dict.fromkeys(("available", "ok", "chosen", "usable"), _GOOD) | dict.fromkeys(
+    ("unavailable", "absent", "disabled", "refused"), _NEITHER
+)
+_WIDE = 140
 
 
 def print_json(command: str, fields: Mapping[str, Any]) -> None:
@@ -64,11 +67,14 @@ def _print_for_people(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     from rich.table import Table
     from rich.text import Text
 
+    console = Console()
+    if console.width < _WIDE and columns[-1] == "DESCRIPTION":
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold", no_wrap=column in ("NAME", "STATUS"))
     for row in rows:
         table.add_row(
-            *(Text(cell, STYLES.get(cell, _BAD) if column == "STATUS" else "") for column, cell in zip(columns, row, strict=True))
+            *(Text(cell, _STYLES.get(cell, _BAD) if column == "STATUS" else "") for column, cell in zip(columns, row, strict=True))
         )
-    Console().print(table)
+    console.print(table)

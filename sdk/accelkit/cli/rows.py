@@ -32,7 +32,7 @@ class Row:
     def as_dict(self) -> dict[str, Any]:
         """The fields of ``accelkit list --json``."""
         fields = dataclasses.asdict(self.record)
-        del fields["fingerprint"]
+        del fields["fingerprint"], fields["registered_class"]  # for this process only
         return fields | {"description": self.description, "plugin": self.record.plugin, "qualified_name": self.record.qualified_name}
 
 

@@ -25,7 +25,7 @@ from accelkit.types import FROM_CODE, OWN_DISTRIBUTION, Kind, PluginRecord, Plug
 _lock = threading.RLock()
 _inventory: Inventory | None = None
 _records: tuple[PluginRecord, ...] | None = None
-_registered: dict[tuple[Kind, str, str], tuple[PluginRecord, type]] = {}
+_registered: dict[tuple[Kind, str, str], PluginRecord] = {}
 
 
 def plugins(kind: Kind | None = None) -> tuple[PluginRecord, ...]:
@@ -91,6 +91,7 @@ def register(name: str, cls: type, description: str = "") -> None:
         version=cls.__module__,
         value=f"{cls.__module__}:{cls.__qualname__}",
         description=description or (cls.__doc__ or "").strip().partition("\n")[0],
+        registered_class=cls,
     )
     with _lock:
         taken = [other for other in plugins(kind) if other.name == name and not other.is_fallback and other.value != record.value]
@@ -99,14 +100,8 @@ def register(name: str, cls: type, description: str = "") -> None:
             raise NameConflictError(
                 f"the {kind} name {name!r} is taken", plugin=owner, why=f"{owner} offers or reserves it", hint="register under another name"
             )
-        _registered[kind, name, record.value] = (record, cls)
+        _registered[kind, name, record.value] = record
         _records = None
-
-
-def registered_class(record: PluginRecord) -> type | None:
-    """The class of a record that came from ``register``; None for an installed one."""
-    entry = _registered.get((record.kind, record.name, record.value)) if record.distribution == FROM_CODE else None
-    return entry[1] if entry else None
 
 
 def find(kind: Kind, name: str) -> PluginRecord:
@@ -147,7 +142,7 @@ def _collect(found: Inventory) -> tuple[PluginRecord, ...]:
                 records.append(record.with_status(*gate))
             else:
                 records.append(record)
-    records += [record for record, _ in _registered.values()]
+    records += _registered.values()
     own = next((record.version for record in records if record.is_builtin), "")
     claimed = {record.name for record in records if record.kind == "accelerator" and record.status != "disabled"}
     records += [record for record in known.fallback_records(own) if record.name not in claimed]

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 from accelkit.errors import AccelkitError, BrokenPluginError
-from accelkit.types import FROM_CODE, OWN_DISTRIBUTION, Availability, Kind, PluginRecord
+from accelkit.types import OWN_DISTRIBUTION, Availability, Kind, PluginRecord
 
 BASES: Mapping[Kind, str] = {
     "accelerator": "accelkit.specs.accelerator:Accelerator",
@@ -52,7 +52,7 @@ def load_class(record: PluginRecord) -> type:
     Raises:
         BrokenPluginError: Whatever went wrong, with the cause chained.
     """
-    cls = _registered(record)
+    cls: Any = record.registered_class
     if cls is None:
         with blaming(record.plugin, f"importing the {record.kind} {record.name}"):
             cls = _resolve(record.value)
@@ -95,14 +95,6 @@ def instantiate(cls: Any, record: PluginRecord) -> Any:
         if record.kind != "hooks":
             instance.name, instance.plugin = record.name, record.plugin
     return instance
-
-
-def _registered(record: PluginRecord) -> type | None:
-    if record.distribution != FROM_CODE:
-        return None
-    from accelkit.discovery.catalog import registered_class  # reads metadata; a child process that asks installed plugins need not
-
-    return registered_class(record)
 
 
 def describe(error: BaseException) -> str:
