@@ -7,8 +7,6 @@ import dataclasses
 import functools
 import re
 from collections.abc import Iterator, Mapping
-from email.message import Message
-from email.parser import Parser
 from pathlib import Path
 from typing import Protocol
 
@@ -101,9 +99,10 @@ def scan() -> Inventory:
 def installed_version(distribution: str) -> str | None:
     """The version of an installed distribution, without importing it; None if it is not installed. Read once, until ``refresh``."""
     try:
-        return importlib_metadata.version(distribution)
+        metadata = _metadata(importlib_metadata.distribution(distribution))
     except importlib_metadata.PackageNotFoundError:
         return None
+    return None if metadata is None else metadata.get("version", [""])[0]
 
 
 def _entry_points_text(distribution: Distribution, folder: Path) -> tuple[str, str]:
@@ -128,7 +127,7 @@ def _read(distribution: Distribution, folder: Path, text: str, complaint: str) -
         distribution=name,
         version=version,
         value="",
-        description="" if is_builtin or metadata is None else str(metadata.get("Summary") or ""),
+        description="" if is_builtin or metadata is None else metadata.get("summary", [""])[0],
         is_builtin=is_builtin,
         fingerprint=_fingerprint(folder),
     )
@@ -143,7 +142,7 @@ def _read(distribution: Distribution, folder: Path, text: str, complaint: str) -
         record = dataclasses.replace(blank, kind=kind, name=entry_name, value=value)
         reason = complaint or _malformation(entry_name, value)
         records.append(record.with_status("broken", reason, repair) if reason else record)
-    requirements = () if metadata is None else tuple(metadata.get_all("Requires-Dist") or ())
+    requirements = () if metadata is None else tuple(metadata.get("requires-dist", ()))
     return Installed(name, requirements, tuple(records))
 
 
@@ -184,19 +183,41 @@ def _parse(text: str) -> Iterator[tuple[str, str, str]]:
             yield group, name, value or ""
 
 
-def _metadata(distribution: Distribution) -> Message | None:
+Headers = Mapping[str, list[str]]
+
+
+def headers(text: str) -> Headers:
+    """The header fields of a METADATA file, by name in lower case; folded lines joined. The description after the blank line is not read.
+
+    Source: packaging.python.org, 'Core metadata specifications'. The standard library's parser does the same and takes 10 ms to import.
+    """
+    found: dict[str, list[str]] = {}
+    values: list[str] = []
+    for line in text.replace("\r\n", "\n").split("\n"):
+        if not line:
+            break
+        if line[0] in " \t":
+            values[-1:] = [f"{values[-1]} {line.strip()}"] if values else []
+            continue
+        name, _, value = line.partition(":")
+        values = found.setdefault(name.strip().lower(), [])
+        values.append(value.strip())
+    return found
+
+
+def _metadata(distribution: Distribution) -> Headers | None:
     try:
         text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO")
     except (UnicodeDecodeError, OSError):
         return None
-    return Parser().parsestr(text, headersonly=True) if text else None
+    return headers(text) if text else None
 
 
-def _name_and_version(metadata: Message | None, folder: Path) -> tuple[str, str]:
-    from_folder = folder.stem.partition("-")
-    if metadata is None or not metadata.get("Name"):
-        return from_folder[0].replace("_", "-"), from_folder[2]
-    return str(metadata["Name"]), str(metadata.get("Version") or from_folder[2])
+def _name_and_version(metadata: Headers | None, folder: Path) -> tuple[str, str]:
+    name, _, version = folder.stem.partition("-")
+    if metadata is None or "name" not in metadata:
+        return name.replace("_", "-"), version
+    return metadata["name"][0], metadata.get("version", [version])[0]
 
 
 def _fingerprint(folder: Path) -> str:
