@@ -46,7 +46,6 @@ class Training:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.rt = accelkit.Runtime(options.accelerator, devices=options.devices, precision=options.precision, seed=options.seed)
-        torch.manual_seed(options.seed)
         model, (train_loader, held_out_loader) = make_model(), make_loaders()
         optimizer = torch.optim.AdamW(model.parameters())
         scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=3e-3, total_steps=options.epochs * len(train_loader))

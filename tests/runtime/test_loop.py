@@ -53,6 +53,9 @@ def test_accumulating_equals_one_large_batch():
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
     model, optimizer, scheduler, loader = rt.prepare(model, optimizer, scheduler, DataLoader(TensorDataset(data), batch_size=2))
     synced = []
+    validation = rt.prepare(DataLoader(TensorDataset(data), batch_size=5))
+    assert len(list(validation)) == 2
+    assert not validation.is_at_end, "a loop that is over completes nobody's steps"
     assert [flags(rt, model, loader) for _ in range(2)] == [[False, True, False, True, True]] * 2, "an epoch begins anew"
     for (batch,) in loader:
         with rt.accumulate(model):
@@ -302,9 +305,12 @@ def test_a_seed_seeds_every_generator():
 
     draws = []
     for _ in range(2):
-        assert accelkit.Runtime(accelerator="cpu", seed=5).device
-        draws.append((random.random(), numpy.random.rand(), torch.rand(1).item()))
-    assert draws[0] == draws[1]
+        rt = accelkit.Runtime(accelerator="cpu", seed=5)
+        weights = nn.Linear(3, 3).weight.flatten().tolist()
+        assert rt.device
+        draws.append((weights, random.random(), numpy.random.rand(), torch.rand(9).tolist()))
+    assert draws[0] == draws[1], "what is made before the first use of the device is seeded too"
+    assert draws[0][0] != draws[0][3], "and the first use does not begin the sequence anew"
 
 
 def test_device_stats_have_units_and_hooks_add_theirs():

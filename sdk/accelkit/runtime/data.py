@@ -39,7 +39,7 @@ class PreparedLoader:
         has_streams: Copy on a side stream, one batch ahead, so that copying overlaps with computing.
 
     Attributes:
-        is_at_end: Whether the batch that was yielded last is the last one of its epoch.
+        is_at_end: Whether the loop is at the last batch of an epoch; not any more when the loop is over.
     """
 
     def __init__(self, loader: DataLoader[Any], device: torch.device | None, *, has_streams: bool = False) -> None:
@@ -55,7 +55,6 @@ class PreparedLoader:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
-        self.is_at_end = False
         batches = self._copied_ahead() if self.has_streams and self.device is not None else self._copied()
         try:
             batch = next(batches)
@@ -65,7 +64,10 @@ class PreparedLoader:
             yield batch
             batch = following
         self.is_at_end = True
-        yield batch
+        try:
+            yield batch
+        finally:
+            self.is_at_end = False
 
     def _copied(self) -> Iterator[Any]:
         for batch in self.loader:

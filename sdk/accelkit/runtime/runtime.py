@@ -46,7 +46,7 @@ class Runtime(Processes, Gradients, SavedState):
         plugins: Any mix of accelerator, precision, cluster environment, strategy and hook plugins, as names or instances.
         hooks: Hook plugins, by name or as instances.
         cpu: Force the CPU and one process.
-        seed: For all generators.
+        seed: For the generators of Python, NumPy and torch now, and for the device's at its first use.
         device_placement: Whether ``prepare`` moves modules and batches to the device.
         split_batches: Whether a loader's batch is the whole job's (else each process's).
         rng_types: Which generators processes synchronise: ``torch``, the device's name, ``generator``.
@@ -96,6 +96,8 @@ class Runtime(Processes, Gradients, SavedState):
         self.device_placement, self.split_batches = device_placement, split_batches
         self.rng_types = seeding.check_rng_types(rng_types, self.accelerator.device_type)
         self._seed = seed
+        if seed is not None:
+            seeding.seed_host(seed)
         self._accumulation = Accumulation(gradient_accumulation_steps)
         self._device: torch.device | None = None
         self._precision: Precision | None = None
@@ -135,7 +137,7 @@ class Runtime(Processes, Gradients, SavedState):
 
     @property
     def device(self) -> torch.device:
-        """This process's device. The first use checks that it computes, makes it current, and seeds."""
+        """This process's device. The first use checks that it computes, makes it current, and seeds its generators."""
         return self._device if self._device is not None else self._start()
 
     @property
@@ -165,7 +167,7 @@ class Runtime(Processes, Gradients, SavedState):
             precision.plugin = precision.plugin or config.precision_plugin
         self._precision, self._device = precision, device
         if self._seed is not None:
-            seeding.seed_everything(self._seed, self.accelerator)
+            seeding.seed_device(self._seed, self.accelerator, device)
         if self._accumulation.num_steps == 1 and not is_overridden(precision, "backward"):
             self.__dict__["backward"] = torch.Tensor.backward  # nothing of ours on the step path
         return device

@@ -13,13 +13,18 @@ from accelkit.errors import UsageError
 from accelkit.specs.accelerator import Accelerator
 
 
-def seed_everything(seed: int, accelerator: Accelerator) -> None:
-    """Seed Python's, NumPy's (where it is imported), torch's and the device's generators."""
+def seed_host(seed: int) -> None:
+    """Seed Python's, NumPy's (where it is imported) and torch's own generator. Initialises no driver, as ``torch.manual_seed`` may."""
     random.seed(seed)
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
-    accelerator.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
+
+
+def seed_device(seed: int, accelerator: Accelerator, device: torch.device) -> None:
+    """Seed the device's generators, unless they are the host's, from which the program may have drawn already."""
+    if not torch.empty(0, device=device).is_cpu:
+        accelerator.manual_seed(seed)
 
 
 def capture(accelerator: Accelerator, device: torch.device) -> dict[str, Any]:

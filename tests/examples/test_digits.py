@@ -1,0 +1,39 @@
+"""The main job, as a user runs it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DIGITS = Path(__file__).parents[2] / "examples" / "digits.py"
+
+
+def digits(*arguments):
+    return subprocess.run([sys.executable, DIGITS, *arguments], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("precision", ["32-true", "64-true", "bf16-mixed"])
+def test_it_learns_and_survives_saving(precision, tmp_path):
+    result = digits("--accelerator", "cpu", "--precision", precision, "--output-dir", str(tmp_path))
+    assert result.returncode == 0, result.stdout + result.stderr
+    trained, reloaded = re.findall(r"([\d.]+)%", result.stdout.splitlines()[-1])
+    assert float(trained) >= 97
+    assert trained == reloaded
+    assert (tmp_path / "step-0" / "manifest.json").exists()
+
+
+def test_a_device_that_is_not_there_is_an_error_and_no_cpu():
+    result = digits("--accelerator", "ipu")
+    assert result.returncode == 4
+    assert result.stdout == ""
+    assert "digits: the accelerator 'ipu' cannot be used" in result.stderr
+
+
+def test_two_devices_of_one_are_refused():
+    result = digits("--accelerator", "cpu", "--devices", "2")
+    assert result.returncode == 2
+    assert "2 devices are asked for, 1 is there" in result.stderr
