@@ -164,6 +164,8 @@ def test_any_torch_device():
     unknown = TorchDeviceAccelerator.for_device_type("nosuchthing")()
     assert unknown.check().status == "broken"
     assert "nosuchthing" in unknown.check().reason
+    with pytest.raises(accelkit.UnavailableError, match="torch knows no device type 'nosuchthing'"):
+        accelkit.Runtime(accelerator="torch:nosuchthing")
     rt = accelkit.Runtime(accelerator="torch:cpu")
     assert (rt.device, rt.state.accelerator) == (torch.device("cpu", 0), "torch:cpu")
     with pytest.raises(accelkit.UsageError, match="torch:<device_type> is expected"):

@@ -144,6 +144,7 @@ def test_why_explains(some):
         (["why", "cudda"], 2, "UnknownNameError"),
         (["why", "cuda"], 4, "UnavailableError"),
         (["probe", "mps"], 4, "UnavailableError"),
+        (["probe", "torch:nosuchthing"], 4, "UnavailableError"),
         (["info", "nobody"], 2, "UnknownNameError"),
         (["why", "torch:"], 2, "UsageError"),
         (["why", "ipu"], 4, "UnavailableError"),

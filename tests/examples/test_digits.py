@@ -36,4 +36,4 @@ def test_a_device_that_is_not_there_is_an_error_and_no_cpu():
 def test_two_devices_of_one_are_refused():
     result = digits("--accelerator", "cpu", "--devices", "2")
     assert result.returncode == 2
-    assert "2 devices are asked for, 1 is there" in result.stderr
+    assert "2 are asked for, 1 is there" in result.stderr

@@ -61,7 +61,7 @@ def test_contradictions(arguments, text):
         ({"plugins": ["nobody"]}, accelkit.UnknownNameError, r"plugins=\['nobody'\] cannot be placed"),
         ({"precision": 32}, accelkit.UsageError, "precision=32 cannot be used"),
         ({"strategy": MyPrecision()}, accelkit.UsageError, "an instance of accelkit.Strategy is expected"),
-        ({"devices": 2}, accelkit.DevicesError, "2 devices are asked for, 1 is there"),
+        ({"devices": 2}, accelkit.DevicesError, "2 are asked for, 1 is there"),
         ({"hooks": "step_log"}, accelkit.UsageError, "hooks='step_log' is a string"),
         ({"plugins": "cpu"}, accelkit.UsageError, "write plugins=\\['cpu'\\]"),
         ({"devices": "all"}, accelkit.DevicesError, "neither a number"),

@@ -33,8 +33,9 @@ def test_forms(devices, expected):
     [
         (0, 4, "a number of devices is at least 1, or -1 for all"),
         (-2, 4, "a number of devices is at least 1, or -1 for all"),
-        (5, 4, "5 devices are asked for, 4 are there"),
-        (2, 1, "2 devices are asked for, 1 is there"),
+        (5, 4, "5 are asked for, 4 are there"),
+        (2, 1, "2 are asked for, 1 is there"),
+        (1, 0, "1 is asked for, 0 are there"),
         (-1, 0, "there is no device"),
         ("auto", 0, "there is no device"),
         ([], 4, "no device is named"),

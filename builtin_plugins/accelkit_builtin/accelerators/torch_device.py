@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from accelkit import Accelerator, Availability
+from accelkit import Accelerator, Availability, UnavailableError
 
 
 class TorchDeviceAccelerator(Accelerator):
@@ -22,3 +22,18 @@ class TorchDeviceAccelerator(Accelerator):
                 "meta tensors hold no values, so nothing can be computed on them", "use torch.device('meta') directly"
             )
         return Availability.usable(f"torch says whether it has the device {cls.device_type} when it is first used")
+
+    def load(self) -> None:
+        """Nothing to import: the device must be torch's own, or added by a package that the program imported.
+
+        Raises:
+            UnavailableError: If torch does not know the device type.
+        """
+        import torch
+
+        try:
+            torch.device(self.device_type)
+        except RuntimeError as error:
+            hint = "import the package that adds it first, or install the vendor's plugin: accelkit list shows what is there"
+            why = str(error).partition(" at start")[0]
+            raise UnavailableError(f"torch knows no device type {self.device_type!r}", plugin=self.plugin, why=why, hint=hint) from error

@@ -201,7 +201,8 @@ def _unknown(kind: Kind, name: str) -> UnknownNameError:
     names = sorted({record.name for record in plugins(kind)})
     if kind == "accelerator":
         names = sorted({*names, *known.aliases(), "auto"})
-    near = difflib.get_close_matches(name.rpartition(":")[2], names, n=1, cutoff=0.6)
+    bare = name.rpartition(":")[2]
+    near = [known_name for known_name in names if known_name.startswith(bare)] or difflib.get_close_matches(bare, names, n=1)
     variable = os.environ.get("ACCELKIT_PLUGINS")
     hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names) or 'none'}; a plugin's package adds more"
     why = "no installed distribution offers it" + (f" (ACCELKIT_PLUGINS={variable})" if variable else "")

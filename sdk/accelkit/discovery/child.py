@@ -18,7 +18,7 @@ from typing import Any
 from accelkit.discovery.autoload import explain, import_torch
 from accelkit.discovery.footprint import Footprint
 from accelkit.discovery.loading import blaming, instantiate, load_class, probe
-from accelkit.errors import AccelkitError, BrokenPluginError
+from accelkit.errors import AccelkitError, BrokenPluginError, UnavailableError
 from accelkit.types import Availability, PluginRecord
 
 Reached = Callable[[str], None]
@@ -74,7 +74,8 @@ def _ask(record: PluginRecord, is_trial: bool, reached: Reached) -> dict[str, An
         why = f"{error.what}: {error.why}" if error.why else error.what
         verdict = {"status": "broken", "reason": why, "hint": error.hint, "traceback": cause}
     except AccelkitError as error:
-        verdict = {"status": "broken", "reason": f"{error.what}: {error.why}", "hint": error.hint}
+        status = "absent" if isinstance(error, UnavailableError) else "broken"
+        verdict = {"status": status, "reason": f"{error.what}: {error.why}", "hint": error.hint}
     return facts | verdict | {"seconds": round(time.perf_counter() - start, 3)}
 
 

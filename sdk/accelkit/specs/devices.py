@@ -56,7 +56,7 @@ def parse_devices(devices: int | str | Sequence[int], count: int, name: str) -> 
         if wanted < 1:
             raise refuse("a number of devices is at least 1, or -1 for all", available)
         if wanted > count:
-            raise refuse(f"{wanted} devices are asked for, {count} {'is' if count == 1 else 'are'} there")
+            raise refuse(f"{wanted} {'is' if wanted == 1 else 'are'} asked for, {count} {'is' if count == 1 else 'are'} there")
         return list(range(wanted))
     if not wanted:
         raise refuse("no device is named", available)
