@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,18 +27,22 @@ class BFloat16Mixed(Precision):
         """For the device's own autocast.
 
         Raises:
-            UnsupportedError: If torch has no autocast for this device type.
+            UnsupportedError: If torch has no bfloat16 autocast for this device type.
         """
         import torch
 
         device_type = accelerator.autocast_device_type
-        if not torch.amp.is_autocast_available(device_type):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # torch only warns where it then computes in float32
+                torch.autocast(device_type, torch.bfloat16)
+        except (RuntimeError, AssertionError, UserWarning) as error:
             raise UnsupportedError(
                 f"{accelerator.name} cannot do bf16-mixed",
                 plugin=accelerator.plugin,
-                why=f"torch has no autocast for the device type {device_type!r}",
-                hint="use precision='32-true', or ask the vendor to register the autocast dispatch keys",
-            )
+                why=f"torch.autocast({device_type!r}, torch.bfloat16) says: {' '.join(str(error).split())}",
+                hint="use precision='32-true', or ask the vendor to support torch's autocast in bfloat16",
+            ) from error
         return cls(device_type)
 
     def forward_context(self) -> AbstractContextManager[Any]:

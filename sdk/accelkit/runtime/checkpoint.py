@@ -58,7 +58,8 @@ def save(root: Path, parts: Mapping[str, Mapping[str, Any]], *, step: int | None
             shutil.rmtree(leftover)
         (temporary / DATA).mkdir(parents=True)
         if encoder.tensors:
-            writer = FileSystemWriter(temporary / DATA, single_file_per_rank=True, sync_files=True)
+            # Nothing is copied ahead: that needs streams of the device's module, which not every device has.
+            writer = FileSystemWriter(temporary / DATA, single_file_per_rank=True, sync_files=True, per_thread_copy_ahead=0)
             with _single_process():
                 dcp_save.save(dict(encoder.tensors), storage_writer=writer, no_dist=True)
         files = {str(path.relative_to(temporary)): _checksum(path) for path in sorted(temporary.rglob("*")) if path.is_file()}

@@ -55,41 +55,43 @@ class PreparedLoader:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
-        batches = self._copied_ahead() if self.has_streams and self.device is not None else self._copied()
+        """Each batch is handed out when the next one is under way: that tells the last one, and lets copies overlap with computing."""
+        copies = self._copies()
         try:
-            batch = next(batches)
+            copy = next(copies)
         except StopIteration:
             return
-        for following in batches:
-            yield batch
-            batch = following
+        for following in copies:
+            yield self._hand_over(*copy)
+            copy = following
         self.is_at_end = True
         try:
-            yield batch
+            yield self._hand_over(*copy)
         finally:
             self.is_at_end = False
 
-    def _copied(self) -> Iterator[Any]:
+    def _copies(self) -> Iterator[tuple[Any, torch.Event | None]]:
+        """Each batch on the device; with streams, the event that its copy ends with."""
+        side = torch.Stream(self.device) if self.has_streams and self.device is not None else None
         for batch in self.loader:
-            yield batch if self.device is None else move(batch, self.device)
+            if self.device is None:
+                yield batch, None
+            elif side is None:
+                yield move(batch, self.device), None
+            else:
+                with side:
+                    moved = move(batch, self.device, non_blocking=True)
+                yield moved, side.record_event()
 
-    def _copied_ahead(self) -> Iterator[Any]:
-        """Each batch is copied on a side stream; the computing stream waits for the copy's event before it is handed out.
-
-        The caller holds one batch back, so that a copy is under way while the one before it is computed with.
-        """
-        assert self.device is not None
-        side = torch.Stream(self.device)
-        for batch in self.loader:
-            with side:
-                moved = move(batch, self.device, non_blocking=True)
-                event = side.record_event()
+    def _hand_over(self, batch: Any, event: torch.Event | None) -> Any:
+        """The computing stream waits for this batch's copy, not for the next one's, and its memory is kept until that stream is done."""
+        if event is not None:
             computing = torch.accelerator.current_stream(self.device)
             computing.wait_event(event)
-            for leaf in leaves(moved):
+            for leaf in leaves(batch):
                 if isinstance(leaf, torch.Tensor) and leaf.device == self.device:
                     leaf.record_stream(computing)
-            yield moved
+        return batch
 
 
 class _SkippingSampler(Sampler[list[int]]):
