@@ -110,7 +110,7 @@ def test_a_trial_finds_a_lie(plugin_site):
     assert verdict.reason.startswith("its probe says usable, but RuntimeError: ")
 
 
-def test_verdicts_are_remembered_per_installation(plugin_site):
+def test_verdicts_are_remembered_per_installation(plugin_site, monkeypatch):
     record = install(plugin_site)
     assert memory.recall(record) is None
     verdict = probing.ask(record)
@@ -118,6 +118,9 @@ def test_verdicts_are_remembered_per_installation(plugin_site):
     recalled = memory.recall(record)
     assert recalled.asked_at > 0
     assert dataclasses.replace(recalled, asked_at=0.0) == verdict
+    with monkeypatch.context() as patch:
+        patch.setenv("ACME_VISIBLE_DEVICES", "-1")
+        assert memory.recall(record) is None, "other devices are visible"
     (plugin_site.folder / "vendor_some-1.0.dist-info" / "RECORD").unlink()
     accelkit.refresh()
     assert memory.recall(catalog.find("accelerator", "some")) is None

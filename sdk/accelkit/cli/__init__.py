@@ -41,7 +41,7 @@ class _LazyGroup(click.Group):
             formatter.write_dl(list(_COMMANDS.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
-        with reporting_errors(is_json="--json" in ctx.args or "--json" in ctx._protected_args):
+        with reporting_errors(is_json="--json" in ctx.args):
             return super().invoke(ctx)
 
 

@@ -34,9 +34,8 @@ def command(is_json: bool) -> None:
     """Versions and settings, to paste into an issue. Nothing is imported or probed; no other variables are shown."""
     versions = {"accelkit": __version__, "python": platform.python_version(), "platform": platform.platform()}
     versions |= {name: version for name in _PACKAGES if (version := installed_version(name))}
-    devices = {str(row["visible_devices_variable"]) for row in known.vendors().values() if row.get("visible_devices_variable")}
-    shown = {"TORCH_DEVICE_BACKEND_AUTOLOAD", *known.facts()["names"]["visible_devices_variables"], *devices}
-    variables = {name: value for name, value in sorted(os.environ.items()) if name.startswith("ACCELKIT_") or name in shown}
+    variables = {name: value for name, value in sorted(os.environ.items()) if name.startswith("ACCELKIT_") or name == autoload.VARIABLE}
+    variables |= known.visible_devices(os.environ)
     plugins = [record for record in catalog.plugins() if not record.is_builtin]
     backends = [backend.plugin for backend in catalog.inventory().torch_backends]
     if is_json:

@@ -18,7 +18,7 @@ VARIABLE = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 
 def is_enabled() -> bool:
-    """Whether ``import torch`` will import the backends (torch's own rule: anything but 0)."""
+    """Whether ``import torch`` will import the backends (torch's own rule: unset, or 1)."""
     return os.environ.get(VARIABLE, "1") == "1"
 
 

@@ -58,6 +58,12 @@ def vendors() -> Mapping[str, Mapping[str, Any]]:
     return found
 
 
+def visible_devices(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables set in ``environ`` that limit which devices a process sees: those known, and any of that ending."""
+    names = {str(row.get("visible_devices_variable")) for row in vendors().values()} | set(facts()["names"]["visible_devices_variables"])
+    return {name: environ[name] for name in sorted(environ) if name in names or name.endswith("VISIBLE_DEVICES")}
+
+
 def has_package(name: str) -> bool:
     """Whether the package of a vendor's device is installed (found, not imported), or torch has the device itself."""
     package = vendors()[name].get("torch_package")

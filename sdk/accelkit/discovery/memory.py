@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from accelkit.discovery import known
 from accelkit.discovery.metadata import installed_version
 from accelkit.discovery.probing import Verdict, ask_all
 from accelkit.types import PluginRecord
@@ -43,7 +44,7 @@ def tried(records: Sequence[PluginRecord]) -> dict[PluginRecord, Verdict]:
 
 
 def recall(record: PluginRecord) -> Verdict | None:
-    """The verdict of the last trial of exactly this installation, Python and torch; None if there was none."""
+    """The last verdict on exactly this installation, Python, torch and visible devices; None if there was none."""
     if not _is_memorable(record):
         return None
     with contextlib.suppress(OSError, ValueError, TypeError, AttributeError, RuntimeError):
@@ -72,14 +73,7 @@ def _is_memorable(record: PluginRecord) -> bool:
 
 
 def _file(record: PluginRecord) -> Path:
-    key = (
-        record.kind,
-        record.name,
-        record.plugin,
-        record.value,
-        record.fingerprint,
-        sys.version,
-        sys.executable,
-        installed_version("torch"),
-    )
+    installation = (record.kind, record.name, record.plugin, record.value, record.fingerprint)
+    surroundings = (sys.version, sys.executable, installed_version("torch"), known.visible_devices(os.environ))
+    key = (installation, surroundings)
     return cache_folder() / "verdicts" / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}.json"
