@@ -1,0 +1,42 @@
+"""The plugin: what accelkit needs to know. Everything else is the default of ``accelkit.Accelerator``."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from accelkit import Accelerator, Availability, Capabilities
+
+from accelkit_fake_xpu import building, settings
+
+
+class FakeXPUAccelerator(Accelerator):
+    """A simulated XPU: a PyTorch device of its own that computes on the host."""
+
+    device_type = "fake_xpu"
+    torch_package = "accelkit_fake_xpu.torch_backend"
+    process_group_backend = "fxccl"
+    compile_backend = "aot_eager"
+    visible_devices_variable = "FAKE_XPU_VISIBLE_DEVICES"
+    is_simulated = True
+    declared_capabilities: ClassVar[Capabilities] = Capabilities.declare(
+        native=["streams", "events", "pinned_memory", "memory_stats", "random", "autocast", "float64", "complex64", "collectives"],
+        none=["sparse", "quantized"],
+    )
+
+    @classmethod
+    def probe(cls) -> Availability:
+        """Reads the environment and looks for the compiled library or for a compiler that works. Compiles nothing but one empty function."""
+        try:
+            count = len(settings.read().devices)
+            problem = building.problem()
+        except settings.SettingsError as error:
+            return Availability.broken(str(error), error.hint)
+        if problem is not None:
+            return Availability.absent(*problem)
+        if count == 0:
+            return Availability.absent("no device is visible", "unset FAKE_XPU_VISIBLE_DEVICES, or set FAKE_XPU_DEVICES to 1 or more")
+        state = "compiled" if building.library_path().exists() else "to be compiled on first use"
+        return Availability.usable(f"{count} simulated device{'s' * (count != 1)}, {state} for torch {building.torch_version()}")
+
+    def build(self) -> None:
+        building.build()

@@ -1,0 +1,154 @@
+"""The compiled half: built once for each torch, Python and machine, in the user's cache folder. Imports no torch."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+_SOURCES = Path(__file__).parent / "csrc"
+_FLAGS = ["-std=c++20", "-O1", "-fPIC", "-w"]
+_INSTALL_A_COMPILER = (
+    "install one: apt-get install g++ (Debian, Ubuntu), dnf install gcc-c++ (Fedora), xcode-select --install (macOS); or set CXX"
+)
+
+
+class BuildError(RuntimeError):
+    """It could not be compiled. The text has the compiler's own first errors."""
+
+
+def torch_version() -> str:
+    """The version of the installed torch, from its metadata.
+
+    Raises:
+        importlib.metadata.PackageNotFoundError: If there is none.
+    """
+    return importlib.metadata.version("torch")
+
+
+def cache_folder() -> Path:
+    """FAKE_XPU_CACHE_DIR, or ``accelkit-fake-xpu`` in the user's cache folder."""
+    if chosen := os.environ.get("FAKE_XPU_CACHE_DIR"):
+        return Path(chosen)
+    import platformdirs
+
+    return platformdirs.user_cache_path("accelkit-fake-xpu")
+
+
+def library_path() -> Path:
+    """Where the library for this torch, this Python ABI, these sources and this machine is, or would be."""
+    surroundings = (torch_version(), sysconfig.get_config_var("SOABI"), platform.machine(), _FLAGS)
+    digest = hashlib.sha256(repr(surroundings).encode())
+    for path in sorted(_SOURCES.iterdir()):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return cache_folder() / f"fake_xpu-{torch_version()}-{digest.hexdigest()[:16]}.so"
+
+
+def problem() -> tuple[str, str] | None:
+    """Why the library is not there and could not be built either, with the remedy; None if there is no such reason.
+
+    Compiles one empty function at most.
+    """
+    try:
+        torch_version()
+    except importlib.metadata.PackageNotFoundError:
+        return "torch is not installed", "pip install torch"
+    if library_path().exists():
+        return None
+    try:
+        compiler = _compiler()
+    except BuildError as error:
+        return str(error), _INSTALL_A_COMPILER
+    try:
+        cache_folder().mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
+            source = Path(folder) / "empty.cpp"
+            source.write_text("#include <atomic>\nvoid empty() {}\n")
+            try:
+                _run([*compiler, *_FLAGS, "-shared", str(source), "-o", f"{folder}/empty.so"])
+            except BuildError as error:
+                return f"the C++ compiler does not work: {error}", f"repair it, or {_INSTALL_A_COMPILER}"
+    except OSError as error:
+        return f"the cache folder cannot be written: {error}", "make it writable, or set FAKE_XPU_CACHE_DIR to a folder that is"
+    return None
+
+
+def build() -> Path:
+    """The library, compiled now if it is not there yet. Says so on standard error; many processes at once compile it once.
+
+    Raises:
+        BuildError: If it cannot be compiled; it says why and what to do.
+    """
+    library = library_path()
+    if library.exists():
+        return library
+    if found := problem():
+        raise BuildError(f"fake_xpu cannot be compiled for torch {torch_version()}: {found[0]}. To do: {found[1]}")
+    from filelock import FileLock
+
+    with FileLock(library.with_suffix(".lock")):
+        if not library.exists():  # another process may have been first
+            with _said(f"fake_xpu: compiling for torch {torch_version()}, once (half a minute on two cores)"):
+                _compile(library)
+    return library
+
+
+def _compile(library: Path) -> None:
+    spec = importlib.util.find_spec("torch")
+    assert spec is not None
+    assert spec.origin is not None
+    torch = Path(spec.origin).parent
+    includes = [f"-I{torch}/include", f"-I{torch}/include/torch/csrc/api/include"]
+    links = [f"-L{torch}/lib", f"-Wl,-rpath,{torch}/lib", "-ltorch_cpu", "-lc10", "-lpthread"]
+    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+        sources = sorted(_SOURCES.glob("*.cpp"), key=lambda path: -path.stat().st_size)  # the longest first
+        objects = [f"{folder}/{source.stem}.o" for source in sources]
+        commands = [[*_compiler(), *_FLAGS, "-c", str(source), *includes, "-o", out] for source, out in zip(sources, objects, strict=True)]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(_run, commands))
+        _run([*_compiler(), "-shared", *objects, *links, "-o", f"{folder}/fake_xpu.so"])
+        os.replace(f"{folder}/fake_xpu.so", library)
+
+
+@functools.cache
+def _compiler() -> tuple[str, ...]:
+    """The command, from CXX or the first of the usual names that is there."""
+    chosen = shlex.split(os.environ.get("CXX", ""))
+    names = [chosen[0]] if chosen else ["c++", "g++", "clang++"]
+    for name in names:
+        if shutil.which(name):
+            return (name, *chosen[1:])
+    raise BuildError(f"there is no C++ compiler: {'CXX names ' if chosen else 'none of '}{', '.join(names)}{'' if chosen else ' was found'}")
+
+
+def _run(command: Sequence[str]) -> None:
+    result = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, stdin=subprocess.DEVNULL)
+    if result.returncode != 0:
+        lines = (result.stderr or result.stdout).strip().splitlines()
+        first = next((i for i, line in enumerate(lines) if "error" in line.lower()), 0)
+        raise BuildError("; ".join(lines[first : first + 3]) or f"{command[0]} ended with exit status {result.returncode}")
+
+
+@contextlib.contextmanager
+def _said(text: str) -> Iterator[None]:
+    if not sys.stderr.isatty():
+        print(text, file=sys.stderr, flush=True)
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text):
+        yield

@@ -1,0 +1,240 @@
+// fxccl: collectives on device tensors, as a c10d backend. It gives gloo the host's view of them, so nothing is copied; what it returns
+// completes on the current stream of the device, as NCCL's does.
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/library.h>
+
+#include <ATen/ops/cat.h>
+
+#include "kernel.h"
+
+namespace fake_xpu {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+// One collective: the device tensors that it writes, and what is left to do with them when gloo is done.
+class FxcclWork final : public c10d::Work {
+ public:
+  FxcclWork(int rank, c10d::OpType type, const WorkPtr& inner, Tensors outputs, const std::function<void()>& finish)
+      : c10d::Work(rank, type), inner_(inner), outputs_(std::move(outputs)) {
+    std::vector<c10::Device> devices;
+    for (const auto& output : outputs_) {
+      if (output.is_privateuseone() && std::find(devices.begin(), devices.end(), output.device()) == devices.end()) devices.push_back(output.device());
+    }
+    future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::ofTensors(), devices);
+    auto complete = [future = future_, outputs = outputs_, finish](const std::function<void()>& check) {
+      try {
+        check();
+        if (finish) finish();
+        future->markCompleted(c10::IValue(outputs));
+      } catch (...) {
+        future->setError(std::current_exception());
+      }
+    };
+    if (has_future(type)) {
+      inner->getFuture()->addCallback([complete](c10::ivalue::Future& done) {
+        complete([&] {
+          if (done.hasError()) std::rethrow_exception(done.exception_ptr());
+        });
+      });
+    } else {
+      complete([&] { inner->wait(); });
+    }
+  }
+
+  bool isCompleted() override { return future_->completed(); }
+  bool isSuccess() const override { return future_->completed() && !future_->hasError(); }
+  std::exception_ptr exception() const override { return future_->hasError() ? future_->exception_ptr() : nullptr; }
+  int sourceRank() const override { return inner_->sourceRank(); }
+  Tensors result() override { return outputs_; }
+  void synchronize() override { future_->waitAndThrow(); }
+  bool wait(std::chrono::milliseconds timeout) override {
+    if (timeout != kNoTimeout) inner_->wait(timeout);  // gloo raises when it is over
+    future_->waitAndThrow();
+    return true;
+  }
+  void abort() override { inner_->abort(); }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
+
+ private:
+  // gloo makes these of an all-reduce and a copy that is made by whoever waits.
+  static bool has_future(c10d::OpType type) { return type != c10d::OpType::REDUCE_SCATTER && type != c10d::OpType::_REDUCE_SCATTER_BASE; }
+
+  WorkPtr inner_;
+  Tensors outputs_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+// Waits for the stream's turn, so that gloo's threads read what was computed.
+at::Tensor ready(const at::Tensor& tensor) {
+  if (tensor.defined() && tensor.is_privateuseone()) drain(tensor.device().index(), current_stream(tensor.device().index()));
+  return host_view(tensor);
+}
+Tensors ready(const Tensors& tensors) {
+  Tensors views;
+  for (const auto& tensor : tensors) views.push_back(ready(tensor));
+  return views;
+}
+std::vector<Tensors> ready(const std::vector<Tensors>& lists) {
+  std::vector<Tensors> views;
+  for (const auto& list : lists) views.push_back(ready(list));
+  return views;
+}
+Tensors flat(const std::vector<Tensors>& lists) {
+  Tensors all;
+  for (const auto& list : lists) all.insert(all.end(), list.begin(), list.end());
+  return all;
+}
+
+class Fxccl final : public c10d::Backend {
+ public:
+  explicit Fxccl(c10::intrusive_ptr<c10d::Backend> gloo) : Backend(gloo->getRank(), gloo->getSize()), gloo_(std::move(gloo)) {}
+
+  const std::string getBackendName() const override { return "fxccl"; }
+  void setSequenceNumberForGroup() override { gloo_->setSequenceNumberForGroup(); }
+  uint64_t getSequenceNumberForGroup() override { return gloo_->getSequenceNumberForGroup(); }
+  void setTimeout(std::chrono::milliseconds timeout) override { gloo_->setTimeout(timeout); }
+  WorkPtr barrier(const c10d::BarrierOptions& options) override { return gloo_->barrier(options); }
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all) override { gloo_->monitoredBarrier(options, wait_all); }
+
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
+    auto views = ready(tensors);
+    return work(c10d::OpType::BROADCAST, gloo_->broadcast(views, options), tensors);
+  }
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+    auto views = ready(tensors);
+    const auto [summing, finish] = averaging(options, views);
+    return work(c10d::OpType::ALLREDUCE, gloo_->allreduce(views, summing), tensors, finish);
+  }
+  WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override {
+    auto views = ready(tensors);
+    const auto [summing, finish] = averaging(options, views);
+    return work(c10d::OpType::ALLREDUCE_COALESCED, gloo_->allreduce_coalesced(views, summing), tensors, finish);
+  }
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
+    auto views = ready(tensors);
+    const bool is_root = options.rootRank == getRank();
+    const auto [summing, finish] = averaging(options, is_root ? views : Tensors{});
+    return work(c10d::OpType::REDUCE, gloo_->reduce(views, summing), tensors, finish);
+  }
+  WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override {
+    auto to = ready(outputs);
+    auto from = ready(inputs);
+    return work(c10d::OpType::ALLGATHER, gloo_->allgather(to, from, options), flat(outputs));
+  }
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override {
+    auto to = ready(output), from = ready(input);
+    return work(c10d::OpType::_ALLGATHER_BASE, gloo_->_allgather_base(to, from, options), {output});
+  }
+  WorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override {
+    auto to = ready(outputs);
+    auto from = ready(inputs);
+    return work(c10d::OpType::ALLGATHER_COALESCED, gloo_->allgather_coalesced(to, from, options), flat(outputs));
+  }
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override {
+    auto to = ready(outputs), from = ready(inputs);
+    return work(c10d::OpType::_ALLGATHER_BASE, gloo_->allgather_into_tensor_coalesced(to, from, options), outputs);
+  }
+  WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& options) override {
+    auto to = ready(outputs);
+    auto from = ready(inputs);
+    return work(c10d::OpType::GATHER, gloo_->gather(to, from, options), flat(outputs));
+  }
+  WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& options) override {
+    auto to = ready(outputs);
+    auto from = ready(inputs);
+    return work(c10d::OpType::SCATTER, gloo_->scatter(to, from, options), outputs);
+  }
+  WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ReduceScatterOptions& options) override {
+    auto to = ready(outputs);
+    auto from = ready(inputs);
+    const auto [summing, finish] = averaging(options, to);
+    return work(c10d::OpType::REDUCE_SCATTER, gloo_->reduce_scatter(to, from, summing), outputs, finish);
+  }
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override {
+    auto to = ready(output), from = ready(input);
+    const auto [summing, finish] = averaging(options, {to});
+    return work(c10d::OpType::_REDUCE_SCATTER_BASE, gloo_->_reduce_scatter_base(to, from, summing), {output}, finish);
+  }
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) override {
+    auto to = ready(outputs), from = ready(inputs);
+    const auto [summing, finish] = averaging(options, to);
+    return work(c10d::OpType::_REDUCE_SCATTER_BASE, gloo_->reduce_scatter_tensor_coalesced(to, from, summing), outputs, finish);
+  }
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_sizes, std::vector<int64_t>& input_sizes,
+                     const c10d::AllToAllOptions& options) override {
+    auto to = ready(output), from = ready(input);
+    return work(c10d::OpType::ALLTOALL_BASE, gloo_->alltoall_base(to, from, output_sizes, input_sizes, options), {output});
+  }
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override {
+    // gloo knows this of one tensor only: the lists are joined, and taken apart again when it is done.
+    auto to = ready(outputs), from = ready(inputs);
+    Tensors flat_inputs;
+    std::vector<int64_t> output_sizes, input_sizes;
+    int64_t total = 0;
+    for (const auto& tensor : from) {
+      flat_inputs.push_back(tensor.reshape(-1));
+      input_sizes.push_back(tensor.numel());
+    }
+    for (const auto& tensor : to) {
+      output_sizes.push_back(tensor.numel());
+      total += tensor.numel();
+    }
+    auto joined = at::cat(flat_inputs), received = at::empty({total}, joined.options());
+    auto take_apart = [to, received, output_sizes] {
+      const auto parts = received.split_with_sizes(output_sizes);
+      for (size_t i = 0; i < to.size(); ++i) to[i].copy_(parts[i].view(to[i].sizes()));
+    };
+    return work(c10d::OpType::ALLTOALL, gloo_->alltoall_base(received, joined, output_sizes, input_sizes, options), outputs, take_apart);
+  }
+  WorkPtr send(Tensors& tensors, int to, int tag) override {
+    auto views = ready(tensors);
+    return gloo_->send(views, to, tag);
+  }
+  WorkPtr recv(Tensors& tensors, int from, int tag) override {
+    auto views = ready(tensors);
+    return gloo_->recv(views, from, tag);
+  }
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override {
+    auto views = ready(tensors);
+    return gloo_->recvAnysource(views, tag);
+  }
+
+ private:
+  WorkPtr work(c10d::OpType type, const WorkPtr& inner, const Tensors& outputs, const std::function<void()>& finish = nullptr) {
+    return c10::make_intrusive<FxcclWork>(getRank(), type, inner, outputs, finish);
+  }
+
+  // gloo has no average: sum, then divide.
+  template <class Options>
+  std::pair<Options, std::function<void()>> averaging(const Options& options, const Tensors& results) {
+    if (options.reduceOp != c10d::ReduceOp::AVG) return {options, nullptr};
+    Options summing = options;
+    summing.reduceOp = c10d::ReduceOp::SUM;
+    return {summing, [results, size = getSize()] {
+              for (const auto& result : results) {
+                if (result.is_floating_point() || result.is_complex()) {
+                  result.div_(size);
+                } else {
+                  result.div_(size, "trunc");
+                }
+              }
+            }};
+  }
+
+  c10::intrusive_ptr<c10d::Backend> gloo_;
+};
+
+// Python makes gloo and puts it in a group; this puts fxccl in its place.
+void wrap_gloo(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  group->setBackend(kDeviceType, c10d::ProcessGroup::BackendType::CUSTOM, c10::make_intrusive<Fxccl>(group->getBackend(kDeviceType)));
+}
+
+TORCH_LIBRARY_FRAGMENT(fake_xpu, library) {
+  library.def("wrap_gloo(__torch__.torch.classes.c10d.ProcessGroup group) -> ()", &wrap_gloo);
+}
+
+}  // namespace
+}  // namespace fake_xpu

@@ -1,0 +1,150 @@
+// Any operator of the host's as a kernel, without knowing its signature: from a stack of boxed values to a stack of boxed values.
+#include "fallback.h"
+
+#include <ATen/core/stack.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <deque>
+#include <unordered_set>
+
+#include "kernel.h"
+
+namespace fake_xpu {
+namespace {
+
+using c10::IValue;
+using MaybeTensors = c10::List<std::optional<at::Tensor>>;
+
+// Some arguments of these belong on the CPU (lengths, batch sizes), on CUDA too.
+HostTensors host_tensors_of(const std::string& name) {
+  static const auto* const allowed = new std::unordered_set<std::string>{"aten::_pack_padded_sequence", "aten::_ctc_loss", "aten::_ctc_loss_backward"};
+  return allowed->count(name) ? HostTensors::kAllowed : HostTensors::kScalarsOnly;
+}
+
+bool is_view(const c10::FunctionSchema& schema) {
+  const auto& arguments = schema.arguments();
+  const auto* alias = arguments.empty() ? nullptr : arguments[0].alias_info();
+  return alias != nullptr && !alias->isWrite();
+}
+
+// The arguments of one call: kept as they were given, and replaced on the stack by what the host sees.
+class Call {
+ public:
+  Call(const c10::OperatorHandle& op, torch::jit::Stack& stack)
+      : schema_(op.schema()), kernel_(schema_.name().c_str(), host_tensors_of(schema_.name())), stack_(stack) {
+    const size_t count = schema_.arguments().size();
+    given_.assign(std::make_move_iterator(stack.end() - count), std::make_move_iterator(stack.end()));
+    for (const auto& value : given_) take(value);
+    kernel_.launch(is_view(schema_));
+    for (size_t i = 0; i < count; ++i) stack[stack.size() - count + i] = host_value(given_[i], schema_.arguments()[i]);
+  }
+
+  void finish() {
+    for (const auto& [tensor, host] : views_) follow_host_view(*tensor, host);
+    for (auto& value : torch::jit::last(stack_, schema_.returns().size())) const_cast<IValue&>(value) = device_value(value);
+  }
+
+ private:
+  void take(const IValue& value) {
+    if (value.isTensor()) {
+      kernel_.takes(value.toTensor());
+    } else if (value.isTensorList()) {
+      lists_.push_back(value.toTensorVector());
+      kernel_.takes_all(lists_.back());
+    } else if (value.isOptionalTensorList()) {  // indices: on the CPU or on the device
+      for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList()) {
+        if (tensor && tensor->is_privateuseone()) kernel_.takes_device(tensor->device().index());
+      }
+    } else if (value.isDevice() && value.toDevice().type() == kDeviceType) {
+      kernel_.takes_device(check_device(value.toDevice().index()));
+    }
+  }
+
+  at::Tensor view_of(const at::Tensor& tensor) {
+    auto host = host_view(tensor);
+    if (tensor.defined() && tensor.is_privateuseone()) views_.emplace_back(&tensor, host);
+    return host;
+  }
+
+  IValue host_value(const IValue& value, const c10::Argument& argument) {
+    if (value.isTensor()) return view_of(value.toTensor());
+    if (value.isTensorList()) {
+      c10::List<at::Tensor> hosts;
+      for (const auto& tensor : lists_[next_list_++]) hosts.push_back(view_of(tensor));
+      return hosts;
+    }
+    if (value.isOptionalTensorList()) {
+      MaybeTensors hosts;
+      for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList()) {
+        hosts.push_back(tensor ? std::optional(host_view(*tensor)) : std::nullopt);
+      }
+      return hosts;
+    }
+    if (value.isDevice() && value.toDevice().type() == kDeviceType) return c10::Device(c10::kCPU);
+    if (value.isGenerator()) return host_generator(value.toGenerator());
+    if (value.isNone() && *argument.type() == *generator_type()) return host_generator(default_generator(kernel_.device()));
+    return value;
+  }
+
+  static const c10::TypePtr& generator_type() {
+    static const auto* const type = new c10::TypePtr(c10::OptionalType::create(c10::GeneratorType::get()));
+    return *type;
+  }
+
+  at::Tensor device_tensor(const at::Tensor& host) {
+    for (const auto& [tensor, view] : views_) {
+      if (view.unsafeGetTensorImpl() == host.unsafeGetTensorImpl()) return *tensor;
+    }
+    return kernel_.result(host);
+  }
+
+  IValue device_value(const IValue& value) {
+    if (value.isTensor()) return device_tensor(value.toTensor());
+    if (!value.isTensorList()) return value;
+    c10::List<at::Tensor> results;
+    for (const at::Tensor& host : value.toTensorVector()) results.push_back(device_tensor(host));
+    return results;
+  }
+
+  const c10::FunctionSchema& schema_;
+  Kernel kernel_;
+  torch::jit::Stack& stack_;
+  std::vector<IValue> given_;
+  std::deque<std::vector<at::Tensor>> lists_;
+  size_t next_list_ = 0;
+  std::vector<std::pair<const at::Tensor*, at::Tensor>> views_;
+};
+
+void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  Call call(op, *stack);
+  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+  call.finish();
+}
+
+TORCH_LIBRARY_IMPL(_, PrivateUse1, library) { library.fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_host>()); }
+
+}  // namespace
+
+void register_remaining_operators() {
+  // What torch does for the devices that it knows, and from 2.10 on for this one: operators without a derivative say so in backward.
+  if (!c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(c10::DispatchKey::AutogradPrivateUse1)) {
+    static auto* const autograd = new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::AutogradPrivateUse1, __FILE__, __LINE__);
+    autograd->fallback(torch::autograd::basicAutogradNotImplementedFallback());
+  }
+  static auto* const library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    if (name.name.rfind("aten::", 0) != 0) continue;
+    const auto op = dispatcher.findOp(name);
+    const bool is_composed = op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);  // differentiated through its parts
+    if (op->hasSchema() && op->hasKernelForDispatchKey(c10::DispatchKey::CPU) && !op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1) &&
+        !is_composed) {
+      const std::string full = name.name.substr(6) + (name.overload_name.empty() ? "" : "." + name.overload_name);
+      library->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
+    }
+  }
+}
+
+}  // namespace fake_xpu

@@ -1,0 +1,278 @@
+#include "memory.h"
+
+#include <ATen/native/Resize.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/util/Exception.h>
+#include <sys/mman.h>
+#include <torch/version.h>
+#include <unistd.h>
+
+#include <array>
+#include <map>
+#include <mutex>
+
+#include "device.h"
+#include "faults.h"
+
+namespace fake_xpu {
+namespace {
+
+using c10::CachingDeviceAllocator::DeviceStats;
+constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+
+struct Ledger {
+  std::mutex mutex;
+  DeviceStats stats;
+};
+
+Ledger& ledger(c10::DeviceIndex device) {
+  static auto* const ledgers = new std::array<Ledger, kMostDevices>;
+  return (*ledgers)[device];
+}
+
+std::string spell(double bytes) {
+  const char* unit = "bytes";
+  for (const char* next : {"KiB", "MiB", "GiB", "TiB"}) {
+    if (bytes < 1024) break;
+    bytes /= 1024;
+    unit = next;
+  }
+  char text[32];
+  std::snprintf(text, sizeof(text), std::string(unit) == "bytes" ? "%.0f %s" : "%.2f %s", bytes, unit);
+  return text;
+}
+
+void charge(c10::DeviceIndex device, size_t bytes) {
+  const bool is_to_fail = is_this_allocation_to_fail();
+  auto& [mutex, stats] = ledger(device);
+  std::lock_guard lock(mutex);
+  const auto used = stats.allocated_bytes[kAll].current, limit = memory_limit(device);
+  if (C10_UNLIKELY(is_to_fail || static_cast<int64_t>(bytes) > limit - used)) {
+    ++stats.num_ooms;
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "fake_xpu out of memory. Tried to allocate ", spell(bytes), ". fake_xpu:", static_cast<int>(device),
+                     " has a total capacity of ", spell(limit), " of which ", spell(limit - used), " is free; ", spell(used),
+                     " is allocated by PyTorch.", is_to_fail ? " This allocation fails because FAKE_XPU_FAULT asks for it." : "");
+  }
+  stats.allocated_bytes[kAll].increase(bytes);
+  stats.requested_bytes[kAll].increase(bytes);
+  stats.active_bytes[kAll].increase(bytes);
+  stats.reserved_bytes[kAll].increase(bytes);
+  stats.allocation[kAll].increase(1);
+  ++stats.num_device_alloc;
+}
+
+void discharge(c10::DeviceIndex device, size_t bytes) {
+  if (is_in_bad_fork()) return;  // the lock may have been held when the process was forked
+  auto& [mutex, stats] = ledger(device);
+  std::lock_guard lock(mutex);
+  stats.allocated_bytes[kAll].decrease(bytes);
+  stats.requested_bytes[kAll].decrease(bytes);
+  stats.active_bytes[kAll].decrease(bytes);
+  stats.reserved_bytes[kAll].decrease(bytes);
+  stats.allocation[kAll].decrease(1);
+  ++stats.num_device_free;
+}
+
+void free_block(void* context) {
+  auto* block = static_cast<Block*>(context);
+  discharge(block->device, block->bytes);
+  delete block;
+}
+
+// Two mappings of the same pages: `open` is for kernels, `closed` is what tensors point to.
+struct DoubleMapping {
+  void *open, *closed;
+  size_t bytes;
+
+  explicit DoubleMapping(size_t wanted) {
+    const size_t page = sysconf(_SC_PAGESIZE);
+    bytes = (std::max<size_t>(wanted, 1) + page - 1) / page * page;
+#ifdef __linux__
+    const int file = memfd_create("fake_xpu", MFD_CLOEXEC);
+#else
+    const std::string name = "/fake_xpu_" + std::to_string(getpid());
+    const int file = shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
+    if (file >= 0) shm_unlink(name.c_str());
+#endif
+    TORCH_CHECK(file >= 0 && ftruncate(file, bytes) == 0, "fake_xpu: the system gave no protected memory of ", spell(bytes));
+    open = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    closed = mmap(nullptr, bytes, PROT_NONE, MAP_SHARED, file, 0);
+    close(file);
+    TORCH_CHECK(open != MAP_FAILED && closed != MAP_FAILED, "fake_xpu: the system gave no protected memory of ", spell(bytes));
+  }
+  ~DoubleMapping() {
+    munmap(open, bytes);
+    munmap(closed, bytes);
+  }
+};
+
+c10::Storage new_host_storage(size_t bytes) {
+  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t{}, bytes, c10::GetCPUAllocator()->allocate(bytes),
+                                                            c10::GetCPUAllocator(), /*resizable=*/true));
+}
+
+c10::DataPtr own(c10::Storage host, c10::DeviceIndex device, void* visible) {
+  const size_t bytes = host.data() == nullptr ? 0 : host.nbytes();  // tensors known to be all zero have a size and no memory
+  charge(device, bytes);
+  void* const host_data = host.mutable_data();
+  return {visible, new Block{std::move(host), device, bytes, host_data}, &free_block, c10::Device(kDeviceType, device)};
+}
+
+c10::DataPtr new_protected(size_t bytes, c10::DeviceIndex device) {
+  auto* mapping = new DoubleMapping(bytes);
+  c10::DataPtr data(mapping->open, mapping, [](void* context) { delete static_cast<DoubleMapping*>(context); }, c10::kCPU);
+  c10::Storage host(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t{}, bytes, std::move(data), c10::GetCPUAllocator(), true));
+  return own(std::move(host), device, mapping->closed);
+}
+
+// Takes `host` over, or copies it where tensors must not point to it.
+c10::DataPtr take(c10::Storage host, c10::DeviceIndex device) {
+  if (C10_LIKELY(!is_protected()) || host.data() == nullptr) {
+    void* const data = host.mutable_data();
+    return own(std::move(host), device, data);
+  }
+  auto data = new_protected(host.nbytes(), device);
+  std::memcpy(static_cast<Block*>(data.get_context())->host_data, host.data(), host.nbytes());
+  return data;
+}
+
+class Allocator final : public c10::DeviceAllocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    ensure_usable();
+    const auto device = check_device(-1);
+    if (is_protected()) return new_protected(bytes, device);
+    auto host = new_host_storage(bytes);
+    void* const data = host.mutable_data();
+    return own(std::move(host), device, data);
+  }
+  // raw_allocate is refused: the block behind a pointer is known from its DataPtr only.
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  void copy_data(void*, const void*, std::size_t) const override { TORCH_CHECK_NOT_IMPLEMENTED(false, "fake_xpu copies tensors, not pointers"); }
+  bool initialized() override { return is_initialized(); }
+  void emptyCache(c10::MempoolId_t = {0, 0}) override {}
+  void recordStream(const c10::DataPtr&, c10::Stream) override {}  // work that is queued keeps its memory itself
+  DeviceStats getDeviceStats(c10::DeviceIndex device) override { return memory_stats(device); }
+  void resetAccumulatedStats(c10::DeviceIndex device) override {
+    each_stat(device, [](auto& stat) { stat.reset_accumulated(); });
+  }
+  void resetPeakStats(c10::DeviceIndex device) override {
+    each_stat(device, [](auto& stat) { stat.reset_peak(); });
+  }
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 10
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
+    const size_t limit = memory_limit(check_device(device));
+    return {limit - memory_stats(device).allocated_bytes[kAll].current, limit};
+  }
+#endif
+
+ private:
+  template <class Do>
+  void each_stat(c10::DeviceIndex device, Do reset) {
+    auto& [mutex, stats] = ledger(check_device(device));
+    std::lock_guard lock(mutex);
+    for (auto* array : {&stats.allocated_bytes, &stats.requested_bytes, &stats.active_bytes, &stats.reserved_bytes, &stats.allocation}) {
+      reset((*array)[kAll]);
+    }
+  }
+};
+
+// Host memory that the device can copy from and to while the host goes on.
+class PinnedAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    ensure_usable();
+    auto inner = c10::GetCPUAllocator()->allocate(bytes);
+    void* const data = inner.get();
+    std::lock_guard lock(mutex_);
+    blocks_[data] = bytes;
+    return {data, new c10::DataPtr(std::move(inner)), &free_pinned, c10::kCPU};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { std::memcpy(to, from, bytes); }
+
+  bool contains(const void* data) {
+    std::lock_guard lock(mutex_);
+    auto after = blocks_.upper_bound(data);
+    if (after == blocks_.begin()) return false;
+    const auto& [start, bytes] = *std::prev(after);
+    return data == start || static_cast<const char*>(data) < static_cast<const char*>(start) + bytes;
+  }
+
+ private:
+  static void free_pinned(void* context);
+  std::mutex mutex_;
+  std::map<const void*, size_t> blocks_;
+};
+
+PinnedAllocator& pinned() {
+  static auto* const kept = new PinnedAllocator;
+  return *kept;
+}
+
+void PinnedAllocator::free_pinned(void* context) {
+  auto* inner = static_cast<c10::DataPtr*>(context);
+  {
+    std::lock_guard lock(pinned().mutex_);
+    pinned().blocks_.erase(inner->get());
+  }
+  delete inner;
+}
+
+Allocator& allocator() {
+  static auto* const kept = new Allocator;
+  return *kept;
+}
+
+// Replaces what a device storage points to, and keeps the storage.
+void repoint(c10::StorageImpl& storage, c10::DataPtr data, size_t bytes) {
+  storage.set_data_ptr_noswap(std::move(data));
+  storage.set_nbytes(bytes);
+}
+
+}  // namespace
+
+c10::DeviceAllocator& device_allocator() { return allocator(); }
+c10::Allocator& pinned_allocator() { return pinned(); }
+bool is_pinned(const void* data) { return pinned().contains(data); }
+
+Block* block_of(const c10::StorageImpl& storage) noexcept {
+  const auto& data = storage.data_ptr();
+  return data.get_deleter() == &free_block ? static_cast<Block*>(data.get_context()) : nullptr;
+}
+
+c10::Storage host_storage(const c10::Storage& device_storage) {
+  auto* const storage = device_storage.unsafeGetStorageImpl();
+  if (const auto* block = block_of(*storage); C10_LIKELY(block != nullptr)) return block->host;
+  TORCH_CHECK(storage->nbytes() == 0, "fake_xpu: a tensor points to memory that is not the device's");
+  repoint(*storage, take(new_host_storage(0), check_device(device_storage.device().index())), 0);
+  return block_of(*storage)->host;
+}
+
+c10::Storage adopt(c10::Storage host, c10::DeviceIndex device) {
+  const size_t bytes = host.nbytes();
+  return c10::Storage(
+      c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t{}, bytes, take(std::move(host), device), &allocator(), /*resizable=*/true));
+}
+
+void follow_host(const c10::Storage& device_storage) {
+  auto* const storage = device_storage.unsafeGetStorageImpl();
+  auto* const block = block_of(*storage);
+  if (C10_LIKELY(block == nullptr || (block->host_data == block->host.data() && storage->nbytes() == block->host.nbytes()))) return;
+  auto host = block->host;
+  repoint(*storage, take(host, block->device), host.nbytes());
+}
+
+void resize_storage(const c10::Storage& device_storage, size_t bytes) {
+  auto host = host_storage(device_storage);
+  at::native::resize_bytes_cpu(host.unsafeGetStorageImpl(), bytes);
+  follow_host(device_storage);
+}
+
+DeviceStats memory_stats(c10::DeviceIndex device) {
+  auto& [mutex, stats] = ledger(check_device(device));
+  std::lock_guard lock(mutex);
+  return stats;
+}
+
+}  // namespace fake_xpu

@@ -1,0 +1,146 @@
+"""Which devices there are, which is current, and what they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TypeAlias
+
+import torch
+
+Device: TypeAlias = torch.device | int | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProperties:
+    """What there is to know about a device.
+
+    Attributes:
+        name: For people.
+        total_memory: Bytes.
+        index_on_machine: Its number among all devices of the machine, whatever FAKE_XPU_VISIBLE_DEVICES says.
+    """
+
+    name: str
+    total_memory: int
+    index_on_machine: int
+
+
+def index_of(device: Device = None) -> int:
+    """The index of a device given as ``torch.device``, ``"fake_xpu:1"``, int, or None for the current one.
+
+    Raises:
+        ValueError: If it is a device of another type.
+    """
+    if device is None:
+        return current_device()
+    if isinstance(device, int):
+        return current_device() if device < 0 else device
+    device = torch.device(device)
+    if device.type != "fake_xpu":
+        raise ValueError(f"Expected a fake_xpu device, but got: {device}")
+    return current_device() if device.index is None else device.index
+
+
+def is_available() -> bool:
+    """Whether there is a device. Initialises nothing."""
+    return device_count() > 0
+
+
+def device_count() -> int:
+    """How many devices this process sees. Initialises nothing."""
+    return int(torch.ops.fake_xpu.device_count())
+
+
+def init() -> None:
+    """Initialise the devices now and not at the first use. Afterwards a forked process cannot use them."""
+    torch.ops.fake_xpu.init()
+
+
+def is_initialized() -> bool:
+    """Whether a device has been used in this process."""
+    return bool(torch.ops.fake_xpu.is_initialized())
+
+
+def is_in_bad_fork() -> bool:
+    """Whether this process was forked from one that had used a device."""
+    return bool(torch.ops.fake_xpu.is_in_bad_fork())
+
+
+def current_device() -> int:
+    """The index of the current device of this thread."""
+    return torch.accelerator.current_device_index()
+
+
+def set_device(device: Device) -> None:
+    """Make ``device`` the current one of this thread."""
+    torch.accelerator.set_device_index(index_of(device))
+
+
+class device:  # noqa: N801 # as torch.cuda.device
+    """Context manager: ``device`` is the current one inside. None or a negative index changes nothing."""
+
+    def __init__(self, device: Device) -> None:
+        self.idx = -1 if device is None or (isinstance(device, int) and device < 0) else index_of(device)
+        self.prev_idx = -1
+
+    def __enter__(self) -> None:
+        if self.idx >= 0:
+            self.prev_idx = current_device()
+            set_device(self.idx)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.idx >= 0:
+            set_device(self.prev_idx)
+
+
+class device_of(device):  # noqa: N801 # as torch.cuda.device_of
+    """Context manager: the device of a tensor or storage is the current one inside. Changes nothing for one elsewhere."""
+
+    def __init__(self, holder: torch.Tensor | torch.UntypedStorage) -> None:
+        super().__init__(holder.device if holder.device.type == "fake_xpu" else None)
+
+
+def get_device_name(device: Device = None) -> str:
+    """The device's name."""
+    return get_device_properties(device).name
+
+
+def get_device_capability(device: Device = None) -> tuple[int, int]:
+    """Major and minor version of the simulated architecture."""
+    index_of(device)
+    return (1, 0)
+
+
+def get_device_properties(device: Device = None) -> DeviceProperties:
+    """The device's properties."""
+    from accelkit_fake_xpu import torch_backend
+
+    index = index_of(device)
+    total = torch.ops.fake_xpu.memory_info(index)[1]
+    return DeviceProperties("fake XPU", total, torch_backend.visible_devices[index])
+
+
+def can_device_access_peer(device: Device, peer_device: Device) -> bool:
+    """Whether one device can copy from another without the host: each from each other, never from itself."""
+    return index_of(device) != index_of(peer_device)
+
+
+def is_bf16_supported() -> bool:
+    """Whether bfloat16 works: it does."""
+    return True
+
+
+def get_amp_supported_dtype() -> list[torch.dtype]:
+    """What ``torch.autocast`` may be asked for."""
+    return [torch.float16, torch.bfloat16]
+
+
+def kernel_count(device: Device = None) -> int:
+    """How many kernels have run on the device since the start or the last reset. Copies and views are none."""
+    return int(torch.ops.fake_xpu.kernel_count(index_of(device)))
+
+
+def reset_kernel_counts() -> None:
+    """Count kernels of all devices from zero."""
+    torch.ops.fake_xpu.reset_kernel_counts()

@@ -1,0 +1,37 @@
+"""Faults on demand, from the program: ``with torch.fake_xpu.fault("oom@3"): ...``. FAKE_XPU_FAULT sets them from the start."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+from collections.abc import Iterator
+
+import torch
+
+from accelkit_fake_xpu.settings import Faults, SettingsError
+
+
+@contextlib.contextmanager
+def fault(text: str) -> Iterator[None]:
+    """What ``text`` says goes wrong inside; counts start at the entry. None of it afterwards: but a device that was lost stays lost.
+
+    Raises:
+        SettingsError: If ``text`` cannot be read; the forms are those of FAKE_XPU_FAULT.
+    """
+    inject(Faults.parse(text, "fault"))
+    try:
+        yield
+    finally:
+        inject(Faults())
+
+
+def inject(faults: Faults) -> None:
+    """From now on these faults and no others.
+
+    Raises:
+        SettingsError: If torch has no operator of the name that is to give NaN.
+    """
+    if faults.nan_operator and not hasattr(torch.ops.aten, faults.nan_operator):
+        close = difflib.get_close_matches(faults.nan_operator, dir(torch.ops.aten), 1)
+        raise SettingsError("fault", f"nan@{faults.nan_operator}", "torch has no such operator", f"did you mean {close[0]}?" if close else "as mm")
+    torch.ops.fake_xpu.set_faults(faults.oom_at, faults.lost_at, faults.nan_operator, faults.copy_milliseconds)

@@ -1,0 +1,68 @@
+"""Streams and events. Kernels run on the caller's thread in the order of their stream; copies between pinned host memory and the
+device that do not block run on a thread of the stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from accelkit_fake_xpu.device_module.devices import Device, index_of
+
+
+class Stream(torch.Stream):
+    """A queue of work on a device: the next one of its 32."""
+
+    def __new__(cls, device: Device = None, priority: int = 0, **identity: Any) -> Stream:
+        if identity:  # stream_id, device_index, device_type: one that is there already
+            return super().__new__(cls, **identity)  # type: ignore[no-any-return]
+        return super().__new__(cls, device=torch.device("fake_xpu", index_of(device)), priority=priority)  # type: ignore[no-any-return]
+
+
+class Event:
+    """``Event(enable_timing=True)`` is a ``torch.Event`` of this device type."""
+
+    def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> torch.Event:  # type: ignore[misc]
+        if interprocess:
+            raise NotImplementedError("fake_xpu events cannot be shared between processes")
+        return torch.Event("fake_xpu", enable_timing=enable_timing, blocking=blocking)
+
+
+class stream:  # noqa: N801 # as torch.cuda.stream
+    """Context manager: ``stream`` is the current one of its device inside, and its device the current one. None changes nothing."""
+
+    def __init__(self, stream: torch.Stream | None) -> None:
+        self.stream = stream
+
+    def __enter__(self) -> None:
+        if self.stream is not None:
+            self.stream.__enter__()
+
+    def __exit__(self, *exc_info: Any) -> None:
+        if self.stream is not None:
+            self.stream.__exit__(*exc_info)
+
+
+def current_stream(device: Device = None) -> torch.Stream:
+    """The current stream of this thread on ``device``."""
+    return _known(torch.accelerator.current_stream(index_of(device)))
+
+
+def default_stream(device: Device = None) -> torch.Stream:
+    """The stream that is current unless another one was chosen."""
+    return Stream(stream_id=0, device_index=index_of(device), device_type=torch._C._autograd.DeviceType.PrivateUse1.value)
+
+
+def set_stream(stream: torch.Stream | None) -> None:
+    """Make ``stream`` the current one of its device, and its device the current one. None changes nothing."""
+    if stream is not None:
+        torch.accelerator.set_stream(stream)
+
+
+def synchronize(device: Device = None) -> None:
+    """Wait until everything that was queued on ``device`` has run."""
+    torch.accelerator.synchronize(index_of(device))
+
+
+def _known(stream: torch.Stream) -> torch.Stream:
+    return Stream(stream_id=stream.stream_id, device_index=stream.device_index, device_type=stream.device_type)

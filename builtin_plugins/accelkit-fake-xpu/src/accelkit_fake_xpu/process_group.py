@@ -1,0 +1,26 @@
+"""fxccl, the collectives of ``fake_xpu``: ``init_process_group("fxccl")``, or ``"cpu:gloo,fake_xpu:fxccl"`` for both kinds of tensors."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+
+def register() -> None:
+    """Tell torch.distributed of the backend. Connects nothing."""
+    if dist.is_available() and dist.is_gloo_available():
+        dist.Backend.register_backend("fxccl", _create, devices=["fake_xpu"])
+
+
+def _create(store: dist.Store, rank: int, size: int, timeout: timedelta) -> object:
+    """The backend of one group: the C++ class around gloo. torch hands C++ backends to Python through a group, so one is made for that."""
+    gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
+    gloo._set_sequence_number_for_group()
+    group = dist.ProcessGroup(store, rank, size)
+    device = torch.device("fake_xpu")
+    group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
+    group._register_backend(device, dist.ProcessGroup.BackendType.GLOO, gloo)
+    torch.ops.fake_xpu.wrap_gloo(group.boxed())
+    return group._get_backend(device)
