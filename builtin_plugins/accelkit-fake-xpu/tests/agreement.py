@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import subprocess
 import sys
 import warnings
@@ -79,7 +80,11 @@ def _lines(dtype: str, part: str, most_samples: int) -> Iterator[dict[str, Any]]
         if not lines or lines[-1]["state"] != "started":
             raise RuntimeError(result.stderr)
         after = lines[-1]["operator"]
-        yield {"operator": after, "state": "crashed", "reason": f"the process ended with {result.returncode}: {result.stderr.strip()[-300:]}"}
+        yield {
+            "operator": after,
+            "state": "crashed",
+            "reason": f"the process ended with {result.returncode}: {result.stderr.strip()[-300:]}",
+        }
 
 
 def main() -> None:
@@ -91,9 +96,8 @@ def main() -> None:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
 
-    import torch
-
     import accelkit_fake_xpu.torch_backend  # noqa: F401
+    import torch
 
     dtype = getattr(torch, options.dtype)
     part, parts = map(int, options.part.split("/"))
@@ -147,7 +151,9 @@ def _run(op: Any, sample: Any, given: Any, has_gradients: bool) -> dict[str, Any
     results = op(first, *args, **kwargs)
     gradients: Any = ()
     if has_gradients:
-        outputs = [leaf for leaf in tree_leaves(sample.output_process_fn_grad(results)) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+        outputs = [
+            leaf for leaf in tree_leaves(sample.output_process_fn_grad(results)) if isinstance(leaf, torch.Tensor) and leaf.requires_grad
+        ]
         inputs = [leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
         if outputs and inputs:
             torch.manual_seed(0)
@@ -163,7 +169,7 @@ def _compare(on_device: dict[str, list[Any]], on_cpu: dict[str, list[Any]]) -> N
         assert len(found) == len(expected), f"{len(found)} {kind}, not {len(expected)}"
         for ours, theirs in zip(found, expected, strict=True):
             if not isinstance(theirs, torch.Tensor):
-                assert ours == theirs or ours != ours, f"{kind}: {ours} is not {theirs}"
+                assert ours == theirs or (math.isnan(ours) and math.isnan(theirs)), f"{kind}: {ours} is not {theirs}"
                 continue
             assert str(ours.device) == DEVICE, f"{kind} are on {ours.device}"
             assert ours.stride() == theirs.stride(), f"{kind} have strides {ours.stride()}, not {theirs.stride()}"

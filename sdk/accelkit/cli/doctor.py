@@ -77,7 +77,7 @@ def _installation() -> Iterator[tuple[str, Availability]]:
 def _import_torch() -> Availability:
     """With the user's own environment: ``import torch`` imports every torch.backends plugin too."""
     code = "from accelkit.discovery.child import report_torch; report_torch()"
-    limit = probing.time_limit(is_trial=True)
+    limit = probing.time_limit("load")
     try:
         result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=limit)
     except subprocess.TimeoutExpired:

@@ -128,6 +128,9 @@ def _trial(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Ava
     with blaming(record.plugin, f"doctor_checks of {record.name}"):
         for name, check in instance.doctor_checks().items():
             facts["checks"][name] = {"status": check.status, "reason": check.reason, "hint": check.hint}
+    reached("build")
+    with blaming(record.plugin, f"building {record.name}"):
+        instance.build()
     reached("load")
     with blaming(record.plugin, f"loading {record.name}"):
         instance.load()

@@ -17,23 +17,31 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from accelkit.discovery.notice import BuildNotice
 from accelkit.errors import UsageError
 from accelkit.types import PluginRecord, ProbeStatus
 
 INSIDE_A_PROBE = "ACCELKIT_PROBING"
-_LIMITS = {False: ("ACCELKIT_PROBE_TIMEOUT", 10.0), True: ("ACCELKIT_LOAD_TIMEOUT", 60.0)}
+Limit = Literal["probe", "load", "build"]
+_LIMITS: dict[Limit, tuple[str, float]] = {
+    "probe": ("ACCELKIT_PROBE_TIMEOUT", 10.0),
+    "load": ("ACCELKIT_LOAD_TIMEOUT", 60.0),
+    "build": ("ACCELKIT_BUILD_TIMEOUT", 1800.0),
+}
 _DOING = {
     "start": "before it was reached",
     "torch": "while torch was imported",
     "import": "while it was imported",
     "probe": "in its probe",
     "instance": "while an instance was made",
+    "build": "in build()",
     "load": "in load(), which imports the vendor's torch package",
     "check": "while it computed on the device",
 }
 _POLL_SECONDS = 0.005
+_LOOK_SECONDS = 0.25
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -78,14 +86,16 @@ def ask_all(records: Sequence[PluginRecord], *, is_trial: bool = False) -> dict[
     Initialises no driver in this process. A trial may initialise drivers, in the children.
 
     Raises:
-        UsageError: If ACCELKIT_PROBE_TIMEOUT or ACCELKIT_LOAD_TIMEOUT is not a positive number of seconds.
+        UsageError: If ACCELKIT_PROBE_TIMEOUT, ACCELKIT_LOAD_TIMEOUT or ACCELKIT_BUILD_TIMEOUT is not a positive number of seconds.
     """
-    limit = time_limit(is_trial)
+    for limit in _LIMITS:
+        time_limit(limit)
     own = [record for record in records if record.is_builtin and not (is_trial and record.kind == "accelerator")]
     batches = ([own] if own else []) + [[record] for record in records if record not in own]
     found: dict[PluginRecord, Verdict] = {}
     with contextlib.ExitStack() as stack:
-        waiting = [stack.enter_context(_Child(batch, is_trial, limit)) for batch in batches]
+        notice = stack.enter_context(BuildNotice())
+        waiting = [stack.enter_context(_Child(batch, is_trial)) for batch in batches]
         running: list[_Child] = []
         while waiting or running:
             while waiting and len(running) < max(2, os.cpu_count() or 1):
@@ -94,6 +104,7 @@ def ask_all(records: Sequence[PluginRecord], *, is_trial: bool = False) -> dict[
             for child in [child for child in running if child.has_ended()]:
                 running.remove(child)
                 found |= child.verdicts()
+            notice.update([child.records[0].plugin for child in running if child.is_building])
             time.sleep(_POLL_SECONDS)
     return {record: found[record] for record in records}
 
@@ -106,8 +117,9 @@ def ask(record: PluginRecord, *, is_trial: bool = False) -> Verdict:
 class _Child:
     """One child process and its report. Ended, with everything it started, when the context is left."""
 
-    def __init__(self, records: Sequence[PluginRecord], is_trial: bool, limit: float) -> None:
-        self.records, self.is_trial, self.limit = records, is_trial, limit
+    def __init__(self, records: Sequence[PluginRecord], is_trial: bool) -> None:
+        self.records, self.is_trial = records, is_trial
+        self.is_building = False
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> _Child:
@@ -132,7 +144,7 @@ class _Child:
         root = str(Path(__file__).resolve().parents[2])
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         environ = os.environ | {INSIDE_A_PROBE: "1", "PYTHONPATH": path, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-        self._deadline = time.monotonic() + self.limit
+        self._start_clock("load" if self.is_trial else "probe")
         with self._request.open("rb") as stdin:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "accelkit.discovery.child"],
@@ -143,9 +155,25 @@ class _Child:
                 start_new_session=True,
             )
 
+    def _start_clock(self, limit: Limit) -> None:
+        self._limit = limit
+        self._deadline = time.monotonic() + time_limit(limit)
+        self._next_look = time.monotonic() + _LOOK_SECONDS
+
+    def _follow_build(self) -> None:
+        """What a plugin builds has a clock of its own; the time it takes is not the trial's."""
+        if not self.is_trial or time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + _LOOK_SECONDS
+        is_building = "build" in self._read_report()[0].values()
+        if is_building != self.is_building:
+            self.is_building = is_building
+            self._start_clock("build" if is_building else "load")
+
     def has_ended(self) -> bool:
         """Whether the child is gone; one that is past its time limit is killed."""
         assert self._process is not None
+        self._follow_build()
         self._is_late = self._process.poll() is None and time.monotonic() > self._deadline
         if self._is_late:
             self._end()
@@ -179,8 +207,8 @@ class _Child:
         code = self._process.returncode
         leave_out = f"report it to the vendor of {record.distribution}; ACCELKIT_DISABLE_PLUGINS={record.distribution} leaves it out"
         if self._is_late:
-            variable = _LIMITS[self.is_trial][0]
-            reason = f"it did not answer within {self.limit:g} s, {_DOING[stage]}"
+            reason = f"it did not answer within {time_limit(self._limit):g} s, {_DOING[stage]}"
+            variable = _LIMITS[self._limit][0]
             return Verdict("broken", reason, f"set {variable} (seconds) higher if it needs longer; else {leave_out}", crash)
         if code < 0:
             try:
@@ -201,9 +229,9 @@ class _Child:
         self._process.wait()
 
 
-def time_limit(is_trial: bool) -> float:
-    """Seconds that a probe, or a trial, may take."""
-    variable, default = _LIMITS[is_trial]
+def time_limit(limit: Limit) -> float:
+    """Seconds that a probe, a trial without its build, or a build may take."""
+    variable, default = _LIMITS[limit]
     text = os.environ.get(variable, "")
     if not text:
         return default

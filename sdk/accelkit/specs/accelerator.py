@@ -14,7 +14,8 @@ A complete accelerator for a device that follows PyTorch's conventions (``torch.
         def probe(cls):
             return Availability.from_library("libacme.so", hint="install the ACME driver")
 
-Life: class (from the entry point) -> ``probe()`` -> instance -> ``load()`` -> ``check()`` -> ``setup_device(device)`` -> ``teardown()``.
+Life: class (from the entry point) -> ``probe()`` -> instance -> ``build()`` (where it is tried) -> ``load()`` -> ``check()`` ->
+``setup_device(device)`` -> ``teardown()``.
 """
 
 from __future__ import annotations
@@ -84,6 +85,13 @@ class Accelerator:
         return Availability.usable(f"{package} is installed" if package else "torch has this device itself")
 
     # -- loading and checking -----------------------------------------------------------------------------------------
+
+    def build(self) -> None:
+        """Make what is needed once on this machine, such as a library compiled for the installed torch. Nothing by default.
+
+        Called before ``load()`` where a plugin is tried, in a child process, each time: it must return at once if all is there. It has a
+        time limit of its own (ACCELKIT_BUILD_TIMEOUT), and the user is told what is being waited for. ``load()`` must not rely on it.
+        """
 
     def load(self) -> None:
         """Import ``torch_package``, once per process and under a lock. Initialises no driver unless that package does.

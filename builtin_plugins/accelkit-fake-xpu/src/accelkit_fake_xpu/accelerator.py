@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 from accelkit import Accelerator, Availability, Capabilities
-
 from accelkit_fake_xpu import building, settings
 
 
@@ -19,13 +18,18 @@ class FakeXPUAccelerator(Accelerator):
     visible_devices_variable = "FAKE_XPU_VISIBLE_DEVICES"
     is_simulated = True
     declared_capabilities: ClassVar[Capabilities] = Capabilities.declare(
-        native=["streams", "events", "pinned_memory", "memory_stats", "random", "autocast", "float64", "complex64", "collectives"],
-        none=["sparse", "quantized"],
+        native=[
+            *("streams", "events", "pinned_memory", "memory_statistics", "random_state", "process_group", "compile"),
+            *(f"dtype.{name}" for name in ("float64", "float32", "float16", "bfloat16", "complex64", "complex128", "bool")),
+            *(f"dtype.{name}" for name in ("uint8", "int8", "int16", "int32", "int64")),
+            *("autocast.float16", "autocast.bfloat16"),
+        ],
+        none=["graphs"],
     )
 
     @classmethod
     def probe(cls) -> Availability:
-        """Reads the environment and looks for the compiled library or for a compiler that works. Compiles nothing but one empty function."""
+        """Reads the environment and looks for the compiled library, or for a compiler that can compile an empty function."""
         try:
             count = len(settings.read().devices)
             problem = building.problem()

@@ -131,7 +131,9 @@ def _compiler() -> tuple[str, ...]:
     for name in names:
         if shutil.which(name):
             return (name, *chosen[1:])
-    raise BuildError(f"there is no C++ compiler: {'CXX names ' if chosen else 'none of '}{', '.join(names)}{'' if chosen else ' was found'}")
+    raise BuildError(
+        f"there is no C++ compiler: {'CXX names ' if chosen else 'none of '}{', '.join(names)}{'' if chosen else ' was found'}"
+    )
 
 
 def _run(command: Sequence[str]) -> None:
@@ -145,7 +147,7 @@ def _run(command: Sequence[str]) -> None:
 @contextlib.contextmanager
 def _said(text: str) -> Iterator[None]:
     if not sys.stderr.isatty():
-        print(text, file=sys.stderr, flush=True)
+        sys.stderr.write(text + "\n")
         yield
         return
     from rich.console import Console

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import Store
 
 
 def register() -> None:
@@ -14,7 +15,7 @@ def register() -> None:
         dist.Backend.register_backend("fxccl", _create, devices=["fake_xpu"])
 
 
-def _create(store: dist.Store, rank: int, size: int, timeout: timedelta) -> object:
+def _create(store: Store, rank: int, size: int, timeout: timedelta) -> object:
     """The backend of one group: the C++ class around gloo. torch hands C++ backends to Python through a group, so one is made for that."""
     gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
     gloo._set_sequence_number_for_group()

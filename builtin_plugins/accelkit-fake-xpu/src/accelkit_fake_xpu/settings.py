@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 MOST_DEVICES = 64
+DEFAULT_MEMORY = 16 << 30
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _FAULT_FORMS = "write oom@N (allocation), lost@N (kernel), nan@OPERATOR, slow_copy@MILLISECONDS, with commas between several"
 
@@ -84,7 +85,7 @@ class Settings:
     """
 
     devices: tuple[int, ...] = (0, 1)
-    memory: int = 16 << 30
+    memory: int = DEFAULT_MEMORY
     is_protected: bool = False
     faults: Faults = field(default_factory=Faults)
 
@@ -117,7 +118,7 @@ def _devices(environ: Mapping[str, str]) -> tuple[int, ...]:
 def _memory(environ: Mapping[str, str]) -> int:
     text = environ.get("FAKE_XPU_MEMORY", "").strip()
     if not text:
-        return Settings.__dataclass_fields__["memory"].default  # type: ignore[no-any-return]
+        return DEFAULT_MEMORY
     match = re.fullmatch(r"(\d+)\s*([KMGT]?)(i?B)?", text)
     if match is None or int(match[1]) == 0:
         raise SettingsError("FAKE_XPU_MEMORY", text, "a number of bytes is expected", "for example 1073741824 or 1GiB")

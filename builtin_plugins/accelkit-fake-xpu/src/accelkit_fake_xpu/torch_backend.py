@@ -5,24 +5,29 @@ Initialises no device: the process can still fork.
 
 from __future__ import annotations
 
-import torch
+import os
 
-from accelkit_fake_xpu import building, device_module, process_group, settings
+import torch
+from torch.utils.backend_registration import generate_methods_for_privateuse1_backend, rename_privateuse1_backend
+
+from accelkit_fake_xpu import building, device_module, process_group, sending, settings
 
 _settings = settings.read()
 visible_devices = _settings.devices
 
 
 def _add_to_torch() -> None:
-    torch.utils.rename_privateuse1_backend("fake_xpu")
-    torch.ops.load_library(str(building.build()))
+    rename_privateuse1_backend("fake_xpu")
+    torch.ops.load_library(str(building.build()))  # type: ignore[no-untyped-call]
     torch.ops.fake_xpu.configure([_settings.memory] * len(_settings.devices), _settings.is_protected)
-    torch._register_device_module("fake_xpu", device_module)
-    torch.utils.generate_methods_for_privateuse1_backend(
+    torch._register_device_module("fake_xpu", device_module)  # type: ignore[no-untyped-call]
+    generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True, unsupported_dtype=None
     )
-    device_module.faults.inject(_settings.faults)
+    if not os.environ.get("ACCELKIT_PROBING"):  # faults are for the program, not for whoever asks whether the device works
+        device_module.faults.inject(_settings.faults)
     process_group.register()
+    sending.register()
 
 
 _add_to_torch()

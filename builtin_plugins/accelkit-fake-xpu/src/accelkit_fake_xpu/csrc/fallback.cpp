@@ -43,6 +43,9 @@ class Call {
 
   void finish() {
     for (const auto& [tensor, host] : views_) follow_host_view(*tensor, host);
+    if (C10_UNLIKELY(faults().is_active)) {
+      for (const auto& host : written_) kernel_.spoil(host);
+    }
     for (auto& value : torch::jit::last(stack_, schema_.returns().size())) const_cast<IValue&>(value) = device_value(value);
   }
 
@@ -62,17 +65,18 @@ class Call {
     }
   }
 
-  at::Tensor view_of(const at::Tensor& tensor) {
+  at::Tensor view_of(const at::Tensor& tensor, const c10::Argument& argument) {
     auto host = host_view(tensor);
     if (tensor.defined() && tensor.is_privateuseone()) views_.emplace_back(&tensor, host);
+    if (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) written_.push_back(host);
     return host;
   }
 
   IValue host_value(const IValue& value, const c10::Argument& argument) {
-    if (value.isTensor()) return view_of(value.toTensor());
+    if (value.isTensor()) return view_of(value.toTensor(), argument);
     if (value.isTensorList()) {
       c10::List<at::Tensor> hosts;
-      for (const auto& tensor : lists_[next_list_++]) hosts.push_back(view_of(tensor));
+      for (const auto& tensor : lists_[next_list_++]) hosts.push_back(view_of(tensor, argument));
       return hosts;
     }
     if (value.isOptionalTensorList()) {
@@ -115,6 +119,7 @@ class Call {
   std::deque<std::vector<at::Tensor>> lists_;
   size_t next_list_ = 0;
   std::vector<std::pair<const at::Tensor*, at::Tensor>> views_;
+  c10::SmallVector<at::Tensor, 1> written_;
 };
 
 void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {

@@ -56,13 +56,16 @@ void Kernel::refuse(c10::Device other) const {
   std::abort();  // unreachable
 }
 
+void Kernel::spoil(const at::Tensor& host) const {
+  if (C10_LIKELY(!faults().is_active) || !is_to_be_nan(name_)) return;
+  if (host.is_floating_point() || host.is_complex()) host.fill_(std::numeric_limits<double>::quiet_NaN());
+}
+
 at::Tensor Kernel::result(const at::Tensor& host) {
   if (!host.defined()) return host;
   TORCH_CHECK_NOT_IMPLEMENTED(host.layout() == c10::kStrided && !host.is_quantized(), name_, " gives a ", host.layout(),
                               host.is_quantized() ? " quantized" : "", " tensor, which fake_xpu does not have");
-  if (C10_UNLIKELY(faults().is_active) && is_to_be_nan(name_) && (host.is_floating_point() || host.is_complex())) {
-    const_cast<at::Tensor&>(host).fill_(std::numeric_limits<double>::quiet_NaN());
-  }
+  spoil(host);
   auto* const storage = host.storage().unsafeGetStorageImpl();
   for (const auto* input : inputs_) {
     const auto* block = block_of(*input->storage().unsafeGetStorageImpl());

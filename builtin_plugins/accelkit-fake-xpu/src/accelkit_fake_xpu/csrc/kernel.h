@@ -58,6 +58,9 @@ class Kernel {
 
   c10::DeviceIndex device() const noexcept { return device_; }
 
+  // For what the kernel wrote in place: NaN, if that fault was asked for.
+  void spoil(const at::Tensor& host) const;
+
   // What the kernel returned, on the device.
   at::Tensor result(const at::Tensor& host);
 

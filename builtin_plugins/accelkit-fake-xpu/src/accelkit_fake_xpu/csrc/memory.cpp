@@ -79,6 +79,18 @@ void free_block(void* context) {
   delete block;
 }
 
+struct DoubleMapping;
+
+// The mappings by where tensors point to, for pointers that come without their block.
+struct Mappings {
+  std::mutex mutex;
+  std::map<const char*, const DoubleMapping*> by_closed;
+};
+Mappings& mappings() {
+  static auto* const kept = new Mappings;
+  return *kept;
+}
+
 // Two mappings of the same pages: `open` is for kernels, `closed` is what tensors point to.
 struct DoubleMapping {
   void *open, *closed;
@@ -99,8 +111,14 @@ struct DoubleMapping {
     closed = mmap(nullptr, bytes, PROT_NONE, MAP_SHARED, file, 0);
     close(file);
     TORCH_CHECK(open != MAP_FAILED && closed != MAP_FAILED, "fake_xpu: the system gave no protected memory of ", spell(bytes));
+    std::lock_guard lock(mappings().mutex);
+    mappings().by_closed[static_cast<const char*>(closed)] = this;
   }
   ~DoubleMapping() {
+    {
+      std::lock_guard lock(mappings().mutex);
+      mappings().by_closed.erase(static_cast<const char*>(closed));
+    }
     munmap(open, bytes);
     munmap(closed, bytes);
   }
@@ -224,6 +242,17 @@ Allocator& allocator() {
   return *kept;
 }
 
+// Where kernels find what tensors see at `visible`; null if it is not in device memory.
+void* open_address(const void* visible) {
+  if (!is_protected()) return const_cast<void*>(visible);
+  std::lock_guard lock(mappings().mutex);
+  const auto* const data = static_cast<const char*>(visible);
+  const auto after = mappings().by_closed.upper_bound(data);
+  if (after == mappings().by_closed.begin()) return nullptr;
+  const auto& [start, mapping] = *std::prev(after);
+  return data < start + mapping->bytes ? static_cast<char*>(mapping->open) + (data - start) : nullptr;
+}
+
 // Replaces what a device storage points to, and keeps the storage.
 void repoint(c10::StorageImpl& storage, c10::DataPtr data, size_t bytes) {
   storage.set_data_ptr_noswap(std::move(data));
@@ -244,9 +273,15 @@ Block* block_of(const c10::StorageImpl& storage) noexcept {
 c10::Storage host_storage(const c10::Storage& device_storage) {
   auto* const storage = device_storage.unsafeGetStorageImpl();
   if (const auto* block = block_of(*storage); C10_LIKELY(block != nullptr)) return block->host;
-  TORCH_CHECK(storage->nbytes() == 0, "fake_xpu: a tensor points to memory that is not the device's");
-  repoint(*storage, take(new_host_storage(0), check_device(device_storage.device().index())), 0);
-  return block_of(*storage)->host;
+  if (storage->nbytes() == 0) {
+    repoint(*storage, take(new_host_storage(0), check_device(device_storage.device().index())), 0);
+    return block_of(*storage)->host;
+  }
+  // A bare pointer, as at::from_blob makes: the memory belongs to somebody else.
+  void* const data = open_address(storage->data());
+  TORCH_CHECK(data != nullptr, "fake_xpu: a tensor points to memory that is not the device's");
+  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t{}, storage->nbytes(), c10::DataPtr(data, c10::kCPU),
+                                                            nullptr, /*resizable=*/false));
 }
 
 c10::Storage adopt(c10::Storage host, c10::DeviceIndex device) {

@@ -54,6 +54,13 @@ from accelkit_fake_xpu.device_module.streams import (
     synchronize,
 )
 
+
+def __getattr__(name: str) -> bool:
+    if name == "_initialized":  # torch.utils.checkpoint looks here before it keeps the random state
+        return is_initialized()
+    raise AttributeError(f"torch.fake_xpu has no attribute {name!r}")
+
+
 __all__ = [
     "DeviceProperties",
     "Event",

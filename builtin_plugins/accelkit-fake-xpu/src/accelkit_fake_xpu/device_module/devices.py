@@ -77,7 +77,7 @@ def set_device(device: Device) -> None:
     torch.accelerator.set_device_index(index_of(device))
 
 
-class device:  # noqa: N801 # as torch.cuda.device
+class device:  # as torch.cuda.device
     """Context manager: ``device`` is the current one inside. None or a negative index changes nothing."""
 
     def __init__(self, device: Device) -> None:
@@ -94,7 +94,7 @@ class device:  # noqa: N801 # as torch.cuda.device
             set_device(self.prev_idx)
 
 
-class device_of(device):  # noqa: N801 # as torch.cuda.device_of
+class device_of(device):  # as torch.cuda.device_of
     """Context manager: the device of a tensor or storage is the current one inside. Changes nothing for one elsewhere."""
 
     def __init__(self, holder: torch.Tensor | torch.UntypedStorage) -> None:

@@ -32,6 +32,12 @@ def inject(faults: Faults) -> None:
         SettingsError: If torch has no operator of the name that is to give NaN.
     """
     if faults.nan_operator and not hasattr(torch.ops.aten, faults.nan_operator):
-        close = difflib.get_close_matches(faults.nan_operator, dir(torch.ops.aten), 1)
-        raise SettingsError("fault", f"nan@{faults.nan_operator}", "torch has no such operator", f"did you mean {close[0]}?" if close else "as mm")
+        names = {
+            name.removeprefix("aten::").partition(".")[0] for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")
+        }
+        is_private = faults.nan_operator.startswith("_")
+        close = difflib.get_close_matches(faults.nan_operator, [name for name in names if name.startswith("_") == is_private], 1)
+        raise SettingsError(
+            "fault", f"nan@{faults.nan_operator}", "torch has no such operator", f"did you mean {close[0]}?" if close else "as mm"
+        )
     torch.ops.fake_xpu.set_faults(faults.oom_at, faults.lost_at, faults.nan_operator, faults.copy_milliseconds)

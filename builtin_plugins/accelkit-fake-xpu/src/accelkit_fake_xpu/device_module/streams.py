@@ -15,8 +15,8 @@ class Stream(torch.Stream):
 
     def __new__(cls, device: Device = None, priority: int = 0, **identity: Any) -> Stream:
         if identity:  # stream_id, device_index, device_type: one that is there already
-            return super().__new__(cls, **identity)  # type: ignore[no-any-return]
-        return super().__new__(cls, device=torch.device("fake_xpu", index_of(device)), priority=priority)  # type: ignore[no-any-return]
+            return super().__new__(cls, **identity)
+        return super().__new__(cls, device=torch.device("fake_xpu", index_of(device)), priority=priority)
 
 
 class Event:
@@ -28,7 +28,7 @@ class Event:
         return torch.Event("fake_xpu", enable_timing=enable_timing, blocking=blocking)
 
 
-class stream:  # noqa: N801 # as torch.cuda.stream
+class stream:  # as torch.cuda.stream
     """Context manager: ``stream`` is the current one of its device inside, and its device the current one. None changes nothing."""
 
     def __init__(self, stream: torch.Stream | None) -> None:

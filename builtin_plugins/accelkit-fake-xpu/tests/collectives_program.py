@@ -1,0 +1,159 @@
+"""One process of several: every collective against what it must give, DDP and FSDP2 against one process on the joined batch."""
+
+import copy
+import os
+import sys
+import warnings
+
+import accelkit_fake_xpu.torch_backend  # noqa: F401
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+device = torch.device("fake_xpu", rank % 2)
+everyone = torch.arange(size)
+
+
+def of(number, *shape):
+    return torch.full(shape or (2,), float(number), device=device)
+
+
+def check(tensor, *expected):
+    assert tensor.device == device
+    assert tensor.flatten().tolist() == [float(value) for value in expected], (rank, tensor, expected)
+
+
+def reductions():
+    for op, expected in {"SUM": sum(range(1, size + 1)), "MAX": size, "MIN": 1, "AVG": (size + 1) / 2}.items():
+        x = of(rank + 1)
+        dist.all_reduce(x, getattr(dist.ReduceOp, op))
+        check(x, expected, expected)
+    for dtype in (torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.uint8):
+        x = torch.ones(3, dtype=dtype, device=device)
+        dist.all_reduce(x)
+        assert x.dtype == dtype
+        assert x.tolist() == [size] * 3
+    x = of(rank, 2, 3).t()
+    dist.all_reduce(x)
+    check(x, *[everyone.sum()] * 6)
+    x = of(rank + 1)
+    work = dist.all_reduce(x, async_op=True)
+    work.wait()
+    assert work.is_completed()
+    (value,) = work.get_future().value()
+    assert value.device == device
+    check(value, *[sum(range(1, size + 1))] * 2)
+
+
+def gathering_and_scattering():
+    x = of(rank)
+    dist.broadcast(x, size - 1)
+    check(x, size - 1, size - 1)
+    x = of(rank + 1)
+    dist.reduce(x, 0, dist.ReduceOp.AVG)
+    if rank == 0:
+        check(x, (size + 1) / 2, (size + 1) / 2)
+    gathered = [of(-1) for _ in range(size)]
+    dist.all_gather(gathered, of(rank))
+    check(torch.stack(gathered), *everyone.repeat_interleave(2))
+    whole = of(-1, 2 * size)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # newer torch has newer names for these two
+        dist.all_gather_into_tensor(whole, of(rank))
+        check(whole, *everyone.repeat_interleave(2))
+        mine = of(-1)
+        dist.reduce_scatter_tensor(mine, torch.arange(2.0 * size, device=device))
+        check(mine, size * 2 * rank, size * (2 * rank + 1))
+        dist.reduce_scatter_tensor(mine, torch.arange(2.0 * size, device=device), dist.ReduceOp.AVG)
+        check(mine, 2 * rank, 2 * rank + 1)
+    dist.reduce_scatter(mine, [of(i) for i in range(size)])
+    check(mine, size * rank, size * rank)
+    received = [of(-1) for _ in range(size)]
+    dist.all_to_all(received, [of(10 * rank + i) for i in range(size)])
+    check(torch.stack(received), *(10 * everyone + rank).repeat_interleave(2))
+    whole = of(-1, size)
+    dist.all_to_all_single(whole, torch.arange(float(size), device=device) + 10 * rank)
+    check(whole, *(10 * everyone + rank))
+    gathered = [of(-1) for _ in range(size)] if rank == 0 else None
+    dist.gather(of(rank), gathered)
+    if rank == 0:
+        check(torch.stack(gathered), *everyone.repeat_interleave(2))
+    mine = of(-1)
+    dist.scatter(mine, [of(i) for i in range(size)] if rank == 0 else None)
+    check(mine, rank, rank)
+
+
+def the_rest():
+    mine = of(-1)
+    requests = [dist.isend(of(rank), (rank + 1) % size), dist.irecv(mine, (rank - 1) % size)]
+    for request in requests:
+        request.wait()
+    check(mine, (rank - 1) % size, (rank - 1) % size)
+    objects = [None] * size
+    dist.all_gather_object(objects, {"rank": rank})
+    assert objects == [{"rank": i} for i in range(size)]
+    dist.barrier(device_ids=[device.index])
+    group = dist.new_group([0, 1])
+    if rank < 2:
+        x = of(rank + 1)
+        dist.all_reduce(x, group=group)
+        check(x, 3, 3)
+    empty = torch.empty(0, device=device)
+    dist.all_reduce(empty)
+    assert empty.numel() == 0
+
+
+def what_was_queued_is_seen():
+    with torch.fake_xpu.fault("slow_copy@200"):
+        x = torch.zeros(4, device=device)
+        x.copy_(torch.ones(4).pin_memory(), non_blocking=True)
+        dist.all_reduce(x)
+    check(x, *[size] * 4)
+
+
+def training():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+    batch = torch.randn(4 * size, 8)
+    alone = copy.deepcopy(model)
+    alone(batch).square().mean().backward()
+    mine = batch[rank::size].to(device)
+
+    ddp = nn.parallel.DistributedDataParallel(copy.deepcopy(model).to(device))
+    with ddp.no_sync():
+        ddp(mine).square().mean().backward()
+    ddp.zero_grad()
+    ddp(mine).square().mean().backward()
+    for ours, theirs in zip(ddp.parameters(), alone.parameters(), strict=True):
+        assert ours.grad.device == device
+        torch.testing.assert_close(ours.grad.cpu(), theirs.grad)
+
+    mesh = DeviceMesh("fake_xpu", list(range(size)))
+    sharded = copy.deepcopy(model).to(device)
+    for layer in (sharded[0], sharded[2], sharded):
+        fully_shard(layer, mesh=mesh)
+    sharded(mine).square().mean().backward()
+    for ours, theirs in zip(sharded.parameters(), alone.parameters(), strict=True):
+        assert ours.to_local().device == device
+        torch.testing.assert_close(ours.grad.full_tensor().cpu(), theirs.grad)
+    torch.optim.AdamW(sharded.parameters()).step()
+    sharded(mine).sum().backward()
+
+
+torch.fake_xpu.set_device(device)
+dist.init_process_group(sys.argv[1])
+if "gloo" in sys.argv[1]:
+    on_cpu = torch.ones(2)
+    dist.all_reduce(on_cpu)
+    assert on_cpu.tolist() == [size, size]
+reductions()
+gathering_and_scattering()
+the_rest()
+what_was_queued_is_seen()
+training()
+dist.barrier(device_ids=[device.index])
+dist.destroy_process_group()
+print("everything agreed")

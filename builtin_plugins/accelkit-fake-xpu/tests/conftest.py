@@ -1,0 +1,40 @@
+"""Every test here runs on the device; those that need another environment, or end a process, run a program of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+
+import accelkit_fake_xpu.torch_backend  # noqa: F401 # adds the device to torch
+import pytest
+import torch
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run() -> Run:
+    """Run a program with the device and the given environment variables; by default it must end well."""
+
+    def run(code: str, *, check: bool = True, **environ: str) -> subprocess.CompletedProcess[str]:
+        program = "import torch\nimport accelkit_fake_xpu.torch_backend\n" + textwrap.dedent(code)
+        command = [sys.executable, "-W", "error", "-c", program]
+        result = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environ, timeout=120)
+        assert not check or result.returncode == 0, result.stderr
+        return result
+
+    return run
+
+
+@pytest.fixture
+def device() -> torch.device:
+    """The device that is not the current one, so that a wrong index shows."""
+    assert torch.fake_xpu.current_device() == 0
+    return torch.device("fake_xpu", 1)
+
+
+def pytest_report_header() -> str:
+    return f"fake_xpu: torch {torch.__version__}, memory is {'protected' if os.environ.get('FAKE_XPU_PROTECT') == '1' else 'open'}"

@@ -1,0 +1,39 @@
+"""Telling the user what is being waited for, on standard error: a spinner on a terminal, else one line."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Collection
+from types import TracebackType
+
+
+class BuildNotice:
+    """Shown while plugins build what they need. Says nothing of a build that is over before anybody wonders."""
+
+    def __init__(self) -> None:
+        self._shown: frozenset[str] = frozenset()
+        self._status = contextlib.ExitStack()
+
+    def __enter__(self) -> BuildNotice:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._status.close()
+
+    def update(self, plugins: Collection[str]) -> None:
+        """Show that these, each ``dist==version``, are building now."""
+        building = frozenset(plugins)
+        if building == self._shown:
+            return
+        self._status.close()
+        self._shown = building
+        if not building:
+            return
+        text = f"{', '.join(sorted(building))}: building what it needs on this machine, once ..."
+        if not sys.stderr.isatty():
+            sys.stderr.write(text + "\n")
+            return
+        from rich.console import Console
+
+        self._status.enter_context(Console(stderr=True).status(text))
