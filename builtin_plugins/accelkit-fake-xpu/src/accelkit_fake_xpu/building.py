@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -113,7 +112,9 @@ def _compile(library: Path) -> None:
     torch = Path(spec.origin).parent
     includes = [f"-I{torch}/include", f"-I{torch}/include/torch/csrc/api/include"]
     links = [f"-L{torch}/lib", f"-Wl,-rpath,{torch}/lib", "-ltorch_cpu", "-lc10", "-lpthread"]
-    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+    for left_behind in library.parent.glob(f"{library.stem}-building-*"):  # by a process that was killed: this one holds the lock
+        shutil.rmtree(left_behind, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=library.parent, prefix=f"{library.stem}-building-") as folder:
         sources = sorted(_SOURCES.glob("*.cpp"), key=lambda path: -path.stat().st_size)  # the longest first
         objects = [f"{folder}/{source.stem}.o" for source in sources]
         commands = [[*_compiler(), *_FLAGS, "-c", str(source), *includes, "-o", out] for source, out in zip(sources, objects, strict=True)]
@@ -123,7 +124,6 @@ def _compile(library: Path) -> None:
         os.replace(f"{folder}/fake_xpu.so", library)
 
 
-@functools.cache
 def _compiler() -> tuple[str, ...]:
     """The command, from CXX or the first of the usual names that is there."""
     chosen = shlex.split(os.environ.get("CXX", ""))

@@ -19,5 +19,5 @@ def register() -> None:
 def _reduce(tensor: torch.Tensor) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     if tensor.device.type == "fake_xpu":
         raise RuntimeError("fake_xpu tensors cannot be sent to another process: their memory is this one's alone. Send tensor.cpu()")
-    reduced: tuple[Callable[..., Any], tuple[Any, ...]] = reduce_tensor(tensor)
+    reduced: tuple[Callable[..., Any], tuple[Any, ...]] = reduce_tensor(tensor)  # type: ignore[no-untyped-call]
     return reduced

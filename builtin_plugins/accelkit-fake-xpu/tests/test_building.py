@@ -1,0 +1,154 @@
+"""Compiling on first use: once, only then, and with a remedy where it cannot be done."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+from accelkit_fake_xpu import building
+
+PACKAGE = Path(building.__file__).parent
+BUILD = "from accelkit_fake_xpu import building; print(building.build())"
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An empty cache folder."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("FAKE_XPU_CACHE_DIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def compiler(tmp_path, monkeypatch):
+    """Make CXX a script: it notes what it compiles, runs ``body``, and then the real compiler."""
+
+    real = os.environ.get("CXX", "c++")
+
+    def make(body=""):
+        script, log = tmp_path / "compiler", tmp_path / "compiled"
+        log.touch()
+        script.write_text(f'#!/bin/sh\nfor word; do case "$word" in *.cpp) echo "$word" >>{log};; esac; done\n{body}\nexec {real} "$@"\n')
+        script.chmod(0o755)
+        monkeypatch.setenv("CXX", str(script))
+        return log
+
+    return make
+
+
+def test_importing_the_package_compiles_nothing_and_imports_no_torch(cache):
+    code = "import sys, accelkit_fake_xpu, accelkit_fake_xpu.accelerator; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+    assert not cache.exists()
+
+
+def test_the_wheel_is_python_and_source(tmp_path):
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", tmp_path, PACKAGE.parents[1]]
+    subprocess.run(command, check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {f"accelkit_fake_xpu/csrc/{path.name}" for path in (PACKAGE / "csrc").iterdir()} <= set(names)
+    assert not [name for name in names if name.endswith((".so", ".o", ".pyc"))]
+
+
+def test_many_processes_at_once_compile_once(cache, compiler):
+    log = compiler()
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen([sys.executable, "-c", BUILD], **pipes) for _ in range(4)]
+    outputs = [process.communicate(timeout=250) for process in processes]
+    assert [process.returncode for process in processes] == [0] * 4, outputs
+    assert {out for out, _ in outputs} == {f"{building.library_path()}\n"}
+    assert sum("compiling for torch" in said for _, said in outputs) == 1
+    compiled = [Path(line).name for line in log.read_text().splitlines() if Path(line).name != "empty.cpp"]
+    assert sorted(compiled) == sorted(path.name for path in (PACKAGE / "csrc").glob("*.cpp"))
+    assert sorted(path.suffix for path in cache.iterdir()) == [".lock", ".so"]
+
+
+def test_a_killed_build_is_begun_anew(cache, compiler):
+    compiler('case "$*" in *csrc*) sleep 60;; esac')
+    process = subprocess.Popen([sys.executable, "-c", BUILD], stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert "compiling" in process.stderr.readline()
+    deadline = time.monotonic() + 30
+    while not list(cache.glob("*-building-*")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stderr.close()
+    assert not building.library_path().exists()
+    compiler("case \"$*\" in *csrc*) echo 'error: again' >&2; exit 1;; esac")
+    with pytest.raises(building.BuildError, match="error: again"):
+        building.build()
+    assert [path.suffix for path in cache.iterdir()] == [".lock"], "what the killed process left is gone"
+
+
+def test_the_library_is_one_for_each_torch_and_source(monkeypatch, tmp_path):
+    first = building.library_path()
+    assert building.torch_version() in first.name
+    monkeypatch.setattr(building, "torch_version", lambda: "2.99.0")
+    other = building.library_path()
+    sources = tmp_path / "csrc"
+    sources.mkdir()
+    for path in (PACKAGE / "csrc").iterdir():
+        (sources / path.name).write_bytes(path.read_bytes() + b"\n" * (path.name == "faults.cpp"))
+    monkeypatch.setattr(building, "_SOURCES", sources)
+    assert len({first, other, building.library_path()}) == 3
+
+
+def test_without_a_compiler(cache, monkeypatch):
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(cache))
+    reason, hint = building.problem()
+    assert reason == "there is no C++ compiler: none of c++, g++, clang++ was found"
+    assert "apt-get install g++" in hint
+    monkeypatch.setenv("CXX", "no-such-compiler -O3")
+    assert building.problem()[0] == "there is no C++ compiler: CXX names no-such-compiler"
+    with pytest.raises(building.BuildError, match=r"cannot be compiled for torch .*: there is no C\+\+ compiler.* To do: install one"):
+        building.build()
+
+
+def test_with_a_broken_compiler(cache, compiler):
+    compiler("echo 'cc1plus: error: bad day' >&2; exit 1")
+    reason, hint = building.problem()
+    assert reason == "the C++ compiler does not work: cc1plus: error: bad day"
+    assert hint.startswith("repair it, or install one")
+    compiler("exit 3")
+    assert "compiler ended with exit status 3" in building.problem()[0]
+
+
+def test_with_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("FAKE_XPU_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    reason, hint = building.problem()
+    assert reason.startswith("the cache folder cannot be written: ")
+    assert hint == "make it writable, or set FAKE_XPU_CACHE_DIR to a folder that is"
+
+
+def test_a_library_that_is_there_needs_neither_compiler_nor_writing(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    assert building.library_path().exists(), "this process has loaded it"
+    assert building.problem() is None
+    assert building.build() == building.library_path()
+
+
+def test_on_a_terminal_it_spins(cache, compiler):
+    compiler("case \"$*\" in *csrc*) sleep 0.5; echo 'error: enough' >&2; exit 1;; esac")
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen([sys.executable, "-c", BUILD], stderr=theirs, env=os.environ | {"TERM": "xterm", "COLUMNS": "200"})
+    process.wait(60)
+    os.close(theirs)
+    said = b""
+    try:
+        while chunk := os.read(ours, 65536):
+            said += chunk
+    except OSError:  # how a closed terminal ends
+        pass
+    os.close(ours)
+    assert b"compiling for torch" in said
+    assert any(frame.encode() in said for frame in "⠋⠙⠹⠸")
