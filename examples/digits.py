@@ -55,12 +55,21 @@ class Training:
     def epoch(self) -> None:
         self.model.train()
         for images, labels in self.train_loader:
+            self.assert_on_device(images, labels)
             loss = nn.functional.cross_entropy(self.model(images), labels)
             self.rt.backward(loss)
+            self.assert_on_device(loss, *(parameter.grad for parameter in self.model.parameters()))
             self.rt.clip_grad_norm_(self.model.parameters(), 1.0)
             self.optimizer.step()
             self.scheduler.step()
             self.optimizer.zero_grad()
+        moments = [state[name] for state in self.optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
+        self.assert_on_device(*self.model.parameters(), *self.model.buffers(), *moments)
+
+    def assert_on_device(self, *tensors: torch.Tensor) -> None:
+        """What was asked for by name is where it is computed."""
+        elsewhere = {str(tensor.device) for tensor in tensors} - {str(self.rt.device)}
+        assert not elsewhere, f"a tensor is on {elsewhere}, not on {self.rt.device}"
 
     @torch.no_grad()
     def accuracy(self) -> float:

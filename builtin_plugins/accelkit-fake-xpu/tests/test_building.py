@@ -48,7 +48,7 @@ def test_importing_the_package_compiles_nothing_and_imports_no_torch(cache):
 
 
 def test_the_wheel_is_python_and_source(tmp_path):
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", tmp_path, PACKAGE.parents[1]]
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", tmp_path, Path(__file__).parents[1]]
     subprocess.run(command, check=True)
     (wheel,) = tmp_path.glob("*.whl")
     assert wheel.name.endswith("-py3-none-any.whl")

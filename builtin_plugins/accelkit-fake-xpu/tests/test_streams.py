@@ -170,3 +170,11 @@ def test_strided_and_converting_copies(shape, dtype, device):
     target = torch.zeros_like(expected, device=device)
     target.copy_(make(x.pin_memory()), non_blocking=True)
     assert torch.equal(target.cpu(), expected)
+
+
+def test_torch_accelerator_waits_for_the_device(slow_copies, device):
+    source, target = torch.ones(4, device=device), torch.zeros(4).pin_memory()
+    with fake_xpu.device(device):
+        target.copy_(source, non_blocking=True)
+        torch.accelerator.synchronize()
+    assert target.tolist() == [1] * 4

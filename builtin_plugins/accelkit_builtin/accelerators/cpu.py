@@ -40,6 +40,12 @@ class CPUAccelerator(Accelerator):
     def probe(cls) -> Availability:
         return Availability.usable(f"{os.cpu_count()} logical cores")
 
+    def device(self, index: int) -> torch.device:
+        """``torch.device("cpu")``: as torch names it, without an index."""
+        import torch
+
+        return torch.device("cpu")
+
     def setup_device(self, device: torch.device) -> None:
         """Nothing to do: there is one CPU, and torch uses it already."""
 

@@ -119,12 +119,12 @@ class Runtime(Processes, Gradients, SavedState):
     @property
     def state(self) -> RuntimeState:
         """A frozen description, that prints well."""
-        has_one = len(self._configuration.device_indices) == 1
+        device_indices = self._configuration.device_indices
         return RuntimeState(
             accelerator=self.accelerator.name,
             plugin=self.accelerator.plugin,
-            device=f"{self.accelerator.device_type}:{self._configuration.device_indices[0]}" if has_one else self.accelerator.device_type,
-            devices=self._configuration.device_indices,
+            device=str(self.accelerator.device(device_indices[0])) if len(device_indices) == 1 else self.accelerator.device_type,
+            devices=device_indices,
             precision=self._configuration.precision_name,
             strategy=self.strategy.name,
             cluster=self.cluster.name,
@@ -161,6 +161,7 @@ class Runtime(Processes, Gradients, SavedState):
         check_device(self.accelerator)
         with loading.blaming(self.accelerator.plugin, f"setting up {device}"):
             self.hooks.hook.setup_device(device=device)
+            device = torch.empty(0, device=device).device  # as tensors on it name it: the CPU's has no index
         with loading.blaming(config.precision_plugin, f"making the precision {config.precision_name} for {device}"):
             precision: Precision = self.hooks.hook.make_precision(name=config.precision_name, accelerator=self.accelerator, device=device)
             precision.name = precision.name or config.precision_name

@@ -20,6 +20,7 @@ from accelkit_fake_xpu.device_module.devices import (
     reset_kernel_counts,
     set_device,
 )
+from accelkit_fake_xpu.device_module.devices import init as _lazy_init
 from accelkit_fake_xpu.device_module.devices import is_in_bad_fork as _is_in_bad_fork
 from accelkit_fake_xpu.device_module.faults import fault
 from accelkit_fake_xpu.device_module.memory import (
@@ -66,6 +67,7 @@ __all__ = [
     "Event",
     "Stream",
     "_is_in_bad_fork",
+    "_lazy_init",
     "can_device_access_peer",
     "current_device",
     "current_stream",
