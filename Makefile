@@ -4,33 +4,43 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 DIGITS := $(BIN)/python examples/digits.py
+FAKE_XPU := builtin_plugins/accelkit-fake-xpu
+TORCH ?= 2.13.0
 WORKERS ?= 2
 
-.PHONY: help demo test soak lint types structure bench clean compiler
+.PHONY: help demo test test-fake-xpu test-oldest soak lint types structure bench operators clean compiler
 
 help:
 	@echo "make demo    train on real digits, on auto and on a plugin from a wheel"
 	@echo "make test    all tests"
+	@echo "make test-oldest  the fake XPU's tests with the oldest torch, in an environment of their own (gigabytes)"
 	@echo "make soak    the long ones: every kill, every combination"
 	@echo "make lint    ruff, mypy"
-	@echo "make bench   cost of a step, of starting and of listing, against the raw loop and peers"
+	@echo "make bench   cost of a step, of starting, of listing and of the fake XPU, against the raw loop, peers and the CPU"
+	@echo "make operators  write the fake XPU's table of operators into its README"
 	@echo "make clean   remove what these made"
 
-demo: $(VENV)/.ready
+demo: $(VENV)/.fake_xpu compiler
 	@echo; echo "== The accelerator that auto chooses, and why"
 	$(BIN)/accelkit why
 	@echo; echo "== Digits on it"
 	$(DIGITS)
-	@echo; echo "== A vendor's plugin, built as a wheel of its own and installed"
-	rm -rf build/wheels
-	$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheels examples/vendor-acme-plugin
-	$(BIN)/python -m pip --disable-pip-version-check install --quiet --no-deps --no-index --force-reinstall build/wheels/vendor_acme_plugin-*.whl
+	@echo; echo "== A vendor's plugin, installed from a wheel of its own: a PyTorch device without the hardware"
 	$(BIN)/accelkit list --kind accelerator
-	@echo; echo "== Digits on the plugin, selected by name"
-	$(DIGITS) --accelerator acme_sim
+	@echo; echo "== Digits on it, selected by name"
+	$(DIGITS) --accelerator fake_xpu
 
-test: $(VENV)/.ready compiler
+test: $(VENV)/.fake_xpu compiler
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not soak"
+	$(MAKE) test-fake-xpu
+
+# Once as it is, once with device memory closed outside kernels and copies.
+test-fake-xpu: $(VENV)/.fake_xpu compiler
+	$(BIN)/python -m pytest -n $(WORKERS) $(FAKE_XPU)/tests
+	FAKE_XPU_PROTECT=1 $(BIN)/python -m pytest -n $(WORKERS) $(FAKE_XPU)/tests --ignore $(FAKE_XPU)/tests/test_building.py
+
+test-oldest: compiler
+	$(MAKE) VENV=.venv-oldest TORCH=2.9.1 test-fake-xpu
 
 soak: $(VENV)/.ready compiler
 	$(BIN)/python -m pytest -n $(WORKERS) -m soak -s
@@ -45,18 +55,30 @@ lint: $(VENV)/.ready
 types: $(VENV)/.ready
 	$(BIN)/mypy
 
-bench: $(VENV)/.peers
+bench: $(VENV)/.peers $(VENV)/.fake_xpu
 	$(BIN)/python benchmarks/step_overhead.py
 	$(BIN)/python benchmarks/start_cost.py
 	$(BIN)/python benchmarks/list_cost.py
+	$(BIN)/python benchmarks/fake_xpu_cost.py
+
+operators: $(VENV)/.fake_xpu compiler
+	$(BIN)/python $(FAKE_XPU)/tests/operator_table.py
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "accelkit needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.11"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' || { echo "$(PYTHON) has no venv module. On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) torch==2.13.0
-	$(PIP) hatchling editables build ruff mypy types-psutil scikit-learn
+	$(PIP) torch==$(TORCH)
+	$(PIP) hatchling editables build ruff mypy types-psutil scikit-learn expecttest
 	$(PIP) --no-build-isolation --editable '.[conformance,template]'
+	@touch $@
+
+# As a user gets it: a wheel, which compiles itself on first use.
+$(VENV)/.fake_xpu: $(VENV)/.ready $(FAKE_XPU)/pyproject.toml $(shell find $(FAKE_XPU)/src -name '*.py' -o -name '*.cpp' -o -name '*.h')
+	rm -rf build/wheels
+	$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheels $(FAKE_XPU)
+	$(PIP) --force-reinstall --no-deps build/wheels/accelkit_fake_xpu-*.whl
+	$(PIP) build/wheels/accelkit_fake_xpu-*.whl
 	@touch $@
 
 $(VENV)/.peers: $(VENV)/.ready
@@ -67,4 +89,4 @@ compiler:
 	@command -v cc >/dev/null && command -v c++ >/dev/null || { echo "Some tests compile C and C++, and there is no compiler. On Debian or Ubuntu: apt-get install build-essential. On Fedora: dnf install gcc gcc-c++. On macOS: xcode-select --install"; exit 1; }
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -17,27 +17,7 @@ from torch.nn import functional as F
 import accelkit
 
 CALLS = 500
-COMMON = set(
-    [
-        "add",
-        "add_scalar",
-        "mul_",
-        "exp",
-        "relu",
-        "gelu",
-        "where",
-        "sum",
-        "mean",
-        "softmax",
-        "argmax",
-        "clone",
-        "copy_",
-        "cat",
-        "mm",
-        "addmm",
-        "linear",
-    ]
-)
+COMMON = 17  # how many of the operators below, from the first, run most
 
 
 def operators(device: str) -> dict[str, Callable[[], object]]:
@@ -128,11 +108,12 @@ def main() -> None:
     accelkit.Runtime("fake_xpu").device  # noqa: B018 # adds the device to torch
     torch.set_num_threads(1)
     found = ratios(options.rounds)
+    common = list(found)[:COMMON]
     if not options.json:
         print("an operator on the fake XPU, in times the CPU's")
         for name, ratio in sorted(found.items(), key=lambda item: -item[1]):
-            print(f"{name:<28}{ratio:>8.2f}{'  common' if name in COMMON else ''}")
-        print(f"{'worst of the common':<28}{max(found[name] for name in COMMON):>8.2f}")
+            print(f"{name:<28}{ratio:>8.2f}{'  common' if name in common else ''}")
+        print(f"{'worst of the common':<28}{max(found[name] for name in common):>8.2f}")
         print(f"{'worst of all':<28}{max(found.values()):>8.2f}")
     torch.set_num_threads(2)
     measures = {"cpu": digits("cpu"), "fake_xpu": digits("fake_xpu")}

@@ -139,3 +139,67 @@ def test_a_time_limit_that_is_none_is_an_error(plugin_site, monkeypatch, value):
     monkeypatch.setenv("ACCELKIT_PROBE_TIMEOUT", value)
     with pytest.raises(accelkit.UsageError, match="ACCELKIT_PROBE_TIMEOUT=.* is no time limit"):
         probing.ask(install(plugin_site))
+
+
+BUILDS = """
+    def build(self):
+        {build}
+
+    def load(self):
+        {load}
+"""
+
+
+def with_build(site, build, load="pass"):
+    source = CLASS.format(probe="return Availability.usable()") + BUILDS.format(build=build, load=load)
+    site.install("vendor-some", source, accelerators={"some": "Some"})
+    return catalog.find("accelerator", "some")
+
+
+def test_what_a_plugin_builds_has_a_clock_of_its_own_and_is_announced(plugin_site, monkeypatch, capfd, tmp_path):
+    monkeypatch.setenv("ACCELKIT_LOAD_TIMEOUT", "5")
+    built = tmp_path / "built"
+    record = with_build(plugin_site, f"import time; time.sleep(6); open({str(built)!r}, 'w').close()", f"assert open({str(built)!r})")
+    verdict = probing.ask(record, is_trial=True)
+    assert verdict.status == "usable", verdict
+    assert capfd.readouterr().err == "vendor-some==1.0: building what it needs on this machine, once ...\n"
+
+
+def test_a_build_that_hangs_or_fails_is_named(plugin_site, monkeypatch, capfd):
+    monkeypatch.setenv("ACCELKIT_BUILD_TIMEOUT", "2")
+    verdict = probing.ask(with_build(plugin_site, "import time; time.sleep(600)"), is_trial=True)
+    assert verdict.reason == "it did not answer within 2 s, in build()"
+    assert "ACCELKIT_BUILD_TIMEOUT" in verdict.hint
+    (plugin_site.folder / "vendor_some.py").write_text(
+        CLASS.format(probe="return Availability.usable()") + BUILDS.format(build="raise OSError('no space left')", load="pass")
+    )
+    verdict = probing.ask(catalog.find("accelerator", "some"), is_trial=True)
+    assert verdict.status == "broken"
+    assert "building some failed" in verdict.reason
+    assert "no space left" in verdict.reason
+
+
+def test_after_the_build_the_trials_own_limit_counts_again(plugin_site, monkeypatch):
+    monkeypatch.setenv("ACCELKIT_LOAD_TIMEOUT", "4")
+    verdict = probing.ask(with_build(plugin_site, "import time; time.sleep(5)", "import time; time.sleep(600)"), is_trial=True)
+    assert verdict.reason == "it did not answer within 4 s, in load(), which imports the vendor's torch package"
+
+
+def test_on_a_terminal_a_build_spins():
+    import os
+    import pty
+    import subprocess
+    import sys
+
+    ours, theirs = pty.openpty()
+    code = (
+        "import time; from accelkit.discovery.notice import BuildNotice\n"
+        "with BuildNotice() as notice:\n"
+        "    notice.update(['vendor-some==1.0']); time.sleep(0.5); notice.update([])"
+    )
+    subprocess.run([sys.executable, "-c", code], stderr=theirs, check=True, env=os.environ | {"TERM": "xterm", "COLUMNS": "120"})
+    os.close(theirs)
+    said = os.read(ours, 65536).decode()
+    os.close(ours)
+    assert "vendor-some==1.0: building what it needs" in said
+    assert any(frame in said for frame in "⠋⠙⠹⠸")

@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <tuple>
 
 #include "device.h"
 
@@ -22,43 +23,49 @@ constexpr int kPooledStreams = 32;  // as many as torch.cuda keeps for each prio
 // A queue and, once something was put into it, the thread that empties it. Never destroyed: threads may outlive main().
 class Queue {
  public:
-  bool is_idle() const noexcept { return pending_.load(std::memory_order_acquire) == 0; }
+  bool is_idle() {
+    if (C10_LIKELY(pending_.load(std::memory_order_acquire) == 0)) return true;
+    std::lock_guard lock(mutex_);  // whoever has just seen the last event sees an idle stream too
+    return pending_ == 0;
+  }
 
-  void push(std::function<void()> work) {
+  // `done` runs in the same breath as the work leaves the queue.
+  void push(std::function<void()> work, std::function<void()> done = nullptr) {
     std::lock_guard lock(mutex_);
     if (!is_started_) std::thread([this] { run(); }).detach();
     is_started_ = true;
     pending_.fetch_add(1, std::memory_order_relaxed);
-    works_.push_back(std::move(work));
+    works_.emplace_back(std::move(work), std::move(done));
     has_work_.notify_one();
   }
 
   void drain() {
-    if (is_idle()) return;
+    if (C10_LIKELY(pending_.load(std::memory_order_acquire) == 0)) return;
     std::unique_lock lock(mutex_);
-    is_empty_.wait(lock, [this] { return is_idle(); });
+    is_empty_.wait(lock, [this] { return pending_ == 0; });
   }
 
  private:
   [[noreturn]] void run() {
     for (;;) {
-      std::function<void()> work;
+      std::function<void()> work, done;
       {
         std::unique_lock lock(mutex_);
         has_work_.wait(lock, [this] { return !works_.empty(); });
-        work = std::move(works_.front());
+        std::tie(work, done) = std::move(works_.front());
         works_.pop_front();
       }
-      work();
+      if (work) work();
       work = nullptr;  // what it held is free before anybody is told
       std::lock_guard lock(mutex_);
+      if (done) done();
       if (pending_.fetch_sub(1, std::memory_order_release) == 1) is_empty_.notify_all();
     }
   }
 
   std::mutex mutex_;
   std::condition_variable has_work_, is_empty_;
-  std::deque<std::function<void()>> works_;
+  std::deque<std::pair<std::function<void()>, std::function<void()>>> works_;
   std::atomic<int64_t> pending_{0};
   bool is_started_ = false;
 };
@@ -134,7 +141,7 @@ void record_event(void** event, c10::DeviceIndex device, c10::StreamId stream, b
   if (is_idle(device, stream)) {
     mark->set();
   } else {
-    enqueue(device, stream, [mark] { mark->set(); });
+    queue(device, stream).push(nullptr, [mark] { mark->set(); });
   }
 }
 
