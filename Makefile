@@ -52,7 +52,7 @@ lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(VENV)/.ready
+types: $(VENV)/.fake_xpu
 	$(BIN)/mypy
 
 bench: $(VENV)/.peers $(VENV)/.fake_xpu

@@ -131,6 +131,17 @@ def training():
         assert ours.grad.device == device
         torch.testing.assert_close(ours.grad.cpu(), theirs.grad)
 
+    layers = [nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 1)]
+    normed, images = nn.Sequential(*layers), torch.randn(2 * size, 2, 4, 4)
+    synced = nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(normed)).to(device)
+    synced = nn.parallel.DistributedDataParallel(synced)
+    normed(images).square().mean().backward()
+    synced(images[rank::size].to(device)).square().mean().backward()
+    for ours, theirs in zip(synced.parameters(), normed.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad.cpu(), theirs.grad)
+    for ours, theirs in zip(synced.buffers(), normed.buffers(), strict=True):
+        torch.testing.assert_close(ours.cpu(), theirs)
+
     mesh = DeviceMesh("fake_xpu", list(range(size)))
     sharded = copy.deepcopy(model).to(device)
     for layer in (sharded[0], sharded[2], sharded):

@@ -158,3 +158,14 @@ def test_kernels_are_counted_where_they_run(device):
 def test_everything_that_torch_fake_xpu_offers_is_documented():
     undocumented = [name for name in fake_xpu.__all__ if not getattr(fake_xpu, name).__doc__]
     assert not undocumented
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.accelerator, "get_device_capability"), reason="torch before 2.10 does not ask devices for their dtypes"
+)
+@pytest.mark.filterwarnings("ignore:ComplexHalf", "ignore:Casting complex")
+def test_the_dtypes_that_it_says_it_has_work(device):
+    dtypes = torch.accelerator.get_device_capability(device)["supported_dtypes"]
+    assert {torch.float32, torch.bfloat16, torch.complex64, torch.bool} <= set(dtypes)
+    for dtype in dtypes:
+        assert torch.empty(2, device=device).to(dtype).to(torch.float32).device == device, dtype

@@ -143,3 +143,20 @@ def test_memory_that_is_looked_at_is_not_the_cpus(device):
 
     with pytest.raises(TypeError, match="can't convert fake_xpu:1 device type tensor to numpy"):
         numpy.asarray(x)
+
+
+def test_the_hosts_cache_can_be_emptied():
+    if hasattr(torch.accelerator, "empty_host_cache"):  # torch 2.11 and newer
+        torch.accelerator.empty_host_cache()
+    torch.accelerator.empty_cache()
+
+
+@pytest.mark.parametrize(
+    "make", [lambda d: torch.empty(3, device=d), lambda d: torch.empty_strided((3,), (1,), device=d)], ids=["plain", "strided"]
+)
+def test_in_deterministic_mode_new_memory_is_filled(make, device):
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert make(device).isnan().all().item()
+    finally:
+        torch.use_deterministic_algorithms(False)

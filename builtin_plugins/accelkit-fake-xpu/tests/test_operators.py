@@ -183,11 +183,12 @@ def test_out_is_written_resized_and_returned(device):
         (lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8), NotImplementedError, "fake_xpu"),
         (lambda x: x[torch.tensor([9])], IndexError, "index 9 is out of bounds for dimension 0 with size 4"),
         (lambda x: F.embedding(torch.tensor([9], device=x.device), x), IndexError, "index out of range"),
+        (lambda x: torch.ops.aten._fused_dropout(x, 0.5), NotImplementedError, "'aten::_fused_dropout' is not implemented for fake_xpu"),
         (lambda x: x.to("fake_xpu", dtype="float99"), TypeError, "dtype"),
         (lambda x: x @ torch.ones(3, 3, device=x.device), RuntimeError, "cannot be multiplied"),
         (lambda x: torch.empty(2, device="fake_xpu", layout=torch.sparse_coo), NotImplementedError, "Sparsefake_xpu"),
     ],
-    ids=["to_sparse", "quantize", "index", "embedding", "dtype", "shapes", "sparse"],
+    ids=["to_sparse", "quantize", "index", "embedding", "missing", "dtype", "shapes", "sparse"],
 )
 def test_what_cannot_be_done_is_said(use, error, text, device):
     with pytest.raises(error, match=text):

@@ -84,3 +84,17 @@ def test_spawned_processes_use_it(tmp_path):
     )
     result = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True)
     assert sorted(result.stdout.split()) == ["0", "2"]
+
+
+def test_a_program_that_ends_with_copies_queued_ends_well(run):
+    result = run(
+        """
+        x = torch.zeros(1 << 22, device="fake_xpu")
+        with torch.fake_xpu.Stream():
+            for _ in range(20):
+                x.copy_(torch.ones(1 << 22).pin_memory(), non_blocking=True)
+        print("done")
+        """
+    )
+    assert result.stdout == "done\n"
+    assert result.stderr == ""

@@ -114,3 +114,12 @@ def test_the_recomputed_forward_of_a_checkpoint_drops_the_same(device):
     checkpoint(layer, x, use_reentrant=False).sum().backward()
     assert torch.equal((x.grad != 0).cpu(), masks[0])
     assert 0 < masks[0].sum() < 64
+
+
+def test_the_default_generators_are_those_that_are_used(device):
+    _, generator = fake_xpu.default_generators
+    assert generator.device == device
+    generator.manual_seed(5)
+    first = draw(device)
+    torch.manual_seed(5)
+    assert draw(device) == first

@@ -5,6 +5,8 @@ Initialises no device: the process can still fork.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 
 import torch
@@ -14,6 +16,14 @@ from accelkit_fake_xpu import building, device_module, process_group, sending, s
 
 _settings = settings.read()
 visible_devices = _settings.devices
+
+
+def _finish() -> None:
+    """Let queued copies end before the interpreter does: their threads would outlive what they use."""
+    with contextlib.suppress(RuntimeError):  # a device that was lost, or is another process's
+        if device_module.is_initialized():
+            for index in range(device_module.device_count()):
+                device_module.synchronize(index)
 
 
 def _add_to_torch() -> None:
@@ -27,6 +37,7 @@ def _add_to_torch() -> None:
     if not os.environ.get("ACCELKIT_PROBING"):  # faults are for the program, not for whoever asks whether the device works
         device_module.faults.inject(_settings.faults)
     process_group.register()
+    atexit.register(_finish)
     sending.register()
 
 

@@ -82,6 +82,16 @@ std::vector<Tensors> ready(const std::vector<Tensors>& lists) {
   for (const auto& list : lists) views.push_back(ready(list));
   return views;
 }
+// As one row: what is gathered into one tensor, or scattered from one, is cut by the number of values, whatever its shape.
+at::Tensor ready_row(const at::Tensor& tensor) {
+  TORCH_CHECK(tensor.is_contiguous(), "fxccl: Tensors must be contiguous");
+  return ready(tensor).view(-1);
+}
+Tensors ready_rows(const Tensors& tensors) {
+  Tensors rows;
+  for (const auto& tensor : tensors) rows.push_back(ready_row(tensor));
+  return rows;
+}
 Tensors flat(const std::vector<Tensors>& lists) {
   Tensors all;
   for (const auto& list : lists) all.insert(all.end(), list.begin(), list.end());
@@ -125,7 +135,7 @@ class Fxccl final : public c10d::Backend {
     return work(c10d::OpType::ALLGATHER, gloo_->allgather(to, from, options), flat(outputs));
   }
   WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override {
-    auto to = ready(output), from = ready(input);
+    auto to = ready_row(output), from = ready_row(input);
     return work(c10d::OpType::_ALLGATHER_BASE, gloo_->_allgather_base(to, from, options), {output});
   }
   WorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override {
@@ -134,7 +144,7 @@ class Fxccl final : public c10d::Backend {
     return work(c10d::OpType::ALLGATHER_COALESCED, gloo_->allgather_coalesced(to, from, options), flat(outputs));
   }
   WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override {
-    auto to = ready(outputs), from = ready(inputs);
+    auto to = ready_rows(outputs), from = ready_rows(inputs);
     return work(c10d::OpType::_ALLGATHER_BASE, gloo_->allgather_into_tensor_coalesced(to, from, options), outputs);
   }
   WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& options) override {
@@ -154,12 +164,12 @@ class Fxccl final : public c10d::Backend {
     return work(c10d::OpType::REDUCE_SCATTER, gloo_->reduce_scatter(to, from, summing), outputs, finish);
   }
   WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override {
-    auto to = ready(output), from = ready(input);
+    auto to = ready_row(output), from = ready_row(input);
     const auto [summing, finish] = averaging(options, {to});
     return work(c10d::OpType::_REDUCE_SCATTER_BASE, gloo_->_reduce_scatter_base(to, from, summing), {output}, finish);
   }
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) override {
-    auto to = ready(outputs), from = ready(inputs);
+    auto to = ready_rows(outputs), from = ready_rows(inputs);
     const auto [summing, finish] = averaging(options, to);
     return work(c10d::OpType::_REDUCE_SCATTER_BASE, gloo_->reduce_scatter_tensor_coalesced(to, from, summing), outputs, finish);
   }

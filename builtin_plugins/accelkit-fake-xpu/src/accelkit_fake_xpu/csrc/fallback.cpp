@@ -123,6 +123,8 @@ class Call {
 };
 
 void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  TORCH_CHECK_NOT_IMPLEMENTED(op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU), "The operator '", op.schema().name(),
+                              "' is not implemented for fake_xpu: the host, whose kernels it runs, has none either");
   Call call(op, *stack);
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
   call.finish();

@@ -195,48 +195,6 @@ class Allocator final : public c10::DeviceAllocator {
   }
 };
 
-// Host memory that the device can copy from and to while the host goes on.
-class PinnedAllocator final : public c10::Allocator {
- public:
-  c10::DataPtr allocate(size_t bytes) override {
-    ensure_usable();
-    auto inner = c10::GetCPUAllocator()->allocate(bytes);
-    void* const data = inner.get();
-    std::lock_guard lock(mutex_);
-    blocks_[data] = bytes;
-    return {data, new c10::DataPtr(std::move(inner)), &free_pinned, c10::kCPU};
-  }
-  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
-  void copy_data(void* to, const void* from, std::size_t bytes) const override { std::memcpy(to, from, bytes); }
-
-  bool contains(const void* data) {
-    std::lock_guard lock(mutex_);
-    auto after = blocks_.upper_bound(data);
-    if (after == blocks_.begin()) return false;
-    const auto& [start, bytes] = *std::prev(after);
-    return data == start || static_cast<const char*>(data) < static_cast<const char*>(start) + bytes;
-  }
-
- private:
-  static void free_pinned(void* context);
-  std::mutex mutex_;
-  std::map<const void*, size_t> blocks_;
-};
-
-PinnedAllocator& pinned() {
-  static auto* const kept = new PinnedAllocator;
-  return *kept;
-}
-
-void PinnedAllocator::free_pinned(void* context) {
-  auto* inner = static_cast<c10::DataPtr*>(context);
-  {
-    std::lock_guard lock(pinned().mutex_);
-    pinned().blocks_.erase(inner->get());
-  }
-  delete inner;
-}
-
 Allocator& allocator() {
   static auto* const kept = new Allocator;
   return *kept;
@@ -262,8 +220,6 @@ void repoint(c10::StorageImpl& storage, c10::DataPtr data, size_t bytes) {
 }  // namespace
 
 c10::DeviceAllocator& device_allocator() { return allocator(); }
-c10::Allocator& pinned_allocator() { return pinned(); }
-bool is_pinned(const void* data) { return pinned().contains(data); }
 
 Block* block_of(const c10::StorageImpl& storage) noexcept {
   const auto& data = storage.data_ptr();

@@ -16,8 +16,6 @@ struct Block {
 };
 
 c10::DeviceAllocator& device_allocator();
-c10::Allocator& pinned_allocator();
-bool is_pinned(const void* data);
 
 // The block behind a device storage; null if it has none (nothing was allocated).
 Block* block_of(const c10::StorageImpl& storage) noexcept;

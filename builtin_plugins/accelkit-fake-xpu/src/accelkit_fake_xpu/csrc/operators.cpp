@@ -1,13 +1,16 @@
 // Operators that are not simply the host's: memory, views, copies, and what the host has in another form.
+#include <ATen/Context.h>
+#include <ATen/Dispatch.h>
+#include <ATen/Dispatch_v2.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>
-#include <ATen/TensorOperators.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
 #include "kernel.h"
+#include "pinned.h"
 
 namespace fake_xpu {
 namespace {
@@ -26,18 +29,25 @@ void check_options(std::optional<at::Layout> layout, std::optional<bool> pin_mem
   TORCH_CHECK(!c10::pinned_memory_or_default(pin_memory), "Only dense CPU tensors can be pinned");
 }
 
+// In deterministic mode nobody sees what memory held before.
+Tensor filled_if_deterministic(Tensor tensor) {
+  const auto& context = at::globalContext();
+  if (C10_UNLIKELY(context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory())) at::native::fill_empty_deterministic_(tensor);
+  return tensor;
+}
+
 Tensor empty(IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout, std::optional<at::Device> device,
              std::optional<bool> pin_memory, std::optional<at::MemoryFormat> format) {
   check_options(layout, pin_memory);
   const auto guard = on(device);
-  return at::detail::empty_generic(size, &device_allocator(), kKeys, c10::dtype_or_default(dtype), format);
+  return filled_if_deterministic(at::detail::empty_generic(size, &device_allocator(), kKeys, c10::dtype_or_default(dtype), format));
 }
 
 Tensor empty_strided(IntArrayRef size, IntArrayRef stride, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
                      std::optional<at::Device> device, std::optional<bool> pin_memory) {
   check_options(layout, pin_memory);
   const auto guard = on(device);
-  return at::detail::empty_strided_generic(size, stride, &device_allocator(), kKeys, c10::dtype_or_default(dtype));
+  return filled_if_deterministic(at::detail::empty_strided_generic(size, stride, &device_allocator(), kKeys, c10::dtype_or_default(dtype)));
 }
 
 Tensor as_strided(const Tensor& self, IntArrayRef size, IntArrayRef stride, std::optional<int64_t> offset) {
@@ -135,49 +145,6 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad, cons
   return {kernel.result(input_grad), kernel.result(weight_grad), kernel.result(bias_grad)};
 }
 
-// The cells of recurrent layers, fused as on CUDA: torch asks a device like this one for no others. (Formulas: torch.nn.LSTMCell, torch.nn.GRUCell.)
-
-Tensor with_bias(const Tensor& gates, const std::optional<Tensor>& bias) { return bias && bias->defined() ? gates + *bias : gates; }
-
-std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& cx,
-                                             const std::optional<Tensor>& input_bias, const std::optional<Tensor>& hidden_bias) {
-  auto gates = (with_bias(input_gates, input_bias) + with_bias(hidden_gates, hidden_bias)).chunk(4, 1);
-  const auto in = gates[0].sigmoid(), forget = gates[1].sigmoid(), cell = gates[2].tanh(), out = gates[3].sigmoid();
-  const auto cy = forget * cx + in * cell;
-  return {out * cy.tanh(), cy, at::cat({in, forget, cell, out}, 1)};
-}
-
-std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const std::optional<Tensor>& grad_hy, const std::optional<Tensor>& grad_cy, const Tensor& cx,
-                                                      const Tensor& cy, const Tensor& workspace, bool has_bias) {
-  const auto parts = workspace.chunk(4, 1);
-  const auto &in = parts[0], &forget = parts[1], &cell = parts[2], &out = parts[3];
-  const auto hy = grad_hy && grad_hy->defined() ? *grad_hy : at::zeros_like(cy);
-  const auto tanh_cy = cy.tanh();
-  auto to_cy = hy * out * (1 - tanh_cy * tanh_cy);
-  if (grad_cy && grad_cy->defined()) to_cy = to_cy + *grad_cy;
-  const auto grad_gates = at::cat({to_cy * cell * in * (1 - in), to_cy * cx * forget * (1 - forget), to_cy * in * (1 - cell * cell),
-                                   hy * tanh_cy * out * (1 - out)},
-                                  1);
-  return {grad_gates, to_cy * forget, has_bias ? grad_gates.sum(0) : Tensor()};
-}
-
-std::tuple<Tensor, Tensor> gru_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& hx, const std::optional<Tensor>& input_bias,
-                                    const std::optional<Tensor>& hidden_bias) {
-  const auto from_input = with_bias(input_gates, input_bias).chunk(3, 1), from_hidden = with_bias(hidden_gates, hidden_bias).chunk(3, 1);
-  const auto reset = (from_input[0] + from_hidden[0]).sigmoid(), update = (from_input[1] + from_hidden[1]).sigmoid();
-  const auto fresh = (from_input[2] + reset * from_hidden[2]).tanh();
-  return {fresh + update * (hx - fresh), at::cat({reset, update, fresh, hx, from_hidden[2]}, 1)};
-}
-
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tensor& grad_hy, const Tensor& workspace, bool has_bias) {
-  const auto parts = workspace.chunk(5, 1);
-  const auto &reset = parts[0], &update = parts[1], &fresh = parts[2], &hx = parts[3], &from_hidden = parts[4];
-  const auto to_update = grad_hy * (hx - fresh) * (1 - update) * update, to_fresh = grad_hy * (1 - update) * (1 - fresh * fresh);
-  const auto to_reset = to_fresh * from_hidden * (1 - reset) * reset;
-  const auto grad_input = at::cat({to_reset, to_update, to_fresh}, 1), grad_hidden = at::cat({to_reset, to_update, to_fresh * reset}, 1);
-  return {grad_input, grad_hidden, grad_hy * update, has_bias ? grad_input.sum(0) : Tensor(), has_bias ? grad_hidden.sum(0) : Tensor()};
-}
-
 // The host's kernel draws from the host's generator.
 std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, std::optional<bool> train) {
   if (input.numel() == 0 || !train.value_or(true)) return {input.clone(), at::ones_like(input, input.options().dtype(at::kBool))};
@@ -200,10 +167,6 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
   library.impl("convolution_overrideable", TORCH_FN(convolution));
   library.impl("convolution_backward_overrideable", TORCH_FN(convolution_backward));
-  library.impl("_thnn_fused_lstm_cell", TORCH_FN(lstm_cell));
-  library.impl("_thnn_fused_lstm_cell_backward_impl", TORCH_FN(lstm_cell_backward));
-  library.impl("_thnn_fused_gru_cell", TORCH_FN(gru_cell));
-  library.impl("_thnn_fused_gru_cell_backward", TORCH_FN(gru_cell_backward));
   library.impl("native_dropout", TORCH_FN(native_dropout));
 }
 

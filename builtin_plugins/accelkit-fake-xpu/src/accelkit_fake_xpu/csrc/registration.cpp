@@ -10,6 +10,7 @@
 #include "generator.h"
 #include "kernel.h"
 #include "memory.h"
+#include "pinned.h"
 #include "streams.h"
 
 namespace fake_xpu {
@@ -26,6 +27,16 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return before;
   }
   c10::DeviceIndex deviceCount() const noexcept override { return device_count(); }
+#if __has_include(<c10/core/DeviceCapability.h>)
+  c10::DeviceCapability getDeviceCapability(c10::Device) const override {
+    using namespace c10;  // the names of the bits need it
+    DeviceCapability capability;  // what the host can store, it can: all but quantized tensors
+    for (const auto quantized : {kIndex_QInt8, kIndex_QUInt8, kIndex_QInt32, kIndex_QUInt4x2, kIndex_QUInt2x4}) {
+      capability.capability_data.capability_bits &= ~(1ULL << quantized);
+    }
+    return capability;
+  }
+#endif
 
   static c10::Stream stream(c10::Device device, c10::StreamId id) {
     return c10::Stream(c10::Stream::UNSAFE, c10::Device(kDeviceType, check_device(device.index())), id);
@@ -89,6 +100,7 @@ void configure_once(std::vector<int64_t> limits, bool is_protected) {
     register_remaining_operators();
     at::RegisterPrivateUse1HooksInterface(new Hooks);
     c10::SetAllocator(kDeviceType, &device_allocator());
+    register_pinned_allocator();
     return true;
   }();
   (void)is_registered;
@@ -108,6 +120,7 @@ TORCH_LIBRARY(fake_xpu, library) {
     std::lock_guard lock(generator.mutex());
     generator.set_state(state);
   });
+  library.def("default_generator(int device) -> Generator?", [](int64_t device) { return default_generator(index(device)); });
   library.def("manual_seed(int device, int seed) -> ()", [](int64_t device, int64_t seed) {
     auto generator = default_generator(index(device));
     std::lock_guard lock(generator.mutex());

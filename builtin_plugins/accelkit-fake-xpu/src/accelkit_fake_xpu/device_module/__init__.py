@@ -1,5 +1,7 @@
 """``torch.fake_xpu``: what ``torch.cuda`` is to NVIDIA's devices, with the same names."""
 
+from typing import Any
+
 from accelkit_fake_xpu.device_module import faults, memory, random
 from accelkit_fake_xpu.device_module.devices import (
     DeviceProperties,
@@ -56,7 +58,9 @@ from accelkit_fake_xpu.device_module.streams import (
 )
 
 
-def __getattr__(name: str) -> bool:
+def __getattr__(name: str) -> Any:
+    if name == "default_generators":
+        return random.default_generators()
     if name == "_initialized":  # torch.utils.checkpoint looks here before it keeps the random state
         return is_initialized()
     raise AttributeError(f"torch.fake_xpu has no attribute {name!r}")

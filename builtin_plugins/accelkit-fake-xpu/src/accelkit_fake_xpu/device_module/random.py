@@ -57,6 +57,11 @@ def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
         set_rng_state(state, index)
 
 
+def default_generators() -> tuple[torch.Generator, ...]:
+    """The generator of each device, which is used where no other is given; ``torch.fake_xpu.default_generators``."""
+    return tuple(torch.ops.fake_xpu.default_generator(index) for index in range(device_count()))
+
+
 def _as_int64(seed: int) -> int:
     seed = int(seed) % (1 << 64)
     return seed - (1 << 64) if seed >= 1 << 63 else seed
