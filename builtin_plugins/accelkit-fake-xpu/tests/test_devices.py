@@ -138,6 +138,14 @@ def test_scalars_of_the_cpu_mix(device):
     assert torch.where(x > 0, x, torch.tensor(0.0)).tolist() == [2, 2]
 
 
+def test_scalars_of_the_cpu_are_not_written(device):
+    x, scalar = torch.ones(2, device=device), torch.tensor(1.0)
+    for use in (lambda: torch.sum(x, 0, out=scalar), lambda: scalar.add_(x[0]), lambda: torch._foreach_add_([scalar], [x[0]])):
+        with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+            use()
+    assert scalar.item() == 1
+
+
 def test_indices_may_be_on_the_cpu(device):
     x = torch.arange(4.0, device=device)
     assert x[torch.tensor([2, 0])].tolist() == [2, 0]

@@ -36,13 +36,17 @@ class Call {
       : schema_(op.schema()), kernel_(schema_.name().c_str(), host_tensors_of(schema_.name())), stack_(stack) {
     const size_t count = schema_.arguments().size();
     given_.assign(std::make_move_iterator(stack.end() - count), std::make_move_iterator(stack.end()));
-    for (const auto& value : given_) take(value);
+    for (size_t i = 0; i < count; ++i) take(given_[i], schema_.arguments()[i]);
     kernel_.launch(is_view(schema_));
     for (size_t i = 0; i < count; ++i) stack[stack.size() - count + i] = host_value(given_[i], schema_.arguments()[i]);
   }
 
-  void finish() {
+  void follow() {
     for (const auto& [tensor, host] : views_) follow_host_view(*tensor, host);
+  }
+
+  void finish() {
+    follow();
     if (C10_UNLIKELY(faults().is_active)) {
       for (const auto& host : written_) kernel_.spoil(host);
     }
@@ -50,12 +54,14 @@ class Call {
   }
 
  private:
-  void take(const IValue& value) {
+  static bool is_written(const c10::Argument& argument) { return argument.alias_info() != nullptr && argument.alias_info()->isWrite(); }
+
+  void take(const IValue& value, const c10::Argument& argument) {
     if (value.isTensor()) {
-      kernel_.takes(value.toTensor());
+      kernel_.takes(value.toTensor(), is_written(argument));
     } else if (value.isTensorList()) {
       lists_.push_back(value.toTensorVector());
-      kernel_.takes_all(lists_.back());
+      for (const auto& tensor : lists_.back()) kernel_.takes(tensor, is_written(argument));
     } else if (value.isOptionalTensorList()) {  // indices: on the CPU or on the device
       for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList()) {
         if (tensor && tensor->is_privateuseone()) kernel_.takes_device(tensor->device().index());
@@ -68,7 +74,7 @@ class Call {
   at::Tensor view_of(const at::Tensor& tensor, const c10::Argument& argument) {
     auto host = host_view(tensor);
     if (tensor.defined() && tensor.is_privateuseone()) views_.emplace_back(&tensor, host);
-    if (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) written_.push_back(host);
+    if (is_written(argument)) written_.push_back(host);
     return host;
   }
 
@@ -126,7 +132,12 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   TORCH_CHECK_NOT_IMPLEMENTED(op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU), "The operator '", op.schema().name(),
                               "' is not implemented for fake_xpu: the host, whose kernels it runs, has none either");
   Call call(op, *stack);
-  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+  try {
+    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+  } catch (...) {
+    call.follow();  // what the kernel did to shapes and memory before it failed
+    throw;
+  }
   call.finish();
 }
 

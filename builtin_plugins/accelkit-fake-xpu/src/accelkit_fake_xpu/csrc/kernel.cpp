@@ -1,7 +1,5 @@
 #include "kernel.h"
 
-#include <ATen/ops/full_like.h>
-
 #include <array>
 
 namespace fake_xpu {

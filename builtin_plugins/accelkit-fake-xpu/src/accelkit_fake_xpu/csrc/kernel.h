@@ -33,23 +33,19 @@ class Kernel {
  public:
   Kernel(const char* name, HostTensors host_tensors) : name_(name), host_tensors_(host_tensors) { ensure_usable(); }
 
-  // To be called for every argument before launch().
-  void takes(const at::Tensor& tensor) {
+  // To be called for every argument before launch(). A scalar of the CPU's may be read, never written.
+  void takes(const at::Tensor& tensor, bool is_written = false) {
     if (!tensor.defined()) return;
     if (C10_LIKELY(tensor.is_privateuseone())) {
-      if (takes_device(tensor.device().index())) inputs_.push_back(&tensor);
-    } else if (tensor.dim() > 0 || tensor.device().type() != c10::kCPU) {
+      takes_device(tensor.device().index());
+      inputs_.push_back(&tensor);
+    } else if (tensor.dim() > 0 || is_written || tensor.device().type() != c10::kCPU) {
       stranger_ = &tensor;
     }
   }
-  template <class Tensors>
-  void takes_all(const Tensors& tensors) {
-    for (const at::Tensor& tensor : tensors) takes(tensor);
-  }
-  bool takes_device(c10::DeviceIndex device) {
+  void takes_device(c10::DeviceIndex device) {
     if (device_ == -1) device_ = device;
     if (C10_UNLIKELY(device_ != device)) refuse(c10::Device(kDeviceType, device));
-    return true;
   }
 
   // Waits for the stream's turn and counts. From here on the kernel may touch device memory.

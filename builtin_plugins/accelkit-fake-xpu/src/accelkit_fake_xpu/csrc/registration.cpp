@@ -30,9 +30,12 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 #if __has_include(<c10/core/DeviceCapability.h>)
   c10::DeviceCapability getDeviceCapability(c10::Device) const override {
     using namespace c10;  // the names of the bits need it
-    DeviceCapability capability;  // what the host can store, it can: all but quantized tensors
-    for (const auto quantized : {kIndex_QInt8, kIndex_QUInt8, kIndex_QInt32, kIndex_QUInt4x2, kIndex_QUInt2x4}) {
-      capability.capability_data.capability_bits &= ~(1ULL << quantized);
+    DeviceCapability capability;
+    capability.capability_data.capability_bits = 0;
+    for (const auto dtype : {kIndex_Bool, kIndex_Byte, kIndex_Char, kIndex_Short, kIndex_Int, kIndex_Long, kIndex_UInt16, kIndex_UInt32, kIndex_UInt64,
+                             kIndex_Half, kIndex_BFloat16, kIndex_Float, kIndex_Double, kIndex_ComplexHalf, kIndex_ComplexFloat, kIndex_ComplexDouble,
+                             kIndex_Float8_e5m2, kIndex_Float8_e4m3fn, kIndex_Float8_e5m2fnuz, kIndex_Float8_e4m3fnuz, kIndex_Float8_e8m0fnu}) {
+      capability.capability_data.capability_bits |= 1ULL << dtype;
     }
     return capability;
   }
