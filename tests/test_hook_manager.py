@@ -88,7 +88,8 @@ def test_an_overridden_method_stays_an_implementation_without_a_marker():
         def dangerous(self):
             raise RuntimeError("a property was read while hooks were looked for")
 
-    assert accelkit.Runtime(accelerator=Vendor()).device in calls
+    assert accelkit.Runtime(accelerator=Vendor()).device.type == "cpu"
+    assert len(calls) == 1
 
 
 def test_a_wrapper_may_replace_the_precision():

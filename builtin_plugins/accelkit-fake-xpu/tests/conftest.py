@@ -21,7 +21,8 @@ def run() -> Run:
 
     def run(code: str, *, check: bool = True, **environ: str) -> subprocess.CompletedProcess[str]:
         program = "import torch\nimport accelkit_fake_xpu.torch_backend\n" + textwrap.dedent(code)
-        command = [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", program]  # an older torch warns of itself
+        ignored = ["-W", "ignore::DeprecationWarning", "-W", "ignore:pin_memory_device"]  # torch's own
+        command = [sys.executable, "-W", "error", *ignored, "-c", program]
         result = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environ, timeout=120)
         assert not check or result.returncode == 0, result.stderr
         return result

@@ -58,10 +58,10 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("options", ["pin_memory=False", "pin_memory=True"])
+@pytest.mark.parametrize("options", ["pin_memory=False", "pin_memory=True", "pin_memory=True, pin_memory_device='fake_xpu'"])
 def test_workers_that_use_the_cpu_work_after_use_of_the_device(run, options):
     result = run(LOADER.format(item="return torch.tensor(index)", context="fork", options=options))
-    is_pinned = options == "pin_memory=True"
+    is_pinned = options != "pin_memory=False"
     assert result.stdout == f"{is_pinned} [0, 1, 2, 3]\n{is_pinned} [4, 5, 6, 7]\n"
 
 
