@@ -30,6 +30,11 @@ Ledger& ledger(c10::DeviceIndex device) {
   return (*ledgers)[device];
 }
 
+// Nothing is cached, so they are all the same.
+std::array<c10::CachingAllocator::Stat*, 4> byte_stats(DeviceStats& stats) {
+  return {&stats.allocated_bytes[kAll], &stats.requested_bytes[kAll], &stats.active_bytes[kAll], &stats.reserved_bytes[kAll]};
+}
+
 std::string spell(double bytes) {
   const char* unit = "bytes";
   for (const char* next : {"KiB", "MiB", "GiB", "TiB"}) {
@@ -53,10 +58,7 @@ void charge(c10::DeviceIndex device, size_t bytes) {
                      " has a total capacity of ", spell(limit), " of which ", spell(limit - used), " is free; ", spell(used),
                      " is allocated by PyTorch.", is_to_fail ? " This allocation fails because FAKE_XPU_FAULT asks for it." : "");
   }
-  stats.allocated_bytes[kAll].increase(bytes);
-  stats.requested_bytes[kAll].increase(bytes);
-  stats.active_bytes[kAll].increase(bytes);
-  stats.reserved_bytes[kAll].increase(bytes);
+  for (auto* stat : byte_stats(stats)) stat->increase(bytes);
   stats.allocation[kAll].increase(1);
   ++stats.num_device_alloc;
 }
@@ -65,10 +67,7 @@ void discharge(c10::DeviceIndex device, size_t bytes) {
   if (is_in_bad_fork()) return;  // the lock may have been held when the process was forked
   auto& [mutex, stats] = ledger(device);
   std::lock_guard lock(mutex);
-  stats.allocated_bytes[kAll].decrease(bytes);
-  stats.requested_bytes[kAll].decrease(bytes);
-  stats.active_bytes[kAll].decrease(bytes);
-  stats.reserved_bytes[kAll].decrease(bytes);
+  for (auto* stat : byte_stats(stats)) stat->decrease(bytes);
   stats.allocation[kAll].decrease(1);
   ++stats.num_device_free;
 }
@@ -189,9 +188,8 @@ class Allocator final : public c10::DeviceAllocator {
   void each_stat(c10::DeviceIndex device, Do reset) {
     auto& [mutex, stats] = ledger(check_device(device));
     std::lock_guard lock(mutex);
-    for (auto* array : {&stats.allocated_bytes, &stats.requested_bytes, &stats.active_bytes, &stats.reserved_bytes, &stats.allocation}) {
-      reset((*array)[kAll]);
-    }
+    for (auto* stat : byte_stats(stats)) reset(*stat);
+    reset(stats.allocation[kAll]);
   }
 };
 
