@@ -159,6 +159,9 @@ def test_kernels_are_counted_where_they_run(device):
     y = x + x
     assert (fake_xpu.kernel_count(0), fake_xpu.kernel_count(device)) == (0, 1)
     y.view(2, 2).t()[0]
+    y.unfold(0, 2, 1)
+    y.view(torch.int32)
+    y.real.detach()
     y.cpu()
     assert fake_xpu.kernel_count(device) == 1, "views and copies are no kernels"
 

@@ -60,6 +60,17 @@ def test_resizing_is_counted(device):
     assert out.tolist() == [2] * 8
 
 
+def test_what_a_failed_kernel_did_to_memory_is_known(device):
+    gc.collect()
+    before = fake_xpu.memory_allocated(device)
+    out, index = torch.empty(0, device=device), torch.full((1000, 4), 9, device=device)
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        torch.gather(torch.ones(3, 4, device=device), 0, index, out=out)
+    assert out.shape == (1000, 4), "as on the CPU"
+    assert fake_xpu.memory_allocated(device) == before + index.nbytes + out.nbytes
+    assert out.zero_().sum().item() == 0
+
+
 def test_training_steps_do_not_leak(device):
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1)).to(device)
     optimizer = torch.optim.AdamW(model.parameters())

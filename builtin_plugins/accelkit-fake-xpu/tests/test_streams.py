@@ -35,6 +35,13 @@ def test_a_copy_from_pinned_memory_runs_later_on_its_stream(slow_copies, device)
         assert after_waiting.tolist() == [1] * 4
 
 
+def test_a_part_of_pinned_memory_is_pinned_too(slow_copies, device):
+    source, target = torch.ones(4).pin_memory()[2:], torch.zeros(2, device=device)
+    with fake_xpu.Stream(device) as stream:
+        target.copy_(source, non_blocking=True)
+    assert not stream.query()
+
+
 def test_a_copy_to_pinned_memory_runs_later_too(slow_copies, device):
     source, target = torch.ones(4, device=device), torch.zeros(4).pin_memory()
     with fake_xpu.device(device):

@@ -10,15 +10,10 @@ std::array<std::atomic<int64_t>, kMostDevices> counts{};
 // What a tensor is besides its values: conjugated, negated or known to be all zero, each a bit that operators look at.
 const c10::DispatchKeySet kBits({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor});
 
-void copy_metadata(c10::TensorImpl& to, const c10::TensorImpl& from) {
-  to.set_sizes_and_strides(from.sizes(), from.strides(), from.storage_offset());
-  if (from.is_wrapped_number()) to.set_wrapped_number(true);
-}
-
 at::Tensor make_tensor(c10::Storage storage, c10::DispatchKey backend, const at::Tensor& like) {
   const auto keys = c10::DispatchKeySet(backend) | (like.key_set() & kBits);
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), keys, like.dtype());
-  copy_metadata(*tensor.unsafeGetTensorImpl(), *like.unsafeGetTensorImpl());
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
   return tensor;
 }
 

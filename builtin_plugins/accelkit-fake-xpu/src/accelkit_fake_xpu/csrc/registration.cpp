@@ -56,8 +56,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void synchronizeDevice(const c10::DeviceIndex device) const override { drain_device(check_device(device)); }
   void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override { device_allocator().recordStream(data, stream); }
 
-  void record(void** event, const c10::Stream& stream, const c10::DeviceIndex, const c10::EventFlag flag) const override {
-    record_event(event, stream.device_index(), stream.id(), flag == c10::EventFlag::BACKEND_DEFAULT);
+  void record(void** event, const c10::Stream& stream, const c10::DeviceIndex, const c10::EventFlag) const override {
+    record_event(event, stream.device_index(), stream.id());
   }
   void block(void* event, const c10::Stream& stream) const override { wait_event(event, stream.device_index(), stream.id()); }
   bool queryEvent(void* event) const override { return is_event_done(event); }

@@ -23,11 +23,11 @@ void drain(c10::DeviceIndex device, c10::StreamId stream);
 void drain_device(c10::DeviceIndex device);
 
 // `event` is null for one that was never recorded.
-void record_event(void** event, c10::DeviceIndex device, c10::StreamId stream, bool has_timing);
+void record_event(void** event, c10::DeviceIndex device, c10::StreamId stream);
 void wait_event(void* event, c10::DeviceIndex device, c10::StreamId stream);
 bool is_event_done(void* event);
 void synchronize_event(void* event);
-double elapsed_milliseconds(void* start, void* end);
+double elapsed_milliseconds(void* start, void* end);  // both are done: torch has checked
 void destroy_event(void* event) noexcept;
 
 }  // namespace fake_xpu
