@@ -119,6 +119,8 @@ def test_verdicts_are_remembered_per_installation(plugin_site, monkeypatch):
     assert recalled.asked_at > 0
     assert dataclasses.replace(recalled, asked_at=0.0) == verdict
     with monkeypatch.context() as patch:
+        patch.setattr("sys.executable", "python3")
+        assert memory.recall(record) is not None, "bin/python and bin/python3 are one environment"
         patch.setenv("ACME_VISIBLE_DEVICES", "-1")
         assert memory.recall(record) is None, "other devices are visible"
     (plugin_site.folder / "vendor_some-1.0.dist-info" / "RECORD").unlink()

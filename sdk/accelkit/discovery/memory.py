@@ -74,6 +74,6 @@ def _is_memorable(record: PluginRecord) -> bool:
 
 def _file(record: PluginRecord) -> Path:
     installation = (record.kind, record.name, record.plugin, record.value, record.fingerprint)
-    surroundings = (sys.version, sys.executable, installed_version("torch"), known.visible_devices(os.environ))
+    surroundings = (sys.version, sys.prefix, installed_version("torch"), known.visible_devices(os.environ))
     key = (installation, surroundings)
     return cache_folder() / "verdicts" / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}.json"
