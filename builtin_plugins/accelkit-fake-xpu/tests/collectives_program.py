@@ -154,6 +154,20 @@ def training():
     sharded(mine).sum().backward()
 
 
+def sharded_from_meta():
+    mesh = DeviceMesh("fake_xpu", list(range(size)))
+    with torch.device("meta"):
+        model = nn.Linear(8, 4 * size)
+    fully_shard(model, mesh=mesh)
+    model.to_empty(device=device)
+    torch.manual_seed(0)
+    model.reset_parameters()
+    shards = model.weight.full_tensor().chunk(size)
+    assert not any(torch.equal(shards[0], shard) for shard in shards[1:]), "each shard draws numbers of its own"
+    model(torch.ones(2, 8, device=device)).sum().backward()
+    assert model.weight.grad.full_tensor().tolist() == [[2.0] * 8] * (4 * size)
+
+
 torch.fake_xpu.set_device(device)
 dist.init_process_group(sys.argv[1])
 if "gloo" in sys.argv[1]:
@@ -165,6 +179,7 @@ gathering_and_scattering()
 the_rest()
 what_was_queued_is_seen()
 training()
+sharded_from_meta()
 dist.barrier(device_ids=[device.index])
 dist.destroy_process_group()
 print("everything agreed")

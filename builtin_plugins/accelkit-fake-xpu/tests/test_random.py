@@ -123,3 +123,26 @@ def test_the_default_generators_are_those_that_are_used(device):
     first = draw(device)
     torch.manual_seed(5)
     assert draw(device) == first
+
+
+def test_the_state_is_seed_and_offset_as_cudas(device):
+    generator = torch.Generator(device=device).manual_seed(3)
+    assert generator.get_state().tolist() == [3] + [0] * 15
+    first, second = draw(device, generator=generator), draw(device, generator=generator)
+    assert first != second
+    assert generator.get_offset() == 8
+    generator.set_offset(4)
+    assert draw(device, generator=generator) == second
+    generator.set_offset(0)
+    assert draw(device, generator=generator) == first
+    with pytest.raises(RuntimeError, match="offset must be a multiple of 4"):
+        generator.set_offset(3)
+    with pytest.raises(RuntimeError, match="RNG state is wrong size: 7 bytes, not 16"):
+        generator.set_state(torch.zeros(7, dtype=torch.uint8))
+
+
+def test_numbers_are_uniform_whatever_the_offset(device):
+    torch.manual_seed(0)
+    sample = torch.cat([torch.rand(10, device=device) for _ in range(1000)]).sort().values.cpu()
+    ideal = (torch.arange(10_000) + 0.5) / 10_000
+    assert (sample - ideal).abs().max() < 1.95 / 100, "Kolmogorov-Smirnov, p = 0.001"

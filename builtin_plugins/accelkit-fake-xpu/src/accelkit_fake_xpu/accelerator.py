@@ -39,8 +39,7 @@ class FakeXPUAccelerator(Accelerator):
             return Availability.absent(*problem)
         if count == 0:
             return Availability.absent("no device is visible", "unset FAKE_XPU_VISIBLE_DEVICES, or set FAKE_XPU_DEVICES to 1 or more")
-        state = "compiled" if building.library_path().exists() else "to be compiled on first use"
-        return Availability.usable(f"{count} simulated device{'s' * (count != 1)}, {state} for torch {building.torch_version()}")
+        return Availability.usable(f"{count} simulated device{'s' * (count != 1)}, with torch {building.torch_version()}")
 
     def build(self) -> None:
         building.build()
