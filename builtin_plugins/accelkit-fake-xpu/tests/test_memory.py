@@ -106,6 +106,26 @@ def test_past_the_limit_is_out_of_memory_and_the_next_allocation_works(run):
     assert count == "2"
 
 
+def test_what_no_machine_has_is_out_of_memory_too(device):
+    before = fake_xpu.memory_allocated(device)
+    with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate 1024.00 TiB"):
+        torch.empty(1 << 50, dtype=torch.uint8, device=device)
+    assert fake_xpu.memory_allocated(device) == before
+
+
+def test_memory_that_the_host_does_not_have_is_given_back(run):
+    result = run(
+        """
+        try:
+            torch.empty(1 << 52, dtype=torch.uint8, device="fake_xpu")
+        except RuntimeError as error:
+            print(type(error).__name__, torch.fake_xpu.memory_allocated())
+        """,
+        FAKE_XPU_MEMORY="100000TiB",
+    )
+    assert result.stdout == "RuntimeError 0\n"
+
+
 def test_pinned_memory_is_the_hosts_and_known_as_pinned():
     x = torch.arange(4.0)
     pinned = x.pin_memory()

@@ -3,6 +3,7 @@
 #include <ATen/native/Resize.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <torch/version.h>
 #include <unistd.h>
@@ -72,6 +73,24 @@ void discharge(c10::DeviceIndex device, size_t bytes) {
   ++stats.num_device_free;
 }
 
+// Memory that is counted before it is there, and given back unless it gets there.
+class Charge {
+ public:
+  Charge(c10::DeviceIndex device, size_t bytes) : device_(device), bytes_(bytes) { charge(device, bytes); }
+  Charge(const Charge&) = delete;
+  ~Charge() {
+    if (!is_taken_) discharge(device_, bytes_);
+  }
+
+  // From here on the block answers for it.
+  c10::DataPtr block(c10::Storage host, void* visible);
+
+ private:
+  c10::DeviceIndex device_;
+  size_t bytes_;
+  bool is_taken_ = false;
+};
+
 void free_block(void* context) {
   auto* block = static_cast<Block*>(context);
   discharge(block->device, block->bytes);
@@ -105,10 +124,10 @@ struct DoubleMapping {
     const int file = shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
     if (file >= 0) shm_unlink(name.c_str());
 #endif
-    TORCH_CHECK(file >= 0 && ftruncate(file, bytes) == 0, "fake_xpu: the system gave no protected memory of ", spell(bytes));
-    open = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    closed = mmap(nullptr, bytes, PROT_NONE, MAP_SHARED, file, 0);
-    close(file);
+    const bool is_sized = file >= 0 && ftruncate(file, bytes) == 0;
+    open = is_sized ? mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
+    closed = is_sized ? mmap(nullptr, bytes, PROT_NONE, MAP_SHARED, file, 0) : MAP_FAILED;
+    if (file >= 0) close(file);
     TORCH_CHECK(open != MAP_FAILED && closed != MAP_FAILED, "fake_xpu: the system gave no protected memory of ", spell(bytes));
     std::lock_guard lock(mappings().mutex);
     mappings().by_closed[static_cast<const char*>(closed)] = this;
@@ -128,25 +147,25 @@ c10::Storage new_host_storage(size_t bytes) {
                                                             c10::GetCPUAllocator(), /*resizable=*/true));
 }
 
-c10::DataPtr own(c10::Storage host, c10::DeviceIndex device, void* visible) {
-  const size_t bytes = host.data() == nullptr ? 0 : host.nbytes();  // tensors known to be all zero have a size and no memory
-  charge(device, bytes);
+c10::DataPtr Charge::block(c10::Storage host, void* visible) {
+  is_taken_ = true;
   void* const host_data = host.mutable_data();
-  return {visible, new Block{std::move(host), device, bytes, host_data}, &free_block, c10::Device(kDeviceType, device)};
+  return {visible, new Block{std::move(host), device_, bytes_, host_data}, &free_block, c10::Device(kDeviceType, device_)};
 }
 
 c10::DataPtr new_protected(size_t bytes, c10::DeviceIndex device) {
+  Charge charge(device, bytes);
   auto* mapping = new DoubleMapping(bytes);
   c10::DataPtr data(mapping->open, mapping, [](void* context) { delete static_cast<DoubleMapping*>(context); }, c10::kCPU);
   c10::Storage host(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t{}, bytes, std::move(data), c10::GetCPUAllocator(), true));
-  return own(std::move(host), device, mapping->closed);
+  return charge.block(std::move(host), mapping->closed);
 }
 
 // Takes `host` over, or copies it where tensors must not point to it.
 c10::DataPtr take(c10::Storage host, c10::DeviceIndex device) {
   if (C10_LIKELY(!is_protected()) || host.data() == nullptr) {
     void* const data = host.mutable_data();
-    return own(std::move(host), device, data);
+    return Charge(device, data == nullptr ? 0 : host.nbytes()).block(std::move(host), data);  // all-zero tensors have a size and no memory
   }
   auto data = new_protected(host.nbytes(), device);
   std::memcpy(static_cast<Block*>(data.get_context())->host_data, host.data(), host.nbytes());
@@ -159,9 +178,10 @@ class Allocator final : public c10::DeviceAllocator {
     ensure_usable();
     const auto device = check_device(-1);
     if (is_protected()) return new_protected(bytes, device);
+    Charge charge(device, bytes);
     auto host = new_host_storage(bytes);
     void* const data = host.mutable_data();
-    return own(std::move(host), device, data);
+    return charge.block(std::move(host), data);
   }
   // raw_allocate is refused: the block behind a pointer is known from its DataPtr only.
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
