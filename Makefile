@@ -20,7 +20,7 @@ help:
 	@echo "make operators  write the fake XPU's table of operators into its README"
 	@echo "make clean   remove what these made"
 
-demo: $(VENV)/.fake_xpu compiler
+demo: compiler $(VENV)/.fake_xpu
 	@echo; echo "== The accelerator that auto chooses, and why"
 	$(BIN)/accelkit why
 	@echo; echo "== Digits on it"
@@ -30,12 +30,12 @@ demo: $(VENV)/.fake_xpu compiler
 	@echo; echo "== Digits on it, selected by name"
 	$(DIGITS) --accelerator fake_xpu
 
-test: $(VENV)/.fake_xpu compiler
+test: compiler $(VENV)/.fake_xpu
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not soak"
 	$(MAKE) test-fake-xpu
 
 # Once as it is, once with device memory closed outside kernels and copies.
-test-fake-xpu: $(VENV)/.fake_xpu compiler
+test-fake-xpu: compiler $(VENV)/.fake_xpu
 	$(BIN)/python -m pytest -n $(WORKERS) $(FAKE_XPU)/tests
 	FAKE_XPU_PROTECT=1 $(BIN)/python -m pytest -n $(WORKERS) $(FAKE_XPU)/tests --ignore $(FAKE_XPU)/tests/test_building.py
 
@@ -61,7 +61,7 @@ bench: $(VENV)/.peers $(VENV)/.fake_xpu
 	$(BIN)/python benchmarks/list_cost.py
 	$(BIN)/python benchmarks/fake_xpu_cost.py
 
-operators: $(VENV)/.fake_xpu compiler
+operators: compiler $(VENV)/.fake_xpu
 	$(BIN)/python $(FAKE_XPU)/tests/operator_table.py
 
 $(VENV)/.ready: pyproject.toml constraints.txt

@@ -5,13 +5,14 @@ Operators: 32x32 float32, one thread, ratio of the fastest of interleaved rounds
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
-from measuring import arguments, interleave, print_rounds
+from measuring import arguments, interleave, microseconds, print_rounds
 from torch.nn import functional as F
 
 import accelkit
@@ -66,20 +67,12 @@ def operators(device: str) -> dict[str, Callable[[], object]]:
     }
 
 
-def microseconds(call: Callable[[], object]) -> float:
-    for _ in range(50):
-        call()
-    start = time.perf_counter()
-    for _ in range(CALLS):
-        call()
-    return (time.perf_counter() - start) / CALLS * 1e6
-
-
 def ratios(rounds: int) -> Mapping[str, float]:
     on_cpu, on_device = operators("cpu"), operators("fake_xpu")
+    measure = functools.partial(microseconds, calls=CALLS, warm_up=50, clock=time.perf_counter)
     found = {}
     for name in on_cpu:
-        pairs = [(microseconds(on_cpu[name]), microseconds(on_device[name])) for _ in range(rounds)]
+        pairs = [(measure(on_cpu[name]), measure(on_device[name])) for _ in range(rounds)]
         found[name] = min(ours for _, ours in pairs) / min(cpu for cpu, _ in pairs)
     return found
 

@@ -22,6 +22,16 @@ def interleave(measures: Mapping[str, Callable[[], float]], rounds: int) -> dict
     return found
 
 
+def microseconds(call: Callable[[], object], *, calls: int, warm_up: int, clock: Callable[[], float]) -> float:
+    """What one call takes by ``clock`` (seconds), on average over ``calls`` of them."""
+    for _ in range(warm_up):
+        call()
+    start = clock()
+    for _ in range(calls):
+        call()
+    return (clock() - start) / calls * 1e6
+
+
 def print_rounds(title: str, unit: str, found: Rounds, *, is_json: bool) -> None:
     """Median, spread (lowest to highest round), and the difference and ratio to the first row, paired round by round."""
     base_name, base = next(iter(found.items()))

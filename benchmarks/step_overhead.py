@@ -5,13 +5,14 @@ Linear(32, 2), batch 32, SGD, float32 on the CPU, one thread; process-CPU time a
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 import warnings
 from collections.abc import Callable
 
 import torch
-from measuring import arguments, interleave, print_rounds
+from measuring import arguments, interleave, microseconds, print_rounds
 
 import accelkit
 
@@ -63,22 +64,14 @@ def with_accelerate() -> Step:
     return step_of(model, optimizer, accelerator.backward)
 
 
-def microseconds(step: Step) -> float:
-    for _ in range(200):
-        step()
-    start = time.process_time()
-    for _ in range(STEPS):
-        step()
-    return (time.process_time() - start) / STEPS * 1e6
-
-
 def main() -> None:
     options = arguments("Cost of a training step over the raw loop.", rounds=7)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.INFO)
     steps = {"raw loop": raw(), "accelkit": with_accelkit(), "Fabric": with_fabric(), "Accelerate": with_accelerate()}
-    found = interleave({name: lambda step=step: microseconds(step) for name, step in steps.items()}, options.rounds)
+    measure = functools.partial(microseconds, calls=STEPS, warm_up=200, clock=time.process_time)
+    found = interleave({name: functools.partial(measure, step) for name, step in steps.items()}, options.rounds)
     print_rounds("training step", "us of process-CPU time", found, is_json=options.json)
 
 

@@ -6,13 +6,23 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import accelkit_fake_xpu.torch_backend  # noqa: F401 # adds the device to torch
 import pytest
 import torch
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What accelkit remembers of the plugin is neither read from the user's cache nor written there."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("ACCELKIT_")]:
+            patch.delenv(name)
+        patch.setenv("ACCELKIT_CACHE_DIR", str(tmp_path_factory.mktemp("accelkit")))
+        yield
 
 
 @pytest.fixture

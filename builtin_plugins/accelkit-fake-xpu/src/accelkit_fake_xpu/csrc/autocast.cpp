@@ -9,10 +9,8 @@ namespace {
 TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
 
 at::Tensor binary_cross_entropy_banned(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, int64_t) {
-  TORCH_CHECK(false,
-              "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n"
-              "Many models use a sigmoid layer right before the binary cross entropy layer. In this case, combine the two layers using "
-              "torch.nn.functional.binary_cross_entropy_with_logits or torch.nn.BCEWithLogitsLoss, which are safe to autocast.");
+  TORCH_CHECK(false, "binary_cross_entropy (BCELoss) is unsafe to autocast: its input may be 0 or 1 after rounding, and the logarithm infinite. Use "
+                     "binary_cross_entropy_with_logits (BCEWithLogitsLoss), which takes what comes before the sigmoid.");
 }
 
 TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {

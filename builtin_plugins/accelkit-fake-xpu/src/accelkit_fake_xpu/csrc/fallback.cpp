@@ -5,10 +5,10 @@
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
-#include <algorithm>
 #include <deque>
 #include <unordered_set>
 
+#include "generator.h"
 #include "kernel.h"
 
 namespace fake_xpu {

@@ -1,8 +1,6 @@
 // Faults on demand: out of memory at the n-th allocation, device lost at the n-th kernel, NaN from an operator, slow copies.
 #pragma once
 
-#include <c10/core/Device.h>
-
 #include <atomic>
 #include <cstdint>
 #include <string>

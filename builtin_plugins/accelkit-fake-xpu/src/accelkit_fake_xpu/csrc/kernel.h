@@ -11,7 +11,6 @@
 
 #include "device.h"
 #include "faults.h"
-#include "generator.h"
 #include "memory.h"
 #include "streams.h"
 
@@ -31,7 +30,7 @@ enum class HostTensors {
 
 class Kernel {
  public:
-  Kernel(const char* name, HostTensors host_tensors) : name_(name), host_tensors_(host_tensors) { ensure_usable(); }
+  explicit Kernel(const char* name, HostTensors host_tensors = HostTensors::kScalarsOnly) : name_(name), host_tensors_(host_tensors) { ensure_usable(); }
 
   // To be called for every argument before launch(). A scalar of the CPU's may be read, never written.
   void takes(const at::Tensor& tensor, bool is_written = false) {

@@ -197,10 +197,7 @@ class Allocator final : public c10::DeviceAllocator {
     each_stat(device, [](auto& stat) { stat.reset_peak(); });
   }
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 10
-  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
-    const size_t limit = memory_limit(check_device(device));
-    return {limit - memory_stats(device).allocated_bytes[kAll].current, limit};
-  }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override { return memory_info(device); }
 #endif
 
  private:
@@ -282,6 +279,11 @@ DeviceStats memory_stats(c10::DeviceIndex device) {
   auto& [mutex, stats] = ledger(check_device(device));
   std::lock_guard lock(mutex);
   return stats;
+}
+
+std::pair<size_t, size_t> memory_info(c10::DeviceIndex device) {
+  const size_t limit = memory_limit(check_device(device));
+  return {limit - memory_stats(device).allocated_bytes[kAll].current, limit};
 }
 
 }  // namespace fake_xpu

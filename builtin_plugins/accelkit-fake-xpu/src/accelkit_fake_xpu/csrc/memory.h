@@ -33,4 +33,7 @@ void resize_storage(const c10::Storage& device_storage, size_t bytes);
 
 c10::CachingDeviceAllocator::DeviceStats memory_stats(c10::DeviceIndex device);
 
+// Free bytes, and bytes in all.
+std::pair<size_t, size_t> memory_info(c10::DeviceIndex device);
+
 }  // namespace fake_xpu

@@ -123,7 +123,7 @@ Tensor copy_from_and_resize(const Tensor& self, const Tensor& target) {
 
 Tensor convolution(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, IntArrayRef stride, IntArrayRef padding,
                    IntArrayRef dilation, bool transposed, IntArrayRef output_padding, int64_t groups) {
-  Kernel kernel("aten::convolution", HostTensors::kScalarsOnly);
+  Kernel kernel("aten::convolution");
   kernel.takes(input);
   kernel.takes(weight);
   if (bias) kernel.takes(*bias);
@@ -135,7 +135,7 @@ Tensor convolution(const Tensor& input, const Tensor& weight, const std::optiona
 std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad, const Tensor& input, const Tensor& weight, IntArrayRef stride,
                                                         IntArrayRef padding, IntArrayRef dilation, bool transposed, IntArrayRef output_padding,
                                                         int64_t groups, std::array<bool, 3> mask) {
-  Kernel kernel("aten::convolution_backward", HostTensors::kScalarsOnly);
+  Kernel kernel("aten::convolution_backward");
   for (const auto* tensor : {&grad, &input, &weight}) kernel.takes(*tensor);
   kernel.launch();
   const int64_t bias_size = transposed ? weight.size(1) * groups : weight.size(0);

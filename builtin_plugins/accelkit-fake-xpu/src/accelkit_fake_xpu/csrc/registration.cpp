@@ -91,12 +91,6 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override { resize_storage(storage, bytes); }
 };
 
-std::vector<int64_t> memory_info(int64_t device) {
-  const auto stats = memory_stats(static_cast<c10::DeviceIndex>(device));
-  const int64_t limit = memory_limit(check_device(static_cast<c10::DeviceIndex>(device)));
-  return {limit - stats.allocated_bytes[0].current, limit};
-}
-
 void configure_once(std::vector<int64_t> limits, bool is_protected) {
   configure(limits, is_protected);
   static const bool is_registered = [] {
@@ -130,7 +124,10 @@ TORCH_LIBRARY(fake_xpu, library) {
     generator.set_current_seed(static_cast<uint64_t>(seed));
   });
   library.def("initial_seed(int device) -> int", [](int64_t device) { return static_cast<int64_t>(default_generator(index(device)).current_seed()); });
-  library.def("memory_info(int device) -> int[]", &memory_info);
+  library.def("memory_info(int device) -> int[]", [](int64_t device) {
+    const auto [free, total] = memory_info(index(device));
+    return std::vector<int64_t>{static_cast<int64_t>(free), static_cast<int64_t>(total)};
+  });
   library.def("kernel_count(int device) -> int", [](int64_t device) { return kernel_count(index(device)); });
   library.def("reset_kernel_counts() -> ()", &reset_kernel_counts);
   library.def("set_faults(int oom_at, int lost_at, str nan_operator, int copy_milliseconds) -> ()", &set_faults);
