@@ -20,6 +20,25 @@ PluginStatus = Literal["available", "unavailable", "disabled", "incompatible", "
 ProbeStatus = Literal["usable", "absent", "broken"]
 Support = Literal["native", "emulated", "none", "undeclared"]
 
+CAPABILITY_KEYS: Mapping[str, str] = {
+    "streams": "work on one stream runs beside work on another",
+    "events": "points in a stream that can be recorded and waited for",
+    "memory_statistics": "memory.allocated.bytes and memory.peak.bytes of a process",
+    "memory_limit": "too much is torch.OutOfMemoryError, and what is given back can be had again",
+    "pinned_memory": "host memory from which copies need not block",
+    "random_state": "one generator per device, whose state is read and set",
+    "generator_offset": "a generator is a seed and an offset, as CUDA's, so that DTensor draws shard by shard",
+    "numbered_devices": "devices have indices, and one that does not exist is refused",
+    "process_group": "the accelerator's process_group_backend",
+    "compile": "torch.compile with the accelerator's compile_backend",
+    "graphs": "work captured once and replayed",
+    "fp8": "a scaled matmul of float8 operands",
+    "subnormals": "numbers below the smallest normal one are kept in float32",
+    "autocast_float32_list": "torch.autocast computes what needs range (softmax, losses, norms, exp, log, pow) in float32",
+    "deterministic": "torch.use_deterministic_algorithms gives equal bits, or an error",
+}
+"""What an accelerator may declare, besides ``dtype.<name>`` (storage and arithmetic) and ``autocast.<name>``."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Availability:
@@ -77,9 +96,8 @@ class Availability:
 class Capabilities(Mapping[str, Support]):
     """What an accelerator declares that it can do: frozen, keyed by string, ``undeclared`` by default.
 
-    Keys: ``dtype.<name>`` (storage and arithmetic, as in ``dtype.bfloat16``), ``autocast.<name>``, ``streams``,
-    ``events``, ``memory_statistics``, ``pinned_memory``, ``random_state`` (one generator per device),
-    ``process_group``, ``compile``, ``graphs``, ``fp8``. A key that nobody declared reads as ``undeclared``.
+    Keys: ``dtype.<name>`` (storage and arithmetic, as in ``dtype.bfloat16``), ``autocast.<name>``, and those of CAPABILITY_KEYS.
+    A key that nobody declared reads as ``undeclared``.
 
     >>> capabilities = Capabilities.declare(native=["streams", "dtype.float32"], none=["fp8"])
     >>> capabilities["streams"], capabilities["fp8"], capabilities["graphs"]

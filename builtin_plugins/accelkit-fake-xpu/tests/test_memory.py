@@ -126,6 +126,20 @@ def test_memory_that_the_host_does_not_have_is_given_back(run):
     assert result.stdout == "RuntimeError 0\n"
 
 
+def test_pinned_memory_without_bytes_comes_and_goes():
+    blocks = [torch.empty(0).pin_memory() for _ in range(3)]
+    del blocks[1]
+    del blocks
+    assert torch.ones(3).pin_memory().is_pinned()
+
+
+def test_a_result_for_which_the_host_has_no_memory_is_out_of_memory(device):
+    x = torch.ones(1 << 20, device=device)
+    with pytest.raises(torch.OutOfMemoryError, match="out of memory"):
+        torch.outer(x, x)
+    assert x.sum().item() == 1 << 20
+
+
 def test_pinned_memory_is_the_hosts_and_known_as_pinned():
     x = torch.arange(4.0)
     pinned = x.pin_memory()

@@ -20,20 +20,13 @@ class CPUAccelerator(Accelerator):
     visible_devices_variable = None
     declared_capabilities = Capabilities.declare(
         native=[
-            "dtype.float32",
-            "dtype.float64",
-            "dtype.int64",
-            "dtype.bool",
-            "dtype.complex64",
-            "autocast.bfloat16",
-            "autocast.float16",
-            "random_state",
-            "memory_statistics",
-            "process_group",
-            "compile",
+            *("dtype.float32", "dtype.float64", "dtype.complex64", "dtype.complex128", "dtype.bool"),
+            *("dtype.uint8", "dtype.int8", "dtype.int16", "dtype.int32", "dtype.int64"),
+            *("autocast.bfloat16", "autocast.float16"),
+            *("random_state", "process_group", "compile", "subnormals", "deterministic"),
         ],
-        emulated=["dtype.bfloat16", "dtype.float16"],
-        none=["streams", "events", "pinned_memory", "graphs", "fp8"],
+        emulated=["dtype.bfloat16", "dtype.float16", "events", "fp8"],
+        none=["streams", "memory_statistics", "memory_limit", "numbered_devices", "pinned_memory", "graphs", "autocast_float32_list", "generator_offset"],
     )
 
     @classmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,7 @@ def seed_device(seed: int, accelerator: Accelerator, device: torch.device) -> No
 def capture(accelerator: Accelerator, device: torch.device) -> dict[str, Any]:
     """The state of every generator, as values that a checkpoint can hold."""
     state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state(), "device": accelerator.get_rng_state(device)}
+    state["device_type"] = accelerator.device_type
     if (numpy := sys.modules.get("numpy")) is not None:
         kind, keys, position, has_gauss, cached = numpy.random.get_state()
         state["numpy"] = (kind, keys.tolist(), position, has_gauss, cached)
@@ -37,11 +39,17 @@ def capture(accelerator: Accelerator, device: torch.device) -> dict[str, Any]:
 
 
 def restore(state: Mapping[str, Any], accelerator: Accelerator, device: torch.device) -> None:
-    """Put every generator back to what ``capture`` found."""
+    """Put every generator back to what ``capture`` found. The state of another kind of device cannot be set on this one: a warning says so."""
     random.setstate(state["python"])
     torch.set_rng_state(state["torch"])
-    if state["device"] is not None:
+    if state["device"] is not None and state["device_type"] == accelerator.device_type:
         accelerator.set_rng_state(state["device"], device)
+    elif state["device"] is not None and state["device_type"] != accelerator.device_type:
+        warnings.warn(
+            f"the checkpoint's random state is of {state['device_type']} and cannot be set on {accelerator.device_type}: "
+            "what is drawn from here on is not what would have been drawn there",
+            stacklevel=4,
+        )
     if "numpy" in state:
         import numpy
 

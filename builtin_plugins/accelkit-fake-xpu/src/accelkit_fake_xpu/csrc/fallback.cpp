@@ -134,8 +134,13 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   Call call(op, *stack);
   try {
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
-  } catch (...) {
+  } catch (const c10::Error& error) {
     call.follow();  // what the kernel did to shapes and memory before it failed
+    const std::string why = error.what_without_backtrace();
+    TORCH_CHECK_WITH(OutOfMemoryError, why.find("DefaultCPUAllocator: ") == std::string::npos, "fake_xpu out of memory: the host has none for a result. ", why);
+    throw;
+  } catch (...) {
+    call.follow();
     throw;
   }
   call.finish();

@@ -17,6 +17,7 @@ class PinnedAllocator final : public at::HostAllocator {
   c10::DataPtr allocate(size_t bytes) override {
     ensure_usable();
     auto inner = c10::GetCPUAllocator()->allocate(bytes);
+    if (bytes == 0) return inner;  // all blocks without bytes have one address
     void* const data = inner.get();
     std::lock_guard lock(mutex_);
     blocks_[data] = bytes;

@@ -1,0 +1,184 @@
+"""What is declared is there, and what is declared not to be there is not: each capability is probed in both directions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from accelkit_conformance.checks import check
+from accelkit_conformance.profiles.operators import DTYPES
+from accelkit_conformance.subject import raises
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+_ALL_DTYPES = (*DTYPES, "uint16", "uint32", "uint64")
+
+
+@check("smoke", over=_ALL_DTYPES, probes="dtype.{0}")
+def dtype(subject: Subject, name: str) -> None:
+    """Tensors of the dtype are made, copied to and from the device, added, multiplied and compared there."""
+    import torch
+
+    wanted = getattr(torch, name)
+    here = torch.tensor([1, 0, 1, 1], dtype=torch.int64).to(wanted)
+    there = here.to(subject.device)
+    subject.stays(there)
+    assert there.dtype == wanted
+    assert torch.equal(there.cpu(), here), "what was copied to the device and back is something else"
+    total = there | there if wanted is torch.bool else there + there
+    assert total.dtype == wanted
+    assert total.cpu().to(torch.float64 if not wanted.is_complex else torch.complex128).real.tolist() == ([1, 0, 1, 1] if wanted is torch.bool else [2, 0, 2, 2])
+    assert (there * there).cpu().tolist() == here.tolist()
+    assert (there == there).all().item()
+
+
+@check("smoke", over=["float16", "bfloat16"], probes="autocast.{0}")
+def autocast(subject: Subject, name: str) -> None:
+    """torch.autocast computes a matmul in the dtype."""
+    import torch
+
+    x = torch.ones(4, 4, device=subject.device)
+    with torch.autocast(subject.accelerator.autocast_device_type, dtype=getattr(torch, name)):
+        result = x @ x
+    assert result.dtype == getattr(torch, name), f"autocast to {name} gave {result.dtype}"
+
+
+@check("smoke", probes="streams")
+def streams(subject: Subject) -> None:
+    """Streams are made, entered and synchronised."""
+    import torch
+
+    stream = subject.function("Stream")(device=subject.device)
+    with subject.function("stream")(stream):
+        x = torch.ones(4, device=subject.device) + 1
+    stream.synchronize()
+    assert x.tolist() == [2.0] * 4
+
+
+@check("smoke", probes="events")
+def events(subject: Subject) -> None:
+    """Events are recorded and waited for."""
+    event = subject.function("Event")()
+    event.record()
+    event.synchronize()
+    assert event.query()
+
+
+@check("smoke", probes="memory_statistics")
+def memory_statistics(subject: Subject) -> None:
+    """Allocated bytes are counted."""
+    import torch
+
+    before = subject.allocated()
+    x = torch.ones(1 << 20, device=subject.device)
+    assert subject.allocated() - before >= x.numel() * 4
+
+
+@check("smoke", probes="memory_limit")
+def memory_limit(subject: Subject) -> None:
+    """Asking for more memory than any machine has raises torch.OutOfMemoryError at once."""
+    import torch
+
+    with raises(torch.OutOfMemoryError, doing="allocating a petabyte"):
+        torch.empty(1 << 50, dtype=torch.uint8, device=subject.device)
+
+
+@check("smoke", probes="pinned_memory")
+def pinned_memory(subject: Subject) -> None:
+    """``pin_memory`` gives a pinned tensor of the same values."""
+    import torch
+
+    x = torch.arange(8.0).pin_memory()
+    assert x.is_pinned()
+    assert x.tolist() == list(range(8))
+    assert x.to(subject.device, non_blocking=True).cpu().tolist() == list(range(8))
+
+
+@check("smoke", probes="random_state")
+def random_state(subject: Subject) -> None:
+    """The device has a generator whose state is read and set."""
+    import torch
+
+    state = subject.accelerator.get_rng_state(subject.device)
+    assert state is not None, "there is no random state"
+    first = torch.rand(4, device=subject.device)
+    subject.accelerator.set_rng_state(state, subject.device)
+    assert torch.equal(torch.rand(4, device=subject.device).cpu(), first.cpu())
+
+
+@check("smoke", probes="numbered_devices")
+def numbered_devices(subject: Subject) -> None:
+    """Devices have numbers, and a number that no device has is refused."""
+    import torch
+
+    assert torch.empty(1, device=torch.device(subject.device_type, 0)).device.index == 0, "a tensor on device 0 does not know its number"
+    with raises(RuntimeError, AssertionError, doing=f"torch.empty on {subject.device_type}:99"):
+        torch.empty(1, device=torch.device(subject.device_type, 99))
+
+
+@check("smoke", probes="subnormals")
+def subnormals(subject: Subject) -> None:
+    """Numbers below the smallest normal one are kept."""
+    import torch
+
+    x = torch.tensor([1e-40], device=subject.device)
+    assert (x * 1.0).item() != 0.0, "they are flushed to zero"
+
+
+@check("smoke", probes="deterministic")
+def deterministic(subject: Subject) -> None:
+    """``torch.use_deterministic_algorithms`` is obeyed: two runs of a scatter are bit-equal."""
+    import torch
+
+    torch.use_deterministic_algorithms(True)
+    index = torch.arange(4096, device=subject.device) % 7
+    values = torch.randn(4096, device=subject.device)
+    first, second = (torch.zeros(7, device=subject.device).index_add(0, index, values) for _ in range(2))
+    assert torch.equal(first.cpu(), second.cpu())
+
+
+@check("training", probes="compile", seconds=120)
+def compile(subject: Subject) -> None:  # noqa: A001 # the capability's name
+    """torch.compile with the accelerator's backend runs a function."""
+    import torch
+
+    compiled = torch.compile(lambda x: (x * 2).relu(), backend=subject.accelerator.compile_backend or "inductor")
+    assert compiled(torch.ones(3, device=subject.device)).tolist() == [2.0] * 3
+
+
+@check("smoke", probes="graphs")
+def graphs(subject: Subject) -> None:
+    """Work is captured in a graph, and replayed with new input."""
+    import torch
+
+    make = getattr(subject.module, "Graph", None) or getattr(subject.module, f"{subject.device_type.upper()}Graph", None)
+    assert make is not None, f"torch.{subject.device_type} has no graphs"
+    x = torch.ones(4, device=subject.device)
+    graph = make()
+    with subject.function("graph")(graph):
+        y = x * 2
+    x.fill_(5)
+    graph.replay()
+    assert y.tolist() == [10.0] * 4
+
+
+@check("smoke", probes="fp8")
+def fp8(subject: Subject) -> None:
+    """A scaled matmul of float8 operands gives the product."""
+    import torch
+
+    a = torch.ones(16, 32, device=subject.device).to(torch.float8_e4m3fn)
+    b = torch.ones(16, 32, device=subject.device).to(torch.float8_e4m3fn).t()
+    one = torch.ones((), device=subject.device)
+    assert (torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16) == 32).all()
+
+
+@check("distributed", probes="process_group", over=["2"], is_distributed=True)
+def process_group(subject: Subject, size: str) -> None:
+    """A process group of the accelerator's backend reduces a tensor of the device."""
+    import torch
+    import torch.distributed as dist
+
+    x = torch.ones(4, device=subject.device)
+    dist.all_reduce(x)
+    assert x.tolist() == [float(size)] * 4

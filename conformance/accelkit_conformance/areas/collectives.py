@@ -1,0 +1,297 @@
+"""Every collective of the accelerator's process-group backend gives what its definition says: on two and on three processes, for each reduction and
+dtype, for strided, empty and uneven tensors, in groups, and asynchronously. Values are small integers, so that results are exact."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from accelkit_conformance.checks import Case, check
+
+if TYPE_CHECKING:
+    import torch
+
+    from accelkit_conformance.subject import Subject
+
+_SIZES = ("2", "3")
+_DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "int32", "uint8")
+
+
+def _sizes() -> Iterator[Case]:
+    for size in _SIZES:
+        yield "distributed", (size,)
+
+
+def _reductions() -> Iterator[Case]:
+    for size in _SIZES:
+        for op in ("SUM", "AVG", "MAX", "MIN", "PRODUCT"):
+            for dtype in _DTYPES:
+                if op != "AVG" or dtype not in ("int64", "int32", "uint8"):
+                    yield "distributed", (size, op, dtype)
+
+
+def _of(subject: Subject, *values: float, dtype: str = "float32") -> torch.Tensor:
+    import torch
+
+    return torch.tensor(values, dtype=getattr(torch, dtype), device=subject.device)
+
+
+def _is(subject: Subject, tensor: torch.Tensor, *expected: float) -> None:
+    subject.stays(tensor)
+    found = [float(value) for value in tensor.flatten().tolist()]
+    assert found == [float(value) for value in expected], f"gave {found}, not {list(map(float, expected))}"
+
+
+def _reduced(op: str, size: int, start: int) -> float:
+    """Of start + rank over all ranks."""
+    values = [start + rank for rank in range(size)]
+    product = 1
+    for value in values:
+        product *= value
+    return {"SUM": sum(values), "AVG": sum(values) / size, "MAX": max(values), "MIN": min(values), "PRODUCT": product}[op]
+
+
+@check("distributed", requires=["process_group", "dtype.{2}"], over=_reductions, is_distributed=True)
+def all_reduce(subject: Subject, size: str, op: str, dtype: str) -> None:
+    """Every rank has the reduction of all ranks' tensors."""
+    import torch.distributed as dist
+
+    x = _of(subject, subject.rank + 1, subject.rank + 2, dtype=dtype)
+    dist.all_reduce(x, getattr(dist.ReduceOp, op))
+    expected = [_reduced(op, int(size), start) for start in (1, 2)]
+    _is(subject, x, *expected)
+
+
+@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+def strided_and_empty(subject: Subject, size: str) -> None:
+    """Transposed tensors are reduced element by element, tensors without elements are left alone, 0-d ones work."""
+    import torch
+    import torch.distributed as dist
+
+    n = int(size)
+    x = (torch.arange(6.0, device=subject.device).view(2, 3) * (subject.rank + 1)).t().contiguous().t()
+    dist.all_reduce(x)
+    _is(subject, x, *[value * n * (n + 1) / 2 for value in range(6)])
+    empty = torch.empty(0, device=subject.device)
+    dist.all_reduce(empty)
+    assert empty.numel() == 0
+    scalar = torch.tensor(1.0, device=subject.device)
+    dist.all_reduce(scalar)
+    _is(subject, scalar, n)
+
+
+@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+def broadcast(subject: Subject, size: str) -> None:
+    """Every rank has the source's tensor, whichever rank is the source."""
+    import torch.distributed as dist
+
+    for source in range(int(size)):
+        x = _of(subject, subject.rank, 10 + subject.rank)
+        dist.broadcast(x, source)
+        _is(subject, x, source, 10 + source)
+
+
+@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+def reduce(subject: Subject, size: str) -> None:
+    """The destination has the sum and the average, whichever rank it is."""
+    import torch.distributed as dist
+
+    for destination in range(int(size)):
+        for op in ("SUM", "AVG"):
+            x = _of(subject, subject.rank + 1)
+            dist.reduce(x, destination, getattr(dist.ReduceOp, op))
+            if subject.rank == destination:
+                _is(subject, x, _reduced(op, int(size), 1))
+
+
+@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+def all_gather(subject: Subject, size: str) -> None:
+    """Every rank has every rank's tensor, in the order of ranks: as a list and as one tensor."""
+    import torch
+    import torch.distributed as dist
+
+    n = int(size)
+    expected = [value for rank in range(n) for value in (rank, rank + 100)]
+    mine = _of(subject, subject.rank, subject.rank + 100)
+    parts = [torch.empty_like(mine) for _ in range(n)]
+    dist.all_gather(parts, mine)
+    _is(subject, torch.stack(parts), *expected)
+    whole = torch.empty(2 * n, device=subject.device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        dist.all_gather_into_tensor(whole, mine)
+    _is(subject, whole, *expected)
+
+
+@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+def reduce_scatter(subject: Subject, size: str) -> None:
+    """Each rank has its part of the reduction: from a list and from one tensor, summed and averaged."""
+    import torch
+    import torch.distributed as dist
+
+    n, rank = int(size), subject.rank
+    mine = torch.empty(2, device=subject.device)
+    dist.reduce_scatter(mine, [_of(subject, part + rank, part) for part in range(n)])
+    _is(subject, mine, n * rank + sum(range(n)), n * rank)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        dist.reduce_scatter_tensor(mine, torch.arange(2.0 * n, device=subject.device))
+        _is(subject, mine, n * 2 * rank, n * (2 * rank + 1))
+        dist.reduce_scatter_tensor(mine, torch.arange(2.0 * n, device=subject.device), dist.ReduceOp.AVG)
+        _is(subject, mine, 2 * rank, 2 * rank + 1)
+
+
+@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+def all_to_all(subject: Subject, size: str) -> None:
+    """Part i of rank j goes to part j of rank i: equal parts, uneven parts, and a list."""
+    import torch
+    import torch.distributed as dist
+
+    n, rank = int(size), subject.rank
+    out = torch.empty(n, device=subject.device)
+    dist.all_to_all_single(out, torch.tensor([10.0 * rank + part for part in range(n)], device=subject.device))
+    _is(subject, out, *[10 * source + rank for source in range(n)])
+    given = torch.full((sum(range(1, n + 1)),), float(rank), device=subject.device)  # part i has i + 1 elements
+    out = torch.empty(n * (rank + 1), device=subject.device)
+    dist.all_to_all_single(out, given, [rank + 1] * n, [part + 1 for part in range(n)])
+    _is(subject, out, *[source for source in range(n) for _ in range(rank + 1)])
+    parts = [torch.empty(1, device=subject.device) for _ in range(n)]
+    dist.all_to_all(parts, [_of(subject, 10 * rank + part) for part in range(n)])
+    _is(subject, torch.cat(parts), *[10 * source + rank for source in range(n)])
+
+
+@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+def gather_and_scatter(subject: Subject, size: str) -> None:
+    """The root has every rank's tensor, and each rank gets its own from the root, whichever rank it is."""
+    import torch
+    import torch.distributed as dist
+
+    n, rank = int(size), subject.rank
+    for root in range(n):
+        parts = [torch.empty(1, device=subject.device) for _ in range(n)] if rank == root else None
+        dist.gather(_of(subject, rank + 1), parts, dst=root)
+        if parts is not None:
+            _is(subject, torch.cat(parts), *range(1, n + 1))
+        mine = torch.empty(1, device=subject.device)
+        dist.scatter(mine, [_of(subject, part * 7) for part in range(n)] if rank == root else None, src=root)
+        _is(subject, mine, rank * 7)
+
+
+@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+def uneven_gather(subject: Subject, size: str) -> None:
+    """``all_gather`` of tensors of different lengths gives each its own, or an error; never something else."""
+    import torch
+    import torch.distributed as dist
+
+    n, rank = int(size), subject.rank
+    mine = torch.full((rank + 1,), float(rank), device=subject.device)
+    parts = [torch.full((source + 1,), -1.0, device=subject.device) for source in range(n)]
+    try:
+        dist.all_gather(parts, mine)
+    except (RuntimeError, ValueError):
+        return
+    for source, part in enumerate(parts):
+        _is(subject, part, *[source] * (source + 1))
+
+
+@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+def send_and_receive(subject: Subject, size: str) -> None:
+    """A ring of ``isend`` and ``irecv``, and a ``send`` and ``recv`` between two ranks."""
+    import torch
+    import torch.distributed as dist
+
+    n, rank = int(size), subject.rank
+    mine = torch.empty(2, device=subject.device)
+    work = dist.batch_isend_irecv(
+        [
+            dist.P2POp(dist.isend, _of(subject, rank, rank + 0.5), (rank + 1) % n),
+            dist.P2POp(dist.irecv, mine, (rank - 1) % n),
+        ]
+    )
+    for one in work:
+        one.wait()
+    _is(subject, mine, (rank - 1) % n, (rank - 1) % n + 0.5)
+    if rank == 0:
+        dist.send(_of(subject, 42), 1)
+    elif rank == 1:
+        x = _of(subject, 0)
+        dist.recv(x, 0)
+        _is(subject, x, 42)
+
+
+@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+def asynchronous(subject: Subject, size: str) -> None:
+    """``async_op=True`` returns work; after ``wait`` it is done, and what is computed next sees the result."""
+    import torch.distributed as dist
+
+    n = int(size)
+    x = _of(subject, *[subject.rank + 1] * 1000)
+    work: Any = dist.all_reduce(x, async_op=True)
+    work.wait()
+    y = x * 2
+    _is(subject, y, *[n * (n + 1)] * 1000)
+    subject.synchronize()
+    assert work.is_completed()
+
+
+@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+def subgroups(subject: Subject, size: str) -> None:
+    """A group of some ranks reduces among them, and the others keep what they have."""
+    import torch.distributed as dist
+
+    rank = subject.rank
+    group = dist.new_group([0, 1])
+    alone = [dist.new_group([one]) for one in range(int(size))]
+    x = _of(subject, rank + 1)
+    if rank < 2:
+        dist.all_reduce(x, group=group)
+    _is(subject, x, 3 if rank < 2 else rank + 1)
+    dist.all_reduce(x, group=alone[rank])
+    _is(subject, x, 3 if rank < 2 else rank + 1)
+
+
+@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+def objects(subject: Subject, size: str) -> None:
+    """Python objects are gathered and broadcast."""
+    import torch.distributed as dist
+
+    n, rank = int(size), subject.rank
+    found: list[Any] = [None] * n
+    dist.all_gather_object(found, {"rank": rank, "text": "x" * (rank + 1)})
+    assert found == [{"rank": one, "text": "x" * (one + 1)} for one in range(n)], f"gathered {found}"
+    thing: list[Any] = [("from", n - 1)] if rank == n - 1 else [None]
+    dist.broadcast_object_list(thing, src=n - 1, device=subject.device)
+    assert thing == [("from", n - 1)]
+
+
+@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+def follows_queued_work(subject: Subject, size: str) -> None:
+    """A collective sees what was queued on the device before it, without a synchronisation between."""
+    import torch
+    import torch.distributed as dist
+
+    x = torch.zeros(256, 256, device=subject.device)
+    for _ in range(10):
+        x = (x + 1) @ torch.eye(256, device=subject.device)
+    dist.all_reduce(x)
+    assert bool((x == 10 * int(size)).all()), f"the sum is {x[0, 0].item()}, not {10 * int(size)}"
+
+
+@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+def barrier(subject: Subject, size: str) -> None:
+    """No rank leaves a barrier before the last has come."""
+    import time
+
+    import torch.distributed as dist
+
+    dist.barrier()
+    came = time.time()
+    if subject.rank == int(size) - 1:
+        time.sleep(0.2)
+        came = time.time()
+    dist.barrier()
+    left = time.time()
+    times: list[Any] = [None] * int(size)
+    dist.all_gather_object(times, (came, left))
+    assert min(one[1] for one in times) >= max(one[0] for one in times) - 0.02, "a rank left the barrier before the last one came"

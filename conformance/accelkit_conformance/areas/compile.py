@@ -1,0 +1,92 @@
+"""torch.compile with the accelerator's backend changes no result: forward, backward, dynamic shapes, in-place, modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from accelkit_conformance.checks import check
+
+if TYPE_CHECKING:
+    import torch
+
+    from accelkit_conformance.subject import Subject
+
+
+def _compiled(subject: Subject, function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    import torch
+
+    torch._dynamo.reset()
+    compiled: Callable[..., Any] = torch.compile(function, backend=subject.accelerator.compile_backend or "inductor", **options)
+    return compiled
+
+
+def _agree(mine: torch.Tensor, theirs: torch.Tensor) -> None:
+    import torch
+
+    torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+@check("training", requires=["compile"], seconds=180)
+def forward_and_backward(subject: Subject) -> None:
+    """A compiled module gives the eager one's result and gradients, which are on the device."""
+    import torch
+
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.LayerNorm(16), torch.nn.Linear(16, 2)).to(subject.device)
+    x = torch.randn(4, 8, device=subject.device)
+    eager = model(x)
+    expected = torch.autograd.grad(eager.square().sum(), list(model.parameters()))
+    found = _compiled(subject, model)(x)
+    subject.stays(found)
+    _agree(found, eager)
+    for mine, theirs in zip(torch.autograd.grad(found.square().sum(), list(model.parameters())), expected, strict=True):
+        subject.stays(mine)
+        _agree(mine, theirs)
+
+
+@check("training", requires=["compile"], seconds=180)
+def dynamic_shapes(subject: Subject) -> None:
+    """One compiled function serves several batch sizes."""
+    import torch
+
+    function = lambda x: (x.softmax(-1) * x.shape[0]).sum(0)  # noqa: E731
+    compiled = _compiled(subject, function, dynamic=True)
+    for size in (2, 5, 9):
+        x = torch.randn(size, 6, device=subject.device)
+        _agree(compiled(x), function(x))
+
+
+@check("training", requires=["compile"], seconds=180)
+def in_place_and_views(subject: Subject) -> None:
+    """What a compiled function writes into its argument, through a view, is there afterwards."""
+    import torch
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        x[1:].mul_(2)
+        x.t()[0].add_(1)
+        return x.sum()
+
+    mine = torch.arange(12.0, device=subject.device).view(3, 4)
+    theirs = mine.clone()
+    assert _compiled(subject, function)(mine).item() == function(theirs).item()
+    assert torch.equal(mine.cpu(), theirs.cpu())
+
+
+@check("training", requires=["compile", "random_state"], seconds=180)
+def training_steps(subject: Subject) -> None:
+    """Five steps of a compiled model change the parameters as five steps of the eager one do."""
+    import copy
+
+    import torch
+
+    eager = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).to(subject.device)
+    twin = copy.deepcopy(eager)
+    batches = [torch.randn(4, 6, device=subject.device) for _ in range(5)]
+    for model, run in ((eager, eager), (twin, _compiled(subject, twin))):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for batch in batches:
+            optimizer.zero_grad()
+            run(batch).square().mean().backward()
+            optimizer.step()
+    for mine, theirs in zip(twin.parameters(), eager.parameters(), strict=True):
+        _agree(mine, theirs)

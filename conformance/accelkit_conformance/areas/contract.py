@@ -1,0 +1,203 @@
+"""What accelkit asks of every plugin, with no hardware at hand: the class, its probe, what it declares, its metadata."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from accelkit import Accelerator, Availability, Capabilities, ClusterEnvironment, DevicesError, Precision, Strategy
+from accelkit.discovery import loading
+from accelkit.types import CAPABILITY_KEYS
+from accelkit_conformance.checks import check
+from accelkit_conformance.isolated import in_child
+from accelkit_conformance.subject import raises
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+_BASES = {"accelerator": Accelerator, "precision": Precision, "cluster": ClusterEnvironment, "strategy": Strategy}
+
+@check("contract", needs_hardware=False)
+def class_is_documented(subject: Subject) -> None:
+    """The class has a docstring of its own, whose first line describes it in lists."""
+    assert "__doc__" in vars(subject.cls), f"{subject.cls.__name__} has no docstring"
+    assert (subject.cls.__doc__ or "").strip(), "the docstring is empty"
+
+
+@check("contract", needs_hardware=False)
+def device_type_is_a_word(subject: Subject) -> None:
+    """``device_type`` is what torch.device accepts: an identifier in lower case."""
+    found = subject.cls.device_type  # type: ignore[attr-defined]
+    assert isinstance(found, str), f"device_type is {found!r}"
+    assert found.isidentifier(), f"device_type is {found!r}: letters, digits and _ are expected"
+    assert found == found.lower(), f"device_type is {found!r}: torch's are in lower case"
+
+
+@check("contract", needs_hardware=False)
+def probe_answers(subject: Subject) -> None:
+    """``probe()`` is callable on the class and returns an Availability, with a reason unless it is usable."""
+    answer = subject.cls.probe()  # type: ignore[attr-defined]
+    assert isinstance(answer, Availability), f"it returned {type(answer).__name__}"
+    assert answer.is_usable or answer.reason, f"it says {answer.status} and not why"
+
+
+@check("contract", needs_hardware=False)
+def probe_is_repeatable(subject: Subject) -> None:
+    """Asked three times in a row, it answers the same."""
+    answers = [subject.cls.probe().status for _ in range(3)]  # type: ignore[attr-defined]
+    assert len(set(answers)) == 1, f"it answered {', '.join(answers)}"
+
+
+@check("contract", needs_hardware=False)
+def probe_imports_no_torch(subject: Subject) -> None:
+    """In a fresh process, importing the plugin and probing imports no torch: lists stay quick."""
+    found = in_child(subject.record, "import", "probe", "torch")
+    assert not found["imported_torch"], "import or probe imported torch"
+
+
+@check("contract", needs_hardware=False)
+def probe_is_quick(subject: Subject) -> None:
+    """Import and probe together take less than the time limit that a list gives them (10 s)."""
+    found = in_child(subject.record, "import", "probe")
+    assert found["seconds"] < 10, f"they took {found['seconds']:.1f} s"
+
+
+@check("contract", needs_hardware=False)
+def probe_leaves_fork_usable(subject: Subject) -> None:
+    """A child forked after the probe works, and can probe."""
+    if not hasattr(__import__("os"), "fork"):
+        return
+    found = in_child(subject.record, "import", "probe", "fork")
+    assert found["fork"] == 0, f"a child that was forked after the probe ended with {found['fork']}"
+
+
+@check("contract", needs_hardware=False)
+def instance_needs_no_arguments(subject: Subject) -> None:
+    """An instance is made without arguments, knows its name and plugin, and prints them."""
+    instance = loading.instantiate(subject.cls, subject.record)
+    assert instance.name == subject.record.name
+    assert subject.record.plugin in repr(instance), f"{instance!r} does not say where it comes from"
+
+
+@check("contract", needs_hardware=False)
+def capabilities_are_known_words(subject: Subject) -> None:
+    """Declared capabilities are a Capabilities, and every key is one that accelkit knows."""
+    declared = subject.cls.declared_capabilities  # type: ignore[attr-defined]
+    assert isinstance(declared, Capabilities), f"declared_capabilities is {type(declared).__name__}"
+    unknown = [key for key in declared if key not in CAPABILITY_KEYS and key.partition(".")[0] not in ("dtype", "autocast")]
+    assert not unknown, f"nobody reads {', '.join(unknown)}; known are dtype.*, autocast.*, {', '.join(CAPABILITY_KEYS)}"
+
+
+@check("contract", needs_hardware=False)
+def something_is_declared(subject: Subject) -> None:
+    """At least float32 is declared: a plugin that declares nothing promises nothing."""
+    assert subject.cls.declared_capabilities["dtype.float32"] != "undeclared", "dtype.float32 is not declared"  # type: ignore[attr-defined]
+
+
+@check("contract", needs_hardware=False)
+def is_available_never_raises(subject: Subject) -> None:
+    """``is_available()`` is a bool, whatever the machine has."""
+    instance = loading.instantiate(subject.cls, subject.record)
+    assert isinstance(instance.is_available(), bool)
+
+
+@check("contract", needs_hardware=False)
+def is_available_agrees_with_probe(subject: Subject) -> None:
+    """What the probe calls absent or broken is not available."""
+    instance = loading.instantiate(subject.cls, subject.record)
+    if not subject.cls.probe().is_usable:  # type: ignore[attr-defined]
+        assert not instance.is_available(), "is_available() says True, and the probe says why not"
+
+
+@check("contract", needs_hardware=False)
+def parsing_devices_refuses_nonsense(subject: Subject) -> None:
+    """``parse_devices`` refuses what is no device with a DevicesError, which names it."""
+    instance = loading.instantiate(subject.cls, subject.record)
+    instance.auto_device_count = lambda: 2
+    for nonsense in ("nonsense", "0,x", -7, "0;1"):
+        with raises(DevicesError, about=str(nonsense), doing=f"parse_devices({nonsense!r})"):
+            instance.parse_devices(nonsense)
+
+
+@check("contract", needs_hardware=False)
+def methods_keep_their_signatures(subject: Subject) -> None:
+    """What the class overrides can be called as the specification says."""
+    for name, theirs in vars(Accelerator).items():
+        mine = inspect.getattr_static(subject.cls, name, None)
+        if name.startswith("_") or not inspect.isfunction(theirs) or mine is theirs or mine is None:
+            continue
+        function = mine.__func__ if isinstance(mine, classmethod | staticmethod) else mine
+        if not inspect.isfunction(function):
+            continue
+        wanted = [p for p in list(inspect.signature(theirs).parameters.values())[1:] if p.kind is p.POSITIONAL_OR_KEYWORD]
+        signature = inspect.signature(function)
+        given = {parameter.name: None for parameter in wanted}
+        try:
+            signature.bind(*([] if isinstance(mine, staticmethod) else [None]), **given)
+        except TypeError as error:
+            raise AssertionError(f"{name}{signature} cannot be called as the specification says: {error}") from error
+
+
+@check("contract", needs_hardware=False)
+def metadata_says_what_it_needs(subject: Subject) -> None:
+    """The distribution declares which accelkit and torch it needs, so that a misfit is known before it is imported."""
+    import importlib_metadata
+
+    if subject.record.is_builtin or subject.record.distribution == "(code)":
+        return
+    needs = importlib_metadata.distribution(subject.record.distribution).requires or []
+    names = {need.replace("=", " ").replace(">", " ").replace("<", " ").replace("[", " ").replace(";", " ").split()[0].lower() for need in needs}
+    assert "accelkit" in names, f"{subject.record.plugin} does not require accelkit"
+
+
+@check("contract", needs_hardware=False, kind="precision")
+def precision_is_documented(subject: Subject) -> None:
+    """A precision's class has a docstring, and an instance prints where it comes from."""
+    _check_named(subject)
+
+
+@check("contract", needs_hardware=False, kind="strategy")
+def strategy_is_documented(subject: Subject) -> None:
+    """A strategy's class has a docstring, and an instance prints where it comes from."""
+    _check_named(subject)
+
+
+@check("contract", needs_hardware=False, kind="cluster")
+def cluster_is_documented(subject: Subject) -> None:
+    """A cluster environment's class has a docstring, and an instance prints where it comes from."""
+    _check_named(subject)
+
+
+@check("contract", needs_hardware=False, kind="cluster")
+def detection_reads_only(subject: Subject) -> None:
+    """``detect`` answers None or a Detection, and changes nothing in os.environ."""
+    import os
+
+    from accelkit import Detection
+
+    before = dict(os.environ)
+    answer = subject.cls.detect()  # type: ignore[attr-defined]
+    assert answer is None or isinstance(answer, Detection), f"it returned {type(answer).__name__}"
+    assert dict(os.environ) == before, "it changed os.environ"
+
+
+def _check_named(subject: Subject) -> None:
+    assert issubclass(subject.cls, _BASES[subject.record.kind])
+    assert (vars(subject.cls).get("__doc__") or "").strip(), f"{subject.cls.__name__} has no docstring"
+    instance = loading.instantiate(subject.cls, subject.record)
+    assert instance.name == subject.record.name
+
+
+@check("contract", needs_hardware=False)
+def command_line_knows_it(subject: Subject) -> None:
+    """``accelkit info NAME --json`` describes it, without importing torch."""
+    import json
+
+    if subject.record.distribution == "(code)":
+        return
+    code = "import sys; from accelkit.cli import main; sys.argv = ['accelkit', 'info', sys.argv[1], '--json']; main()"
+    run = subprocess.run([sys.executable, "-c", code, subject.record.name], capture_output=True, text=True, check=False, timeout=60)
+    assert run.returncode == 0, run.stderr[-400:]
+    assert json.loads(run.stdout)["plugin"] == subject.record.plugin

@@ -1,0 +1,128 @@
+"""DistributedDataParallel on the accelerator's backend: gradients on every rank equal those of one process on the joined batch."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from accelkit_conformance.checks import Case, check
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+
+def _sizes() -> Iterator[Case]:
+    for size in ("2", "3"):
+        yield "distributed", (size,)
+
+
+def model_and_batch(size: int) -> tuple[Any, Any]:
+    """A model, and a batch for the whole job, equal on every rank; on the CPU."""
+    import torch
+
+    torch.default_generator.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4)), torch.randn(4 * size, 8)
+
+
+def alone(model: Any, batch: Any) -> Any:
+    """The model with the gradients of one process on the joined batch."""
+    single = copy.deepcopy(model)
+    single(batch).square().mean().backward()
+    return single
+
+
+@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+def gradients_are_averaged(subject: Subject, size: str) -> None:
+    """After backward every rank has the gradients of one process on the joined batch; a second backward adds to them."""
+    import torch
+
+    model, batch = model_and_batch(int(size))
+    single = alone(model, batch)
+    ddp = torch.nn.parallel.DistributedDataParallel(copy.deepcopy(model).to(subject.device))
+    mine = batch[subject.rank :: int(size)].to(subject.device)
+    for times in (1, 2):
+        ddp(mine).square().mean().backward()
+        for ours, theirs in zip(ddp.parameters(), single.parameters(), strict=True):
+            assert ours.grad is not None
+            subject.stays(ours.grad)
+            torch.testing.assert_close(ours.grad.cpu(), theirs.grad * times, rtol=1e-4, atol=1e-6)
+
+
+@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+def no_sync_keeps_to_itself(subject: Subject, size: str) -> None:
+    """Inside ``no_sync`` gradients are the rank's own; the next backward outside averages their sum."""
+    import torch
+
+    model, batch = model_and_batch(int(size))
+    ddp = torch.nn.parallel.DistributedDataParallel(copy.deepcopy(model).to(subject.device))
+    own = alone(model, batch[subject.rank :: int(size)])
+    single = alone(model, batch)
+    mine = batch[subject.rank :: int(size)].to(subject.device)
+    with ddp.no_sync():
+        ddp(mine).square().mean().backward()
+    for ours, theirs in zip(ddp.parameters(), own.parameters(), strict=True):
+        assert ours.grad is not None
+        torch.testing.assert_close(ours.grad.cpu(), theirs.grad, rtol=1e-4, atol=1e-6)
+    ddp(mine).square().mean().backward()
+    for ours, theirs in zip(ddp.parameters(), single.parameters(), strict=True):
+        assert ours.grad is not None
+        torch.testing.assert_close(ours.grad.cpu(), theirs.grad * 2, rtol=1e-4, atol=1e-6)
+
+
+@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+def starts_equal(subject: Subject, size: str) -> None:
+    """Ranks that start with different parameters and buffers have rank 0's after wrapping."""
+    import torch
+
+    layer = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3)).to(subject.device)
+    with torch.no_grad():
+        for tensor in [*layer.parameters(), layer[1].running_mean]:
+            tensor.fill_(float(subject.rank + 1))
+    torch.nn.parallel.DistributedDataParallel(layer)
+    for tensor in layer.parameters():
+        assert bool((tensor == 1).all()), f"rank {subject.rank} has parameters of its own after wrapping"
+
+
+@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+def training_stays_equal(subject: Subject, size: str) -> None:
+    """After five steps on different data all ranks have the same parameters, bit for bit."""
+    import torch
+    import torch.distributed as dist
+
+    model, batch = model_and_batch(int(size))
+    ddp = torch.nn.parallel.DistributedDataParallel(model.to(subject.device))
+    optimizer = torch.optim.AdamW(ddp.parameters(), lr=0.01)
+    mine = batch[subject.rank :: int(size)].to(subject.device)
+    for _ in range(5):
+        optimizer.zero_grad()
+        ddp(mine).square().mean().backward()
+        optimizer.step()
+    everyone: list[Any] = [None] * int(size)
+    dist.all_gather_object(everyone, [parameter.detach().cpu() for parameter in ddp.parameters()])
+    for other in everyone:
+        for mine, theirs in zip(everyone[0], other, strict=True):
+            assert torch.equal(mine, theirs), "ranks have different parameters after training"
+
+
+@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+def synchronised_batch_norm(subject: Subject, size: str) -> None:
+    """SyncBatchNorm's outputs, gradients and statistics are those of one process on the joined batch."""
+    import torch
+
+    if subject.device_type == "cpu":
+        from accelkit_conformance.outcomes import NotSupported
+
+        raise NotSupported("torch's SyncBatchNorm refuses the CPU")
+    torch.default_generator.manual_seed(0)
+    single = torch.nn.Sequential(torch.nn.Conv2d(2, 3, 3), torch.nn.BatchNorm2d(3))
+    batch = torch.randn(2 * int(size), 2, 5, 5)
+    synced = torch.nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(single)).to(subject.device)
+    ddp = torch.nn.parallel.DistributedDataParallel(synced)
+    single(batch).square().mean().backward()
+    ddp(batch[subject.rank :: int(size)].to(subject.device)).square().mean().backward()
+    for ours, theirs in zip(ddp.parameters(), single.parameters(), strict=True):
+        assert ours.grad is not None
+        torch.testing.assert_close(ours.grad.cpu(), theirs.grad, rtol=1e-3, atol=1e-5)
+    for ours, theirs in zip(ddp.module.buffers(), single.buffers(), strict=True):
+        torch.testing.assert_close(ours.cpu(), theirs)

@@ -1,0 +1,82 @@
+"""The same program with the same seed gives the same bits where torch is told to be deterministic, or an error that says what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from accelkit_conformance.checks import check
+
+if TYPE_CHECKING:
+    import torch
+
+    from accelkit_conformance.subject import Subject
+
+_OPERATORS = ("index_add", "scatter_add", "index_put", "cumsum", "conv2d", "embedding", "interpolate", "sum", "matmul", "put", "max_pool2d")
+
+
+def _calls(subject: Subject) -> dict[str, Callable[[], torch.Tensor]]:
+    import torch
+    import torch.nn.functional as F  # noqa: N812 # as everybody writes it
+
+    device = subject.device
+    index = torch.randint(0, 50, (5000,), device=device)
+    values = torch.randn(5000, device=device)
+    image = torch.randn(2, 3, 16, 16, device=device, requires_grad=True)
+    kernel = torch.randn(8, 3, 3, 3, device=device, requires_grad=True)
+    table = torch.randn(50, 8, device=device, requires_grad=True)
+    square = torch.randn(128, 128, device=device)
+
+    def gradient(result: torch.Tensor, of: torch.Tensor) -> torch.Tensor:
+        return torch.autograd.grad(result.square().sum(), of)[0]
+
+    return {
+        "index_add": lambda: torch.zeros(50, device=device).index_add(0, index, values),
+        "scatter_add": lambda: torch.zeros(50, device=device).scatter_add(0, index, values),
+        "index_put": lambda: torch.zeros(50, device=device).index_put((index,), values, accumulate=True),
+        "put": lambda: torch.zeros(50, device=device).put_(index, values, accumulate=True),
+        "cumsum": lambda: values.cumsum(0),
+        "conv2d": lambda: gradient(F.conv2d(image, kernel), kernel),
+        "embedding": lambda: gradient(F.embedding(index, table), table),
+        "interpolate": lambda: gradient(F.interpolate(image, scale_factor=2.0, mode="bilinear"), image),
+        "sum": lambda: values.sum(),
+        "matmul": lambda: square @ square,
+        "max_pool2d": lambda: gradient(F.max_pool2d(image, 3, 1), image),
+    }
+
+
+@check("training", requires=["deterministic"], over=_OPERATORS)
+def five_runs_are_equal(subject: Subject, name: str) -> None:
+    """In deterministic mode five runs of an operator that adds in any order are bit-equal, or it raises and says that it is not deterministic."""
+    import torch
+
+    torch.use_deterministic_algorithms(True)
+    call = _calls(subject)[name]
+    try:
+        runs = [call().cpu() for _ in range(5)]
+    except RuntimeError as error:
+        assert "determinis" in str(error), f"it raised something else: {error}"
+        return
+    assert all(torch.equal(runs[0], run) for run in runs[1:]), "five runs gave different bits"
+
+
+@check("training", requires=["deterministic", "random_state"])
+def training_repeats(subject: Subject) -> None:
+    """Two trainings with the same seed, dropout and all, end with the same parameters, bit for bit."""
+    import torch
+
+    torch.use_deterministic_algorithms(True)
+
+    def trained() -> list[torch.Tensor]:
+        torch.default_generator.manual_seed(1)
+        subject.accelerator.manual_seed(1)
+        model = torch.nn.Sequential(torch.nn.Linear(10, 20), torch.nn.ReLU(), torch.nn.Dropout(0.3), torch.nn.Linear(20, 1)).to(subject.device)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        for _ in range(10):
+            optimizer.zero_grad()
+            model(torch.randn(16, 10, device=subject.device)).square().mean().backward()
+            optimizer.step()
+        return [parameter.detach().cpu() for parameter in model.parameters()]
+
+    first, second = trained(), trained()
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True)), "two trainings with one seed differ"

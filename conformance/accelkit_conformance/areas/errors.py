@@ -1,0 +1,122 @@
+"""A mistake is an error that names it, raised where it was made; afterwards the device works."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from accelkit_conformance.checks import check
+from accelkit_conformance.subject import raises
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+
+def _works(subject: Subject) -> None:
+    import torch
+
+    assert (torch.ones(3, device=subject.device) + 1).tolist() == [2.0] * 3, "after the error the device does not work"
+
+
+@check("smoke")
+def shapes_that_do_not_fit(subject: Subject) -> None:
+    """Adding, multiplying and concatenating what does not fit raises RuntimeError before anything is computed."""
+    import torch
+
+    a, b = torch.ones(2, 3, device=subject.device), torch.ones(4, 5, device=subject.device)
+    for name, call in {"add": lambda: a + b, "mm": lambda: a @ b, "cat": lambda: torch.cat([a, b]), "view": lambda: a.view(7)}.items():
+        with raises(RuntimeError, doing=f"{name} of tensors that do not fit"):
+            call()
+    _works(subject)
+
+
+@check("smoke")
+def dtypes_that_do_not_fit(subject: Subject) -> None:
+    """A matmul of float32 and float64, and a bitwise and of floats, raise."""
+    import torch
+
+    a = torch.ones(2, 2, device=subject.device)
+    with raises(RuntimeError, doing="a matmul of float32 and int64"):
+        a @ torch.ones(2, 2, dtype=torch.int64, device=subject.device)
+    with raises(RuntimeError, NotImplementedError, doing="a bitwise and of floats"):
+        a & a
+    _works(subject)
+
+
+@check("smoke")
+def indices_outside(subject: Subject) -> None:
+    """An index outside a tensor is an error in Python indexing and in ``select``."""
+    import torch
+
+    a = torch.ones(3, device=subject.device)
+    with raises(IndexError, doing="indexing past the end"):
+        a[5]
+    with raises(IndexError, RuntimeError, doing="selecting a dimension that is not there"):
+        a.sum(dim=3)
+    _works(subject)
+
+
+@check("smoke")
+def backward_twice(subject: Subject) -> None:
+    """A second backward through a freed graph, and backward of what needs no gradient, raise RuntimeError."""
+    import torch
+
+    x = torch.ones(3, device=subject.device, requires_grad=True)
+    y = (x * x).sum()
+    y.backward()
+    with raises(RuntimeError, about="second time", doing="backward through a freed graph"):
+        y.backward()
+    with raises(RuntimeError, about="grad", doing="backward of a tensor without a graph"):
+        torch.ones(1, device=subject.device).backward()
+    _works(subject)
+
+
+@check("smoke")
+def changed_in_place(subject: Subject) -> None:
+    """A tensor that was saved for backward and changed in place is noticed."""
+    import torch
+
+    x = torch.ones(3, device=subject.device, requires_grad=True)
+    y = x.exp()
+    y.add_(1)
+    with raises(RuntimeError, about="modified by an inplace operation", doing="backward through what was changed in place"):
+        y.sum().backward()
+
+
+@check("smoke")
+def factorisations_that_fail(subject: Subject) -> None:
+    """Cholesky of a matrix that is not positive-definite, and the inverse of a singular one, raise LinAlgError."""
+    import torch
+
+    singular = torch.zeros(3, 3, device=subject.device)
+    for name, call in {"cholesky": lambda: torch.linalg.cholesky(singular - 1), "inv": lambda: torch.linalg.inv(singular)}.items():
+        with raises(torch.linalg.LinAlgError, doing=f"linalg.{name} of a matrix that has none"):
+            call()
+    _works(subject)
+
+
+@check("smoke")
+def nothing_is_swallowed(subject: Subject) -> None:
+    """NaN and infinity that appear in a computation are there at its end: nothing replaces them."""
+    import math
+
+    import torch
+
+    x = torch.tensor([1.0, 0.0, -1.0], device=subject.device)
+    for name, value in {"0 / 0": (x * 0 / 0)[0], "log(-1)": x.log()[2], "inf - inf": (x / 0)[0] - (x / 0)[0], "sum": (x / 0 * 0).sum()}.items():
+        assert math.isnan(value.item()), f"{name} gave {value.item()}, not NaN"
+    assert math.isinf((1 / x)[1].item()), "1 / 0 is not infinite"
+    assert x.sqrt().isnan().tolist() == [False, False, True]
+
+
+@check("smoke")
+def what_is_not_there_says_so(subject: Subject) -> None:
+    """An operator that the device does not have raises NotImplementedError or RuntimeError that names it; it does not crash."""
+    import torch
+
+    library = torch.library.Library("accelkit_conformance", "FRAGMENT")
+    name = f"nowhere_{id(library)}"
+    library.define(f"{name}(Tensor x) -> Tensor")
+    library.impl(name, lambda x: x.clone(), "Meta")
+    with raises(NotImplementedError, RuntimeError, about="nowhere", doing="an operator that no device has"):
+        getattr(torch.ops.accelkit_conformance, name)(torch.ones(2, device=subject.device))
+    _works(subject)

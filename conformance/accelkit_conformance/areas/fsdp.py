@@ -1,0 +1,133 @@
+"""Sharded training on the accelerator's backend: FSDP2 and DTensor give what one process gives, and sharded checkpoints load elsewhere."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from accelkit_conformance.areas.ddp import alone, model_and_batch
+from accelkit_conformance.checks import Case, check
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+
+def _sizes() -> Iterator[Case]:
+    for size in ("2", "3"):
+        yield "distributed", (size,)
+
+
+def _mesh(subject: Subject) -> Any:
+    """Written as a DeviceMesh: torch's init_device_mesh takes device types of letters only."""
+    from torch.distributed.device_mesh import DeviceMesh
+
+    return DeviceMesh(subject.device_type, list(range(subject.world_size)))
+
+
+def _sharded(subject: Subject, model: Any) -> Any:
+    from torch.distributed.fsdp import fully_shard
+
+    model = copy.deepcopy(model).to(subject.device)
+    for layer in (model[0], model[2], model):
+        fully_shard(layer, mesh=_mesh(subject))
+    return model
+
+
+@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+def gradients_equal_one_process(subject: Subject, size: str) -> None:
+    """The full gradients of a fully sharded model are those of one process on the joined batch; shards are on the device."""
+    import torch
+
+    model, batch = model_and_batch(int(size))
+    single = alone(model, batch)
+    sharded = _sharded(subject, model)
+    sharded(batch[subject.rank :: int(size)].to(subject.device)).square().mean().backward()
+    for ours, theirs in zip(sharded.parameters(), single.parameters(), strict=True):
+        subject.stays(ours.to_local())
+        torch.testing.assert_close(ours.grad.full_tensor().cpu(), theirs.grad, rtol=1e-4, atol=1e-6)
+
+
+@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+def steps_equal_one_process(subject: Subject, size: str) -> None:
+    """Three optimizer steps of a fully sharded model end with the parameters of one process."""
+    import torch
+
+    model, batch = model_and_batch(int(size))
+    single, sharded = copy.deepcopy(model), _sharded(subject, model)
+    mine = batch[subject.rank :: int(size)].to(subject.device)
+    for one, data in ((single, batch), (sharded, mine)):
+        optimizer = torch.optim.AdamW(one.parameters(), lr=0.01)
+        for _ in range(3):
+            optimizer.zero_grad()
+            one(data).square().mean().backward()
+            optimizer.step()
+    for ours, theirs in zip(sharded.parameters(), single.parameters(), strict=True):
+        torch.testing.assert_close(ours.full_tensor().cpu(), theirs.detach(), rtol=1e-3, atol=1e-4)
+
+
+@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+def distributed_tensors(subject: Subject, size: str) -> None:
+    """A DTensor is distributed, redistributed and gathered again; a matmul of two is the matmul."""
+    import torch
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    torch.default_generator.manual_seed(0)
+    whole, other = torch.randn(6, 5), torch.randn(5, 4)
+    mesh = _mesh(subject)
+    a = distribute_tensor(whole.to(subject.device), mesh, [Shard(0)])
+    b = distribute_tensor(other.to(subject.device), mesh, [Replicate()])
+    subject.stays(a.to_local())
+    assert torch.equal(a.full_tensor().cpu(), whole)
+    assert torch.equal(a.redistribute(mesh, [Shard(1)]).full_tensor().cpu(), whole)
+    torch.testing.assert_close((a @ b).full_tensor().cpu(), whole @ other, rtol=1e-4, atol=1e-5)
+
+
+@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+def checkpoints_load_elsewhere(subject: Subject, size: str) -> None:
+    """What n ranks save sharded, each alone loads whole."""
+    import torch
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as dcp
+
+    model, _ = model_and_batch(int(size))
+    sharded = _sharded(subject, model)
+    folder: list[Any] = [tempfile.mkdtemp() if subject.rank == 0 else None]
+    dist.broadcast_object_list(folder, src=0, device=subject.device)
+    dcp.save(sharded.state_dict(), checkpoint_id=folder[0])
+    whole = {name: torch.zeros_like(value) for name, value in model.state_dict().items()}
+    dcp.load(whole, checkpoint_id=folder[0], no_dist=True)
+    for name, value in model.state_dict().items():
+        assert torch.equal(whole[name], value), f"{name} is not what was saved"
+    again = _sharded(subject, model_and_batch(int(size))[0])
+    with torch.no_grad():
+        for parameter in again.parameters():
+            parameter.zero_()
+    state = again.state_dict()
+    dcp.load(state, checkpoint_id=folder[0])
+    for name, value in again.state_dict().items():
+        assert torch.equal(value.full_tensor().cpu(), model.state_dict()[name]), f"{name} loaded sharded is not what was saved"
+    dist.barrier()
+    if subject.rank == 0:
+        import shutil
+
+        shutil.rmtree(folder[0])
+
+
+@check("distributed", requires=["process_group", "generator_offset"], over=_sizes, is_distributed=True)
+def made_on_meta(subject: Subject, size: str) -> None:
+    """A model made on ``meta``, sharded and then initialised: each shard draws numbers of its own, and it trains."""
+    import torch
+    from torch.distributed.fsdp import fully_shard
+
+    with torch.device("meta"):
+        layer = torch.nn.Linear(8, 4 * int(size))
+    fully_shard(layer, mesh=_mesh(subject))
+    layer.to_empty(device=subject.device)
+    torch.manual_seed(0)
+    layer.reset_parameters()
+    shards = layer.weight.full_tensor().chunk(int(size))  # type: ignore[operator]
+    assert not any(torch.equal(shards[0], shard) for shard in shards[1:]), "two shards drew the same numbers"
+    layer(torch.ones(2, 8, device=subject.device)).sum().backward()
+    assert bool((layer.weight.grad.full_tensor() == 2).all())  # type: ignore[union-attr,operator]

@@ -1,0 +1,24 @@
+"""Importing the plugin changes nothing outside itself; it acts when it is loaded. Each is looked at in a fresh process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from accelkit_conformance.checks import check
+from accelkit_conformance.isolated import in_child
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+
+@check("contract", needs_hardware=False)
+def importing_changes_nothing(subject: Subject) -> None:
+    """Import and probe leave torch's functions, the environment, threads, signal handlers and the working directory as they were."""
+    changes = in_child(subject.record, "import", "probe", "footprint")["changes"]
+    assert not changes, "it " + "; it ".join(changes)
+
+
+@check("contract", needs_hardware=False)
+def importing_starts_no_driver(subject: Subject) -> None:
+    """After import and probe the device's module, if it is there, is not initialised."""
+    assert not in_child(subject.record, "import", "probe", "footprint")["initialized"], "the driver is initialised"

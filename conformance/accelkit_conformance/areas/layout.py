@@ -1,0 +1,186 @@
+"""Where an input lies in memory changes no result: transposed, strided, offset and expanded inputs give what contiguous ones give, and nothing is
+written beside what an operator owns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from accelkit_conformance.checks import Case, check
+from accelkit_conformance.profiles.operators import CORE, SMOKE
+
+if TYPE_CHECKING:
+    import torch
+
+    from accelkit_conformance.subject import Subject
+
+_GUARD = 16
+_CANARY = -7.25
+# Their samples say where in a storage to look: another layout is another question.
+_ABOUT_STORAGE = ("as_strided", "as_strided_copy", "as_strided_scatter", "set_", "resize_", "resize_as_", "contiguous", "is_contiguous")
+
+
+def _operators() -> Iterator[Case]:
+    from accelkit_conformance.oracle import opdb
+
+    for name, op in opdb.operators().items():
+        if opdb.supports(op, "float32") and op.name not in (*_ABOUT_STORAGE, *opdb.UNINITIALIZED):
+            yield "smoke" if name in SMOKE[:40] else "training" if name in CORE else "full", (name,)
+
+
+def _strided(one: torch.Tensor) -> torch.Tensor:
+    """Every second element of a buffer twice as large, which holds something else between."""
+    import torch
+
+    buffer = torch.full((*one.shape, 2), _CANARY, dtype=one.dtype)
+    buffer[..., 1] = one
+    return buffer[..., 1]
+
+
+def _offset(one: torch.Tensor) -> torch.Tensor:
+    """Not at the start of its storage, with something else before and after it."""
+    import torch
+
+    buffer = torch.full((one.numel() + 2 * _GUARD,), _CANARY, dtype=one.dtype)
+    buffer[_GUARD : _GUARD + one.numel()] = one.reshape(-1)
+    return buffer[_GUARD : _GUARD + one.numel()].view(one.shape)
+
+
+def _transposed(one: torch.Tensor) -> torch.Tensor:
+    """The same values, the last two dimensions swapped in memory."""
+    return one.transpose(-1, -2).contiguous().transpose(-1, -2) if one.ndim > 1 else one.flip(0).flip(0)
+
+
+_LAYOUTS = {"strided": _strided, "offset": _offset, "transposed": _transposed}
+
+
+@check("full", requires=["dtype.float32"], over=_operators)
+def inputs(subject: Subject, name: str) -> None:
+    """Strided, offset and transposed copies of each sample's tensors give the result that the sample gives, and stay as they were."""
+    import torch
+    from torch.utils._pytree import tree_map
+
+    from accelkit_conformance.oracle import opdb
+    from accelkit_conformance.oracle.moving import tensors
+    from accelkit_conformance.oracle.reproducing import describe_sample, facts_of
+    from accelkit_conformance.oracle.running import compare_forward
+
+    op = opdb.operators()[name]
+    num_seen = 0
+    for sample in opdb.samples(op, "float32", 24):
+        given = (sample.input, sample.args, sample.kwargs)
+        movable = [one for one in tensors(given) if _is_movable(one)]
+        if not any(one.numel() > 1 for one in movable):
+            continue
+        num_seen += 1
+        if num_seen > 2:
+            break
+        for layout, make in _LAYOUTS.items():
+            changed = tree_map(lambda one, make=make: make(one) if isinstance(one, torch.Tensor) and _is_movable(one) else one, given)
+            with subject.sample(f"{layout} {describe_sample(changed)}", facts_of(changed, "float32")):
+                compare_forward(subject, op, changed, is_variant=True)
+
+
+def _is_movable(one: torch.Tensor) -> bool:
+    import torch
+
+    return one.layout is torch.strided and one.numel() > 0 and not one.is_conj() and not one.is_neg() and one.dtype is torch.float32
+
+
+def _pointwise() -> Iterator[Case]:
+    from accelkit_conformance.oracle import opdb
+
+    for name, op in opdb.operators().items():
+        if opdb.is_pointwise(op) and opdb.supports(op, "float32") and not op.variant_test_name:
+            yield "smoke" if name in SMOKE[:40] else "full", (name,)
+
+
+@check("full", requires=["dtype.float32"], over=_pointwise)
+def expanded(subject: Subject, name: str) -> None:
+    """Inputs with a stride of zero give what their contiguous copies give, and results are not expanded."""
+    import torch
+
+    from accelkit_conformance.oracle import opdb
+    from accelkit_conformance.oracle.reproducing import facts_of
+    from accelkit_conformance.oracle.running import compare_forward
+
+    op = opdb.operators()[name]
+    sample = next(opdb.samples(op, "float32", 1))
+    low, high = 0.3, 0.9
+    row = torch.linspace(low, high, 5).expand(3, 5)
+    column = torch.linspace(high, low, 3).unsqueeze(1).expand(3, 5)
+    given: Any = (row, (), sample.kwargs) if opdb.num_arguments(op) == 1 else (row, (column,), sample.kwargs)
+    with subject.sample("expanded inputs", facts_of(given, "float32")):
+        compare_forward(subject, op, given, is_variant=True)
+
+
+@check("smoke", requires=["dtype.float32"], over=["add_", "mul_", "fill_", "zero_", "copy_", "sigmoid_", "clamp_", "index_fill_", "masked_fill_"])
+def guard_bands(subject: Subject, name: str) -> None:
+    """Writing into a slice leaves what lies before, after and between its elements unchanged."""
+    import torch
+
+    for step in (1, 2):
+        buffer = torch.full((_GUARD + 33 * step + _GUARD,), _CANARY, device=subject.device)
+        inside = buffer[_GUARD : _GUARD + 33 * step : step]
+        inside.copy_(torch.linspace(-3, 3, 33))
+        there = torch.arange(33, device=subject.device)
+        calls = {
+            "add_": lambda x: x.add_(1),
+            "mul_": lambda x: x.mul_(2),
+            "fill_": lambda x: x.fill_(5),
+            "zero_": lambda x: x.zero_(),
+            "copy_": lambda x, other=there: x.copy_(other),
+            "sigmoid_": lambda x: x.sigmoid_(),
+            "clamp_": lambda x: x.clamp_(-1, 1),
+            "index_fill_": lambda x, other=there: x.index_fill_(0, other[::2], 9.0),
+            "masked_fill_": lambda x, other=there: x.masked_fill_(other > 10, 4.0),
+        }
+        result = calls[name](inside)
+        assert result is inside
+        beside = torch.ones_like(buffer, dtype=torch.bool, device="cpu")
+        beside[_GUARD : _GUARD + 33 * step : step] = False
+        kept = buffer.cpu()[beside]
+        assert bool((kept == _CANARY).all()), f"{int((kept != _CANARY).sum())} elements beside a slice with step {step} were written"
+
+
+@check("smoke")
+def views_share_memory(subject: Subject) -> None:
+    """Writing through a view is seen in its base, and the other way round; a view's base is the tensor."""
+    import torch
+
+    base = torch.zeros(4, 6, device=subject.device)
+    views = {"slice": base[1:3, ::2], "transpose": base.t(), "view": base.view(24), "select": base[2], "diagonal": base.diagonal()}
+    for name, view in views.items():
+        view.fill_(1)
+        assert base.cpu().sum() == view.numel(), f"writing through a {name} wrote {base.cpu().sum().item():g} elements of the base"
+        assert view._base is base, f"a {name} does not know its base"
+        base.zero_()
+        assert not bool(view.cpu().any()), f"writing to the base is not seen in a {name}"
+
+
+@check("smoke")
+def channels_last(subject: Subject) -> None:
+    """channels_last is kept by conversion, pointwise operators and clone; values are unchanged."""
+    import torch
+
+    here = torch.arange(2 * 3 * 4 * 5, dtype=torch.float32).view(2, 3, 4, 5)
+    there = here.to(subject.device).to(memory_format=torch.channels_last)
+    for name, result in {"to": there, "clone": there.clone(), "add": there + 0, "relu": there.relu()}.items():
+        assert result.is_contiguous(memory_format=torch.channels_last), f"{name} did not keep channels_last: strides {result.stride()}"
+        assert torch.equal(result.cpu(), here), f"{name} of a channels_last tensor changed values"
+    assert there.contiguous().stride() == here.stride()
+
+
+@check("training")
+def overlapping_copies(subject: Subject) -> None:
+    """Copying between overlapping slices of one tensor is refused or right, never something else."""
+    import torch
+
+    base = torch.arange(8.0, device=subject.device)
+    source = base[:-2].clone().cpu()
+    try:
+        base[2:].copy_(base[:-2])
+    except RuntimeError:
+        return
+    found = base[2:].cpu()
+    assert torch.equal(found, source), f"gave {found.tolist()}, not {source.tolist()}"

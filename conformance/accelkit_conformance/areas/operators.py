@@ -1,0 +1,164 @@
+"""Operators of torch's own database give on the device what float64 on the CPU gives, within the error that the CPU's own kernel has; results are
+on the device, in the dtype, shape and layout that they have there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from accelkit_conformance.checks import Case, Profile, check
+from accelkit_conformance.profiles.operators import CORE, DTYPES, SMOKE
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+_SPECIAL = (float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1e30, -1e30, 1e-30, 3.0, 88.0, -104.0, 1e4)
+_SPECIAL_LOW = tuple(60000.0 if value == 1e30 else -60000.0 if value == -1e30 else value for value in _SPECIAL)
+
+
+def profile_of(name: str, dtype: str) -> Profile:
+    """The first profile in which an operator stands."""
+    if dtype == "float32" and name in SMOKE:
+        return "smoke"
+    return "training" if name in CORE and dtype in ("float32", "bfloat16") else "full"
+
+
+def _forward() -> Iterator[Case]:
+    from accelkit_conformance.oracle import opdb
+
+    for name, op in opdb.operators().items():
+        for dtype in DTYPES:
+            if opdb.supports(op, dtype):
+                yield profile_of(name, dtype), (name, dtype)
+
+
+def _inplace() -> Iterator[Case]:
+    from accelkit_conformance.oracle import opdb
+
+    for name, op in opdb.operators().items():
+        if op.inplace_variant is not None and not op.variant_test_name and opdb.supports(op, "float32"):
+            yield "training" if name in CORE else "full", (name,)
+
+
+def _out() -> Iterator[Case]:
+    from accelkit_conformance.oracle import opdb
+
+    for name, op in opdb.operators().items():
+        dtype = next((dtype for dtype in DTYPES if opdb.supports(op, dtype)), None)
+        if op.supports_out and not op.variant_test_name and dtype is not None:
+            yield "training" if name in CORE else "full", (name, dtype)
+
+
+def _pointwise() -> Iterator[Case]:
+    from accelkit_conformance.oracle import opdb
+
+    for name, op in opdb.operators().items():
+        if opdb.is_pointwise(op) and not op.variant_test_name:
+            for dtype in ("float32", "bfloat16"):
+                if opdb.supports(op, dtype):
+                    yield profile_of(name, dtype), (name, dtype)
+
+
+@check("full", requires=["dtype.{1}"], over=_forward)
+def forward(subject: Subject, name: str, dtype: str) -> None:
+    """Each sample's result is right: values, device, dtype, shape; strides of pointwise operators."""
+    from accelkit_conformance.oracle import opdb
+    from accelkit_conformance.oracle.reproducing import describe_sample, facts_of, program
+    from accelkit_conformance.oracle.running import compare_forward
+
+    op = opdb.operators()[name]
+    for sample in opdb.samples(op, dtype, subject.most_samples):
+        given = (sample.input, sample.args, sample.kwargs)
+        with subject.sample(describe_sample(given), facts_of(given, dtype), lambda given=given: program(subject, name, given, dtype=dtype)):  # type: ignore[misc]
+            compare_forward(subject, op, given)
+
+
+@check("full", requires=["dtype.float32"], over=_inplace)
+def inplace(subject: Subject, name: str) -> None:
+    """The in-place variant writes the same result into its first argument, and returns it."""
+    from accelkit_conformance.oracle import opdb
+    from accelkit_conformance.oracle.reproducing import describe_sample, facts_of
+    from accelkit_conformance.oracle.running import compare_forward
+
+    op = opdb.operators()[name]
+    for sample in opdb.samples(op, "float32", min(subject.most_samples, 8)):
+        given = (sample.input, sample.args, sample.kwargs)
+        if sample.broadcasts_input:
+            continue
+
+        def call(first: Any, *args: Any, **kwargs: Any) -> tuple[Any, bool, Any]:
+            result = op.inplace_variant(first, *args, **kwargs)
+            return first, result is first, None
+
+        with subject.sample(describe_sample(given), facts_of(given, "float32")):
+            compare_forward(subject, op, given, call, is_variant=True)
+
+
+@check("full", requires=["dtype.{1}"], over=_out)
+def out(subject: Subject, name: str, dtype: str) -> None:
+    """``out=`` is written, and returned; one that is empty is resized."""
+    import torch
+    from torch.utils._pytree import tree_map
+
+    from accelkit_conformance.oracle import opdb
+    from accelkit_conformance.oracle.moving import tensors
+    from accelkit_conformance.oracle.reproducing import describe_sample, facts_of
+    from accelkit_conformance.oracle.running import compare_forward
+
+    op = opdb.operators()[name]
+    for sample in opdb.samples(op, dtype, min(subject.most_samples, 4)):
+        given = (sample.input, sample.args, sample.kwargs)
+        shapes = op(sample.input, *sample.args, **sample.kwargs)
+        if not tensors(shapes):
+            continue
+
+        for make in (torch.empty_like, lambda one: one.new_empty(0)):
+
+            def call(first: Any, *args: Any, make: Any = make, **kwargs: Any) -> Any:
+                place = next((leaf.device for leaf in tensors((first, args, kwargs))), kwargs.get("device"))
+                target = tree_map(lambda one: make(one.to(place)) if isinstance(one, torch.Tensor) else one, shapes)
+                result = op(first, *args, out=target, **kwargs)
+                assert all(mine is given for mine, given in zip(tensors(result), tensors(target), strict=True)), "out= was not returned"
+                return target
+
+            with subject.sample(describe_sample(given), facts_of(given, dtype)):
+                compare_forward(subject, op, given, call, is_variant=True)
+
+
+@check("full", requires=["dtype.{1}"], over=_pointwise)
+def special_values(subject: Subject, name: str, dtype: str) -> None:
+    """Pointwise operators pass NaN, infinities, signed zeros, huge and tiny numbers as the CPU does."""
+    import torch
+
+    from accelkit_conformance.oracle import opdb
+    from accelkit_conformance.oracle.reproducing import facts_of, program
+    from accelkit_conformance.oracle.running import compare_forward
+
+    op = opdb.operators()[name]
+    values = torch.tensor(_SPECIAL, dtype=torch.float32).to(opdb.dtype_of(dtype))
+    given: Any = (values, (), {})
+    if opdb.num_arguments(op) == 2:
+        given = (values.repeat_interleave(len(values)), (values.repeat(len(values)),), {})
+    with subject.sample("special values", facts_of(given, dtype), lambda: program(subject, name, given, dtype=dtype)):
+        compare_forward(subject, op, given, is_variant=True)
+
+
+@check("smoke", requires=["subnormals"], over=["mul", "add", "clone", "neg", "where", "div"])
+def subnormal_numbers(subject: Subject, name: str) -> None:
+    """Numbers below the smallest normal one are computed with, not flushed to zero."""
+    import torch
+
+    here = torch.tensor([1e-40, -3e-42, 1.4e-45, 5e-39, 1e-38], dtype=torch.float32)
+    there = here.to(subject.device)
+    calls = {
+        "mul": lambda x: x * 1.0,
+        "add": lambda x: x + 0.0,
+        "clone": lambda x: x.clone(),
+        "neg": lambda x: -(-x),
+        "where": lambda x: torch.where(x != 0, x, 1.0),
+        "div": lambda x: x / 1.0,
+    }
+    result = calls[name](there)
+    subject.stays(result)
+    found = result.cpu()
+    assert torch.equal(found.view(torch.int32), here.view(torch.int32)), f"gave {found.tolist()}, not {here.tolist()}"

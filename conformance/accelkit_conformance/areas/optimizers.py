@@ -1,0 +1,140 @@
+"""Every optimizer of torch.optim makes on the device the steps that it makes on the CPU, in each of its implementations; schedulers and clipping too."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from accelkit_conformance.checks import Case, check
+from accelkit_conformance.subject import raises
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+_SPARSE_ONLY = ("SparseAdam",)
+_MATRICES_ONLY = ("Muon",)
+
+
+def _optimizers() -> Iterator[Case]:
+    from accelkit_conformance.oracle import opdb
+
+    for name in opdb.optimizers():
+        if name not in _SPARSE_ONLY:
+            yield "smoke" if name in ("SGD", "AdamW") else "training", (name,)
+
+
+def _model(*, bias: bool = True) -> Any:
+    import torch
+
+    torch.default_generator.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 6, bias=bias), torch.nn.Tanh(), torch.nn.Linear(6, 3, bias=bias))
+
+
+def _train(model: Any, optimizer: Any) -> None:
+    import torch
+
+    like = next(model.parameters())
+    generator = torch.Generator().manual_seed(2)
+    for _ in range(4):
+        batch = torch.randn(5, 4, generator=generator).to(like)
+
+        def closure(batch: Any = batch) -> Any:
+            optimizer.zero_grad()
+            loss = model(batch).square().mean()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+
+
+@check("training", requires=["dtype.float32"], over=_optimizers)
+def steps(subject: Subject, name: str) -> None:
+    """Four steps of each configuration, by the loop and by ``foreach``, move the parameters as the CPU's loop in float64 does."""
+    import torch
+
+    from accelkit_conformance.oracle import opdb
+    from accelkit_conformance.oracle.comparing import check_result
+
+    info = opdb.optimizers()[name]
+    foreach = [False, True] if "foreach" in info.supported_impls else [None]
+    for given in opdb.optimizer_inputs(info):
+        kwargs = {key: value for key, value in given.kwargs.items() if key not in ("fused", "foreach", "capturable")}
+        if any(isinstance(value, torch.Tensor) for value in kwargs.values()):
+            continue
+        for is_foreach in foreach:
+            options = kwargs if is_foreach is None else kwargs | {"foreach": is_foreach}
+            with subject.sample(f"{name}({', '.join(f'{key}={value}' for key, value in options.items())})", {"kwargs": options}):
+                here = _model(bias=name not in _MATRICES_ONLY)
+                there, double = copy.deepcopy(here).to(subject.device), copy.deepcopy(here).double()
+                _train(double, info.optim_cls(double.parameters(), **kwargs))
+                _train(here, info.optim_cls(here.parameters(), **kwargs))
+                _train(there, info.optim_cls(there.parameters(), **options))
+                for mine, theirs, true in zip(there.parameters(), here.parameters(), double.parameters(), strict=True):
+                    check_result(mine, theirs, true, subject.device)
+
+
+@check("smoke", over=["SGD", "Adam", "AdamW"])
+def state_is_on_the_device(subject: Subject, name: str) -> None:
+    """After a step the state is where the parameters are (the step count may be on the host), and it loads into another optimizer."""
+    import torch
+
+    model = _model().to(subject.device)
+    make = lambda parameters: getattr(torch.optim, name)(parameters, lr=0.1, **({"momentum": 0.9} if name == "SGD" else {}))  # noqa: E731
+    optimizer = make(model.parameters())
+    model(torch.ones(2, 4, device=subject.device)).sum().backward()
+    optimizer.step()
+    for state in optimizer.state.values():
+        subject.stays(*(value for value in state.values() if isinstance(value, torch.Tensor) and value.dim() > 0))
+    saved = copy.deepcopy(optimizer.state_dict())
+    other = make(model.parameters())
+    other.load_state_dict({**saved, "state": {k: {n: v.cpu() if isinstance(v, torch.Tensor) else v for n, v in s.items()} for k, s in saved["state"].items()}})
+    for state in other.state.values():
+        subject.stays(*(value for value in state.values() if isinstance(value, torch.Tensor) and value.dim() > 0))
+
+
+@check("training", over=["0", "1"])
+def clipping_the_norm(subject: Subject, foreach: str) -> None:
+    """``clip_grad_norm_`` returns the norm in float64 to rounding, scales to the limit, and with ``error_if_nonfinite`` raises on NaN."""
+    import torch
+
+    parameters = [torch.nn.Parameter(torch.zeros(shape, device=subject.device)) for shape in ((3, 4), (5,), (2, 2, 2))]
+    for parameter in parameters:
+        parameter.grad = torch.randn_like(parameter) * 10
+    exact = torch.cat([parameter.grad.cpu().double().flatten() for parameter in parameters if parameter.grad is not None]).norm()
+    norm = torch.nn.utils.clip_grad_norm_(parameters, 1.0, foreach=bool(int(foreach)))
+    subject.stays(norm)
+    assert abs(norm.item() - exact.item()) < 1e-5 * exact.item(), f"the norm is {norm.item()}, not {exact.item()}"
+    after = torch.cat([parameter.grad.cpu().double().flatten() for parameter in parameters if parameter.grad is not None]).norm().item()
+    assert abs(after - 1.0) < 1e-4, f"after clipping to 1 the norm is {after}"
+    assert parameters[0].grad is not None
+    parameters[0].grad[0, 0] = float("nan")
+    with raises(RuntimeError, about="non-finite", doing="clipping a NaN with error_if_nonfinite"):
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0, error_if_nonfinite=True, foreach=bool(int(foreach)))
+
+
+@check("training")
+def clipping_values(subject: Subject) -> None:
+    """``clip_grad_value_`` clamps each element."""
+    import torch
+
+    parameter = torch.nn.Parameter(torch.zeros(5, device=subject.device))
+    parameter.grad = torch.tensor([-9.0, -0.5, 0.0, 0.5, 9.0], device=subject.device)
+    torch.nn.utils.clip_grad_value_([parameter], 1.0)
+    assert parameter.grad.tolist() == [-1.0, -0.5, 0.0, 0.5, 1.0]
+
+
+@check("training")
+def schedulers(subject: Subject) -> None:
+    """A scheduler changes the rate of an optimizer on the device, and its state restores."""
+    import torch
+
+    model = _model().to(subject.device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+    rates = []
+    for _ in range(4):
+        optimizer.step()
+        scheduler.step()
+        rates.append(optimizer.param_groups[0]["lr"])
+    assert rates == [1.0, 0.5, 0.5, 0.25]

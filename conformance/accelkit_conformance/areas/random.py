@@ -1,0 +1,204 @@
+"""Random numbers: seeds repeat them, states replay them, devices do not share them, and they have the distribution that they are named after."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from accelkit_conformance.checks import check
+
+if TYPE_CHECKING:
+    import torch
+
+    from accelkit_conformance.subject import Subject
+
+_DRAWS = 20_000
+
+
+@check("smoke", requires=["random_state"])
+def reseeding_repeats(subject: Subject) -> None:
+    """The same seed gives the same numbers, through the accelerator and through ``torch.manual_seed``; another seed gives others."""
+    import torch
+
+    def drawn(seed: int, seeder: Callable[[int], Any]) -> torch.Tensor:
+        seeder(seed)
+        return torch.rand(1000, device=subject.device).cpu()
+
+    for name, seeder in {"accelerator.manual_seed": subject.accelerator.manual_seed, "torch.manual_seed": torch.manual_seed}.items():
+        first = drawn(5, seeder)
+        assert torch.equal(first, drawn(5, seeder)), f"{name}(5) twice gave different numbers"
+        assert not torch.equal(first, drawn(6, seeder)), f"{name}(5) and (6) gave the same numbers"
+
+
+@check("smoke")
+def draws_differ(subject: Subject) -> None:
+    """Two draws without a seed between them differ, and no draw repeats itself inside."""
+    import torch
+
+    first, second = torch.rand(10_000, device=subject.device).cpu(), torch.rand(10_000, device=subject.device).cpu()
+    assert not torch.equal(first, second), "two draws are equal"
+    assert len(first.unique()) > 9900, f"of 10000 uniform numbers {len(first.unique())} are different"
+    assert float((first[:5000] == first[5000:]).double().mean()) < 0.01, "the second half of a draw repeats the first"
+
+
+@check("smoke", requires=["random_state"])
+def states_replay(subject: Subject) -> None:
+    """A state that was read and set replays everything that was drawn after it, whatever operators drew it."""
+    import torch
+
+    accelerator, device = subject.accelerator, subject.device
+
+    def draw() -> list[torch.Tensor]:
+        x = torch.ones(100, device=device)
+        return [torch.rand(7, device=device).cpu(), torch.randn(501, device=device).cpu(), torch.nn.functional.dropout(x).cpu(), torch.randperm(20, device=device).cpu()]
+
+    torch.rand(13, device=device)
+    state = accelerator.get_rng_state(device)
+    assert state is not None
+    assert state.device.type == "cpu", f"the state is on {state.device}"
+    assert state.dtype == torch.uint8, f"the state is {state.dtype}"
+    kept = state.clone()
+    first = draw()
+    assert torch.equal(state, kept), "drawing changed the state that was read: it is no copy"
+    accelerator.set_rng_state(kept, device)
+    for number, (one, other) in enumerate(zip(first, draw(), strict=True)):
+        assert torch.equal(one, other), f"draw {number} after setting the state is not what it was"
+
+
+@check("smoke", requires=["random_state"])
+def forking_restores(subject: Subject) -> None:
+    """``torch.random.fork_rng`` leaves the state as it was."""
+    import torch
+
+    if subject.device_type == "cpu":
+        context = torch.random.fork_rng(devices=[])
+    else:
+        context = torch.random.fork_rng(devices=[subject.device.index or 0], device_type=subject.device_type)
+    subject.accelerator.manual_seed(3)
+    expected = torch.rand(5, device=subject.device).cpu()
+    subject.accelerator.manual_seed(3)
+    with context:
+        torch.rand(100, device=subject.device)
+        subject.accelerator.manual_seed(99)
+    assert torch.equal(torch.rand(5, device=subject.device).cpu(), expected), "what was drawn inside changed what is drawn after"
+
+
+@check("smoke", requires=["random_state", "numbered_devices"])
+def devices_have_their_own(subject: Subject) -> None:
+    """Drawing on one device changes nothing of what another draws."""
+    import torch
+
+    other = subject.second_device()
+    subject.accelerator.manual_seed(11)
+    expected = torch.rand(50, device=subject.device).cpu()
+    subject.accelerator.manual_seed(11)
+    torch.rand(1234, device=other)
+    assert torch.equal(torch.rand(50, device=subject.device).cpu(), expected), f"drawing on {other} changed what {subject.device} draws"
+
+
+@check("smoke")
+def host_generator_is_not_used(subject: Subject) -> None:
+    """A device with a generator of its own leaves the CPU's alone."""
+    import torch
+
+    if subject.device_type == "cpu":
+        return
+    before = torch.default_generator.get_state()
+    torch.rand(100, device=subject.device)
+    assert torch.equal(torch.default_generator.get_state(), before), "drawing on the device drew from the CPU's generator"
+
+
+@check("smoke", requires=["random_state"])
+def generators_are_objects(subject: Subject) -> None:
+    """A ``torch.Generator`` of the device draws apart from the default one, and repeats with its seed."""
+    import torch
+
+    generator = torch.Generator(device=subject.device)
+    generator.manual_seed(4)
+    first = torch.rand(20, device=subject.device, generator=generator).cpu()
+    generator.manual_seed(4)
+    torch.rand(20, device=subject.device)
+    assert torch.equal(torch.rand(20, device=subject.device, generator=generator).cpu(), first)
+    assert generator.initial_seed() == 4
+
+
+def _normal(x: torch.Tensor) -> torch.Tensor:
+    return 0.5 * (1 + (x / math.sqrt(2)).erf())
+
+
+def _draw(subject: Subject, name: str) -> tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]:
+    """Draws of a distribution, and its cumulative distribution function."""
+    import torch
+
+    x = torch.empty(_DRAWS, device=subject.device)
+    table: dict[str, tuple[Callable[[], torch.Tensor], Callable[[torch.Tensor], torch.Tensor]]] = {
+        "rand": (lambda: torch.rand(_DRAWS, device=subject.device), lambda v: v.clamp(0, 1)),
+        "randn": (lambda: torch.randn(_DRAWS, device=subject.device), _normal),
+        "uniform_": (lambda: x.uniform_(-2, 3), lambda v: ((v + 2) / 5).clamp(0, 1)),
+        "normal_": (lambda: x.normal_(1, 2), lambda v: _normal((v - 1) / 2)),
+        "exponential_": (lambda: x.exponential_(0.5), lambda v: 1 - (-0.5 * v).exp()),
+        "cauchy_": (lambda: x.cauchy_(), lambda v: 0.5 + v.atan() / math.pi),
+        "log_normal_": (lambda: x.log_normal_(0, 1), lambda v: _normal(v.log())),
+    }
+    draw, distribution = table[name]
+    return draw(), distribution
+
+
+@check("smoke", over=["rand", "randn", "uniform_", "normal_", "exponential_", "cauchy_", "log_normal_"])
+def continuous_distributions(subject: Subject, name: str) -> None:
+    """20,000 draws have the distribution, by the test of Kolmogorov and Smirnov (D * sqrt(n) < 2.2, which a right one exceeds once in 8,000)."""
+    import torch
+
+    drawn, distribution = _draw(subject, name)
+    subject.stays(drawn)
+    values = drawn.cpu().double().sort()[0]
+    expected = distribution(values)
+    steps = torch.arange(_DRAWS, dtype=torch.float64) / _DRAWS
+    distance = float(torch.maximum((expected - steps).abs(), (expected - steps - 1 / _DRAWS).abs()).max())
+    assert distance * math.sqrt(_DRAWS) < 2.2, f"{name}: the greatest distance between the distributions is {distance:.4f}"
+    lag = values.new_tensor(drawn.cpu().double().clamp(-10, 10).tolist())
+    correlation = float(torch.corrcoef(torch.stack([lag[:-1], lag[1:]]))[0, 1])
+    assert abs(correlation) < 0.04, f"{name}: neighbours are correlated, {correlation:.3f}"
+
+
+@check("smoke", over=["bernoulli", "randint", "randperm", "multinomial", "dropout", "geometric_", "bernoulli_tensor"])
+def discrete_distributions(subject: Subject, name: str) -> None:
+    """20,000 draws have the frequencies, by the chi-squared test at five standard deviations of each frequency."""
+    import torch
+
+    device = subject.device
+    weights = torch.tensor([0.1, 0.2, 0.3, 0.4], device=device)
+    draws: dict[str, tuple[Callable[[], torch.Tensor], list[float]]] = {
+        "bernoulli": (lambda: torch.empty(_DRAWS, device=device).bernoulli_(0.3), [0.7, 0.3]),
+        "bernoulli_tensor": (lambda: torch.bernoulli(torch.full((_DRAWS,), 0.8, device=device)), [0.2, 0.8]),
+        "randint": (lambda: torch.randint(0, 5, (_DRAWS,), device=device), [0.2] * 5),
+        "randperm": (lambda: torch.stack([torch.randperm(4, device=device)[0] for _ in range(2000)]), [0.25] * 4),
+        "multinomial": (lambda: torch.multinomial(weights, _DRAWS, replacement=True), [0.1, 0.2, 0.3, 0.4]),
+        "dropout": (lambda: torch.nn.functional.dropout(torch.ones(_DRAWS, device=device), 0.25) * 0.75, [0.25, 0.75]),
+        "geometric_": (lambda: torch.empty(_DRAWS, device=device).geometric_(0.5).clamp(max=4) - 1, [0.5, 0.25, 0.125, 0.125]),
+    }
+    draw, frequencies = draws[name]
+    drawn = draw()
+    subject.stays(drawn)
+    counts = torch.bincount(drawn.cpu().round().long(), minlength=len(frequencies))
+    assert len(counts) == len(frequencies), f"{name} drew {len(counts) - 1}"
+    total = int(counts.sum())
+    for value, (count, frequency) in enumerate(zip(counts.tolist(), frequencies, strict=True)):
+        deviation = abs(count - total * frequency) / math.sqrt(total * frequency * (1 - frequency))
+        assert deviation < 5, f"{name} drew {value} {count} times of {total}; {total * frequency:.0f} are expected"
+
+
+@check("training")
+def dropout_scales_and_masks(subject: Subject) -> None:
+    """Dropout keeps 1/(1-p) or 0, its gradient has the same mask, and evaluation changes nothing."""
+    import torch
+
+    x = torch.ones(5000, device=subject.device, requires_grad=True)
+    layer = torch.nn.Dropout(0.2)
+    y = layer(x)
+    assert sorted(y.detach().unique().tolist()) == [0.0, 1.25]
+    y.sum().backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad.cpu(), y.detach().cpu()), "the gradient's mask is not the result's"
+    assert torch.equal(layer.eval()(x).cpu(), x.cpu())

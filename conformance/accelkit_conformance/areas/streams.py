@@ -1,0 +1,178 @@
+"""Streams run work beside each other, in order within themselves; events order them and measure time."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from accelkit_conformance.checks import check
+
+if TYPE_CHECKING:
+    import torch
+
+    from accelkit_conformance.subject import Subject
+
+
+def _slow_producer(subject: Subject, stream: object, target: torch.Tensor) -> None:
+    """Queue on ``stream`` work that takes a while and ends with ones in ``target``."""
+    import torch
+
+    with subject.function("stream")(stream):
+        a = torch.rand(512, 512, device=subject.device)
+        for _ in range(20):
+            a = (a @ a).softmax(-1)
+        target.copy_((a.sum() * 0 + 1).expand_as(target))
+
+
+@check("smoke", requires=["streams"])
+def current_stream_is_kept(subject: Subject) -> None:
+    """Entering a stream makes it current, and leaving restores the one before; the default stream is always there."""
+    module = subject.module
+    before = module.current_stream(subject.device)
+    stream = module.Stream(device=subject.device)
+    with module.stream(stream):
+        assert module.current_stream(subject.device) == stream
+        assert module.current_stream(subject.device) != before
+    assert module.current_stream(subject.device) == before
+
+
+@check("smoke", requires=["streams"])
+def waiting_sees_the_value(subject: Subject) -> None:
+    """What a stream that waited for another reads is what the other wrote, by ``wait_stream`` and by an event."""
+    import torch
+
+    module = subject.module
+    for wait in ("wait_stream", "event"):
+        for _ in range(5):
+            target = torch.zeros(64, device=subject.device)
+            subject.synchronize()
+            producer, consumer = module.Stream(device=subject.device), module.Stream(device=subject.device)
+            _slow_producer(subject, producer, target)
+            if wait == "event":
+                with module.stream(producer):
+                    event = module.Event()
+                    event.record()
+                consumer.wait_event(event)
+            else:
+                consumer.wait_stream(producer)
+            with module.stream(consumer):
+                seen = target * 1
+            consumer.synchronize()
+            assert seen.tolist() == [1.0] * 64, f"after {wait} the consumer read what was there before"
+
+
+@check("smoke", requires=["streams", "pinned_memory"])
+def copies_are_ordered_with_their_stream(subject: Subject) -> None:
+    """A copy from pinned memory that does not block is seen by what is queued after it on its stream."""
+    import torch
+
+    module = subject.module
+    stream = module.Stream(device=subject.device)
+    source = torch.ones(1 << 20).pin_memory()
+    for _ in range(5):
+        target = torch.zeros(1 << 20, device=subject.device)
+        subject.synchronize()
+        with module.stream(stream):
+            target.copy_(source, non_blocking=True)
+            seen = target.sum()
+        stream.synchronize()
+        assert seen.item() == 1 << 20, f"what followed the copy saw {seen.item():g} of {1 << 20} ones"
+
+
+@check("smoke", requires=["streams"])
+def synchronizing_a_stream(subject: Subject) -> None:
+    """After ``stream.synchronize()`` its work is done and ``query`` is true."""
+    import torch
+
+    stream = subject.module.Stream(device=subject.device)
+    target = torch.zeros(8, device=subject.device)
+    subject.synchronize()
+    _slow_producer(subject, stream, target)
+    stream.synchronize()
+    assert stream.query(), "a synchronised stream says that it has work"
+    assert target.tolist() == [1.0] * 8
+
+
+@check("smoke", requires=["streams"])
+def device_synchronize_covers_all_streams(subject: Subject) -> None:
+    """``synchronize(device)`` waits for every stream of the device."""
+    import torch
+
+    streams = [subject.module.Stream(device=subject.device) for _ in range(3)]
+    targets = [torch.zeros(8, device=subject.device) for _ in streams]
+    subject.synchronize()
+    for stream, target in zip(streams, targets, strict=True):
+        _slow_producer(subject, stream, target)
+    subject.synchronize()
+    assert all(stream.query() for stream in streams), "a stream has work left after the device was synchronised"
+    assert all(target.tolist() == [1.0] * 8 for target in targets)
+
+
+@check("smoke", requires=["events"])
+def events_measure_time(subject: Subject) -> None:
+    """``elapsed_time`` between two recorded events is the time that passed there, in milliseconds."""
+    import torch
+
+    module = subject.module
+    if not hasattr(module.Event(), "elapsed_time"):
+        return
+    start, end = module.Event(enable_timing=True), module.Event(enable_timing=True)
+    subject.synchronize()
+    began = time.perf_counter()
+    start.record()
+    a = torch.rand(512, 512, device=subject.device)
+    for _ in range(10):
+        a = (a @ a).softmax(-1)
+    end.record()
+    end.synchronize()
+    outside = (time.perf_counter() - began) * 1000
+    inside = start.elapsed_time(end)
+    assert inside > 0, f"{inside} ms passed between the events"
+    assert inside <= outside * 1.5 + 5, f"{inside:.2f} ms passed between the events, and {outside:.2f} ms outside"
+
+
+@check("smoke", requires=["events"])
+def events_are_done_after_waiting(subject: Subject) -> None:
+    """A recorded event that was synchronised says that it is done, and may be recorded again."""
+    import torch
+
+    event = subject.module.Event()
+    for value in (1.0, 2.0):
+        x = torch.full((1000,), value, device=subject.device) * 2
+        event.record()
+        event.synchronize()
+        assert event.query(), "a synchronised event says that it is not done"
+        assert x[0].item() == value * 2
+
+
+@check("training", requires=["streams"])
+def memory_is_not_reused_too_early(subject: Subject) -> None:
+    """A block freed while another stream still reads it, after ``record_stream``, is not given away before that stream is done."""
+    import torch
+
+    module = subject.module
+    stream = module.Stream(device=subject.device)
+    for _ in range(10):
+        block = torch.ones(1 << 18, device=subject.device)
+        subject.synchronize()
+        delay = torch.zeros(8, device=subject.device)
+        _slow_producer(subject, stream, delay)
+        with module.stream(stream):
+            total = block.sum()
+        block.record_stream(stream)
+        del block
+        torch.full((1 << 18,), 7.0, device=subject.device)
+        stream.synchronize()
+        assert total.item() == 1 << 18, "a block was given away while a stream was reading it"
+
+
+@check("smoke", requires=["streams"])
+def streams_are_per_device(subject: Subject) -> None:
+    """A stream belongs to the device that it was made for, and entering it makes that device current."""
+    import torch
+
+    other, module = subject.second_device(), subject.module
+    stream = module.Stream(device=other)
+    with module.stream(stream):
+        assert torch.empty(1, device=subject.device_type).device == other
+    assert torch.empty(1, device=subject.device_type).device == subject.device

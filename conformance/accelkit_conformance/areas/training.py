@@ -1,0 +1,144 @@
+"""Models train on the device as they do on the CPU: the loss falls, and falls as there."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+from accelkit_conformance.checks import check
+
+if TYPE_CHECKING:
+    import torch
+
+    from accelkit_conformance.subject import Subject
+
+
+def _data() -> tuple[torch.Tensor, torch.Tensor]:
+    """400 points of three spirals, and which spiral each is of."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    label = torch.randint(0, 3, (400,), generator=generator)
+    radius = torch.rand(400, generator=generator)
+    angle = radius * 4 + label * 2.1 + torch.randn(400, generator=generator) * 0.1
+    return torch.stack([radius * angle.sin(), radius * angle.cos()], 1) * 3, label
+
+
+def _model() -> torch.nn.Module:
+    import torch
+
+    torch.default_generator.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(2, 64), torch.nn.Tanh(), torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 3))
+
+
+def _fit(model: Any, points: Any, labels: Any, *, steps: int, rate: float = 0.01) -> list[float]:
+    import torch
+
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(points), labels)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return [loss.item() for loss in losses]
+
+
+@check("smoke")
+def one_step(subject: Subject) -> None:
+    """One step changes every parameter, by what it changes on the CPU."""
+    import torch
+
+    here = _model()
+    there = copy.deepcopy(here).to(subject.device)
+    start = [parameter.detach().clone() for parameter in here.parameters()]
+    points, labels = _data()
+    _fit(here, points, labels, steps=1)
+    _fit(there, points.to(subject.device), labels.to(subject.device), steps=1)
+    for before, mine, theirs in zip(start, there.parameters(), here.parameters(), strict=True):
+        assert not torch.equal(mine.detach().cpu(), before), "a step changed nothing in a parameter"
+        torch.testing.assert_close(mine.detach().cpu(), theirs.detach(), rtol=1e-3, atol=1e-4)
+
+
+@check("training", seconds=120)
+def a_classifier_learns(subject: Subject) -> None:
+    """Three spirals are told apart after 150 steps, and the loss falls as it does on the CPU."""
+    points, labels = _data()
+    here = _model()
+    there = copy.deepcopy(here).to(subject.device)
+    reference = _fit(here, points, labels, steps=150)
+    found = _fit(there, points.to(subject.device), labels.to(subject.device), steps=150)
+    accuracy = float((there(points.to(subject.device)).argmax(1).cpu() == labels).double().mean())
+    assert accuracy > 0.95, f"the accuracy is {accuracy:.3f} after 150 steps"
+    assert abs(found[-1] - reference[-1]) < 0.05, f"the loss is {found[-1]:.4f}, on the CPU {reference[-1]:.4f}"
+    assert all(abs(mine - theirs) < 0.02 + 0.02 * theirs for mine, theirs in zip(found[:20], reference[:20], strict=True)), "the first 20 losses differ"
+
+
+@check("training", seconds=120, over=["conv", "attention", "lstm"])
+def architectures(subject: Subject, name: str) -> None:
+    """A small convolutional network, transformer and LSTM fit a batch: the loss falls to a fifth, as on the CPU."""
+    import torch
+    from torch import nn
+
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm, self.head = nn.LSTM(8, 16, batch_first=True), nn.Linear(16, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.lstm(x)[0][:, -1])  # type: ignore[no-any-return]
+
+    torch.default_generator.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    models = {
+        "conv": lambda: nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(72, 3)),
+        "attention": lambda: nn.Sequential(layer, nn.Flatten(), nn.Linear(64, 3)),
+        "lstm": Last,
+    }
+    shape = (12, 1, 8, 8) if name == "conv" else (12, 8, 8)
+    here: Any = models[name]()
+    there = copy.deepcopy(here).to(subject.device)
+    batch, labels = torch.randn(shape), torch.arange(12) % 3
+    reference = _fit(here, batch, labels, steps=60)
+    found = _fit(there, batch.to(subject.device), labels.to(subject.device), steps=60)
+    assert found[-1] < found[0] / 5, f"the loss went from {found[0]:.3f} to {found[-1]:.3f}"
+    assert abs(found[0] - reference[0]) < 1e-3, f"the first loss is {found[0]:.6f}, on the CPU {reference[0]:.6f}"
+
+
+@check("training")
+def runtime_trains(subject: Subject) -> None:
+    """The loop of accelkit's README, with an optimizer made before ``prepare`` and tied weights, trains what it says it trains."""
+    import torch
+
+    from accelkit import Runtime
+
+    runtime = Runtime(accelerator=subject.accelerator, devices=[subject.devices.index(subject.device)])
+    model = torch.nn.ModuleDict({"a": torch.nn.Linear(3, 3), "b": torch.nn.Linear(3, 3)})
+    model["b"].weight = model["a"].weight
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = runtime.prepare(model, optimizer)
+    assert model["a"].weight is model["b"].weight, "prepare untied weights"
+    before = model["a"].weight.detach().clone()
+    loss = model["b"](model["a"](runtime.to_device(torch.ones(2, 3)))).square().sum()
+    runtime.backward(loss)
+    optimizer.step()
+    subject.stays(model["a"].weight)
+    assert not torch.equal(before.cpu(), model["a"].weight.detach().cpu()), "the step changed nothing: the optimizer holds other parameters"
+
+
+@check("training")
+def accumulation_is_a_larger_batch(subject: Subject) -> None:
+    """Gradients of four quarters of a batch add up to those of the whole."""
+    import torch
+
+    model = _model().to(subject.device)
+    points, labels = (one.to(subject.device) for one in _data())
+    torch.nn.functional.cross_entropy(model(points), labels).backward()
+    whole = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+    model.zero_grad()
+    for part, label in zip(points.chunk(4), labels.chunk(4), strict=True):
+        (torch.nn.functional.cross_entropy(model(part), label) / 4).backward()
+    for mine, parameter in zip(whole, model.parameters(), strict=True):
+        assert parameter.grad is not None
+        torch.testing.assert_close(mine, parameter.grad, rtol=1e-4, atol=1e-6)

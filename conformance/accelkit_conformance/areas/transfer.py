@@ -1,0 +1,214 @@
+"""Copies between host and device, and between devices, change no bit, whatever their layout, and are done when they say so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from accelkit_conformance.checks import check
+from accelkit_conformance.profiles.operators import DTYPES
+
+if TYPE_CHECKING:
+    import torch
+
+    from accelkit_conformance.subject import Subject
+
+
+def _bits(dtype: str, count: int = 4096) -> torch.Tensor:
+    """Every kind of bit pattern that the dtype has: NaNs with payloads, subnormals, extremes."""
+    import torch
+
+    wanted = getattr(torch, dtype)
+    if wanted is torch.bool:
+        return torch.arange(count) % 3 == 0
+    size = torch.empty(0, dtype=wanted).element_size()
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(0, 256, (count * size,), dtype=torch.uint8, generator=generator).view(wanted)
+
+
+def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    import torch
+
+    return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+
+
+@check("smoke", requires=["dtype.{0}"], over=DTYPES)
+def round_trip(subject: Subject, dtype: str) -> None:
+    """Host to device and back keeps every bit."""
+    here = _bits(dtype)
+    back = here.to(subject.device).cpu()
+    assert back.dtype == here.dtype
+    assert _same_bits(here, back), "bits changed on the way"
+
+
+@check("smoke", requires=["dtype.{0}"], over=["float32", "bfloat16", "int64", "bool"])
+def within_the_device(subject: Subject, dtype: str) -> None:
+    """``clone`` and ``copy_`` on the device keep every bit, and own their memory."""
+    here = _bits(dtype)
+    there = here.to(subject.device, copy=True)
+    clone, target = there.clone(), there.new_empty(there.shape)
+    target.copy_(there)
+    there.zero_()
+    assert _same_bits(clone.cpu(), here), "clone changed bits, or shares memory with its source"
+    assert _same_bits(target.cpu(), here), "copy_ changed bits, or shares memory with its source"
+
+
+@check("smoke")
+def strided_copies(subject: Subject) -> None:
+    """Copies from and to transposed, strided, offset and expanded tensors put each value where it belongs."""
+    import torch
+
+    base = torch.arange(60.0).view(5, 12)
+    sources = {"transposed": base.t(), "strided": base[::2, 1::3], "offset": base.view(-1)[7:43], "expanded": base[0].expand(4, 12), "permuted": base.view(3, 4, 5).permute(2, 0, 1)}
+    for name, source in sources.items():
+        assert torch.equal(source.to(subject.device).cpu(), source), f"a copy of a {name} tensor to the device"
+        there = torch.zeros(source.shape, device=subject.device)
+        there.copy_(source)
+        assert torch.equal(there.cpu(), source), f"copy_ of a {name} tensor to the device"
+        wide = torch.zeros(source.numel() * 2, device=subject.device)[::2].view(source.shape)
+        wide.copy_(source)
+        assert torch.equal(wide.cpu(), source), f"copy_ of a {name} tensor into a strided one"
+        back = torch.zeros(source.numel() * 2)[::2].view(source.shape)
+        back.copy_(wide)
+        assert torch.equal(back, source), f"copy_ back of a {name} tensor into a strided one"
+
+
+@check("smoke")
+def copies_convert(subject: Subject) -> None:
+    """A copy to another dtype converts as the CPU does, in both directions."""
+    import torch
+
+    values = torch.tensor([0.0, 1.5, -2.5, 127.0, 3.999])
+    for name in ("float64", "float16", "bfloat16", "int32", "int64", "bool"):
+        if not subject.capabilities.can(f"dtype.{name}"):
+            continue
+        dtype = getattr(torch, name)
+        expected = values.to(dtype)
+        assert torch.equal(values.to(subject.device, dtype).cpu(), expected), f"to(device, {name})"
+        assert torch.equal(values.to(subject.device).to(dtype).cpu(), expected), f"to(device).to({name})"
+        target = torch.empty(5, dtype=dtype)
+        target.copy_(values.to(subject.device))
+        assert torch.equal(target, expected), f"copy_ from float32 on the device to {name} on the CPU"
+
+
+@check("smoke")
+def copies_broadcast(subject: Subject) -> None:
+    """``copy_`` broadcasts its source."""
+    import torch
+
+    target = torch.zeros(3, 4, device=subject.device)
+    target.copy_(torch.arange(4.0))
+    assert target.tolist() == [[0.0, 1.0, 2.0, 3.0]] * 3
+    target.copy_(torch.tensor(7.0))
+    assert bool((target == 7).all())
+
+
+@check("smoke")
+def pageable_sources_may_change(subject: Subject) -> None:
+    """After ``to(device, non_blocking=True)`` from ordinary memory the source may be overwritten or freed at once."""
+    import torch
+
+    for _ in range(20):
+        source = torch.ones(1 << 18)
+        there = source.to(subject.device, non_blocking=True, copy=True)
+        source.fill_(9)
+        del source
+        torch.full((1 << 18,), 5.0)
+        assert there.cpu().sum().item() == 1 << 18, "the copy took what was written to its source afterwards"
+
+
+@check("smoke")
+def reading_back_waits(subject: Subject) -> None:
+    """``cpu()`` and ``copy_`` to ordinary memory return when the values are there."""
+    import torch
+
+    for _ in range(20):
+        there = torch.rand(400, 400, device=subject.device)
+        there = (there @ there).fill_(3)
+        back = torch.zeros(400, 400)
+        back.copy_(there, non_blocking=False)
+        assert bool((back == 3).all())
+        assert bool((there.cpu() == 3).all())
+
+
+@check("smoke", requires=["pinned_memory"])
+def pinned_copies(subject: Subject) -> None:
+    """Copies between pinned memory and the device that do not block are right after a synchronisation, in both directions."""
+    import torch
+
+    source = torch.arange(1 << 18, dtype=torch.float32).pin_memory()
+    assert source.is_pinned()
+    there = source.to(subject.device, non_blocking=True, copy=True)
+    subject.synchronize()
+    assert torch.equal(there.cpu(), source)
+    back = torch.empty(1 << 18).pin_memory()
+    back.copy_(there * 2, non_blocking=True)
+    subject.synchronize()
+    assert torch.equal(back, source * 2)
+
+
+@check("smoke", requires=["pinned_memory"])
+def pinned_blocks_come_and_go(subject: Subject) -> None:
+    """Pinned tensors of many sizes, several without elements among them, are made and freed in any order."""
+    import torch
+
+    sizes = (0, 3, 0, 1 << 16, 0, 5)
+    blocks = [torch.full((size,), 7.0).pin_memory() for size in sizes]
+    blocks += [torch.empty(size, device=subject.device).fill_(7).to("cpu", non_blocking=True) for size in sizes]
+    subject.synchronize()
+    for index in (0, 4, 2, 9, 6, 1, 8):
+        blocks[index] = torch.zeros(1)
+    assert all(bool((block == 7).all()) or block.tolist() == [0.0] for block in blocks), "a pinned block holds something else than what was written"
+
+
+@check("smoke", requires=["pinned_memory"])
+def pinning_is_known(subject: Subject) -> None:
+    """Ordinary memory is not pinned, pinned memory is, a slice of it is; device tensors are not."""
+    import torch
+
+    assert not torch.ones(3).is_pinned()
+    pinned = torch.ones(8).pin_memory()
+    assert pinned.is_pinned()
+    assert pinned[2:5].is_pinned()
+    assert not torch.ones(3, device=subject.device).is_pinned()
+
+
+@check("smoke", requires=["numbered_devices"])
+def between_devices(subject: Subject) -> None:
+    """Copies between two devices keep values and order, for contiguous and strided tensors; ``to`` the same device is no copy."""
+    import torch
+
+    other = subject.second_device()
+    mine = torch.arange(24.0, device=subject.device).view(4, 6)
+    for name, source in {"contiguous": mine, "transposed": mine.t(), "strided": mine[:, ::2]}.items():
+        theirs = source.to(other)
+        assert theirs.device == other
+        assert torch.equal(theirs.cpu(), source.cpu()), f"a {name} tensor changed on the way to {other}"
+        assert torch.equal(theirs.to(subject.device).cpu(), source.cpu())
+    assert mine.to(subject.device) is mine
+
+
+@check("smoke")
+def numpy_goes_both_ways(subject: Subject) -> None:
+    """An array becomes a tensor of the device and an array again; ``numpy()`` on the device itself is a clear error."""
+    import numpy as np
+    import torch
+
+    from accelkit_conformance.subject import raises
+
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    there = torch.as_tensor(array, device=subject.device)
+    subject.stays(there)
+    assert (there.cpu().numpy() == array).all()
+    if subject.device_type != "cpu":
+        with raises(TypeError, RuntimeError, doing="numpy() of a device tensor"):
+            there.numpy()
+
+
+@check("training")
+def large_copies(subject: Subject) -> None:
+    """A copy of 64 MiB, and one whose size is no round number, arrive whole."""
+    import torch
+
+    for count in (16 << 20, (1 << 20) + 13):
+        here = torch.arange(count, dtype=torch.int32)
+        assert torch.equal(here.to(subject.device).cpu(), here), f"{count} int32"

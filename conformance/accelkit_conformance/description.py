@@ -1,0 +1,43 @@
+"""What a report says of the device and of what it ran with."""
+
+from __future__ import annotations
+
+import os
+import platform
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+
+def describe(subject: Subject) -> dict[str, Any]:
+    """Of the device under test, as a worker sees it: names, count, capabilities."""
+    accelerator = subject.accelerator
+    return {
+        "device_type": accelerator.device_type,
+        "device": str(subject.device),
+        "device_count": len(subject.devices),
+        "device_names": [_name_of(subject, device) for device in subject.devices],
+        "capabilities": dict(subject.capabilities),
+        "is_simulated": bool(accelerator.is_simulated),
+        "process_group_backend": accelerator.process_group_backend or "",
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of what matters to a result. Reads metadata; imports neither torch nor a plugin."""
+    from accelkit import __version__
+    from accelkit.discovery.metadata import installed_version
+
+    found = {"accelkit": __version__, "python": platform.python_version(), "platform": platform.platform()}
+    packages = ("torch", "numpy", "scipy", "expecttest", "safetensors")
+    found |= {name: version for name in packages if (version := installed_version(name))}
+    return found | {"processor": platform.processor() or platform.machine(), "logical_cores": str(os.cpu_count())}
+
+
+def _name_of(subject: Subject, device: Any) -> str:
+    getter = getattr(subject.module, "get_device_name", None)
+    try:
+        return str(getter(device)) if getter is not None else str(device)
+    except Exception as error:  # a name is information only
+        return f"{device} ({type(error).__name__}: {error})"

@@ -1,0 +1,140 @@
+"""Expected failures: what a vendor knows to be wrong, declared in a file, with a reason and a date on which the excuse ends.
+
+The file is TOML. The vendor's wheel offers it by an entry point of the group ``accelkit.conformance`` whose name is the accelerator's and whose
+value is a module; the file is ``expected_failures.toml`` beside it. Or it is given with ``--expected-failures``::
+
+    [[expected_failure]]
+    test = "operators/*[to_sparse,*]"      # a glob over test ids
+    dtypes = ["float32", "bfloat16"]       # optional
+    sample = "ndim == 0"                   # optional: which inputs, a Python expression over shape, ndim, args, kwargs
+    error = "NotImplementedError"          # optional: the class of the error
+    torch = ">=2.9"                        # optional: with which torch
+    reason = "sparse tensors are not there"
+    issue = "https://..."
+    expires = 2027-06-30
+
+Strict: one that matches no test of the run's profile, one that passes, or one that has expired is an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import fnmatch
+import importlib.util
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import importlib_metadata
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from accelkit import UsageError
+
+GROUP = "accelkit.conformance"
+FILE_NAME = "expected_failures.toml"
+_REQUIRED = ("test", "reason", "issue", "expires")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Expectation:
+    """One expected failure."""
+
+    test: str
+    reason: str
+    issue: str
+    expires: str
+    dtypes: tuple[str, ...] = ()
+    sample: str = ""
+    error: str = ""
+    torch: str = ""
+    origin: str = ""
+
+    def matches(self, test: str) -> bool:
+        """Whether a test is meant. Brackets in the glob are brackets."""
+        if not fnmatch.fnmatchcase(test, self.test.replace("[", "[[]")):
+            return False
+        parameters = test.removesuffix("]").partition("[")[2].split(",")
+        return not self.dtypes or any(parameter in self.dtypes for parameter in parameters)
+
+    def holds_for(self, facts: Mapping[str, Any]) -> bool:
+        """Whether an input is meant. The expression is the vendor's own, run in a worker process."""
+        return not self.sample or bool(eval(self.sample, {}, dict(facts)))
+
+    def explains(self, error: BaseException) -> bool:
+        return not self.error or self.error in {cls.__name__ for cls in type(error).__mro__}
+
+    def as_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        return cls(**{**fields, "dtypes": tuple(fields.get("dtypes", ()))})
+
+
+def read(path: Path, torch_version: str) -> list[Expectation]:
+    """The expected failures of a file that are about this torch.
+
+    Raises:
+        UsageError: If it cannot be read, or one lacks what it must have, or has expired.
+    """
+    try:
+        entries = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"the expected failures in {path} cannot be read", why=str(error), hint="docs/conformance.md shows one") from error
+    if unknown := set(entries) - {"expected_failure"}:
+        raise UsageError(f"{path} has {', '.join(sorted(unknown))}", why="only [[expected_failure]] tables are expected")
+    found = [_parse(path, number, entry) for number, entry in enumerate(entries.get("expected_failure", ()), 1)]
+    return [one for one in found if SpecifierSet(one.torch).contains(torch_version.partition("+")[0], prereleases=True)]
+
+
+def _parse(path: Path, number: int, entry: Mapping[str, Any]) -> Expectation:
+    where = f"expected failure {number} of {path}"
+    known = {field.name for field in dataclasses.fields(Expectation)} - {"origin"}
+    if missing := [name for name in _REQUIRED if not entry.get(name)]:
+        raise UsageError(f"{where} has no {', '.join(missing)}", hint=f"each must say {', '.join(_REQUIRED)}")
+    if unknown := set(entry) - known:
+        raise UsageError(f"{where} has {', '.join(sorted(unknown))}", why=f"known are {', '.join(sorted(known))}")
+    expires = entry["expires"]
+    if not isinstance(expires, datetime.date):
+        raise UsageError(f"{where} expires on {expires!r}", why="a date is expected", hint="expires = 2027-06-30, without quotes")
+    if expires < datetime.datetime.now(tz=datetime.UTC).date():
+        hint = "mend it, or look at it again and give it a new date"
+        raise UsageError(f"{where} ({entry['test']}) expired on {expires}", why=str(entry["reason"]), hint=hint)
+    try:
+        compile(entry.get("sample", "True"), "sample", "eval")
+        SpecifierSet(entry.get("torch", ""))
+    except (SyntaxError, InvalidSpecifier) as error:
+        raise UsageError(f"{where} cannot be read", why=str(error)) from error
+    return Expectation.from_dict({**entry, "expires": str(expires), "origin": str(path.name)})
+
+
+def file_of(distribution: str, name: str) -> Path | None:
+    """The file that a distribution offers for its accelerator, found without importing it; None if it offers none."""
+    try:
+        entry_points = importlib_metadata.distribution(distribution).entry_points
+    except importlib_metadata.PackageNotFoundError:
+        return None
+    for entry in entry_points:
+        if entry.group == GROUP and entry.name == name:
+            package = importlib.util.find_spec(entry.value.partition(".")[0])
+            if package is None or package.origin is None:
+                raise UsageError(f"{distribution} offers expected failures in {entry.value}, which is not there")
+            folder = Path(package.origin).parent.joinpath(*entry.value.split(".")[1:])
+            return folder / FILE_NAME
+    return None
+
+
+def check_all_match(expectations: Iterable[Expectation], tests: Sequence[str]) -> None:
+    """Every one must be about a test that exists.
+
+    Raises:
+        UsageError: That names those which are not.
+    """
+    idle = [one for one in expectations if not any(one.matches(test) for test in tests)]
+    if idle:
+        names = ", ".join(one.test for one in idle)
+        raise UsageError(
+            f"expected failures match no test: {names}", why=f"in {idle[0].origin}", hint="delete them, or correct the test's id"
+        )

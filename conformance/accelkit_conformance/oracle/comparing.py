@@ -1,0 +1,133 @@
+"""How far from the truth a device's result may be.
+
+The truth t is the CPU's result in float64 (complex128), c the CPU's in the dtype under test, x the device's. With e(x) = max|x - t| / max|t|
+the device is wrong if e(x) > C * max(e(c), eps), C = 8, eps that of the dtype: it may be as wrong as the CPU is, some times over, and no
+more. So that a large element does not hide small ones, each element is also held to 64 times the CPU's worst error relative to |t| + s, s
+being the median magnitude of t's nonzero elements. NaN and infinity must stand where the CPU has them; integers must be equal.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+C = 8.0
+_EACH = 64.0
+_LEFT_OF_CANCELLATION = 1e-6
+
+
+def check_result(found: Any, reference: Any, truth: Any, device: torch.device, *, strides: bool = False, phase: bool = False, cancels: bool = False) -> None:
+    """One leaf of a result: ``found`` is the device's, ``reference`` the CPU's, ``truth`` the CPU's in double or None.
+
+    Args:
+        strides: Whether strides are promised.
+        phase: Whether elements are right up to sign or phase.
+        cancels: Whether a truth below 1e-6 throughout is what is left of numbers around 1 that cancel, as gradients are: the error is absolute then.
+
+    Raises:
+        AssertionError: That says what is wrong, and by how much.
+    """
+    if not isinstance(reference, torch.Tensor):
+        is_same = found == reference or (isinstance(found, float) and math.isnan(found) and math.isnan(reference))
+        if isinstance(reference, float) and isinstance(found, float) and not is_same:
+            is_same = math.isclose(found, reference, rel_tol=1e-5, abs_tol=1e-7)
+        assert is_same, f"gave {found!r}, not {reference!r}"
+        return
+    check_form(found, reference, device, strides=strides)
+    check_values(found.detach().cpu(), reference.detach(), None if truth is None else truth.detach(), phase=phase, cancels=cancels)
+
+
+def check_form(found: Any, reference: torch.Tensor, device: torch.device, *, strides: bool = False) -> None:
+    """Device, dtype, shape, layout; strides where they are promised."""
+    assert isinstance(found, torch.Tensor), f"gave {type(found).__name__}, not a tensor"
+    assert found.device == device, f"the result is on {found.device}, not on {device}"
+    assert found.dtype == reference.dtype, f"the result is {found.dtype}, not {reference.dtype}"
+    assert found.shape == reference.shape, f"the result has shape {list(found.shape)}, not {list(reference.shape)}"
+    assert found.layout == reference.layout, f"the result is {found.layout}, not {reference.layout}"
+    if strides:
+        assert found.stride() == reference.stride(), f"the result has strides {found.stride()}, not {reference.stride()}"
+
+
+def check_values(found: torch.Tensor, reference: torch.Tensor, truth: torch.Tensor | None, *, phase: bool = False, cancels: bool = False) -> None:
+    """Values, all three on the CPU.
+
+    Raises:
+        AssertionError: That says what is wrong, and by how much.
+    """
+    if found.layout is not torch.strided:
+        found, reference, truth = found.to_dense(), reference.to_dense(), None if truth is None else truth.to_dense()
+    if found.numel() == 0:
+        return
+    if not (found.is_floating_point() or found.is_complex()):
+        _check_equal(found, reference)
+        return
+    dtype = reference.dtype
+    x, c = _parts(found, phase), _parts(reference, phase)
+    t = c if truth is None or truth.shape != reference.shape else _parts(truth, phase)
+    nan = torch.isnan(x) != torch.isnan(c)
+    assert not bool(nan.any()), f"NaN stands where it should not, or does not where it should, in {int(nan.sum())} of {nan.numel()} elements{_first(nan, x, c)}"
+    infinite = (torch.isinf(x) | torch.isinf(c)) & (x != c) & ~_is_near_overflow(t, dtype)
+    assert not bool(infinite.any()), f"infinity: {int(infinite.sum())} of {infinite.numel()} elements differ{_first(infinite, x, c)}"
+    finite = torch.isfinite(x) & torch.isfinite(c) & torch.isfinite(t)
+    if not bool(finite.any()):
+        return
+    eps = torch.finfo(dtype).eps
+    if cancels and float(t[finite].abs().max()) < _LEFT_OF_CANCELLATION:
+        off, own = float((x[finite] - t[finite]).abs().max()), float((c[finite] - t[finite]).abs().max())
+        assert off <= C * max(own, eps), f"is {off:.3g} where nothing is left of a cancellation"
+        return
+    _check_error(x[finite], c[finite], t[finite], eps, x if bool(finite.all()) else None)
+
+
+def _check_error(x: torch.Tensor, c: torch.Tensor, t: torch.Tensor, eps: float, whole: torch.Tensor | None) -> None:
+    off, own, size = (x - t).abs(), (c - t).abs(), t.abs()
+    scale = float(size.max())
+    if scale == 0.0:
+        allowed = C * max(float(own.max()), eps * eps)
+        assert float(off.max()) <= allowed, f"is {float(off.max()):.3g} where 0 is right"
+        return
+    error, bound = float(off.max()) / scale, C * max(float(own.max()) / scale, eps)
+    where = f" (worst at {_index(off, whole)}: {float(x[off.argmax()]):.9g}, right is {float(t[off.argmax()]):.9g})"
+    assert error <= bound, f"the error is {error:.3g} of the largest magnitude; at most {bound:.3g} is allowed{where}"
+    typical = size[size > 0].median()
+    each, allowed_each = off / (size + typical), _EACH * max(float((own / (size + typical)).max()), eps)
+    worst = int(each.argmax())
+    assert float(each[worst]) <= allowed_each, (
+        f"an element is off by {float(each[worst]):.3g}, relative; at most {allowed_each:.3g} is allowed: "
+        f"{float(x[worst]):.9g}, right is {float(t[worst]):.9g}"
+    )
+
+
+def _check_equal(found: torch.Tensor, reference: torch.Tensor) -> None:
+    if found.dtype in (torch.uint16, torch.uint32, torch.uint64):
+        found, reference = found.view(_SIGNED[found.dtype]), reference.view(_SIGNED[reference.dtype])
+    wrong = found != reference
+    assert not bool(wrong.any()), f"{int(wrong.sum())} of {wrong.numel()} elements differ{_first(wrong, found, reference)}"
+
+
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
+
+def _parts(values: torch.Tensor, phase: bool) -> torch.Tensor:
+    """As one-dimensional float64: real and imaginary parts, or magnitudes."""
+    if values.is_complex():
+        values = values.to(torch.complex128)
+        values = values.abs() if phase else torch.view_as_real(values.resolve_conj())
+    values = values.to(torch.float64).reshape(-1)
+    return values.abs() if phase else values
+
+
+def _is_near_overflow(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Where rounding decides between the largest number and infinity."""
+    return (t.abs() > 0.98 * torch.finfo(dtype).max) & torch.isfinite(t)
+
+
+def _first(wrong: torch.Tensor, x: torch.Tensor, c: torch.Tensor) -> str:
+    index = int(wrong.reshape(-1).to(torch.int8).argmax())
+    return f" (first at {index}: {x.reshape(-1)[index].item()!r}, right is {c.reshape(-1)[index].item()!r})"
+
+
+def _index(off: torch.Tensor, whole: torch.Tensor | None) -> str:
+    return f"element {int(off.argmax())}" if whole is not None else "a finite element"

@@ -1,0 +1,60 @@
+"""Moving a sample to the device: storage, offset and strides there are what they are on the CPU, and what was shared stays shared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+_DOUBLE = {
+    torch.float32: torch.float64,
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.complex32: torch.complex128,
+    torch.complex64: torch.complex128,
+}
+
+
+def tensors(nested: Any) -> list[torch.Tensor]:
+    """Every tensor in nested data."""
+    return [leaf for leaf in tree_leaves(nested) if isinstance(leaf, torch.Tensor)]
+
+
+def to_device(nested: Any, device: torch.device) -> Any:
+    """A copy on ``device``, laid out as the original; devices named in arguments become ``device`` too."""
+    storages: dict[int, torch.Tensor] = {}
+
+    def move(leaf: Any) -> Any:
+        if isinstance(leaf, torch.device) or (isinstance(leaf, str) and leaf == "cpu"):
+            return device
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        if leaf.layout is not torch.strided:
+            return leaf.to(device, copy=True)
+        storage = leaf.untyped_storage()
+        if storage.data_ptr() not in storages:
+            whole = torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
+            storages[storage.data_ptr()] = whole.to(device, copy=True)
+        there = torch.empty(0, dtype=leaf.dtype, device=device)
+        there.set_(storages[storage.data_ptr()].untyped_storage(), leaf.storage_offset(), leaf.size(), leaf.stride())  # type: ignore[call-overload]
+        if leaf.is_conj():
+            there = torch._conj(there)
+        if leaf.is_neg():
+            there = torch._neg_view(there)
+        return there.requires_grad_(leaf.requires_grad)
+
+    return tree_map(move, nested)
+
+
+def to_double(nested: Any) -> Any:
+    """A copy on the CPU in which floating-point tensors and dtypes are float64, and complex ones complex128."""
+
+    def convert(leaf: Any) -> Any:
+        if isinstance(leaf, torch.dtype):
+            return _DOUBLE.get(leaf, leaf)
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        return leaf.detach().to(_DOUBLE.get(leaf.dtype, leaf.dtype), copy=True).requires_grad_(leaf.requires_grad)
+
+    return tree_map(convert, nested)

@@ -1,0 +1,91 @@
+"""A program that shows a failure: what somebody pastes into a terminal on the machine with the device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+_SMALL = 64
+
+
+def facts_of(given: Any, dtype: str) -> dict[str, Any]:
+    """What an expectation's ``sample`` predicate may ask about: ``shape``, ``ndim``, ``args``, ``kwargs``, ``dtype``."""
+    first = given[0]
+    shape = tuple(first.shape) if isinstance(first, torch.Tensor) else ()
+    return {"shape": shape, "ndim": len(shape), "args": given[1], "kwargs": given[2], "dtype": dtype, "input": first}
+
+
+def describe_sample(given: Any) -> str:
+    """The input in one line."""
+    first, args, kwargs = given
+    parts = [_short(first), *map(_short, args), *(f"{name}={_short(value)}" for name, value in kwargs.items())]
+    return f"({', '.join(parts)})"[:300]
+
+
+def program(subject: Subject, name: str, given: Any, *, dtype: str, is_backward: bool = False) -> str:
+    """The program: it runs the operator's samples as the check does, until the one that fails, and prints both results."""
+    literal = _literal(given)
+    head = [
+        "import torch",
+        *([f"import accelkit; accelkit.select({subject.record.name!r}).accelerator.load()"] if subject.device_type != "cpu" else []),
+        "from torch.testing._internal.common_methods_invocations import op_db",
+        f"op = next(op for op in op_db if f'{{op.name}}.{{op.variant_test_name}}'.rstrip('.') == {name!r})",
+    ]
+    if literal is not None:
+        body = [f"given = {literal}", "args, kwargs = (given[0], *given[1]), given[2]"]
+    else:
+        body = [
+            "torch.manual_seed(0)",
+            f"sample = list(op.sample_inputs('cpu', torch.{dtype}))[{subject.num_samples - 1}]  # {describe_sample(given)}",
+            "args, kwargs = (sample.input, *sample.args), sample.kwargs",
+        ]
+    device = str(subject.device)
+    body += [
+        "from torch.utils._pytree import tree_map",
+        f"there = tree_map(lambda leaf: leaf.to({device!r}) if isinstance(leaf, torch.Tensor) else leaf, (args, kwargs))",
+    ]
+    if is_backward:
+        body += [
+            "def gradients(args, kwargs):",
+            "    leaves = [a.requires_grad_() for a in args if isinstance(a, torch.Tensor) and (a.is_floating_point() or a.is_complex())]",
+            "    return torch.autograd.grad(torch.utils._pytree.tree_leaves(op(*args, **kwargs))[0].sum(), leaves, allow_unused=True)",
+            "print('cpu   ', gradients(args, kwargs))",
+            "print('device', gradients(*there))",
+        ]
+    else:
+        body += ["print('cpu   ', op(*args, **kwargs))", "print('device', op(*there[0], **there[1]))"]
+    return "\n".join([*head, *body]) + "\n"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        contiguous = "" if value.layout is torch.strided and value.is_contiguous() else f", strides {value.stride()}" if value.layout is torch.strided else f", {value.layout}"
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}{contiguous}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_short, value))}]"
+    return repr(value)[:60]
+
+
+def _literal(value: Any) -> str | None:
+    """Python source of a sample whose tensors are small and contiguous; None if there is none."""
+    if isinstance(value, torch.Tensor):
+        if value.layout is not torch.strided or value.numel() > _SMALL or not value.is_contiguous() or value.is_conj() or value.is_neg():
+            return None
+        text = repr(value.detach().tolist()).replace("nan", "float('nan')").replace("inf", "float('inf')")
+        return f"torch.tensor({text}, dtype={value.dtype})" if value.numel() or value.ndim == 1 else f"torch.empty({list(value.shape)}, dtype={value.dtype})"
+    if isinstance(value, tuple | list):
+        parts = [_literal(one) for one in value]
+        if None in parts:
+            return None
+        inside = ", ".join(map(str, parts))
+        return f"[{inside}]" if isinstance(value, list) else f"({inside},)" if value else "()"
+    if isinstance(value, dict):
+        items = {key: _literal(one) for key, one in value.items()}
+        return None if None in items.values() else "{" + ", ".join(f"{key!r}: {one}" for key, one in items.items()) + "}"
+    if isinstance(value, torch.dtype) or value is None or isinstance(value, bool | int | str | complex):
+        return repr(value)
+    return repr(value) if isinstance(value, float) and value == value and abs(value) != float("inf") else None

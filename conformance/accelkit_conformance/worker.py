@@ -1,0 +1,246 @@
+"""A worker process: runs the tests that it is sent, one line of JSON each way, until its standard input ends.
+
+``python -m accelkit_conformance.worker`` with a request (JSON, one line) and then one line a test on standard input; answers go to what was
+standard output, and whatever a plugin prints goes to standard error. A crash of this process costs the test that it was running.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import datetime
+import faulthandler
+import importlib
+import json
+import os
+import queue
+import random
+import resource
+import signal
+import sys
+import threading
+import time
+import traceback
+import warnings
+from typing import IO, Any
+
+from accelkit import AccelkitError, PluginRecord
+from accelkit.discovery import loading
+from accelkit_conformance import checks
+from accelkit_conformance.expectations import Expectation
+from accelkit_conformance.outcomes import Kind, NotSupported, Result, WrongError
+from accelkit_conformance.subject import Subject
+
+_PR_SET_PDEATHSIG = 1
+_GROUP_SECONDS = 60
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
+    os.dup2(2, 1)
+    faulthandler.enable()
+    _end_with_parent()
+    requests = _requests()
+    request = requests.get()
+    sys.path[:] = request["sys_path"]
+    worker = Worker(request)
+    _say(answers, worker.introduce())
+    while True:
+        message = requests.get()
+        _say(answers, worker.run(message["test"]).as_dict() | {"rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024})
+
+
+class Worker:
+    """Runs tests on one subject, which it makes when the first of them needs it."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        self._number, self._slot = request["worker"], request["slot"]
+        self._expectations = [Expectation.from_dict(one) for one in request["expectations"]]
+        self._record = PluginRecord(**request["record"])
+        self._rendezvous = request.get("rendezvous", "")
+        self._mutant = None
+        if request.get("mutant"):
+            from accelkit_conformance import mutants
+
+            self._mutant = mutants.find(request["mutant"])
+            self._record = self._mutant.record(self._record)
+        cls = loading.load_class(self._record)
+        self.subject = Subject(
+            self._record, cls, rank=request["rank"], world_size=request["world_size"], most_samples=request["most_samples"]
+        )
+        if request["needs_hardware"]:
+            self._load()
+
+    def introduce(self) -> dict[str, Any]:
+        """What the runner wants to know of the device, before any test."""
+        if not self.subject.is_loaded:
+            return {"hello": {}}
+        from accelkit_conformance.description import describe
+
+        return {"hello": describe(self.subject)}
+
+    def run(self, test: str) -> Result:
+        found, parameters = checks.find(test)
+        start = time.perf_counter()
+        blank = [key for key in self._keys(found, parameters) if self.subject.capabilities[key] == "none"]
+        if blank:
+            return Result(test, "unsupported", reason=f"{', '.join(blank)}: declared none", worker=self._number)
+        expectations = tuple(one for one in self._expectations if one.matches(test))
+        self.subject.begin(expectations)
+        self._reset()
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            kind, error = self._call(found, parameters)
+        result = self._judge(found, parameters, kind, error, expectations)
+        notes = {str(one.message).split("(function")[0].strip() for one in warned if _tells_of_fallback(str(one.message))}
+        fields = result.as_dict() | {"id": test, "seconds": round(time.perf_counter() - start, 4), "notes": sorted(notes)}
+        return Result.from_dict(fields | {"worker": self._number, "samples": self.subject.num_samples})
+
+    def _keys(self, found: checks.Check, parameters: tuple[str, ...]) -> list[str]:
+        return [checks.capability(key, parameters) for key in found.requires]
+
+    def _call(self, found: checks.Check, parameters: tuple[str, ...]) -> tuple[Kind, BaseException | None]:
+        try:
+            if found.is_distributed:
+                self._join()
+            found.function(self.subject, *parameters)
+        except NotSupported as error:
+            return "unsupported", error
+        except BaseException as error:  # whatever a device's code raises is a result
+            return _kind_of(error), error
+        return "pass", None
+
+    def _judge(
+        self, found: checks.Check, parameters: tuple[str, ...], kind: Kind, error: BaseException | None, expected: tuple[Expectation, ...]
+    ) -> Result:
+        subject = self.subject
+        if kind == "unsupported":
+            return Result("", kind, reason=str(error))
+        if error is not None:
+            matching = next((one for one in expected if not one.sample and one.explains(error)), None)
+            subject.failures.append(_failure(error, matching))
+        surprises = [failure for failure in subject.failures if failure.expectation is None]
+        surprise = surprises[0] if surprises else None
+        keys = [checks.capability(key, parameters) for key in (*found.requires, *([found.probes] if found.probes else []))]
+        undeclared = [key for key in keys if subject.capabilities[key] == "undeclared"]
+        probed = checks.capability(found.probes, parameters) if found.probes else ""
+        if probed and subject.capabilities[probed] == "none":
+            if subject.failures:
+                return Result("", "unsupported", reason=f"{probed}: declared none, and so it is ({_line(subject.failures[0].error)})")
+            return Result("", "over-unsupported", reason=f"{probed} is declared none, and works: declare it")
+        if surprise is not None and undeclared:
+            return Result("", "unsupported", reason=f"{', '.join(undeclared)}: undeclared, and {_line(surprise.error)}")
+        if surprise is not None:
+            count = f" ({len(surprises)} of {subject.num_samples} inputs)" if subject.num_samples else ""
+            where = f"{surprise.sample}: " if surprise.sample else ""
+            return Result(
+                "",
+                _kind_of(surprise.error),
+                reason=f"{where}{_line(surprise.error)}{count}",
+                error=type(surprise.error).__name__,
+                detail="".join(traceback.format_exception(surprise.error))[-4000:],
+                reproducer=surprise.reproducer,
+            )
+        if subject.passed_though_expected or (expected and not subject.failures):
+            which = f" ({subject.passed_though_expected[0]})" if subject.passed_though_expected else ""
+            return Result("", "unexpected-pass", reason=f"declared to fail, and it does not{which}: {expected[0].reason}")
+        if subject.failures:
+            first = subject.failures[0]
+            assert first.expectation is not None
+            reason = f"{first.expectation.reason} ({first.expectation.issue})"
+            return Result("", "expected-failure", reason=reason, error=type(first.error).__name__)
+        return Result("", "pass")
+
+    def _load(self) -> None:
+        instance = loading.instantiate(self.subject.cls, self._record)
+        with loading.blaming(self._record.plugin, f"loading {self._record.name}"):
+            instance.load()
+            if self._mutant is not None:
+                instance = self._mutant.apply(instance)
+            self.subject.use(instance, self._slot)
+
+    def _join(self) -> None:
+        """Form a group with the other ranks, once, on the accelerator's backend."""
+        import torch.distributed as dist
+
+        if dist.is_initialized():
+            return
+        subject = self.subject
+        dist.init_process_group(
+            subject.accelerator.process_group_backend,
+            init_method=f"file://{self._rendezvous}",
+            rank=subject.rank,
+            world_size=subject.world_size,
+            timeout=datetime.timedelta(seconds=_GROUP_SECONDS),
+        )
+
+    def _reset(self) -> None:
+        """Every test starts from the same state, whatever the one before left."""
+        random.seed(0)
+        if not self.subject.is_loaded:
+            return
+        import torch
+
+        torch.set_grad_enabled(True)
+        torch.set_default_dtype(torch.float32)
+        torch.use_deterministic_algorithms(False)
+        torch.default_generator.manual_seed(0)
+        self.subject.accelerator.manual_seed(0)
+        if "numpy" in sys.modules:
+            importlib.import_module("numpy.random").seed(0)
+
+
+def _failure(error: BaseException, expectation: Expectation | None) -> Any:
+    from accelkit_conformance.subject import SampleFailure
+
+    return SampleFailure("", error, "", expectation)
+
+
+def _kind_of(error: BaseException) -> Kind:
+    if isinstance(error, WrongError):
+        return "wrong-error"
+    return "oom" if type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError) else "fail"
+
+
+def _line(error: BaseException) -> str:
+    """The error in one line; a check's own words need no class."""
+    text = " ".join(str(error).split())[:400]
+    return text if isinstance(error, AssertionError) and text else f"{type(error).__name__}: {text}"
+
+
+def _tells_of_fallback(text: str) -> bool:
+    """torch's ``at::native::cpu_fallback`` and vendors' own say so in these words."""
+    return "fall back" in text.lower() and "cpu" in text.lower()
+
+
+def _requests() -> queue.SimpleQueue[dict[str, Any]]:
+    """Lines of standard input. Where it ends the runner is gone, and so is this process, whatever it is doing."""
+    found: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    source = os.fdopen(os.dup(0), "rb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+
+    def read() -> None:
+        for line in source:
+            found.put(json.loads(line))
+        os._exit(0)
+
+    threading.Thread(target=read, name="accelkit-requests", daemon=True).start()
+    return found
+
+
+def _say(answers: IO[str], answer: dict[str, Any]) -> None:
+    answers.write(json.dumps(answer) + "\n")
+    answers.flush()
+
+
+def _end_with_parent() -> None:
+    """Linux kills this process when the runner is killed, even in the middle of a call into a driver."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except AccelkitError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(error.exit_code)
