@@ -35,6 +35,7 @@ class Order:
         most_tests: A worker that ran so many is replaced.
         seconds: A test's time limit, if it is not the test's own.
         mutant: The fault to inject, for the suite's proof of itself.
+        wants_coverage: Whether workers record what goes through the dispatcher.
         environ: Environment variables for the workers.
     """
 
@@ -45,6 +46,7 @@ class Order:
     most_tests: int = 2000
     seconds: float | None = None
     mutant: str = ""
+    wants_coverage: bool = False
     environ: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -153,6 +155,7 @@ class Crew:
             "expectations": order.expectations,
             "most_samples": order.most_samples,
             "mutant": order.mutant,
+            "wants_coverage": order.wants_coverage,
             "needs_hardware": self.needs_hardware,
             "worker": self.number,
             "slot": slot,

@@ -1,7 +1,7 @@
 """Expected failures: what a vendor knows to be wrong, declared in a file, with a reason and a date on which the excuse ends.
 
 The file is TOML. The vendor's wheel offers it by an entry point of the group ``accelkit.conformance`` whose name is the accelerator's and whose
-value is a module; the file is ``expected_failures.toml`` beside it. Or it is given with ``--expected-failures``::
+value is ``package:file``, as in ``acme = "vendor_acme:expected_failures.toml"``. Or it is given with ``--expected-failures``::
 
     [[expected_failure]]
     test = "operators/*[to_sparse,*]"      # a glob over test ids
@@ -33,7 +33,6 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from accelkit import UsageError
 
 GROUP = "accelkit.conformance"
-FILE_NAME = "expected_failures.toml"
 _REQUIRED = ("test", "reason", "issue", "expires")
 
 
@@ -118,11 +117,11 @@ def file_of(distribution: str, name: str) -> Path | None:
         return None
     for entry in entry_points:
         if entry.group == GROUP and entry.name == name:
-            package = importlib.util.find_spec(entry.value.partition(".")[0])
-            if package is None or package.origin is None:
-                raise UsageError(f"{distribution} offers expected failures in {entry.value}, which is not there")
-            folder = Path(package.origin).parent.joinpath(*entry.value.split(".")[1:])
-            return folder / FILE_NAME
+            module, _, name_of_file = entry.value.partition(":")
+            package = importlib.util.find_spec(module)
+            if package is None or not package.submodule_search_locations:
+                raise UsageError(f"{distribution} offers expected failures in {entry.value}", why=f"there is no package {module}")
+            return Path(package.submodule_search_locations[0]) / name_of_file
     return None
 
 

@@ -26,7 +26,13 @@ def in_child(record: PluginRecord, *steps: str) -> dict[str, Any]:
     environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1]), "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     try:
         run = subprocess.run(
-            [sys.executable, "-m", __name__], input=json.dumps(request), capture_output=True, text=True, check=False, timeout=_SECONDS, env=environ
+            [sys.executable, "-m", __name__],
+            input=json.dumps(request),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_SECONDS,
+            env=environ,
         )
     except subprocess.TimeoutExpired as error:
         raise AssertionError(f"{', '.join(steps)} in a fresh process did not end within {_SECONDS} s") from error

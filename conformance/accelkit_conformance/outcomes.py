@@ -54,6 +54,7 @@ class Result:
         worker: Which worker process ran it.
         notes: Remarks, as 'fell back to the CPU'.
         samples: How many inputs were tried.
+        seen: ATen overloads that this worker saw on the device for the first time.
     """
 
     id: str
@@ -67,6 +68,7 @@ class Result:
     worker: int = 0
     notes: tuple[str, ...] = ()
     samples: int = 0
+    seen: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Without what is empty."""
@@ -76,4 +78,4 @@ class Result:
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
         known = {field.name for field in dataclasses.fields(cls)}
-        return cls(**{name: tuple(value) if name == "notes" else value for name, value in fields.items() if name in known})
+        return cls(**{name: tuple(value) if name in ("notes", "seen") else value for name, value in fields.items() if name in known})

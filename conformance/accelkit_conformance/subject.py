@@ -132,7 +132,7 @@ class Subject:
             matches = expectation if expectation is not None and expectation.explains(error) else None
             self.failures.append(SampleFailure(description, error, reproducer() if reproducer else "", matches))
         else:
-            if expectation is not None:
+            if expectation is not None and expectation.sample:
                 self.passed_though_expected.append(description)
 
     def begin(self, expectations: tuple[Expectation, ...]) -> None:

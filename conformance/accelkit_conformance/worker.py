@@ -6,6 +6,7 @@ standard output, and whatever a plugin prints goes to standard error. A crash of
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import datetime
 import faulthandler
@@ -32,6 +33,8 @@ from accelkit_conformance.subject import Subject
 
 _PR_SET_PDEATHSIG = 1
 _GROUP_SECONDS = 60
+_RECORDED_SAMPLES = 8
+_RECORDED = ("operators", "autograd", "layout", "modules", "optimizers", "transfer", "random", "precision", "capabilities")
 
 
 def main() -> None:
@@ -67,8 +70,13 @@ class Worker:
         self.subject = Subject(
             self._record, cls, rank=request["rank"], world_size=request["world_size"], most_samples=request["most_samples"]
         )
+        self._recorder: Any = None
         if request["needs_hardware"]:
             self._load()
+            if request["wants_coverage"]:
+                from accelkit_conformance.coverage import Recorder
+
+                self._recorder = Recorder(self.subject.device_type)
 
     def introduce(self) -> dict[str, Any]:
         """What the runner wants to know of the device, before any test."""
@@ -76,7 +84,12 @@ class Worker:
             return {"hello": {}}
         from accelkit_conformance.description import describe
 
-        return {"hello": describe(self.subject)}
+        hello = describe(self.subject)
+        if self._recorder is not None:
+            from accelkit_conformance.coverage import required
+
+            hello["required_overloads"] = required()
+        return {"hello": hello}
 
     def run(self, test: str) -> Result:
         found, parameters = checks.find(test)
@@ -90,10 +103,12 @@ class Worker:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             kind, error = self._call(found, parameters)
-        result = self._judge(found, parameters, kind, error, expectations)
+        result, num_samples = self._judge(found, parameters, kind, error, expectations), self.subject.num_samples
         notes = {str(one.message).split("(function")[0].strip() for one in warned if _tells_of_fallback(str(one.message))}
         fields = result.as_dict() | {"id": test, "seconds": round(time.perf_counter() - start, 4), "notes": sorted(notes)}
-        return Result.from_dict(fields | {"worker": self._number, "samples": self.subject.num_samples})
+        if self._recorder is not None and found.area in _RECORDED:
+            fields["seen"] = self._watched(found, parameters)
+        return Result.from_dict(fields | {"worker": self._number, "samples": num_samples})
 
     def _keys(self, found: checks.Check, parameters: tuple[str, ...]) -> list[str]:
         return [checks.capability(key, parameters) for key in found.requires]
@@ -108,6 +123,17 @@ class Worker:
         except BaseException as error:  # whatever a device's code raises is a result
             return _kind_of(error), error
         return "pass", None
+
+    def _watched(self, found: checks.Check, parameters: tuple[str, ...]) -> tuple[str, ...]:
+        """Run it once more, for what goes through the dispatcher only: torch takes other paths while it is watched."""
+        samples, self.subject.most_samples = self.subject.most_samples, _RECORDED_SAMPLES
+        self._reset()
+        with warnings.catch_warnings(), contextlib.suppress(Exception), self._recorder:
+            warnings.simplefilter("ignore")
+            found.function(self.subject, *parameters)
+        self.subject.most_samples = samples
+        news: tuple[str, ...] = self._recorder.news()
+        return news
 
     def _judge(
         self, found: checks.Check, parameters: tuple[str, ...], kind: Kind, error: BaseException | None, expected: tuple[Expectation, ...]

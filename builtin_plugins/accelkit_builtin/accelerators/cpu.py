@@ -26,7 +26,10 @@ class CPUAccelerator(Accelerator):
             *("random_state", "process_group", "compile", "subnormals", "deterministic"),
         ],
         emulated=["dtype.bfloat16", "dtype.float16", "events", "fp8"],
-        none=["streams", "memory_statistics", "memory_limit", "numbered_devices", "pinned_memory", "graphs", "autocast_float32_list", "generator_offset"],
+        none=[
+            *("streams", "memory_statistics", "memory_limit", "numbered_devices", "pinned_memory", "graphs", "generator_offset"),
+            *("autocast_float32_list", "dtype.uint16", "dtype.uint32", "dtype.uint64"),
+        ],
     )
 
     @classmethod

@@ -27,7 +27,9 @@ def dtype(subject: Subject, name: str) -> None:
     assert torch.equal(there.cpu(), here), "what was copied to the device and back is something else"
     total = there | there if wanted is torch.bool else there + there
     assert total.dtype == wanted
-    assert total.cpu().to(torch.float64 if not wanted.is_complex else torch.complex128).real.tolist() == ([1, 0, 1, 1] if wanted is torch.bool else [2, 0, 2, 2])
+    assert total.cpu().to(torch.float64 if not wanted.is_complex else torch.complex128).real.tolist() == (
+        [1, 0, 1, 1] if wanted is torch.bool else [2, 0, 2, 2]
+    )
     assert (there * there).cpu().tolist() == here.tolist()
     assert (there == there).all().item()
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _BASES = {"accelerator": Accelerator, "precision": Precision, "cluster": ClusterEnvironment, "strategy": Strategy}
 
+
 @check("contract", needs_hardware=False)
 def class_is_documented(subject: Subject) -> None:
     """The class has a docstring of its own, whose first line describes it in lists."""
@@ -148,7 +149,9 @@ def metadata_says_what_it_needs(subject: Subject) -> None:
     if subject.record.is_builtin or subject.record.distribution == "(code)":
         return
     needs = importlib_metadata.distribution(subject.record.distribution).requires or []
-    names = {need.replace("=", " ").replace(">", " ").replace("<", " ").replace("[", " ").replace(";", " ").split()[0].lower() for need in needs}
+    names = {
+        need.replace("=", " ").replace(">", " ").replace("<", " ").replace("[", " ").replace(";", " ").split()[0].lower() for need in needs
+    }
     assert "accelkit" in names, f"{subject.record.plugin} does not require accelkit"
 
 

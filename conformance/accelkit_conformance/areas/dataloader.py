@@ -71,7 +71,9 @@ def use_in_a_fork(subject: Subject) -> None:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             code = os.waitstatus_to_exitcode(status)
-            assert code in (0, 3), f"the child crashed with {signal.Signals(-code).name}" if code < 0 else f"the child raised no RuntimeError ({code})"
+            assert code in (0, 3), (
+                f"the child crashed with {signal.Signals(-code).name}" if code < 0 else f"the child raised no RuntimeError ({code})"
+            )
             return
         time.sleep(0.01)
     os.kill(child, signal.SIGKILL)

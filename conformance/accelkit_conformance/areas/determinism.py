@@ -70,7 +70,9 @@ def training_repeats(subject: Subject) -> None:
     def trained() -> list[torch.Tensor]:
         torch.default_generator.manual_seed(1)
         subject.accelerator.manual_seed(1)
-        model = torch.nn.Sequential(torch.nn.Linear(10, 20), torch.nn.ReLU(), torch.nn.Dropout(0.3), torch.nn.Linear(20, 1)).to(subject.device)
+        model = torch.nn.Sequential(torch.nn.Linear(10, 20), torch.nn.ReLU(), torch.nn.Dropout(0.3), torch.nn.Linear(20, 1)).to(
+            subject.device
+        )
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
         for _ in range(10):
             optimizer.zero_grad()

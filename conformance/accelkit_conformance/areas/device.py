@@ -169,7 +169,11 @@ def mixing_devices_raises(subject: Subject) -> None:
     if subject.device_type == "cpu":
         return
     here, there = torch.ones(3), torch.ones(3, device=subject.device)
-    for name, call in {"add": lambda: there + here, "mm": lambda: there.view(1, 3) @ here.view(3, 1), "cat": lambda: torch.cat([there, here])}.items():
+    for name, call in {
+        "add": lambda: there + here,
+        "mm": lambda: there.view(1, 3) @ here.view(3, 1),
+        "cat": lambda: torch.cat([there, here]),
+    }.items():
         with raises(RuntimeError, doing=f"{name} of a tensor on {subject.device} and one on the CPU"):
             call()
 

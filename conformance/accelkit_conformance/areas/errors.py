@@ -102,7 +102,12 @@ def nothing_is_swallowed(subject: Subject) -> None:
     import torch
 
     x = torch.tensor([1.0, 0.0, -1.0], device=subject.device)
-    for name, value in {"0 / 0": (x * 0 / 0)[0], "log(-1)": x.log()[2], "inf - inf": (x / 0)[0] - (x / 0)[0], "sum": (x / 0 * 0).sum()}.items():
+    for name, value in {
+        "0 / 0": (x * 0 / 0)[0],
+        "log(-1)": x.log()[2],
+        "inf - inf": (x / 0)[0] - (x / 0)[0],
+        "sum": (x / 0 * 0).sum(),
+    }.items():
         assert math.isnan(value.item()), f"{name} gave {value.item()}, not NaN"
     assert math.isinf((1 / x)[1].item()), "1 / 0 is not infinite"
     assert x.sqrt().isnan().tolist() == [False, False, True]

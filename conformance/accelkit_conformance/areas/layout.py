@@ -114,7 +114,11 @@ def expanded(subject: Subject, name: str) -> None:
         compare_forward(subject, op, given, is_variant=True)
 
 
-@check("smoke", requires=["dtype.float32"], over=["add_", "mul_", "fill_", "zero_", "copy_", "sigmoid_", "clamp_", "index_fill_", "masked_fill_"])
+@check(
+    "smoke",
+    requires=["dtype.float32"],
+    over=["add_", "mul_", "fill_", "zero_", "copy_", "sigmoid_", "clamp_", "index_fill_", "masked_fill_"],
+)
 def guard_bands(subject: Subject, name: str) -> None:
     """Writing into a slice leaves what lies before, after and between its elements unchanged."""
     import torch

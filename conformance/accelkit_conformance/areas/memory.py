@@ -70,7 +70,9 @@ def training_does_not_leak(subject: Subject) -> None:
     """Over 200 training steps the memory after a step stays flat."""
     import torch
 
-    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Dropout(0.1), torch.nn.LayerNorm(32), torch.nn.Linear(32, 4)).to(subject.device)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Dropout(0.1), torch.nn.LayerNorm(32), torch.nn.Linear(32, 4)).to(
+        subject.device
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     levels = []
     for step in range(200):

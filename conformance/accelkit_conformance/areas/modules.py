@@ -11,7 +11,18 @@ from accelkit_conformance.checks import Case, check
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
-_SMOKE = ("Linear", "Conv2d", "BatchNorm2d", "LayerNorm", "Embedding", "GELU", "CrossEntropyLoss", "MultiheadAttention", "LSTM", "MaxPool2d")
+_SMOKE = (
+    "Linear",
+    "Conv2d",
+    "BatchNorm2d",
+    "LayerNorm",
+    "Embedding",
+    "GELU",
+    "CrossEntropyLoss",
+    "MultiheadAttention",
+    "LSTM",
+    "MaxPool2d",
+)
 
 
 def _modules() -> Iterator[Case]:
@@ -101,7 +112,9 @@ def to_moves_everything(subject: Subject) -> None:
     layer(torch.ones(2, 3)).sum().backward()
     layer.to(subject.device)
     subject.stays(*layer.parameters(), *layer.buffers(), *(one.grad for one in layer.parameters() if one.grad is not None))
-    assert all(one.requires_grad and one.is_leaf for one in layer.parameters()), "a parameter that was moved is no leaf that requires gradients"
+    assert all(one.requires_grad and one.is_leaf for one in layer.parameters()), (
+        "a parameter that was moved is no leaf that requires gradients"
+    )
     assert {one.device.type for one in layer.to("cpu").parameters()} == {"cpu"}
 
 

@@ -86,12 +86,16 @@ def inplace(subject: Subject, name: str) -> None:
         if sample.broadcasts_input:
             continue
 
-        def call(first: Any, *args: Any, **kwargs: Any) -> tuple[Any, bool, Any]:
+        def call(first: Any, *args: Any, **kwargs: Any) -> Any:
             result = op.inplace_variant(first, *args, **kwargs)
-            return first, result is first, None
+            assert result is first, "the in-place variant did not return its argument"
+            return first
+
+        def functional(first: Any, *args: Any, **kwargs: Any) -> Any:
+            return op(first, *args, **kwargs).to(first.dtype)
 
         with subject.sample(describe_sample(given), facts_of(given, "float32")):
-            compare_forward(subject, op, given, call, is_variant=True)
+            compare_forward(subject, op, given, call, functional)
 
 
 @check("full", requires=["dtype.{1}"], over=_out)
@@ -122,7 +126,90 @@ def out(subject: Subject, name: str, dtype: str) -> None:
                 return target
 
             with subject.sample(describe_sample(given), facts_of(given, dtype)):
-                compare_forward(subject, op, given, call, is_variant=True)
+                compare_forward(subject, op, given, call)
+
+
+def _composed() -> Iterator[Case]:
+    from accelkit_conformance.oracle import opdb
+
+    for name, op in opdb.operators().items():
+        if opdb.supports(op, "float32"):
+            yield "full", (name,)
+
+
+@check("full", requires=["dtype.float32"], over=_composed)
+def overloads(subject: Subject, name: str) -> None:
+    """The ATen overloads that the operator calls, forward and backward, give the same as they are, with ``out=`` and in place."""
+    import torch
+
+    from accelkit_conformance.oracle import opdb
+    from accelkit_conformance.oracle.moving import tensors
+    from accelkit_conformance.oracle.overloads import calls_of
+
+    op = opdb.operators()[name]
+    has_gradients = opdb.supports(op, "float32", backward=True)
+
+    def run(sample: Any) -> None:
+        results = op(sample.input, *sample.args, **sample.kwargs)
+        outputs = [one for one in tensors(sample.output_process_fn_grad(results)) if one.requires_grad] if has_gradients else []
+        if outputs:
+            torch.autograd.backward(outputs, [torch.ones_like(one) for one in outputs])
+
+    samples = opdb.samples(op, "float32", 6, requires_grad=has_gradients)
+    _check_overloads(subject, op, calls_of(lambda sample=sample: run(sample) for sample in samples))
+
+
+def _check_overloads(subject: Subject, op: Any, calls: list[tuple[Any, Any, Any]]) -> None:
+    """Each ATen call and its variants, on the arguments that it had."""
+    from accelkit_conformance.oracle import opdb
+    from accelkit_conformance.oracle.overloads import variants
+    from accelkit_conformance.oracle.reproducing import describe_sample, facts_of
+    from accelkit_conformance.oracle.running import compare_forward
+
+    for func, args, kwargs in calls:
+        if func.name() in opdb.UNPREDICTABLE or not args:
+            continue
+        given = (args[0], args[1:], kwargs)
+        for overload, variant, is_in_place in variants(func):
+
+            def expected(first: Any, *rest: Any, func: Any = func, is_in_place: bool = is_in_place, **named: Any) -> Any:
+                result = func(first, *rest, **named)
+                return result.to(first.dtype) if is_in_place else result
+
+            with subject.sample(f"{overload} {describe_sample(given)}", facts_of(given, "float32") | {"overload": overload}):
+                compare_forward(subject, op, given, variant, expected)
+
+
+def _further() -> Iterator[Case]:
+    from accelkit_conformance.oracle.further import FUNCTIONS
+
+    for name in FUNCTIONS:
+        yield "full", (name,)
+
+
+@check("full", requires=["dtype.float32"], over=_further)
+def further(subject: Subject, name: str) -> None:
+    """Calls that torch's own database does not make: shifts, in-place integer operators, resampling, padding, fused layers, forward-mode gradients."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    from accelkit_conformance.oracle.comparing import check_result
+    from accelkit_conformance.oracle.further import FUNCTIONS
+    from accelkit_conformance.oracle.overloads import calls_of
+
+    function = FUNCTIONS[name]
+    with subject.sample(name, {}):
+        found, expected = tree_leaves(function(subject.device)), tree_leaves(function(torch.device("cpu")))
+        assert len(found) == len(expected)
+        for mine, theirs in zip(found, expected, strict=True):
+            check_result(mine, theirs, None, subject.device, cancels=True)
+    _check_overloads(subject, _Nameless(), calls_of([lambda: function(torch.device("cpu"))]))
+
+
+class _Nameless:
+    """Stands where an operator of torch's database would: none of the exceptions of any."""
+
+    name = variant_test_name = ""
 
 
 @check("full", requires=["dtype.{1}"], over=_pointwise)

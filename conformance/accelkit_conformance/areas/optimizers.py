@@ -50,20 +50,23 @@ def _train(model: Any, optimizer: Any) -> None:
 
 @check("training", requires=["dtype.float32"], over=_optimizers)
 def steps(subject: Subject, name: str) -> None:
-    """Four steps of each configuration, by the loop and by ``foreach``, move the parameters as the CPU's loop in float64 does."""
+    """Four steps of each configuration, by the loop, by ``foreach`` and (where torch has it for the device) fused, move the parameters as the CPU's loop in float64 does."""
     import torch
+    from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
     from accelkit_conformance.oracle import opdb
     from accelkit_conformance.oracle.comparing import check_result
 
     info = opdb.optimizers()[name]
-    foreach = [False, True] if "foreach" in info.supported_impls else [None]
+    ways: list[dict[str, bool]] = [{"foreach": False}, {"foreach": True}] if "foreach" in info.supported_impls else [{}]
+    if "fused" in info.supported_impls and subject.device_type in _get_fused_kernels_supported_devices():
+        ways.append({"fused": True})
     for given in opdb.optimizer_inputs(info):
         kwargs = {key: value for key, value in given.kwargs.items() if key not in ("fused", "foreach", "capturable")}
         if any(isinstance(value, torch.Tensor) for value in kwargs.values()):
             continue
-        for is_foreach in foreach:
-            options = kwargs if is_foreach is None else kwargs | {"foreach": is_foreach}
+        for way in ways:
+            options = kwargs | way
             with subject.sample(f"{name}({', '.join(f'{key}={value}' for key, value in options.items())})", {"kwargs": options}):
                 here = _model(bias=name not in _MATRICES_ONLY)
                 there, double = copy.deepcopy(here).to(subject.device), copy.deepcopy(here).double()
@@ -88,7 +91,9 @@ def state_is_on_the_device(subject: Subject, name: str) -> None:
         subject.stays(*(value for value in state.values() if isinstance(value, torch.Tensor) and value.dim() > 0))
     saved = copy.deepcopy(optimizer.state_dict())
     other = make(model.parameters())
-    other.load_state_dict({**saved, "state": {k: {n: v.cpu() if isinstance(v, torch.Tensor) else v for n, v in s.items()} for k, s in saved["state"].items()}})
+    other.load_state_dict(
+        {**saved, "state": {k: {n: v.cpu() if isinstance(v, torch.Tensor) else v for n, v in s.items()} for k, s in saved["state"].items()}}
+    )
     for state in other.state.values():
         subject.stays(*(value for value in state.values() if isinstance(value, torch.Tensor) and value.dim() > 0))
 

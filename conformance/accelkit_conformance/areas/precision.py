@@ -61,7 +61,11 @@ def lower_list(subject: Subject, dtype: str, name: str) -> None:
     assert call().dtype == torch.float32, f"{name} after autocast gave {call().dtype}"
 
 
-@check("smoke", requires=["autocast.{0}", "autocast_float32_list"], over=[f"{dtype},{name}" for dtype in ("bfloat16", "float16") for name in _FLOAT32])
+@check(
+    "smoke",
+    requires=["autocast.{0}", "autocast_float32_list"],
+    over=[f"{dtype},{name}" for dtype in ("bfloat16", "float16") for name in _FLOAT32],
+)
 def float32_list(subject: Subject, dtype: str, name: str) -> None:
     """What needs range computes in float32 also from lower inputs."""
     import torch

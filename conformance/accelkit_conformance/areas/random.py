@@ -51,7 +51,12 @@ def states_replay(subject: Subject) -> None:
 
     def draw() -> list[torch.Tensor]:
         x = torch.ones(100, device=device)
-        return [torch.rand(7, device=device).cpu(), torch.randn(501, device=device).cpu(), torch.nn.functional.dropout(x).cpu(), torch.randperm(20, device=device).cpu()]
+        return [
+            torch.rand(7, device=device).cpu(),
+            torch.randn(501, device=device).cpu(),
+            torch.nn.functional.dropout(x).cpu(),
+            torch.randperm(20, device=device).cpu(),
+        ]
 
     torch.rand(13, device=device)
     state = accelerator.get_rng_state(device)
@@ -162,7 +167,10 @@ def continuous_distributions(subject: Subject, name: str) -> None:
     assert abs(correlation) < 0.04, f"{name}: neighbours are correlated, {correlation:.3f}"
 
 
-@check("smoke", over=["bernoulli", "randint", "randperm", "multinomial", "dropout", "geometric_", "bernoulli_tensor"])
+@check(
+    "smoke",
+    over=["bernoulli", "randint", "randperm", "multinomial", "dropout", "geometric_", "bernoulli_tensor", "random_", "poisson", "binomial"],
+)
 def discrete_distributions(subject: Subject, name: str) -> None:
     """20,000 draws have the frequencies, by the chi-squared test at five standard deviations of each frequency."""
     import torch
@@ -176,6 +184,15 @@ def discrete_distributions(subject: Subject, name: str) -> None:
         "randperm": (lambda: torch.stack([torch.randperm(4, device=device)[0] for _ in range(2000)]), [0.25] * 4),
         "multinomial": (lambda: torch.multinomial(weights, _DRAWS, replacement=True), [0.1, 0.2, 0.3, 0.4]),
         "dropout": (lambda: torch.nn.functional.dropout(torch.ones(_DRAWS, device=device), 0.25) * 0.75, [0.25, 0.75]),
+        "random_": (
+            lambda: torch.cat([torch.empty(_DRAWS // 2, device=device).random_(4), torch.empty(_DRAWS // 2, device=device).random_(0, 4)]),
+            [0.25] * 4,
+        ),
+        "poisson": (lambda: torch.poisson(torch.full((_DRAWS,), 0.7, device=device)).clamp(max=3), [0.49659, 0.34761, 0.12166, 0.03414]),
+        "binomial": (
+            lambda: torch.binomial(torch.full((_DRAWS,), 2.0, device=device), torch.tensor(0.3, device=device)),
+            [0.49, 0.42, 0.09],
+        ),
         "geometric_": (lambda: torch.empty(_DRAWS, device=device).geometric_(0.5).clamp(max=4) - 1, [0.5, 0.25, 0.125, 0.125]),
     }
     draw, frequencies = draws[name]
@@ -187,6 +204,26 @@ def discrete_distributions(subject: Subject, name: str) -> None:
     for value, (count, frequency) in enumerate(zip(counts.tolist(), frequencies, strict=True)):
         deviation = abs(count - total * frequency) / math.sqrt(total * frequency * (1 - frequency))
         assert deviation < 5, f"{name} drew {value} {count} times of {total}; {total * frequency:.0f} are expected"
+
+
+@check("training", over=["standard_gamma", "dirichlet", "normal_of_tensors"])
+def moments(subject: Subject, name: str) -> None:
+    """The mean and the variance of 20,000 draws are right to five standard errors."""
+    import torch
+
+    device = subject.device
+    draws: dict[str, tuple[Callable[[], torch.Tensor], float, float]] = {
+        "standard_gamma": (lambda: torch._standard_gamma(torch.full((_DRAWS,), 2.0, device=device)), 2.0, 2.0),
+        "dirichlet": (lambda: torch._sample_dirichlet(torch.ones(_DRAWS, 4, device=device))[:, 0], 0.25, 0.0375),
+        "normal_of_tensors": (lambda: torch.normal(3.0, torch.full((_DRAWS,), 2.0, device=device)), 3.0, 4.0),
+    }
+    draw, mean, variance = draws[name]
+    drawn = draw()
+    subject.stays(drawn)
+    values = drawn.cpu().double()
+    error = math.sqrt(variance / _DRAWS)
+    assert abs(values.mean().item() - mean) < 5 * error, f"the mean is {values.mean().item():.4f}, not {mean}"
+    assert abs(values.var().item() / variance - 1) < 0.1, f"the variance is {values.var().item():.4f}, not {variance}"
 
 
 @check("training")

@@ -72,7 +72,9 @@ def a_classifier_learns(subject: Subject) -> None:
     accuracy = float((there(points.to(subject.device)).argmax(1).cpu() == labels).double().mean())
     assert accuracy > 0.95, f"the accuracy is {accuracy:.3f} after 150 steps"
     assert abs(found[-1] - reference[-1]) < 0.05, f"the loss is {found[-1]:.4f}, on the CPU {reference[-1]:.4f}"
-    assert all(abs(mine - theirs) < 0.02 + 0.02 * theirs for mine, theirs in zip(found[:20], reference[:20], strict=True)), "the first 20 losses differ"
+    assert all(abs(mine - theirs) < 0.02 + 0.02 * theirs for mine, theirs in zip(found[:20], reference[:20], strict=True)), (
+        "the first 20 losses differ"
+    )
 
 
 @check("training", seconds=120, over=["conv", "attention", "lstm"])

@@ -58,7 +58,13 @@ def strided_copies(subject: Subject) -> None:
     import torch
 
     base = torch.arange(60.0).view(5, 12)
-    sources = {"transposed": base.t(), "strided": base[::2, 1::3], "offset": base.view(-1)[7:43], "expanded": base[0].expand(4, 12), "permuted": base.view(3, 4, 5).permute(2, 0, 1)}
+    sources = {
+        "transposed": base.t(),
+        "strided": base[::2, 1::3],
+        "offset": base.view(-1)[7:43],
+        "expanded": base[0].expand(4, 12),
+        "permuted": base.view(3, 4, 5).permute(2, 0, 1),
+    }
     for name, source in sources.items():
         assert torch.equal(source.to(subject.device).cpu(), source), f"a copy of a {name} tensor to the device"
         there = torch.zeros(source.shape, device=subject.device)
@@ -157,7 +163,9 @@ def pinned_blocks_come_and_go(subject: Subject) -> None:
     subject.synchronize()
     for index in (0, 4, 2, 9, 6, 1, 8):
         blocks[index] = torch.zeros(1)
-    assert all(bool((block == 7).all()) or block.tolist() == [0.0] for block in blocks), "a pinned block holds something else than what was written"
+    assert all(bool((block == 7).all()) or block.tolist() == [0.0] for block in blocks), (
+        "a pinned block holds something else than what was written"
+    )
 
 
 @check("smoke", requires=["pinned_memory"])

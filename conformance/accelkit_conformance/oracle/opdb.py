@@ -18,8 +18,31 @@ from accelkit import UnsupportedError
 _LEFT_OUT = ("jiterator",)
 # What these return is whatever was in memory.
 UNINITIALIZED = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize_", "resize_as_")
+# Neither take tensors nor make them.
+NO_TENSORS = ("broadcast_shapes",)
+# ATen overloads whose results are memory as it was, or which kernel torch would choose.
+UNPREDICTABLE = (
+    "aten::empty_like",
+    "aten::new_empty",
+    "aten::new_empty_strided",
+    "aten::_fused_sdp_choice",
+    "aten::_to_copy",
+    "aten::_ctc_loss",
+    "aten::_ctc_loss.Tensor",
+)
 # Vectors that are right up to their sign or phase.
-UP_TO_PHASE = ("linalg.svd", "svd", "linalg.eig", "linalg.eigh", "linalg.qr", "qr", "geqrf", "svd_lowrank", "pca_lowrank", "linalg.householder_product")
+UP_TO_PHASE = (
+    "linalg.svd",
+    "svd",
+    "linalg.eig",
+    "linalg.eigh",
+    "linalg.qr",
+    "qr",
+    "geqrf",
+    "svd_lowrank",
+    "pca_lowrank",
+    "linalg.householder_product",
+)
 # A step in the function: in low precision either side of it is right.
 DISCONTINUOUS = ("floor_divide", "fmod", "remainder", "round", "floor", "ceil", "trunc", "frac", "div", "sign", "heaviside", "sgn")
 # Which of several equal values is meant is the device's to choose.
@@ -34,7 +57,9 @@ def operators() -> dict[str, Any]:
     try:
         from torch.testing._internal.common_methods_invocations import op_db
     except ImportError as error:
-        raise UnsupportedError("torch's database of operators cannot be imported", why=str(error), hint="pip install 'accelkit[conformance]'") from error
+        raise UnsupportedError(
+            "torch's database of operators cannot be imported", why=str(error), hint="pip install 'accelkit[conformance]'"
+        ) from error
     found = {f"{op.name}.{op.variant_test_name}" if op.variant_test_name else str(op.name): op for op in op_db}
     return {name: op for name, op in sorted(found.items()) if not op.name.startswith(_LEFT_OUT)}
 

@@ -63,7 +63,13 @@ def program(subject: Subject, name: str, given: Any, *, dtype: str, is_backward:
 
 def _short(value: Any) -> str:
     if isinstance(value, torch.Tensor):
-        contiguous = "" if value.layout is torch.strided and value.is_contiguous() else f", strides {value.stride()}" if value.layout is torch.strided else f", {value.layout}"
+        contiguous = (
+            ""
+            if value.layout is torch.strided and value.is_contiguous()
+            else f", strides {value.stride()}"
+            if value.layout is torch.strided
+            else f", {value.layout}"
+        )
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}{contiguous}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_short, value))}]"
@@ -76,7 +82,11 @@ def _literal(value: Any) -> str | None:
         if value.layout is not torch.strided or value.numel() > _SMALL or not value.is_contiguous() or value.is_conj() or value.is_neg():
             return None
         text = repr(value.detach().tolist()).replace("nan", "float('nan')").replace("inf", "float('inf')")
-        return f"torch.tensor({text}, dtype={value.dtype})" if value.numel() or value.ndim == 1 else f"torch.empty({list(value.shape)}, dtype={value.dtype})"
+        return (
+            f"torch.tensor({text}, dtype={value.dtype})"
+            if value.numel() or value.ndim == 1
+            else f"torch.empty({list(value.shape)}, dtype={value.dtype})"
+        )
     if isinstance(value, tuple | list):
         parts = [_literal(one) for one in value]
         if None in parts:

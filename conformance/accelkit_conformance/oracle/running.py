@@ -22,40 +22,56 @@ _HOST_ARGUMENTS = ("tensor_split",)
 
 
 def place(op: Any, given: Any, device: torch.device) -> Any:
-    """The sample on the device."""
+    """The sample on the device; a factory that is given no tensor and no device is told ``device=``."""
+    if not tensors(given) and "device" not in given[2] and op.name not in opdb.NO_TENSORS:
+        return given[0], given[1], {**given[2], "device": device}
     if op.name in _HOST_ARGUMENTS:
         return to_device(given[0], device), given[1], given[2]
     return to_device(given, device)
 
 
-def compare_forward(subject: Subject, op: Any, given: Any, call: Callable[..., Any] | None = None, *, is_variant: bool = False) -> None:
-    """Run ``call`` (the operator, or a variant of it) on ``(input, args, kwargs)`` here and there, and compare every leaf of the results.
+def compare_forward(
+    subject: Subject,
+    op: Any,
+    given: Any,
+    variant: Callable[..., Any] | None = None,
+    expected: Callable[..., Any] | None = None,
+    *,
+    is_variant: bool = False,
+) -> None:
+    """Run the operator on ``(input, args, kwargs)`` here and there, and compare every leaf of the results.
 
-    With ``is_variant`` what the CPU refuses is passed over: there is nothing to compare with.
+    Args:
+        variant: What runs on the device instead, in place or with ``out=``: it must give what the operator gives on the CPU.
+        expected: What runs on the CPU instead of the operator.
+        is_variant: Whether the CPU may refuse, in the variant or in the layout of this sample; then there is nothing to compare with.
 
     Raises:
         AssertionError: Where they differ.
     """
-    call = call or op
+    expected = expected or op
     try:
-        reference, is_random = _on_cpu(call, to_device(given, torch.device("cpu")))
+        is_random = variant is not None and _on_cpu(variant, to_device(given, torch.device("cpu")))[1]
+        reference, draws = _on_cpu(expected, to_device(given, torch.device("cpu")))
     except Exception:
-        if not is_variant:
+        if not is_variant and variant is None:
             raise
         return
-    there = place(op, given, subject.device)
-    found = _flat(call(there[0], *there[1], **there[2]))
+    there = place(op, given, subject.device) if variant is None else to_device(given, subject.device)
+    found = _flat((variant or op)(there[0], *there[1], **there[2]))
     assert len(found) == len(reference), f"gave {len(found)} results, not {len(reference)}"
-    if is_random or op.name in opdb.UNINITIALIZED:
+    if is_random or draws or op.name in opdb.UNINITIALIZED:
         for mine, theirs in zip(found, reference, strict=True):
             if isinstance(theirs, torch.Tensor):
                 check_form(mine, theirs, subject.device)
         return
-    truth = _truth(call, given, reference)
+    truth = _truth(expected, given, reference)
     is_tolerant = op.name in opdb.CHOOSES_AMONG_EQUALS or op.name in opdb.DISCONTINUOUS
     for mine, theirs, true in zip(found, reference, truth, strict=True):
         try:
-            check_result(mine, theirs, true, subject.device, strides=opdb.is_pointwise(op), phase=op.name in opdb.UP_TO_PHASE)
+            check_result(
+                mine, theirs, true, subject.device, strides=variant is None and opdb.is_pointwise(op), phase=op.name in opdb.UP_TO_PHASE
+            )
         except AssertionError:
             if not is_tolerant or not _is_as_good(op, mine, theirs, given):
                 raise
@@ -98,7 +114,9 @@ def _on_cpu(call: Any, given: Any) -> tuple[list[Any], bool]:
 
 def _truth(call: Any, given: Any, reference: list[Any]) -> list[Any]:
     """The results in double; None each where that cannot be had, or would be the same computation again."""
-    is_low = any(leaf.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex32) for leaf in tensors(reference))
+    is_low = any(
+        leaf.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex32) for leaf in tensors(reference)
+    )
     if not is_low:
         return [None] * len(reference)
     try:

@@ -1,6 +1,6 @@
 """Profiles: frozen lists of test ids, one file a torch minor, so that two reports of one profile are about the same tests.
 
-``python -m accelkit_conformance.profiles`` writes the file of the installed torch anew; a test holds it against the code.
+``python -m accelkit_conformance.freeze`` writes the file of the installed torch anew; a test holds it against the code.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _read(minor: str) -> tuple[tuple[Profile, str], ...]:
         raise UnsupportedError(
             f"there is no list of tests for torch {minor}",
             why=f"profiles are frozen for torch {known}",
-            hint=f"install one of these, or a newer accelkit; for a torch of your own: python -m {__name__}",
+            hint=f"install one of these, or a newer accelkit; for a torch of your own: python -m accelkit_conformance.freeze",
         )
     found: list[tuple[Profile, str]] = []
     for line in path.read_text("utf-8").splitlines():
@@ -83,26 +83,3 @@ def _read(minor: str) -> tuple[tuple[Profile, str], ...]:
             first, test, *last = line.split(" ")
             found += [(first, test.replace("*", value)) for value in last] if last else [(first, test)]  # type: ignore[list-item]
     return tuple(found)
-
-
-def current() -> list[tuple[Profile, str]]:
-    """The tests that the code has, for the installed torch. Imports torch."""
-    return [entry for one in checks.all_checks() for entry in one.ids()]
-
-
-def written(entries: Iterable[tuple[Profile, str]]) -> str:
-    """The text of a file: a line for each test, those that differ in their last parameter on one line."""
-    lines: dict[tuple[str, str], list[str]] = {}
-    for profile, test in entries:
-        head, comma, last = test.removesuffix("]").rpartition(",")
-        key = f"{head},*]" if comma else test
-        lines.setdefault((profile, key), []).extend([last] if comma else [])
-    text = [" ".join([profile, test, *last]) for (profile, test), last in lines.items()]
-    return "\n".join(["# Made by python -m accelkit_conformance.profiles: profile, test, values of * in it.", *text]) + "\n"
-
-
-if __name__ == "__main__":
-    import torch
-
-    name = ".".join(torch.__version__.split(".")[:2])
-    (FOLDER / f"torch-{name}.txt").write_text(written(current()), "utf-8")

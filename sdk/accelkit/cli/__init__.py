@@ -21,6 +21,7 @@ _COMMANDS = {
     "why": "which accelerator would be used, and why",
     "env": "versions and settings, to paste into an issue",
     "probe": "run an operator on a device and check its result",
+    "conformance": "prove what a plugin does, on the hardware in front of you",
 }
 
 

@@ -1,0 +1,52 @@
+"""Certification: what a report must show so that its subject may be called conformant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from accelkit_conformance import checks
+from accelkit_conformance.outcomes import BAD, Result
+
+MANDATORY = (
+    "contract", "isolation", "device", "capabilities", "memory", "streams", "random", "transfer", "serialization", "optimizers", "precision",
+    "training", "checkpoint", "determinism", "dataloader", "errors", "collectives", "ddp", "fsdp",
+)  # fmt: skip
+"""Areas in which no failure may be declared. The others (operators, autograd, layout, modules, compile) may have declared ones."""
+LEAST_RUN = 0.95
+DECLARED_NONE = "declared none"
+"""What the reason of an unsupported result ends with where the capability is declared none: then there is nothing to run."""
+
+
+def objections(tests: Sequence[str], results: Iterable[Result], *, is_whole: bool) -> list[str]:
+    """Why a run certifies nothing; empty if it does.
+
+    Args:
+        tests: Ids of the whole profile.
+        results: What came of those that were run.
+        is_whole: Whether nothing was selected or left out.
+    """
+    found = {result.id: result for result in results}
+    reasons = [] if is_whole else ["only a part of the profile was selected"]
+    missing = [test for test in tests if test not in found]
+    if missing:
+        reasons.append(f"{len(missing)} tests were not run")
+    for what, kinds in (("failed", BAD), ("were flaky", ("flaky",))):
+        if bad := [result.id for result in found.values() if result.kind in kinds]:
+            reasons.append(f"{len(bad)} tests {what}: {_some(bad)}")
+    declared = [result.id for result in found.values() if result.kind == "expected-failure" and checks.area_of(result.id) in MANDATORY]
+    if declared:
+        reasons.append(f"{len(declared)} failures are declared in mandatory areas: {_some(declared)}")
+    mandatory = [result for result in found.values() if checks.area_of(result.id) in MANDATORY and not is_declared_none(result)]
+    run = [result for result in mandatory if result.kind != "unsupported"]
+    if mandatory and len(run) < LEAST_RUN * len(mandatory):
+        reasons.append(f"{len(run)} of {len(mandatory)} tests of the mandatory areas were run; at least {LEAST_RUN:.0%} must be")
+    return reasons
+
+
+def is_declared_none(result: Result) -> bool:
+    """Whether there was nothing to run, because the capability is declared none."""
+    return result.kind == "unsupported" and DECLARED_NONE in result.reason
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

@@ -1,0 +1,38 @@
+"""``accelkit conformance list``: the tests of a profile."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import click
+
+from accelkit.cli.output import print_json
+from accelkit.discovery.metadata import installed_version
+from accelkit_conformance import checks, profiles
+from accelkit_conformance.checks import SUBJECT_KINDS, Profile
+
+
+@click.command("list")
+@click.option(
+    "--profile",
+    type=click.Choice(get_args(Profile)),
+    default="training",
+    show_default=True,
+    help="Which tests; each holds those before it.",
+)
+@click.option("--kind", type=click.Choice(SUBJECT_KINDS), default="accelerator", help="What they are about.")
+@click.option("--select", multiple=True, metavar="PATTERN", help="Only these: an area, a glob over ids, or a part of one.")
+@click.option("--describe", is_flag=True, help="What each check asserts, instead of the ids.")
+@click.option("--json", "is_json", is_flag=True, help="JSON on standard output.")
+def command(profile: Profile, kind: str, select: tuple[str, ...], describe: bool, is_json: bool) -> None:
+    """The ids of a profile's tests for the installed torch. Imports no torch."""
+    suite = profiles.suite(profile, installed_version("torch") or "", kind)
+    tests = profiles.select(suite.tests, select) if select else list(suite.tests)
+    if is_json:
+        print_json("conformance.list", {"profile": profile, "torch": suite.torch, "digest": suite.digest, "tests": tests})
+        return
+    if not describe:
+        click.echo("\n".join(tests))
+        return
+    for one in dict.fromkeys(checks.find(test)[0] for test in tests):
+        click.echo(f"{one.area}/{one.name}: {' '.join(one.description.split())}")

@@ -1,0 +1,126 @@
+"""``accelkit conformance run NAME``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+
+from accelkit import AccelkitError, BrokenPluginError, PluginRecord
+from accelkit.cli.output import print_json, say
+from accelkit.cli.rows import complete_names
+from accelkit.discovery import memory
+from accelkit.discovery.catalog import find
+from accelkit.selection import resolve
+from accelkit_conformance import report as reports
+from accelkit_conformance import terminal
+from accelkit_conformance.checks import SUBJECT_KINDS, Profile
+from accelkit_conformance.run import Options, Run
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_FINDINGS, _BROKEN, _UNAVAILABLE = 1, 3, 4
+
+
+@click.command("run")
+@click.argument("name", shell_complete=complete_names)
+@click.option("--kind", type=click.Choice(SUBJECT_KINDS), default="accelerator", help="What NAME is.")
+@click.option(
+    "--profile",
+    type=click.Choice(get_args(Profile)),
+    default="training",
+    show_default=True,
+    help="Which tests; each holds those before it.",
+)
+@click.option("--select", multiple=True, metavar="PATTERN", help="Only these: an area, a glob over ids, or a part of one.")
+@click.option("-n", "lanes", type=click.IntRange(1), help="Tests at a time. By default as many as cores, at most four.")
+@click.option("--timeout", "seconds", type=click.FloatRange(min=0, min_open=True), help="Seconds for each test, instead of its own limit.")
+@click.option("--reruns", type=click.IntRange(0), default=3, show_default=True, help="How often a failed test is tried again.")
+@click.option("--resume", is_flag=True, help="Go on with the run that was interrupted.")
+@click.option("--rerun-failed", is_flag=True, help="Run only what failed the last time, into the same report.")
+@click.option(
+    "--expected-failures", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A TOML file, instead of the plugin's own."
+)
+@click.option("--certify", is_flag=True, help="Fail unless the result can be certified.")
+@click.option("--json", "json_path", type=_FILE, metavar="PATH", help="Write the report as JSON; - for standard output.")
+@click.option("--junit", "junit_path", type=_FILE, metavar="PATH", help="Write JUnit XML.")
+@click.option("--html", "html_path", type=_FILE, metavar="PATH", help="Write one self-contained HTML file.")
+@click.option("--badge", "badge_path", type=_FILE, metavar="PATH", help="Write an SVG badge.")
+@click.option("--bundle", "bundle_path", type=_FILE, metavar="PATH", help="Write a tar of everything, for accelkit conformance verify.")
+@click.option("--benchmarks", is_flag=True, help="Measure launch latency, bandwidth and matmul rates too. Informative.")
+@click.pass_context
+def command(context: click.Context, name: str, kind: str, certify: bool, benchmarks: bool, **given: Any) -> None:
+    """Run the suite on the plugin NAME: an accelerator by any name that Runtime takes, or another --kind.
+
+    Exits 0 if nothing failed, 1 if something did (or --certify has objections), 3 if the plugin is broken, 4 if its device is not here; the
+    profile contract is run in any case.
+    """
+    record = resolve(name) if kind == "accelerator" else find(kind, name)  # type: ignore[arg-type]
+    availability = availability_of(record)
+    paths = {form: given.pop(f"{form}_path") for form in ("json", "junit", "html", "badge", "bundle")}
+    run = Run(record, availability, Options(**given))
+    if availability["status"] != "usable":
+        say(
+            f"{name} ({record.plugin}) is {availability['status']}: {availability['reason']}; running the profile contract, which needs no device"
+        )
+    try:
+        with terminal.Progress(len(run.tests)) as progress:
+            report = run.execute(progress)
+    except KeyboardInterrupt:
+        done = len(run.journal.results)
+        say(f"interrupted after {done} of {len(run.tests)} tests; accelkit conformance run {name} --resume goes on (with the same options)")
+        raise click.exceptions.Exit(130) from None
+    if benchmarks and availability["status"] == "usable":
+        from accelkit_conformance.benchmarks import measure
+
+        report["benchmarks"] = measure(record)
+    write(report, run, paths)
+    context.exit(conclude(report, availability, certify=certify, record=record))
+
+
+def availability_of(record: PluginRecord) -> dict[str, str]:
+    """Whether it can be used here: probed and tried in a child process."""
+    if record.status != "available":
+        return {"status": "broken", "reason": record.reason or record.status, "hint": record.hint}
+    verdict = memory.tried([record])[record]
+    return {"status": verdict.status, "reason": verdict.reason, "hint": verdict.hint}
+
+
+def write(report: reports.Report, run: Run, paths: dict[str, Path | None]) -> None:
+    """Every form of the report that was asked for; where each is, on standard error."""
+    from accelkit_conformance.reports import WRITERS
+
+    if str(paths["json"]) == "-":
+        print_json("conformance", {key: value for key, value in report.items() if key != "schema"})
+        paths = {**paths, "json": None}
+    else:
+        terminal.show(report)
+    for form, path in paths.items():
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            WRITERS[form](report, path, run.journal.folder)
+            say(f"{form}: {path}")
+
+
+def conclude(report: reports.Report, availability: dict[str, str], *, certify: bool, record: PluginRecord) -> int:
+    """Say what certification says, and the exit code."""
+    is_good = reports.is_good(report["summary"])
+    if certify:
+        objections = report["certification"]["objections"]
+        for objection in objections:
+            say(f"not certified: {objection}")
+        if not objections:
+            say(f"certified: {record.name} ({record.plugin}), profile {report['suite']['profile']} for torch {report['suite']['torch']}")
+        is_good = is_good and not objections
+    if availability["status"] != "usable":
+        what = "is not available here" if availability["status"] == "absent" else "is broken"
+        error: type[AccelkitError] = AccelkitError if availability["status"] == "absent" else BrokenPluginError
+        say(
+            str(
+                error(
+                    f"the {record.kind} {record.name!r} {what}", plugin=record.plugin, why=availability["reason"], hint=availability["hint"]
+                )
+            )
+        )
+        return _UNAVAILABLE if availability["status"] == "absent" else _BROKEN
+    return 0 if is_good else _FINDINGS

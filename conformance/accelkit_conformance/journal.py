@@ -1,0 +1,93 @@
+"""The journal of a run: each result is written as it comes, so that a run that was killed is continued, and one that failed is run again in part."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from accelkit import UsageError
+from accelkit.discovery.memory import cache_folder
+from accelkit_conformance.outcomes import Result
+
+
+class Journal:
+    """Lines of JSON in the user's cache folder: a head, what the device said, then a line for each result.
+
+    Args:
+        key: What the run is about. Two runs with one key are about the same tests of the same installation.
+    """
+
+    def __init__(self, key: Mapping[str, Any]) -> None:
+        digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:24]
+        self.folder = cache_folder() / "conformance" / digest
+        self._path = self.folder / "journal.jsonl"
+        self._key = dict(key)
+        self._file: IO[str] | None = None
+        self.hello: dict[str, Any] = {}
+        self.results: dict[str, Result] = {}
+        self.started, self.seconds, self.is_complete = "", 0.0, False
+
+    def read(self) -> bool:
+        """Take in what an earlier run wrote; a last line that was cut off is dropped. Whether there was one."""
+        if not self._path.exists():
+            return False
+        for line in self._path.read_text("utf-8", "replace").splitlines():
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue
+            if "started" in entry:
+                self.started = entry["started"]
+            elif "hello" in entry:
+                self.hello = entry["hello"]
+            elif "id" in entry:
+                self.results[entry["id"]] = Result.from_dict(entry)
+                self.seconds = entry.get("at", self.seconds)
+            self.is_complete = "complete" in entry
+        return True
+
+    def open(self, started: str, *, is_new: bool) -> None:
+        """Start writing: anew, or after what is there."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if is_new:
+            for log in self.folder.glob("worker-*.log"):
+                log.unlink()
+        self._file = self._path.open("w" if is_new else "a", encoding="utf-8")
+        if is_new:
+            self.started = started
+            self._write({"started": started, "key": self._key})
+        else:
+            self._file.write("\n")  # after a line that was cut off
+
+    def say_hello(self, hello: Mapping[str, Any]) -> None:
+        """What the first worker said of the device."""
+        self.hello = dict(hello)
+        self._write({"hello": self.hello})
+
+    def add(self, result: Result, at: float) -> None:
+        """Keep a result; ``at`` is seconds since the run began."""
+        self.results[result.id] = result
+        self.seconds = at
+        self._write(result.as_dict() | {"at": round(at, 2)})
+
+    def close(self, *, is_complete: bool) -> None:
+        if self._file is None:
+            return
+        if is_complete:
+            self._write({"complete": True})
+        self._file.close()
+        self._file = None
+
+    def _write(self, entry: Mapping[str, Any]) -> None:
+        assert self._file is not None
+        self._file.write(json.dumps(entry) + "\n")
+        self._file.flush()
+        os.fsync(self._file.fileno()) if "id" not in entry else None
+
+
+def nothing_to_continue(what: str, option: str) -> UsageError:
+    return UsageError(f"{option}: there is no {what} of these tests of this installation", hint=f"run it without {option} first")

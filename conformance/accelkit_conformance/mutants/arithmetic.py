@@ -1,0 +1,227 @@
+"""Operators that compute something else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accelkit_conformance.mutants import mutant
+from accelkit_conformance.mutants.broken import Broken, changed, is_pure
+
+
+@mutant("operators", "imprecise")
+class OffByAThousandth(Broken):
+    """Matmuls are too large by a thousandth."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        return call() * 1.001 if name in ("mm", "bmm", "addmm", "baddbmm") else call()
+
+
+@mutant("operators", "imprecise")
+class OffByAMillionth(Broken):
+    """Every new result is too large by two millionths: sixteen roundings of float32."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        return (
+            changed(call(), lambda x: x * (1 + 2e-6))
+            if is_pure(func) and not name.startswith(("_to_copy", "clone", "empty", "new_"))
+            else call()
+        )
+
+
+@mutant("operators", "imprecise")
+class SumsInLowPrecision(Broken):
+    """Sums and means of float32 are accumulated in bfloat16."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        if name.startswith(("sum", "mean")) and args and args[0].dtype is torch.float32:
+            return func(args[0].bfloat16(), *args[1:], **kwargs).float()
+        return call()
+
+
+@mutant("operators", "special values")
+class SwallowsNaN(Broken):
+    """Where NaN would be in a result, there is zero."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        return changed(call(), lambda x: x.masked_fill(x != x, 0.0)) if is_pure(func) and "empty" not in name else call()
+
+
+@mutant("operators", "special values")
+class SaturatesInfinity(Broken):
+    """Where infinity would be in a result, there is the largest number."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        if not is_pure(func) or "empty" in name:
+            return call()
+        return changed(call(), lambda x: x.clamp(torch.finfo(x.dtype).min, torch.finfo(x.dtype).max))
+
+
+@mutant("operators", "special values")
+class FlushesSubnormals(Broken):
+    """Results below the smallest normal number are zero."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        if not is_pure(func) or "empty" in name:
+            return call()
+        return changed(call(), lambda x: torch.where(x.abs() < torch.finfo(x.dtype).tiny, torch.zeros_like(x), x))
+
+
+@mutant("operators", "ignores an argument")
+class IgnoresAlpha(Broken):
+    """add and sub take no notice of alpha."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        return func(*args, **{**kwargs, "alpha": 1}) if name in ("add.Tensor", "sub.Tensor") and "alpha" in kwargs else call()
+
+
+@mutant("operators", "ignores an argument")
+class IgnoresDivisorOverride(Broken):
+    """avg_pool2d takes no notice of divisor_override."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        return (
+            func(*args[:6], None, **{k: v for k, v in kwargs.items() if k != "divisor_override"})
+            if name == "avg_pool2d" and len(args) > 6
+            else call()
+        )
+
+
+@mutant("operators", "ignores an argument")
+class SoftmaxOfTheLastDimension(Broken):
+    """softmax and log_softmax are always over the last dimension."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        return func(args[0], -1, *args[2:], **kwargs) if name in ("_softmax", "_log_softmax") else call()
+
+
+@mutant("operators", "a part is left out")
+class LosesTheTail(Broken):
+    """Of a result with more than sixteen elements the last is zero, as if a loop ended one too early."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        def cut(x: Any) -> Any:
+            if x.numel() > 16 and x.is_contiguous():
+                x.view(-1)[-1] = 0.0
+            return x
+
+        return changed(call(), cut) if is_pure(func) and name in ("mul.Tensor", "exp", "relu", "gelu", "sigmoid", "tanh") else call()
+
+
+@mutant("operators", "a part is left out")
+class IgnoresPadding(Broken):
+    """Convolutions that are padded see zeros in the first column of their input."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name.startswith(("convolution", "_convolution")) and "backward" not in name and len(args) > 4 and any(args[4]):
+            x = args[0].clone()
+            x[..., 0] = 0
+            return func(x, *args[1:], **kwargs)
+        return call()
+
+
+@mutant("operators", "the form of a result")
+class ForgetsTheDtype(Broken):
+    """Reductions of float32 give float64."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        return changed(call(), lambda x: x.double()) if name in ("amax", "mean.dim", "sum.dim_IntList") else call()
+
+
+@mutant("operators", "the form of a result")
+class ForgetsKeepdim(Broken):
+    """Reductions over dimensions drop them, whatever keepdim says."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        return result.squeeze() if name in ("sum.dim_IntList", "mean.dim", "amax") and result.ndim else result
+
+
+@mutant("operators", "a narrower type")
+class NarrowIntegers(Broken):
+    """int64 is computed with in 32 bits."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        result = call()
+        if (
+            is_pure(func)
+            and isinstance(result, torch.Tensor)
+            and result.dtype is torch.int64
+            and name in ("mul.Tensor", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "prod", "sum")
+        ):
+            return result.int().long()
+        return result
+
+
+@mutant("operators", "a narrower type")
+class IndexesInSixteenBits(Broken):
+    """gather and index_select see only the low three bits of an index."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        return func(*args[:2], args[2] & 3, *args[3:], **kwargs) if name in ("gather", "index_select") and len(args) > 2 else call()
+
+
+@mutant("operators", "zero-dimensional tensors")
+class RefusesScalars(Broken):
+    """Reductions of a 0-d tensor over dim=0 or -1 raise."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if (
+            name in ("sum.dim_IntList", "amax", "_softmax", "cumsum", "sort", "argmax", "mean.dim")
+            and args[0].ndim == 0
+            and len(args) > 1
+            and args[1] not in (None, [])
+        ):
+            raise IndexError("dimension specified as 0 but tensor has no dimensions")
+        return call()
+
+
+@mutant("autograd", "gradients")
+class GradientsAreScaled(Broken):
+    """Backward kernels give 0.99 of the gradient."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        return changed(call(), lambda x: x * 0.99) if "_backward" in name and is_pure(func) else call()
+
+
+@mutant("autograd", "gradients")
+class GradientsAreMissing(Broken):
+    """The backward kernels of activations give zeros."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        return (
+            changed(call(), lambda x: x * 0)
+            if name in ("gelu_backward", "threshold_backward", "sigmoid_backward", "tanh_backward")
+            else call()
+        )
+
+
+@mutant("modules", "gradients")
+class NormalisesWithoutGradient(Broken):
+    """layer_norm's and batch_norm's backward give no gradient of the weight."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if name.startswith(("native_layer_norm_backward", "native_batch_norm_backward", "native_group_norm_backward")):
+            return (result[0], None if result[1] is None else result[1] * 0, *result[2:])
+        return result
+
+
+@mutant("operators", "silent fallback")
+class AnswersFromTheCPU(Broken):
+    """topk, sort and nonzero are computed on the CPU, and their results stay there."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        from torch.utils._pytree import tree_map
+
+        result = call()
+        return (
+            tree_map(lambda leaf: leaf.cpu() if hasattr(leaf, "cpu") else leaf, result) if name in ("topk", "sort", "nonzero") else result
+        )

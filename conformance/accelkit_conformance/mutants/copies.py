@@ -1,0 +1,136 @@
+"""Copies that lose something on the way, and files that come back different."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from accelkit_conformance.mutants import mutant
+from accelkit_conformance.mutants.broken import Broken
+
+
+def _is_to_host(name: str, args: Any, kwargs: Any) -> bool:
+    if name == "_to_copy":
+        return str(kwargs.get("device")) == "cpu"
+    return name == "copy_" and args[0].device.type == "cpu"
+
+
+@mutant("transfer", "bits")
+class CanonicalisesNaN(Broken):
+    """A copy to the host turns every NaN into the one quiet NaN."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if _is_to_host(name, args, kwargs) and result.is_floating_point():
+            result[result != result] = float("nan")
+        return result
+
+
+@mutant("transfer", "bits")
+class RoundsThroughFloat(Broken):
+    """int64 is copied to the host through float32."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        result = call()
+        return (
+            result.float().to(torch.int64)
+            if _is_to_host(name, args, kwargs) and name == "_to_copy" and result.dtype is torch.int64
+            else result
+        )
+
+
+@mutant("transfer", "copies lose the layout")
+class CopiesInStorageOrder(Broken):
+    """A copy of a transposed matrix to the host has its values in the order of memory."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        result = call()
+        source = args[0]
+        if (
+            name == "_to_copy"
+            and _is_to_host(name, args, kwargs)
+            and source.ndim == 2
+            and not source.is_contiguous()
+            and source.t().is_contiguous()
+        ):
+            return torch.as_strided(result, result.shape, (result.shape[1], 1)).clone()
+        return result
+
+
+@mutant("transfer", "copies lose the layout")
+class CopiesWithoutBroadcasting(Broken):
+    """copy_ from a smaller tensor writes the first row only."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name == "copy_" and args[0].ndim == 2 and args[1].ndim == 1:
+            args[0][0].copy_(args[1])
+            return args[0]
+        return call()
+
+
+@mutant("transfer", "copies are late")
+class ReadsPageableMemoryLate(Broken):
+    """A copy from ordinary memory that does not block reads its source some time after it returned."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        result = call()
+        if name == "_to_copy" and kwargs.get("non_blocking") and args[0].device.type == "cpu" and result.device.type == "fake_xpu":
+            source = args[0]
+
+            def later() -> None:
+                time.sleep(0.002)
+                with torch.no_grad():
+                    result.copy_(source)
+
+            thread = threading.Thread(target=later)
+            thread.start()
+            result.zero_()
+        return result
+
+
+@mutant("serialization", "files")
+class LoadsToTheCPU(Broken):
+    """torch.load brings what was saved from the device to the CPU."""
+
+    def install(self) -> None:
+        import torch
+
+        torch.serialization.register_package(
+            -1, lambda thing: None, lambda thing, location: thing if location.startswith("fake_xpu") else None
+        )
+
+
+@mutant("serialization", "files")
+class LoadsToTheFirstDevice(Broken):
+    """torch.load brings everything to device 0 and makes a copy for each tensor, so that aliases are aliases no more."""
+
+    def install(self) -> None:
+        import torch
+
+        original = torch._utils._rebuild_tensor_v2
+
+        def rebuild(storage: Any, *rest: Any) -> Any:
+            made = original(storage, *rest)
+            return made.clone() if made.device.type == "fake_xpu" else made
+
+        torch._utils._rebuild_tensor_v2 = rebuild  # type: ignore[assignment]
+
+
+@mutant("optimizers", "in-place lists")
+class ForeachForgetsTheLast(Broken):
+    """Operators on lists of tensors leave the last one as it is."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name.startswith("_foreach_") and name.split(".")[0].endswith("_") and len(args[0]) > 1:
+            kept = args[0][-1].clone()
+            result = call()
+            args[0][-1].copy_(kept)
+            return result
+        return call()

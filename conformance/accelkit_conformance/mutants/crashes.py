@@ -1,0 +1,41 @@
+"""Devices that take the process with them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from typing import Any
+
+from accelkit_conformance.mutants import mutant
+from accelkit_conformance.mutants.broken import Broken
+
+
+@mutant("operators", "ends the process")
+class Segfaults(Broken):
+    """topk reads at address zero."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name == "topk":
+            ctypes.string_at(0)
+        return call()
+
+
+@mutant("operators", "ends the process")
+class Exits(Broken):
+    """topk ends the process."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name == "topk":
+            os._exit(0)
+        return call()
+
+
+@mutant("operators", "ends the process")
+class Hangs(Broken):
+    """topk never returns."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        while name == "topk":
+            time.sleep(1)
+        return call()

@@ -1,0 +1,145 @@
+"""Plugins that say what is not so, or do at import what they must not."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, ClassVar
+
+from accelkit import Availability, Capabilities
+from accelkit_conformance.mutants import mutant
+from accelkit_conformance.mutants.broken import Broken
+
+_DECLARED = Broken.declared_capabilities
+
+
+@mutant("capabilities", "claims")
+class ClaimsGraphs(Broken):
+    """Graphs are declared, and are not there."""
+
+    declared_capabilities: ClassVar[Capabilities] = _DECLARED.updated({"graphs": "native"})
+
+
+@mutant("capabilities", "claims")
+class ClaimsADtype(Broken):
+    """uint16 is declared, and cannot be added."""
+
+    declared_capabilities: ClassVar[Capabilities] = _DECLARED.updated({"dtype.uint16": "native"})
+
+
+@mutant("capabilities", "claims")
+class HidesStreams(Broken):
+    """Streams are declared not to be there, and work."""
+
+    declared_capabilities: ClassVar[Capabilities] = _DECLARED.updated({"streams": "none", "dtype.float64": "none"})
+
+
+@mutant("contract", "declarations")
+class DeclaresNonsense(Broken):
+    """A capability is declared that nobody reads."""
+
+    declared_capabilities: ClassVar[Capabilities] = _DECLARED.updated({"stream": "native"})
+
+
+@mutant("contract", "probes")
+class ProbesWithTorch(Broken):
+    """The probe imports torch."""
+
+    @classmethod
+    def probe(cls) -> Availability:
+        import torch
+
+        return Availability.usable(torch.__version__)
+
+
+@mutant("contract", "probes")
+class ProbeSaysTrue(Broken):
+    """The probe returns a bool."""
+
+    @classmethod
+    def probe(cls) -> Any:
+        return True
+
+
+@mutant("contract", "probes")
+class ProbeKnowsItsProcess(Broken):
+    """The probe fails in a forked child."""
+
+    home: ClassVar[int] = 0
+
+    @classmethod
+    def probe(cls) -> Availability:
+        cls.home = cls.home or os.getpid()
+        if os.getpid() != cls.home:
+            os.abort()
+        return Availability.usable("here")
+
+
+@mutant("contract", "methods")
+class IsAvailableRaises(Broken):
+    """is_available raises."""
+
+    def is_available(self) -> bool:
+        raise RuntimeError("no driver")
+
+
+@mutant("contract", "methods")
+class ParsesAnything(Broken):
+    """parse_devices takes every text for device 0."""
+
+    def parse_devices(self, devices: Any) -> list[int]:
+        return [0]
+
+
+@mutant("contract", "methods")
+class ChangesASignature(Broken):
+    """memory_stats takes no device."""
+
+    def memory_stats(self) -> dict[str, float]:  # type: ignore[override]
+        return {"memory.allocated.bytes": 0.0}
+
+
+@mutant("isolation", "imports")
+class LeaksAtImport(Broken):
+    """Importing it changes the environment; the module is beside this one, for its import is what is broken."""
+
+    mutant: ClassVar[Any] = None
+
+
+@mutant("device", "indices")
+class CountsOneTooMany(Broken):
+    """auto_device_count says one device more than there are."""
+
+    def get_parallel_devices(self, devices: Any) -> list[Any]:
+        return [self.device(min(index, 1)) for index in devices]
+
+    def auto_device_count(self) -> int:
+        return super().auto_device_count() + 1
+
+
+@mutant("device", "indices")
+class DeviceIsAlwaysTheFirst(Broken):
+    """Whatever index is asked for, the device is the first."""
+
+    def device(self, index: int) -> Any:
+        return super().device(0)
+
+
+@mutant("device", "indices")
+class NeverBecomesCurrent(Broken):
+    """setup_device does not make the device current."""
+
+    def setup_device(self, device: Any) -> None:
+        pass
+
+
+@mutant("device", "silent fallback")
+class TrainsOnTheCPU(Broken):
+    """Its devices are the CPU."""
+
+    def device(self, index: int) -> Any:
+        import torch
+
+        return torch.device("cpu")
+
+    def setup_device(self, device: Any) -> None:
+        pass

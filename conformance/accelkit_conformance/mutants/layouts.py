@@ -1,0 +1,104 @@
+"""Kernels that look for their input, or put their output, at the wrong place in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accelkit_conformance.mutants import mutant
+from accelkit_conformance.mutants.broken import Broken, is_pure
+
+_AFFECTED = ("add.Tensor", "mul.Tensor", "exp", "relu", "sum", "mm", "neg", "abs", "sigmoid", "_softmax", "mean", "tanh", "sqrt")
+
+
+def _read_as_if(x: Any, offset: bool) -> Any:
+    """The tensor as a kernel reads it that takes no notice of strides, or of the offset."""
+    import torch
+
+    if not isinstance(x, torch.Tensor) or x.device.type != "fake_xpu" or x.numel() < 2:
+        return x
+    start = 0 if offset else x.storage_offset()
+    contiguous = torch.empty(x.shape, device="meta").stride()
+    room = x.untyped_storage().nbytes() // x.element_size() - start
+    if offset:
+        return torch.as_strided(x, x.shape, x.stride(), 0)
+    return torch.as_strided(x, x.shape, contiguous, start) if room >= x.numel() else x
+
+
+@mutant("layout", "addressing")
+class IgnoresStrides(Broken):
+    """Common kernels read their first input as if it were contiguous."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        return func(_read_as_if(args[0], offset=False), *args[1:], **kwargs) if name in _AFFECTED else call()
+
+
+@mutant("layout", "addressing")
+class IgnoresOffsets(Broken):
+    """Common kernels read their first input from the start of its storage."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        return func(_read_as_if(args[0], offset=True), *args[1:], **kwargs) if name in _AFFECTED else call()
+
+
+@mutant("layout", "addressing")
+class ReadsExpandedAsDense(Broken):
+    """Where a stride is zero, kernels read only zeros past the first row."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if (
+            is_pure(func)
+            and args
+            and hasattr(args[0], "stride")
+            and args[0].ndim > 1
+            and args[0].stride(0) == 0
+            and args[0].is_floating_point()
+            and args[0].shape[0] > 1
+        ):
+            x = args[0].clone()
+            x[1:] = 0
+            return func(x, *args[1:], **kwargs)
+        return call()
+
+
+@mutant("layout", "writes beside")
+class WritesPastTheEnd(Broken):
+    """fill_, zero_ and add_ on a slice write one element more than it has."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        x = args[0] if args else None
+        if (
+            name in ("fill_.Scalar", "zero_", "add_.Tensor", "mul_.Tensor")
+            and isinstance(x, torch.Tensor)
+            and x.ndim == 1
+            and x.is_contiguous()
+        ):
+            end = x.storage_offset() + x.numel()
+            if x.numel() > 1 and end < x.untyped_storage().nbytes() // x.element_size():
+                torch.as_strided(x, (1,), (1,), end).copy_(torch.ones(1))
+        return call()
+
+
+@mutant("layout", "writes beside")
+class WritesIntoACopy(Broken):
+    """add_ and mul_ on a strided view write into a contiguous copy of it."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name in ("add_.Tensor", "mul_.Tensor", "fill_.Scalar") and args[0].numel() > 1 and not args[0].is_contiguous():
+            func(args[0].contiguous(), *args[1:], **kwargs)
+            return args[0]
+        return call()
+
+
+@mutant("layout", "memory formats")
+class ForgetsChannelsLast(Broken):
+    """clone and pointwise operators give contiguous results of channels_last inputs."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        result = call()
+        if name in ("clone", "add.Tensor", "relu", "mul.Tensor") and result.ndim == 4 and not kwargs.get("memory_format"):
+            return result.contiguous(memory_format=torch.contiguous_format)
+        return result

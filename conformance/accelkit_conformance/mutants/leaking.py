@@ -1,0 +1,16 @@
+"""A plugin whose import changes the environment and leaves a thread running."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+from accelkit_conformance.mutants.broken import Broken
+
+os.environ["BROKEN_VENDOR_HOME"] = "here"
+threading.Thread(target=time.sleep, args=(1000,), daemon=True, name="vendor").start()
+
+
+class Leaking(Broken):
+    """Importing it changes the environment, and leaves a thread running."""

@@ -1,0 +1,88 @@
+"""Memory that is counted wrongly, kept, or refused with the wrong words."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from accelkit_conformance.mutants import mutant
+from accelkit_conformance.mutants.broken import Broken, is_pure
+
+
+@mutant("memory", "statistics")
+class CountsNothing(Broken):
+    """Allocated bytes are always zero."""
+
+    def memory_stats(self, device: Any) -> dict[str, float]:
+        return {"memory.allocated.bytes": 0.0, "memory.peak.bytes": 0.0}
+
+
+@mutant("memory", "statistics")
+class NeverResetsThePeak(Broken):
+    """reset_peak_memory_stats does nothing."""
+
+    def reset_peak_memory_stats(self, device: Any) -> None:
+        pass
+
+
+@mutant("memory", "statistics")
+class CountsAllDevicesTogether(Broken):
+    """What one device holds is counted on every device."""
+
+    def memory_stats(self, device: Any) -> dict[str, float]:
+        every = [super(CountsAllDevicesTogether, self).memory_stats(one) for one in self.get_parallel_devices([0, 1])]
+        return {name: sum(stats[name] for stats in every) for name in every[0]}
+
+
+@mutant("memory", "leaks")
+class KeepsWorkspaces(Broken):
+    """Every matmul leaves a small workspace allocated for good."""
+
+    kept: ClassVar[list[Any]] = []
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name in ("mm", "addmm"):
+            self.kept.append(args[0].new_empty(64))
+        return call()
+
+
+@mutant("memory", "leaks")
+class KeepsLargeBlocks(Broken):
+    """Blocks of a MiB and more are not given back."""
+
+    kept: ClassVar[list[Any]] = []
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if is_pure(func) and hasattr(result, "untyped_storage") and result.untyped_storage().nbytes() >= 1 << 20:
+            self.kept.append(result.detach())
+        return result
+
+
+@mutant("memory", "wrong errors")
+class SaysRuntimeErrorForMemory(Broken):
+    """Out of memory is a RuntimeError like any other."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        try:
+            return call()
+        except torch.OutOfMemoryError as error:
+            raise RuntimeError(f"allocation failed: {error}") from None
+
+
+@mutant("memory", "blocks overlap")
+class GivesOneBlockTwice(Broken):
+    """Of two blocks of one size that are filled one after the other, the second lies in the first."""
+
+    last: ClassVar[dict[int, Any]] = {}
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if name == "full" and result.ndim == 1 and 300 < result.numel() < 3000:
+            size = result.numel() // 64
+            earlier = self.last.setdefault(size, result)
+            if earlier is not result and earlier.numel() >= result.numel():
+                earlier[: result.numel()].copy_(result)
+                return earlier[: result.numel()]
+        return result

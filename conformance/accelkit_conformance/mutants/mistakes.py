@@ -1,0 +1,56 @@
+"""Devices that pass over a user's mistake."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accelkit_conformance.mutants import mutant
+from accelkit_conformance.mutants.broken import Broken
+
+
+@mutant("errors", "swallowed errors")
+class SwallowsFactorisations(Broken):
+    """A factorisation that fails gives its input."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if name.startswith(("linalg_cholesky_ex", "linalg_inv_ex")):
+            result[-1].zero_()
+        return result
+
+
+@mutant("errors", "swallowed errors")
+class BroadcastsAnything(Broken):
+    """Adding what does not fit gives the first tensor."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        try:
+            return call()
+        except RuntimeError:
+            if name in ("add.Tensor", "mm"):
+                return args[0].clone()
+            raise
+
+
+@mutant("device", "swallowed errors")
+class MovesSilently(Broken):
+    """A tensor of the CPU among those of the device is copied to it, and nothing said."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        if name in ("add.Tensor", "mm", "cat") and not isinstance(args[0], list):
+            place = next(one.device for one in args if isinstance(one, torch.Tensor) and one.device.type == "fake_xpu")
+            return func(*(one.to(place) if isinstance(one, torch.Tensor) else one for one in args), **kwargs)
+        return call()
+
+
+@mutant("errors", "wrong errors")
+class RaisesItsOwnErrors(Broken):
+    """Every RuntimeError of a kernel becomes the vendor's own kind of error."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        try:
+            return call()
+        except RuntimeError as error:
+            raise OSError(f"driver status 7: {error}") from None

@@ -1,0 +1,117 @@
+"""Streams, events and synchronisation that do not keep order, or say that they did. Copies from pinned memory are made slow, so that it shows."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from accelkit_conformance.mutants import mutant
+from accelkit_conformance.mutants.broken import Broken
+
+
+class _Slow(Broken):
+    """Copies that do not block take their time; kernels are called as they are."""
+
+    def install(self) -> None:
+        self._slow = self.device_module.fault("slow_copy@30")  # type: ignore[attr-defined]
+        self._slow.__enter__()
+
+
+@mutant("streams", "waiting")
+class WaitsForNobody(_Slow):
+    """Stream.wait_stream and wait_event return at once."""
+
+    def install(self) -> None:
+        super().install()
+        stream = self.device_module.Stream
+        stream.wait_stream = lambda self, other: None
+        stream.wait_event = lambda self, event: None
+
+
+@mutant("streams", "waiting")
+class SynchronisesNothing(_Slow):
+    """synchronize of a stream returns at once."""
+
+    def install(self) -> None:
+        super().install()
+        self.device_module.Stream.synchronize = lambda self: None
+
+
+@mutant("transfer", "waiting")
+class DeviceSynchronisesNothing(_Slow):
+    """synchronize of the device returns at once."""
+
+    def synchronize(self, device: Any) -> None:
+        pass
+
+
+@mutant("streams", "events")
+class EventsAreNeverDone(Broken):
+    """Event.query is false for ever."""
+
+    def install(self) -> None:
+        self.device_module.Event.query = lambda self: False
+
+
+@mutant("streams", "events")
+class TimeRunsBackwards(Broken):
+    """elapsed_time is negative."""
+
+    def install(self) -> None:
+        original = self.device_module.Event.elapsed_time
+        self.device_module.Event.elapsed_time = lambda self, end: -original(self, end)
+
+
+@mutant("streams", "the current stream")
+class StaysOnTheStream(Broken):
+    """Leaving a stream does not restore the one before."""
+
+    def install(self) -> None:
+        context = self.device_module.stream
+        module = self.device_module
+
+        class Stays:
+            def __init__(self, stream: Any) -> None:
+                self._stream = stream
+
+            def __enter__(self) -> Any:
+                module.set_stream(self._stream)
+                return self._stream
+
+            def __exit__(self, *exc_info: object) -> None:
+                pass
+
+        assert context is not None
+        module.stream = Stays  # type: ignore[attr-defined]
+
+
+@mutant("dataloader", "forks")
+class HangsInAFork(Broken):
+    """Used in a forked child, the device hangs."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import time
+
+        if os.getpid() != self.home:
+            time.sleep(1000)
+        return call()
+
+    def install(self) -> None:
+        self.home = os.getpid()
+        super().install()
+
+
+@mutant("determinism", "bits from run to run")
+class AddsInAnyOrder(Broken):
+    """index_add, scatter_add and index_put differ in the last bits from run to run, also where torch is told to be deterministic."""
+
+    runs = 0
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if name.startswith(("index_add", "scatter_add", "index_put", "put", "embedding_dense_backward")) and result.is_floating_point():
+            type(self).runs += 1
+            return (
+                result * (1 + 3e-7 * (self.runs % 3)) if not name.split(".")[0].endswith("_") else result.mul_(1 + 3e-7 * (self.runs % 3))
+            )
+        return result

@@ -1,0 +1,114 @@
+"""Random numbers that repeat, do not repeat, or are of another distribution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accelkit_conformance.mutants import mutant
+from accelkit_conformance.mutants.broken import Broken, changed
+
+
+@mutant("random", "seeds")
+class IgnoresSeeds(Broken):
+    """Seeding does nothing."""
+
+    def install(self) -> None:
+        super().install()
+        self.device_module.manual_seed_all = self.device_module.manual_seed = lambda seed: None  # type: ignore[attr-defined]
+
+    def manual_seed(self, seed: int) -> None:
+        pass
+
+
+@mutant("random", "seeds")
+class SeedsAreEven(Broken):
+    """The lowest bit of a seed is lost."""
+
+    def manual_seed(self, seed: int) -> None:
+        super().manual_seed(seed & ~3)
+
+
+@mutant("random", "states")
+class StatesAreNotSet(Broken):
+    """set_rng_state does nothing."""
+
+    def set_rng_state(self, state: Any, device: Any) -> None:
+        pass
+
+
+@mutant("checkpoint", "states")
+class StatesAreOld(Broken):
+    """get_rng_state gives the state as it was when it was asked for the first time."""
+
+    first: Any = None
+
+    def get_rng_state(self, device: Any) -> Any:
+        if self.first is None:
+            type(self).first = super().get_rng_state(device)
+        return self.first
+
+
+@mutant("random", "draws")
+class NeverAdvances(Broken):
+    """Every draw starts from the same state."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name.startswith(("uniform_", "rand", "normal_")):
+            state = super().get_rng_state(args[0].device if args and hasattr(args[0], "device") else kwargs["device"])
+            result = call()
+            super().set_rng_state(state, result.device)
+            return result
+        return call()
+
+
+@mutant("random", "draws")
+class RepeatsItself(Broken):
+    """The second half of a large draw is the first half again."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if name.startswith(("uniform_", "rand", "normal_")) and result.ndim == 1 and result.is_floating_point() and result.numel() > 1000:
+            half = result.numel() // 2
+            result[half : 2 * half] = result[:half].clone()
+        return result
+
+
+@mutant("random", "distributions")
+class UniformIsNarrow(Broken):
+    """rand never draws above 0.97."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        return result.mul_(0.97) if name in ("uniform_", "rand") else result
+
+
+@mutant("random", "distributions")
+class NormalIsWide(Broken):
+    """Normal numbers have a standard deviation of 1.05."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        return result.mul_(1.05) if name.startswith(("normal_", "randn")) else result
+
+
+@mutant("random", "distributions")
+class DropoutKeepsTooMuch(Broken):
+    """Dropout drops half of what it should."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name == "native_dropout":
+            return func(args[0], args[1] / 2, *args[2:], **kwargs)
+        return func(args[0], 1 - (1 - args[1]) / 2, *args[2:], **kwargs) if name == "bernoulli_.float" and args[1] > 0.5 else call()
+
+
+@mutant("random", "the host's generator")
+class DrawsFromTheHost(Broken):
+    """Uniform numbers are drawn on the CPU, from its generator, and copied."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        if name in ("uniform_", "rand"):
+            result = call()
+            return result.copy_(torch.rand(result.shape)) if name == "rand" else result
+        return changed(call(), lambda x: x)

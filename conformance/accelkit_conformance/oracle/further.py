@@ -1,0 +1,160 @@
+"""Calls that torch's database of operators does not make: functions of a device, that give the same on every one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 # as everybody writes it
+
+
+def _floats(device: Any, *shape: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(5)
+    return (torch.rand(*shape, generator=generator) * 2 - 1).to(device)
+
+
+def _ints(device: Any, *shape: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(5)
+    return torch.randint(0, 6, shape, generator=generator).to(device)
+
+
+def _shifts(device: Any) -> Any:
+    x, y = _ints(device, 4), _ints(device, 4)
+    x.__ilshift__(1)
+    x.__irshift__(y)
+    y.__ilshift__(y.clone())
+    y.__irshift__(1)
+    z = x.clone()
+    z.bitwise_left_shift_(y)
+    z.bitwise_right_shift_(y).bitwise_xor_(x)
+    return x, y, z, x << 1, x >> 1, x << y, x >> y
+
+
+def _in_place_integers(device: Any) -> Any:
+    x, y = _ints(device, 6) + 1, _ints(device, 6) + 2
+    return x.clone().gcd_(y), x.clone().lcm_(y), torch.isin(3, y), torch.isin(y, 3), torch.isin(x, y)
+
+
+def _sets(device: Any) -> Any:
+    x, y = _floats(device, 6), torch.empty(0, device=device)
+    y.set_(x)
+    empty = torch.ones(3, device=device)
+    empty.set_()
+    return y, y.is_set_to(x), x.is_set_to(y[1:]), empty.numel()
+
+
+def _clamps(device: Any) -> Any:
+    x = _floats(device, 8)
+    return torch.clamp_max(x, 0.3), x.clone().clamp_max_(0.1), x.clone().fill_(x[0]), torch.clamp_min(x, 0.2), torch.remainder(3.0, x)
+
+
+def _scatters(device: Any) -> Any:
+    x, index = torch.ones(4, 5, device=device), _ints(device, 2, 5) % 4
+    return (
+        torch.scatter(x, 0, index, 2.0, reduce="multiply"),
+        x.clone().scatter_(0, index[:1], 3.0, reduce="add"),
+        x.clone().index_put_((index[0],), x[0]),
+        torch.ops.aten._index_put_impl_(x.clone(), [index[0]], x[0]),
+    )
+
+
+def _uniques(device: Any) -> Any:
+    x = _ints(device, 8, 2) % 2
+    return torch.unique(x, dim=0, return_inverse=True, return_counts=True), torch.unique_consecutive(x, dim=0, return_counts=True)
+
+
+def _searches(device: Any) -> Any:
+    edges = torch.arange(5.0, device=device)
+    return torch.bucketize(2.5, edges), torch.searchsorted(edges, 3.0), torch.searchsorted(edges, _floats(device, 3), right=True)
+
+
+def _resampled(device: Any) -> Any:
+    image, volume = _floats(device, 1, 2, 6, 6).requires_grad_(), _floats(device, 1, 2, 4, 4, 4).requires_grad_()
+    results = [
+        F.interpolate(image, size=(4, 3), mode="bicubic", antialias=True, align_corners=False),
+        F.interpolate(image, size=(9, 4), mode="nearest-exact"),
+        F.interpolate(volume, size=(3, 6, 5), mode="nearest-exact"),
+        F.interpolate(volume, size=(3, 6, 5), mode="nearest"),
+    ]
+    return results, torch.autograd.grad([one.sum() for one in results], [image, volume])
+
+
+def _padded(device: Any) -> Any:
+    image, volume = _floats(device, 1, 2, 5, 5).requires_grad_(), _floats(device, 1, 2, 4, 4, 4).requires_grad_()
+    results = [
+        F.pad(image, (1, 2, 2, 1), mode="reflect"),
+        F.pad(volume, (1, 2, 2, 1, 1, 1), mode="reflect"),
+        F.pad(volume, (1, 2, 2, 1, 1, 1), mode="replicate"),
+    ]
+    return results, torch.autograd.grad([one.square().sum() for one in results], [image, volume])
+
+
+def _pooled(device: Any) -> Any:
+    image, volume = _floats(device, 1, 2, 6, 6).requires_grad_(), _floats(device, 1, 2, 6, 6, 6).requires_grad_()
+    results = [F.adaptive_avg_pool2d(image, (4, 3)), F.adaptive_avg_pool3d(volume, (4, 3, 2))]
+    return results, torch.autograd.grad([one.square().sum() for one in results], [image, volume])
+
+
+def _aten(device: Any) -> Any:
+    aten, x = torch.ops.aten, _floats(device, 4, 4)
+    positive = x @ x.t() + 4 * torch.eye(4, device=device)
+    return (
+        aten._add_relu(x, x.t()),
+        aten._add_relu(x, 0.5),
+        aten._add_relu_(x.clone(), x.t()),
+        aten._add_relu_(x.clone(), 0.5),
+        aten._addmm_activation(x[0], x, x),
+        aten._aminmax(x),
+        aten._aminmax(x, 1),
+        aten._cholesky_solve_helper(x, positive, False),
+        aten._linalg_eigvals(positive).real.sort()[0],
+        aten._logcumsumexp(x, 1),
+        aten._stack([x, x], 0),
+        aten._reshape_alias(x, [16], [1]),
+        aten._int_mm(_ints(device, 32, 32).to(torch.int8), _ints(device, 32, 32).to(torch.int8)),
+        aten._masked_softmax(x, (x > 0.9), 1),
+        aten.batch_norm_update_stats(x, torch.zeros(4, device=device), torch.ones(4, device=device), 0.1),
+        aten._native_batch_norm_legit(x, None, None, True, 0.1, 1e-5),
+        torch.ops.aten.norm(x, 2, [0], False, dtype=torch.float64),
+        torch.linalg.matrix_exp(x),
+    )
+
+
+def _weight_norm(device: Any) -> Any:
+    v, g = _floats(device, 3, 4).requires_grad_(), _floats(device, 3, 1).requires_grad_()
+    result = torch._weight_norm(v, g, 0)
+    return result, torch.autograd.grad(result.square().sum(), [v, g])
+
+
+def _fast_transformer(device: Any) -> Any:
+    torch.default_generator.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    attention = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    x = _floats(device, 2, 5, 8)
+    with torch.no_grad():
+        attention = attention.to(device)
+        return layer.to(device)(x), attention(x, x, x, need_weights=False)[0]
+
+
+def _tangents(device: Any) -> Any:
+    x = _floats(device, 4, 6)
+    return torch.func.jvp(F.glu, (x,), (x * 2,)), torch.func.jvp(torch.sigmoid, (x,), (x,))
+
+
+FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "shifts": _shifts,
+    "in_place_integers": _in_place_integers,
+    "sets": _sets,
+    "clamps": _clamps,
+    "scatters": _scatters,
+    "uniques": _uniques,
+    "searches": _searches,
+    "resampled": _resampled,
+    "padded": _padded,
+    "pooled": _pooled,
+    "aten": _aten,
+    "weight_norm": _weight_norm,
+    "fast_transformer": _fast_transformer,
+    "tangents": _tangents,
+}

@@ -1,0 +1,89 @@
+"""The ATen calls that an operator is made of, and their variants: what a device serves below the functions that people call.
+
+An operator's forward and backward pass on the CPU are watched; each functional ATen call that was seen is then made on the device, as it was,
+with ``out=`` and in place, on the arguments that it had.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map
+
+from accelkit_conformance.oracle.moving import tensors
+
+_EACH = 2
+
+
+class Calls(TorchDispatchMode):
+    """While it is entered, keeps functional ATen calls with copies of their arguments: the first of each overload."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: dict[str, list[tuple[Any, Any, Any]]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kept = self.calls.setdefault(func.name(), [])
+        if (
+            len(kept) < _EACH
+            and func.namespace == "aten"
+            and not func._schema.is_mutable
+            and not _is_view(func)
+            and tensors((args, kwargs))
+        ):
+            kept.append((func, _copied(args), _copied(kwargs or {})))
+        return func(*args, **(kwargs or {}))
+
+
+def variants(func: Any) -> Iterator[tuple[str, Callable[..., Any], bool]]:
+    """Names of the overload's variants, how to call each with the functional one's arguments, and whether it writes into its first argument."""
+    yield func.name(), func, False
+    packet = func.overloadpacket
+    for name in packet.overloads():
+        other = getattr(packet, name)
+        outs = [argument.name for argument in other._schema.arguments if argument.is_out]
+        if outs and _types(other, without=outs) == _types(func):
+            yield other.name(), _with_out(func, other, outs), False
+    in_place = getattr(torch.ops.aten, packet.__name__ + "_", None)
+    for name in in_place.overloads() if in_place is not None else ():
+        other = getattr(in_place, name)
+        if _types(other) == _types(func):
+            yield other.name(), other, True
+
+
+def _with_out(func: Any, other: Any, outs: list[str]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        like = [one for one in tree_flatten(func(*args, **kwargs))[0] if isinstance(one, torch.Tensor)]
+        if len(like) != len(outs):
+            raise NotImplementedError(f"{other.name()} has {len(outs)} outputs, and {func.name()} gives {len(like)} tensors")
+        return other(
+            *args, **kwargs, **{name: torch.empty(0, dtype=one.dtype, device=one.device) for name, one in zip(outs, like, strict=True)}
+        )
+
+    return call
+
+
+def _types(func: Any, without: list[str] | tuple[()] = ()) -> list[tuple[str, str]]:
+    return [(argument.name, str(argument.type)) for argument in func._schema.arguments if argument.name not in without]
+
+
+def _is_view(func: Any) -> bool:
+    return any(value.alias_info is not None for value in func._schema.returns)
+
+
+def _copied(nested: Any) -> Any:
+    """Tensors as they are now: what is called next may write into them."""
+    return tree_map(lambda leaf: leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf, nested)
+
+
+def calls_of(programs: Iterable[Callable[[], Any]]) -> list[tuple[Any, Any, Any]]:
+    """The functional ATen calls that these programs make on the CPU."""
+    mode = Calls()
+    for program in programs:
+        with contextlib.suppress(Exception), mode:  # what was called before an error was called
+            program()
+    return [call for kept in mode.calls.values() for call in kept]

@@ -1,0 +1,203 @@
+"""The report as a bundle: a deterministic tar with everything that is needed to check it offline, and checking it."""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import io
+import json
+import os
+import re
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from accelkit import AccelkitError, UsageError
+from accelkit_conformance import certification, profiles
+from accelkit_conformance.expectations import Expectation
+from accelkit_conformance.report import Report, read, results_of, summarise
+from accelkit_conformance.reports import schema
+
+REPORT, ENVIRONMENT, SUITE, EXPECTED, SUMS = "report.json", "environment.json", "suite.txt", "expected_failures.json", "SHA256SUMS"
+_FIXED = (REPORT, ENVIRONMENT, SUITE, EXPECTED, SUMS)
+_LOG = re.compile(r"logs/worker-[\w.-]+\.log")
+_LOG_BYTES = 200_000
+_LARGEST_MEMBER = 200_000_000
+
+
+def write(report: Report, path: Path, folder: Path) -> None:
+    """Write the bundle. The same report, logs and environment give the same bytes."""
+    suite = profiles.suite(report["suite"]["profile"], report["suite"]["torch"], report["subject"]["kind"])
+    settings = {name: value for name, value in sorted(os.environ.items()) if name.startswith("ACCELKIT_")}
+    members = {
+        REPORT: _json(report),
+        ENVIRONMENT: _json({"versions": report["versions"], "environment": settings}),
+        SUITE: "".join(f"{test}\n" for test in suite.tests).encode(),
+        EXPECTED: _json(report["expected_failures"]),
+        **{f"logs/{log.name}": _end_of(log) for log in folder.glob("worker-*.log")},
+    }
+    members[SUMS] = sums(members)
+    pack(members, path)
+
+
+def sums(members: Mapping[str, bytes]) -> bytes:
+    """The checksums of members, as ``sha256sum`` prints them."""
+    return "".join(f"{hashlib.sha256(members[name]).hexdigest()}  {name}\n" for name in sorted(members)).encode()
+
+
+def pack(members: Mapping[str, bytes], path: Path) -> None:
+    """Write a tar of these members in which nothing depends on time, user or order."""
+    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
+        for name in sorted(members):
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(members[name]), 0o644
+            tar.addfile(member, io.BytesIO(members[name]))
+
+
+def load(path: Path) -> Report:
+    """The report of a JSON file or of a bundle. A bundle is not verified by this.
+
+    Raises:
+        UsageError: If there is none, or it does not follow the schema.
+    """
+    if not tarfile.is_tarfile(path):
+        return schema.checked(read(path), path)
+    members, problems = unpack(path)
+    found = _parse(members.get(REPORT, b""))
+    if found is None:
+        raise UsageError(f"{path} holds no report", why="; ".join(problems) or f"{REPORT} is missing or no JSON")
+    return schema.checked(found, path)
+
+
+def unpack(path: Path) -> tuple[dict[str, bytes], list[str]]:
+    """The members of a bundle that belong in one, in memory, and what is wrong with the others."""
+    members: dict[str, bytes] = {}
+    problems: list[str] = []
+    try:
+        with tarfile.open(path, "r:") as tar:
+            for member in tar:
+                problem = _refusal(member, members)
+                if problem:
+                    problems.append(problem)
+                elif (stream := tar.extractfile(member)) is not None:
+                    members[member.name] = stream.read()
+    except (OSError, tarfile.TarError, ValueError) as error:
+        problems.append(f"the tar cannot be read: {error}")
+    return members, problems
+
+
+def verify(path: Path) -> list[str]:
+    """Everything that is wrong with a bundle, a line each; empty if it is sound. Nothing is written to disk."""
+    members, problems = unpack(path)
+    problems += [f"{name} is missing" for name in _FIXED if name not in members]
+    problems += _check_sums(members)
+    report = _parse(members.get(REPORT, b"")) if REPORT in members else None
+    if report is None:
+        return problems + ([f"{REPORT} is no JSON"] if REPORT in members else [])
+    if wrong := schema.problems(report):
+        return problems + [f"{REPORT} does not follow its schema: {one}" for one in wrong]
+    tests = members.get(SUITE, b"").decode("utf-8", "replace").splitlines()
+    problems += _check_suite(report, tests) if SUITE in members else []
+    problems += _check_results(report, tests)
+    if EXPECTED in members and _parse(members[EXPECTED]) != report["expected_failures"]:
+        problems.append(f"{EXPECTED} is not what {REPORT} says of expected failures")
+    environment = _parse(members.get(ENVIRONMENT, b""))
+    if ENVIRONMENT in members and (not isinstance(environment, dict) or environment.get("versions") != report["versions"]):
+        problems.append(f"{ENVIRONMENT} does not have the versions of {REPORT}")
+    return problems
+
+
+def _refusal(member: tarfile.TarInfo, known: Mapping[str, bytes]) -> str:
+    if member.name not in _FIXED and not _LOG.fullmatch(member.name):
+        return f"{member.name} does not belong in a bundle"
+    if member.name in known:
+        return f"{member.name} is there twice"
+    if not member.isreg() or member.issparse():
+        return f"{member.name} is no plain file"
+    if member.size > _LARGEST_MEMBER:
+        return f"{member.name} has {member.size} bytes; at most {_LARGEST_MEMBER} are read"
+    return ""
+
+
+def _check_sums(members: Mapping[str, bytes]) -> list[str]:
+    if SUMS not in members:
+        return []
+    listed: dict[str, str] = {}
+    problems = []
+    for line in members[SUMS].decode("utf-8", "replace").splitlines():
+        digest, separator, name = line.partition("  ")
+        if not separator or name in listed:
+            problems.append(f"{SUMS} has a line that cannot be read: {line[:100]}")
+        listed[name] = digest
+    held = members.keys() - {SUMS}
+    problems += [f"{name} is in {SUMS} and is missing" for name in sorted(listed.keys() - held) if name not in _FIXED]
+    problems += [f"{name} is not in {SUMS}" for name in sorted(held - listed.keys())]
+    wrong = [name for name in sorted(held & listed.keys()) if hashlib.sha256(members[name]).hexdigest() != listed[name]]
+    return problems + [f"{name} does not have the checksum that {SUMS} gives it" for name in wrong]
+
+
+def _check_suite(report: Report, tests: list[str]) -> list[str]:
+    said = report["suite"]
+    problems = []
+    digest = hashlib.sha256("\n".join(sorted(tests)).encode()).hexdigest()
+    if digest != said["digest"]:
+        problems.append(f"the suite digest of the report, {said['digest'][:12]}, is not that of {SUITE}, {digest[:12]}")
+    if len(tests) != said["tests"]:
+        problems.append(f"the report speaks of {said['tests']} tests in the suite; {SUITE} has {len(tests)}")
+    try:
+        frozen = profiles.suite(said["profile"], said["torch"], report["subject"]["kind"])
+    except AccelkitError as error:
+        return [*problems, f"this accelkit cannot tell whether the suite is the right one: {error.what}"]
+    if frozen.digest != said["digest"]:
+        which = f"profile {said['profile']} for torch {said['torch']}"
+        problems.append(
+            f"the suite digest of the report, {said['digest'][:12]}, is not that of this accelkit's {which}, {frozen.digest[:12]}"
+        )
+    return problems
+
+
+def _check_results(report: Report, tests: list[str]) -> list[str]:
+    results, run = results_of(report), report["run"]
+    problems = []
+    times = collections.Counter(result.id for result in results)
+    if outside := [test for test in times if test not in set(tests)]:
+        problems.append(f"{len(outside)} results are of no test of the suite: {_some(outside)}")
+    if twice := [test for test, number in times.items() if number > 1]:
+        problems.append(f"{len(twice)} tests have more than one result: {_some(twice)}")
+    declared = [Expectation(one["test"], "", "", "", tuple(one.get("dtypes", ()))) for one in report["expected_failures"]]
+    excused = [result.id for result in results if result.kind == "expected-failure"]
+    if undeclared := [test for test in excused if not any(one.matches(test) for one in declared)]:
+        problems.append(f"{len(undeclared)} failures are called expected, and are not declared: {_some(undeclared)}")
+    if summarise(results) != report["summary"]:
+        problems.append("the counts of the summary do not follow from the results")
+    if run["is_complete"] != (len(results) == run["chosen"]):
+        problems.append(f"run.is_complete is {run['is_complete']} with {len(results)} results of {run['chosen']} tests")
+    is_whole = not run["selected"] and report["subject"]["availability"]["status"] == "usable"
+    objections = certification.objections(tests, results, is_whole=is_whole)
+    said = report["certification"]
+    if said["objections"] != objections or said["is_certified"] != (not objections):
+        problems.append(f"the certification does not follow from the results; the objections are: {'; '.join(objections) or 'none'}")
+    return problems
+
+
+def _parse(content: bytes) -> Any:
+    """JSON; None if it is none."""
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _json(value: object) -> bytes:
+    return (json.dumps(value, indent=1) + "\n").encode()
+
+
+def _end_of(log: Path) -> bytes:
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _LOG_BYTES))
+        return file.read(_LOG_BYTES)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

@@ -1,0 +1,191 @@
+"""One run of the suite: what to run, running it, and the report. No plugin and no torch is imported into this process."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from accelkit import PluginRecord, UsageError
+from accelkit.discovery.metadata import installed_version
+from accelkit_conformance import certification, expectations, profiles
+from accelkit_conformance.checks import Profile
+from accelkit_conformance.crew import Order
+from accelkit_conformance.description import versions
+from accelkit_conformance.journal import Journal, nothing_to_continue
+from accelkit_conformance.outcomes import BAD, Result
+from accelkit_conformance.report import SCHEMA, Report, coverage, summarise
+from accelkit_conformance.runner import Runner, Started
+
+Watcher = Callable[[Result | Started], None]
+MOST_SAMPLES = {"full": 16}
+FEW_SAMPLES = 8
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Options:
+    """How a run is made.
+
+    Attributes:
+        profile: Which tests.
+        select: Patterns that choose among them.
+        lanes: How many tests run at a time; None for as many as there are cores, at most four.
+        reruns: How often a failed test is tried again.
+        seconds: A time limit for every test, instead of its own.
+        expected_failures: A file, instead of the plugin's own.
+        resume, rerun_failed: Whether to go on from the journal.
+        mutant: A fault to inject.
+        mind_expectations: Whether expected failures are looked for at all.
+    """
+
+    profile: Profile = "training"
+    select: tuple[str, ...] = ()
+    lanes: int | None = None
+    reruns: int = 3
+    seconds: float | None = None
+    expected_failures: Path | None = None
+    resume: bool = False
+    rerun_failed: bool = False
+    mutant: str = ""
+    mind_expectations: bool = True
+
+
+class Run:
+    """A run of a profile on a plugin.
+
+    Args:
+        record: The plugin.
+        availability: What its probe and trial said: ``status``, ``reason``, ``hint``. Unless usable, only the profile ``contract`` is run.
+        options: How.
+
+    Raises:
+        UsageError, UnsupportedError: If there is nothing to run, or what to run cannot be read.
+    """
+
+    def __init__(self, record: PluginRecord, availability: dict[str, str], options: Options) -> None:
+        self.record, self.availability, self.options = record, availability, options
+        torch_version = installed_version("torch") or ""
+        is_usable = availability["status"] == "usable"
+        self.profile: Profile = options.profile if is_usable else "contract"
+        self.suite = profiles.suite(self.profile, torch_version, record.kind)
+        if not self.suite.tests:
+            raise UsageError(f"the profile {self.profile} holds no test for a {record.kind}")
+        self.tests = profiles.select(self.suite.tests, options.select) if options.select else list(self.suite.tests)
+        self.expectations = self._expectations(torch_version) if options.mind_expectations else []
+        self.num_lanes = options.lanes or max(1, min(4, os.cpu_count() or 1))
+        self.journal = Journal(
+            {
+                "plugin": record.plugin,
+                "name": record.name,
+                "kind": record.kind,
+                "fingerprint": record.fingerprint,
+                "torch": torch_version,
+                "python": sys.version,
+                "prefix": sys.prefix,
+                "suite": self.suite.digest,
+                "select": options.select,
+                "expected": [one.as_dict() for one in self.expectations],
+                "mutant": options.mutant,
+            }
+        )
+        self._peak_bytes, self._num_workers = 0, 0
+
+    def execute(self, watch: Watcher) -> Report:
+        """Run what is to be run; ``watch`` sees every event. Interrupted, the journal holds what was done.
+
+        Raises:
+            BrokenPluginError: If no worker can be started.
+        """
+        todo = self._todo()
+        began = time.monotonic() - self.journal.seconds
+        order = Order(
+            self.record,
+            expectations=tuple(one.as_dict() for one in self.expectations),
+            most_samples=MOST_SAMPLES.get(self.profile, FEW_SAMPLES),
+            seconds=self.options.seconds,
+            mutant=self.options.mutant,
+            wants_coverage=self.profile == "full",
+        )
+        runner = Runner(order, self.journal.folder, lanes=self.num_lanes, reruns=self.options.reruns)
+        is_complete = False
+        events = runner.run(todo)
+        try:
+            for event in events:
+                if isinstance(event, Result):
+                    if runner.hello and not self.journal.hello:
+                        self.journal.say_hello(runner.hello)
+                    self.journal.add(event, time.monotonic() - began)
+                watch(event)
+            is_complete = True
+        finally:
+            events.close()  # type: ignore[attr-defined]
+            self._peak_bytes, self._num_workers = runner.peak_bytes, runner.num_workers
+            self.journal.close(is_complete=is_complete)
+        return self.report()
+
+    def report(self) -> Report:
+        """Of what is in the journal."""
+        results = [self.journal.results[test] for test in self.tests if test in self.journal.results]
+        objections = certification.objections(
+            self.suite.tests, results, is_whole=not self.options.select and self.availability["status"] == "usable"
+        )
+        seen = {name for result in results for name in result.seen}
+        hello = dict(self.journal.hello)
+        must = hello.pop("required_overloads", None)
+        report: Report = {
+            "schema": SCHEMA,
+            "subject": {
+                "name": self.record.name,
+                "kind": self.record.kind,
+                "plugin": self.record.plugin,
+                "value": self.record.value,
+                "availability": self.availability,
+                **hello,
+            },
+            "suite": {"profile": self.profile, "torch": self.suite.torch, "digest": self.suite.digest, "tests": len(self.suite.tests)},
+            "run": {
+                "started": self.journal.started,
+                "seconds": round(self.journal.seconds, 1),
+                "lanes": self.num_lanes,
+                "workers": self._num_workers,
+                "peak_bytes": self._peak_bytes,
+                "selected": list(self.options.select),
+                "chosen": len(self.tests),
+                "is_complete": len(results) == len(self.tests),
+            },
+            "versions": versions(),
+            "summary": summarise(results),
+            "certification": {"is_certified": not objections, "objections": objections},
+            "expected_failures": [one.as_dict() for one in self.expectations],
+            "results": [{name: value for name, value in result.as_dict().items() if name != "seen"} for result in results],
+        }
+        if must and seen:
+            report["coverage"] = coverage(must, seen)
+        return report
+
+    def _expectations(self, torch_version: str) -> list[expectations.Expectation]:
+        path = self.options.expected_failures or expectations.file_of(self.record.distribution, self.record.name)
+        if path is None:
+            return []
+        found = expectations.read(path, torch_version)
+        expectations.check_all_match(found, profiles.suite("full", torch_version, self.record.kind).tests)
+        return found
+
+    def _todo(self) -> Sequence[str]:
+        now = datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds")
+        if not (self.options.resume or self.options.rerun_failed):
+            self.journal.open(now, is_new=True)
+            return self.tests
+        if not self.journal.read() or (self.options.resume and self.journal.is_complete):
+            what = "interrupted run" if self.options.resume else "earlier run"
+            raise nothing_to_continue(what, "--resume" if self.options.resume else "--rerun-failed")
+        self.journal.open(now, is_new=False)
+        known = self.journal.results
+        if self.options.rerun_failed:
+            return [test for test in self.tests if test not in known or known[test].kind in (*BAD, "flaky")]
+        return [test for test in self.tests if test not in known]

@@ -1,0 +1,137 @@
+"""What a person sees: a progress bar while tests run, and a summary by area after."""
+
+from __future__ import annotations
+
+import collections
+import sys
+import time
+from types import TracebackType
+from typing import Any, Self
+
+import click
+
+from accelkit.errors import printable
+from accelkit_conformance import checks
+from accelkit_conformance.certification import is_declared_none
+from accelkit_conformance.outcomes import BAD, KINDS, Result
+from accelkit_conformance.report import Report, results_of
+from accelkit_conformance.runner import Started
+
+_SHOWN = 25
+_SAY_EVERY_SECONDS = 10.0
+_COLOURS = {"pass": "green", "flaky": "yellow", "expected-failure": "yellow", "unsupported": "bright_black"} | dict.fromkeys(BAD, "red")
+
+
+class Progress:
+    """Follows a run on standard error: a bar with what runs and the time left on a terminal, else a line every ten seconds."""
+
+    def __init__(self, total: int, done: int = 0) -> None:
+        self._total, self._done, self._bad = total, done, 0
+        self._running: dict[str, None] = {}
+        self._bar: Any = None
+        self._said = time.monotonic()
+
+    def __enter__(self) -> Self:
+        if sys.stderr.isatty():
+            from rich import progress
+            from rich.console import Console
+
+            self._bar = progress.Progress(
+                progress.BarColumn(24),
+                progress.MofNCompleteColumn(),
+                progress.TextColumn("{task.fields[bad]}", markup=False),
+                progress.TimeRemainingColumn(compact=True),
+                progress.TextColumn("{task.description}", markup=False),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._bar.start()
+            self._task = self._bar.add_task("starting workers", total=self._total, completed=self._done, bad="")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, event: Result | Started) -> None:
+        """One event of the run."""
+        if isinstance(event, Started):
+            self._running[event.test] = None
+        else:
+            self._running.pop(event.id, None)
+            self._done += 1
+            self._bad += event.kind in BAD
+        if self._bar is not None:
+            bad = f"{self._bad} bad" if self._bad else ""
+            self._bar.update(self._task, completed=self._done, bad=bad, description=" ".join(list(self._running)[-1:])[:60])
+        elif time.monotonic() - self._said > _SAY_EVERY_SECONDS:
+            self._said = time.monotonic()
+            bad = f", {self._bad} bad" if self._bad else ""
+            click.echo(f"{self._done} of {self._total} tests{bad}; now {' '.join(list(self._running)[-1:])}", err=True)
+
+
+def summary_lines(report: Report) -> list[str]:
+    """The summary as plain text, a line each: a table by area, failures, what certification says."""
+    return [*_table(report), "", *_failures(report), *_verdict(report)]
+
+
+def show(report: Report) -> None:
+    """Print the summary on standard output; kinds are coloured on a terminal."""
+    for line in summary_lines(report):
+        word = line.split(":")[0].strip()
+        click.secho(printable(line), fg=_COLOURS.get(word)) if word in KINDS else click.echo(printable(line))
+
+
+def _table(report: Report) -> list[str]:
+    areas = report["summary"]["areas"]
+    kinds = [kind for kind in KINDS if kind in report["summary"]["kinds"]]
+    columns = ["AREA", "RUN", "TOTAL", *(kind.upper() for kind in kinds)]
+    totals = _totals(report)
+    rows = []
+    for area in areas:
+        counts = areas[area]
+        run = sum(number for kind, number in counts.items() if kind != "unsupported")
+        rows.append([area, str(run), str(totals[area]), *(str(counts.get(kind, "")) for kind in kinds)])
+    every = report["summary"]["kinds"]
+    run = sum(number for kind, number in every.items() if kind != "unsupported")
+    rows.append(["all", str(run), str(sum(totals[area] for area in areas)), *(str(every.get(kind, "")) for kind in kinds)])
+    widths = [max(len(row[index]) for row in [columns, *rows]) for index in range(len(columns))]
+    return [
+        "  ".join(
+            cell.ljust(width) if not index else cell.rjust(width) for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in [columns, *rows]
+    ]
+
+
+def _totals(report: Report) -> collections.Counter[str]:
+    return collections.Counter(checks.area_of(one["id"]) for one in report["results"])
+
+
+def _failures(report: Report) -> list[str]:
+    bad = [result for result in results_of(report) if result.kind in (*BAD, "flaky")]
+    lines = [f"{result.kind}: {result.id}: {result.reason}" for result in bad[:_SHOWN]]
+    if len(bad) > _SHOWN:
+        lines.append(f"... and {len(bad) - _SHOWN} more: --json or --html has them all")
+    return [*lines, ""] if lines else []
+
+
+def _verdict(report: Report) -> list[str]:
+    subject, suite, run, kinds = report["subject"], report["suite"], report["run"], report["summary"]["kinds"]
+    names = sorted(set(subject.get("device_names", ())))
+    where = f" on {', '.join(names)}" if names else ""
+    lines = [
+        f"{subject['name']} ({subject['plugin']}){where}: profile {suite['profile']} for torch {suite['torch']}, suite {suite['digest'][:12]}"
+    ]
+    bad = sum(kinds.get(kind, 0) for kind in BAD)
+    none = sum(is_declared_none(result) for result in results_of(report))
+    counts = [f"{kinds.get('pass', 0)} of {run['chosen']} tests passed", f"{bad} failed" if bad else "none failed"]
+    counts += [f"{kinds[kind]} {kind}" for kind in ("flaky", "expected-failure") if kinds.get(kind)]
+    counts += [f"{kinds['unsupported']} unsupported ({none} of them declared)"] if kinds.get("unsupported") else []
+    lines.append(f"{', '.join(counts)}; {run['seconds']:.0f} s, largest worker {run['peak_bytes'] / 2**20:.0f} MiB")
+    if "coverage" in report:
+        cover = report["coverage"]
+        lines.append(
+            f"dispatcher: {cover['seen']} of {cover['required']} overloads that a device must serve were seen ({cover['seen'] / cover['required']:.1%})"
+        )
+    return lines

@@ -1,0 +1,7 @@
+"""``accelkit conformance ...``: the commands of the conformance suite, which is a package of its own in the same distribution."""
+
+from __future__ import annotations
+
+from accelkit_conformance.commands import command
+
+__all__ = ["command"]
