@@ -8,7 +8,7 @@ FAKE_XPU := builtin_plugins/accelkit-fake-xpu
 TORCH ?= 2.13.0
 WORKERS ?= 2
 
-.PHONY: help demo test test-fake-xpu test-oldest soak lint types structure bench operators clean compiler
+.PHONY: help demo test test-fake-xpu test-oldest soak lint types structure bench conformance selftest clean compiler
 
 help:
 	@echo "make demo    train on real digits, on auto and on a plugin from a wheel"
@@ -17,7 +17,8 @@ help:
 	@echo "make soak    the long ones: every kill, every combination"
 	@echo "make lint    ruff, mypy"
 	@echo "make bench   cost of a step, of starting, of listing and of the fake XPU, against the raw loop, peers and the CPU"
-	@echo "make operators  write the fake XPU's table of operators into its README"
+	@echo "make conformance  certify cpu and fake_xpu with every test (10 minutes)"
+	@echo "make selftest  prove that the conformance suite finds broken accelerators (10 minutes)"
 	@echo "make clean   remove what these made"
 
 demo: compiler $(VENV)/.fake_xpu
@@ -29,6 +30,8 @@ demo: compiler $(VENV)/.fake_xpu
 	$(BIN)/accelkit list --kind accelerator
 	@echo; echo "== Digits on it, selected by name"
 	$(DIGITS) --accelerator fake_xpu
+	@echo; echo "== Proof that it works: the conformance suite, and its report"
+	$(BIN)/accelkit conformance run fake_xpu --profile smoke --html build/conformance/fake_xpu.html
 
 test: compiler $(VENV)/.fake_xpu
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not soak"
@@ -61,15 +64,25 @@ bench: $(VENV)/.peers $(VENV)/.fake_xpu
 	$(BIN)/python benchmarks/list_cost.py
 	$(BIN)/python benchmarks/fake_xpu_cost.py
 
-operators: compiler $(VENV)/.fake_xpu
-	$(BIN)/python $(FAKE_XPU)/tests/operator_table.py
+# Every test on both, and what a vendor may declare; reports in build/conformance.
+conformance: compiler $(VENV)/.fake_xpu
+	for name in cpu fake_xpu; do \
+		$(BIN)/accelkit conformance run $$name --profile full --certify -n $(WORKERS) --benchmarks --json build/conformance/$$name.json \
+			--html build/conformance/$$name.html --junit build/conformance/$$name.xml --badge build/conformance/$$name.svg \
+			--bundle build/conformance/$$name.tar && $(BIN)/accelkit conformance verify build/conformance/$$name.tar || exit 1; \
+	done
+	$(BIN)/accelkit conformance matrix build/conformance --html build/conformance/matrix.html
+
+selftest: compiler $(VENV)/.fake_xpu
+	mkdir -p build/conformance
+	$(BIN)/accelkit conformance selftest -n $(WORKERS) --output build/conformance/selftest.kills
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "accelkit needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.11"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' || { echo "$(PYTHON) has no venv module. On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) torch==$(TORCH)
-	$(PIP) hatchling editables build ruff mypy types-psutil scikit-learn expecttest
+	$(PIP) hatchling editables build ruff mypy types-psutil scikit-learn pytest-timeout pytest-xdist hypothesis jsonschema scipy
 	$(PIP) --no-build-isolation --editable '.[conformance,template]'
 	@touch $@
 

@@ -8,7 +8,8 @@ from accelkit_conformance import checks
 from accelkit_conformance.outcomes import BAD, Result
 
 MANDATORY = (
-    "contract", "isolation", "device", "capabilities", "memory", "streams", "random", "transfer", "serialization", "optimizers", "precision",
+    "contract", "isolation", "device", "capabilities", "memory", "streams", "random", "transfer", "serialization", "optimizers",
+    "precision",
     "training", "checkpoint", "determinism", "dataloader", "errors", "collectives", "ddp", "fsdp",
 )  # fmt: skip
 """Areas in which no failure may be declared. The others (operators, autograd, layout, modules, compile) may have declared ones."""

@@ -87,7 +87,8 @@ def check(
     seconds: float = 60.0,
     kind: str = "accelerator",
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a function of a module in ``areas`` a check. Arguments are those of ``Check``; ``over`` is its cases, or values of one parameter."""
+    """Make a function of a module in ``areas`` a check. Arguments are those of ``Check``; ``over`` is its cases, or values of one
+    parameter."""
 
     def mark(function: Callable[..., None]) -> Callable[..., None]:
         area = function.__module__.rpartition(".")[2]

@@ -1,6 +1,7 @@
 """Dispatcher coverage: which ATen overloads that a device must serve were really seen on it.
 
-What a device must serve are the overloads for which torch registers a kernel of the CPU's own: everything else torch composes of them. Left out
+What a device must serve are the overloads for which torch registers a kernel of the CPU's own: everything else torch composes of them.
+Left out
 are those of formats that are devices' own matter (quantized, sparse, nested, MKL-DNN) the CPU's own ways to convolve and attend, and what
 torch has for its tests.
 """
@@ -29,11 +30,11 @@ def required() -> list[str]:
     )
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While it is entered, keeps the name of every overload that a tensor of the device goes into or comes out of."""
 
     def __init__(self, device_type: str) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._device_type = device_type
         self._seen: set[str] = set()
         self._told: set[str] = set()

@@ -34,7 +34,6 @@ class Order:
         most_bytes: A worker that is larger is replaced.
         most_tests: A worker that ran so many is replaced.
         seconds: A test's time limit, if it is not the test's own.
-        mutant: The fault to inject, for the suite's proof of itself.
         wants_coverage: Whether workers record what goes through the dispatcher.
         environ: Environment variables for the workers.
     """
@@ -45,7 +44,6 @@ class Order:
     most_bytes: int = 1_800_000_000
     most_tests: int = 2000
     seconds: float | None = None
-    mutant: str = ""
     wants_coverage: bool = False
     environ: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -154,7 +152,6 @@ class Crew:
             "record": dataclasses.asdict(order.record) | {"registered_class": None},
             "expectations": order.expectations,
             "most_samples": order.most_samples,
-            "mutant": order.mutant,
             "wants_coverage": order.wants_coverage,
             "needs_hardware": self.needs_hardware,
             "worker": self.number,
@@ -164,7 +161,7 @@ class Crew:
             "rendezvous": self._rendezvous,
         }
         path = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
-        environ = os.environ | {"PYTHONPATH": path, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"} | order.environ
+        environ = os.environ | {"PYTHONPATH": path, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"} | dict(order.environ)
         with self._log.open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "accelkit_conformance.worker"],

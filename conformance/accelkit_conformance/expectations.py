@@ -1,7 +1,7 @@
 """Expected failures: what a vendor knows to be wrong, declared in a file, with a reason and a date on which the excuse ends.
 
-The file is TOML. The vendor's wheel offers it by an entry point of the group ``accelkit.conformance`` whose name is the accelerator's and whose
-value is ``package:file``, as in ``acme = "vendor_acme:expected_failures.toml"``. Or it is given with ``--expected-failures``::
+The file is TOML. The vendor's wheel offers it by an entry point of the group ``accelkit.conformance`` whose name is the accelerator's
+and whose value is ``package:file``, as in ``acme = "vendor_acme:expected_failures.toml"``. Or it is given with ``--expected-failures``::
 
     [[expected_failure]]
     test = "operators/*[to_sparse,*]"      # a glob over test ids
@@ -121,7 +121,7 @@ def file_of(distribution: str, name: str) -> Path | None:
             package = importlib.util.find_spec(module)
             if package is None or not package.submodule_search_locations:
                 raise UsageError(f"{distribution} offers expected failures in {entry.value}", why=f"there is no package {module}")
-            return Path(package.submodule_search_locations[0]) / name_of_file
+            return Path(package.submodule_search_locations[0], str(name_of_file))
     return None
 
 

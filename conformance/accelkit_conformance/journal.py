@@ -1,4 +1,5 @@
-"""The journal of a run: each result is written as it comes, so that a run that was killed is continued, and one that failed is run again in part."""
+"""The journal of a run: each result is written as it comes, so that a run that was killed is continued, and one that failed is run
+again in part."""
 
 from __future__ import annotations
 
@@ -6,7 +7,6 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import IO, Any
 
 from accelkit import UsageError

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any, Literal, Self, get_args
 
 Kind = Literal[
-    "pass", "fail", "wrong-error", "crash", "timeout", "oom", "flaky", "expected-failure", "unexpected-pass", "unsupported", "over-unsupported"
+    "pass", "fail", "wrong-error", "crash", "timeout", "oom", "flaky", "expected-failure", "unexpected-pass", "unsupported",
+    "over-unsupported"
 ]  # fmt: skip
 KINDS: tuple[Kind, ...] = get_args(Kind)
 BAD: tuple[Kind, ...] = ("fail", "wrong-error", "crash", "timeout", "oom", "unexpected-pass", "over-unsupported")
@@ -78,4 +79,5 @@ class Result:
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
         known = {field.name for field in dataclasses.fields(cls)}
-        return cls(**{name: tuple(value) if name in ("notes", "seen") else value for name, value in fields.items() if name in known})
+        given: dict[str, Any] = {name: value for name, value in fields.items() if name in known}
+        return cls(**given | {name: tuple(given.get(name, ())) for name in ("notes", "seen")})

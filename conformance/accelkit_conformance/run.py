@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from accelkit import PluginRecord, UsageError
 from accelkit.discovery.metadata import installed_version
@@ -39,8 +38,6 @@ class Options:
         seconds: A time limit for every test, instead of its own.
         expected_failures: A file, instead of the plugin's own.
         resume, rerun_failed: Whether to go on from the journal.
-        mutant: A fault to inject.
-        mind_expectations: Whether expected failures are looked for at all.
     """
 
     profile: Profile = "training"
@@ -51,8 +48,6 @@ class Options:
     expected_failures: Path | None = None
     resume: bool = False
     rerun_failed: bool = False
-    mutant: str = ""
-    mind_expectations: bool = True
 
 
 class Run:
@@ -76,7 +71,7 @@ class Run:
         if not self.suite.tests:
             raise UsageError(f"the profile {self.profile} holds no test for a {record.kind}")
         self.tests = profiles.select(self.suite.tests, options.select) if options.select else list(self.suite.tests)
-        self.expectations = self._expectations(torch_version) if options.mind_expectations else []
+        self.expectations = self._expectations(torch_version)
         self.num_lanes = options.lanes or max(1, min(4, os.cpu_count() or 1))
         self.journal = Journal(
             {
@@ -90,7 +85,6 @@ class Run:
                 "suite": self.suite.digest,
                 "select": options.select,
                 "expected": [one.as_dict() for one in self.expectations],
-                "mutant": options.mutant,
             }
         )
         self._peak_bytes, self._num_workers = 0, 0
@@ -103,15 +97,7 @@ class Run:
         """
         todo = self._todo()
         began = time.monotonic() - self.journal.seconds
-        order = Order(
-            self.record,
-            expectations=tuple(one.as_dict() for one in self.expectations),
-            most_samples=MOST_SAMPLES.get(self.profile, FEW_SAMPLES),
-            seconds=self.options.seconds,
-            mutant=self.options.mutant,
-            wants_coverage=self.profile == "full",
-        )
-        runner = Runner(order, self.journal.folder, lanes=self.num_lanes, reruns=self.options.reruns)
+        runner = Runner(self.order(), self.journal.folder, lanes=self.num_lanes, reruns=self.options.reruns)
         is_complete = False
         events = runner.run(todo)
         try:
@@ -127,6 +113,16 @@ class Run:
             self._peak_bytes, self._num_workers = runner.peak_bytes, runner.num_workers
             self.journal.close(is_complete=is_complete)
         return self.report()
+
+    def order(self) -> Order:
+        """What workers are started for."""
+        return Order(
+            self.record,
+            expectations=tuple(one.as_dict() for one in self.expectations),
+            most_samples=MOST_SAMPLES.get(self.profile, FEW_SAMPLES),
+            seconds=self.options.seconds,
+            wants_coverage=self.profile == "full",
+        )
 
     def report(self) -> Report:
         """Of what is in the journal."""

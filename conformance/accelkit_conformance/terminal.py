@@ -120,9 +120,8 @@ def _verdict(report: Report) -> list[str]:
     subject, suite, run, kinds = report["subject"], report["suite"], report["run"], report["summary"]["kinds"]
     names = sorted(set(subject.get("device_names", ())))
     where = f" on {', '.join(names)}" if names else ""
-    lines = [
-        f"{subject['name']} ({subject['plugin']}){where}: profile {suite['profile']} for torch {suite['torch']}, suite {suite['digest'][:12]}"
-    ]
+    what = f"profile {suite['profile']} for torch {suite['torch']}, suite {suite['digest'][:12]}"
+    lines = [f"{subject['name']} ({subject['plugin']}){where}: {what}"]
     bad = sum(kinds.get(kind, 0) for kind in BAD)
     none = sum(is_declared_none(result) for result in results_of(report))
     counts = [f"{kinds.get('pass', 0)} of {run['chosen']} tests passed", f"{bad} failed" if bad else "none failed"]
@@ -132,6 +131,7 @@ def _verdict(report: Report) -> list[str]:
     if "coverage" in report:
         cover = report["coverage"]
         lines.append(
-            f"dispatcher: {cover['seen']} of {cover['required']} overloads that a device must serve were seen ({cover['seen'] / cover['required']:.1%})"
+            f"dispatcher: {cover['seen']} of {cover['required']} overloads that a device must serve were seen, "
+            f"{cover['seen'] / cover['required']:.1%}"
         )
     return lines

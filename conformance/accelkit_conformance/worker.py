@@ -60,12 +60,6 @@ class Worker:
         self._expectations = [Expectation.from_dict(one) for one in request["expectations"]]
         self._record = PluginRecord(**request["record"])
         self._rendezvous = request.get("rendezvous", "")
-        self._mutant = None
-        if request.get("mutant"):
-            from accelkit_conformance import mutants
-
-            self._mutant = mutants.find(request["mutant"])
-            self._record = self._mutant.record(self._record)
         cls = loading.load_class(self._record)
         self.subject = Subject(
             self._record, cls, rank=request["rank"], world_size=request["world_size"], most_samples=request["most_samples"]
@@ -180,8 +174,6 @@ class Worker:
         instance = loading.instantiate(self.subject.cls, self._record)
         with loading.blaming(self._record.plugin, f"loading {self._record.name}"):
             instance.load()
-            if self._mutant is not None:
-                instance = self._mutant.apply(instance)
             self.subject.use(instance, self._slot)
 
     def _join(self) -> None:
@@ -230,6 +222,8 @@ def _kind_of(error: BaseException) -> Kind:
 def _line(error: BaseException) -> str:
     """The error in one line; a check's own words need no class."""
     text = " ".join(str(error).split())[:400]
+    if not text and isinstance(error, AssertionError) and (frames := traceback.extract_tb(error.__traceback__)):
+        return f"it does not hold that {(frames[-1].line or '').removeprefix('assert ')}"
     return text if isinstance(error, AssertionError) and text else f"{type(error).__name__}: {text}"
 
 

@@ -148,17 +148,6 @@ def test_cpu_random_state_round_trip():
     assert torch.equal(torch.rand(3), first)
 
 
-def test_declared_capabilities_of_the_cpu_hold():
-    capabilities = CPUAccelerator().capabilities()
-    for key in capabilities:
-        kind, _, dtype = key.partition(".")
-        if kind == "dtype" and capabilities.can(key):
-            assert torch.ones(2, dtype=getattr(torch, dtype)).sum()
-        if kind == "autocast" and capabilities.can(key):
-            with torch.autocast("cpu", getattr(torch, dtype)):
-                assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is getattr(torch, dtype)
-
-
 def test_any_torch_device():
     assert TorchDeviceAccelerator.for_device_type("meta").probe().status == "absent"
     unknown = TorchDeviceAccelerator.for_device_type("nosuchthing")()

@@ -31,6 +31,7 @@ LAYERS = [
     {"runtime"},
     {"cli", "__main__"},
 ]
+CONFORMANCE = ROOT / "conformance" / "accelkit_conformance"
 
 
 def layer_of(module: str) -> int | None:
@@ -78,6 +79,19 @@ def test_builtins_import_public_names_only(path):
 def test_only_the_runtime_imports_torch_at_module_level(path):
     if "sdk/accelkit/runtime/" not in path:
         assert not {name for name in imports_of(ROOT / path, at_module_level=True) if name.partition(".")[0] == "torch"}
+
+
+def test_the_core_knows_of_conformance_in_one_file_only():
+    users = [path for path in SDK.rglob("*.py") if any(name.startswith("accelkit_conformance") for name in imports_of(path))]
+    assert relative(users) == ["sdk/accelkit/cli/conformance.py"]
+
+
+@pytest.mark.parametrize("path", relative(CONFORMANCE.rglob("*.py")))
+def test_the_conformance_runner_imports_no_torch(path):
+    """The process that runs the suite imports neither torch nor a plugin: only what runs in workers may, and checks do it inside."""
+    if path.split("/")[2] not in ("oracle", "coverage.py"):
+        found = {name.partition(".")[0] for name in imports_of(ROOT / path, at_module_level=True)}
+        assert not found & {"torch", "numpy", "accelkit_builtin"}, f"{path} imports {found}"
 
 
 @pytest.mark.parametrize("path", relative(SDK.rglob("*.py")))
@@ -196,6 +210,9 @@ def test_every_entry_point_is_a_file_of_its_name():
     for group, entries in project["entry-points"].items():
         for name, value in entries.items():
             module, _, attribute = value.partition(":")
+            if group == "accelkit.conformance":
+                assert (Path(importlib.import_module(module).__file__).parent / attribute).exists(), f"{group}: {name} = {value}"
+                continue
             assert hasattr(importlib.import_module(module), attribute), f"{group}: {name} = {value}"
             folder = module.split(".")[1]
             assert group == f"accelkit.{folder}"

@@ -1,4 +1,5 @@
-"""Gradients on the device are those of float64 on the CPU, within the error that the CPU's own kernels have, for every operator that has one."""
+"""Gradients on the device are those of float64 on the CPU, within the error that the CPU's own kernels have, for every operator that
+has one."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def backward(subject: Subject, name: str, dtype: str) -> None:
     op = opdb.operators()[name]
     for sample in opdb.samples(op, dtype, min(subject.most_samples, 8), requires_grad=True):
         given = (sample.input, sample.args, sample.kwargs)
-        make = lambda given=given: program(subject, name, given, dtype=dtype, is_backward=True)  # noqa: E731
+        make = lambda given=given, number=sample.name: program(subject, name, given, dtype=dtype, number=number, is_backward=True)  # noqa: E731
         with subject.sample(describe_sample(given), facts_of(given, dtype), make):
             compare_backward(subject, op, sample, given)
 

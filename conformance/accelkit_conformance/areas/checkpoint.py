@@ -117,7 +117,8 @@ def loads_on_the_cpu(subject: Subject) -> None:
 
 @check("training")
 def distributed_checkpoint(subject: Subject) -> None:
-    """torch.distributed.checkpoint saves device tensors and loads them in place; an asynchronous save does not see what changes after it."""
+    """torch.distributed.checkpoint saves device tensors and loads them in place; an asynchronous save does not see what changes after
+    it."""
     import torch
     import torch.distributed.checkpoint as dcp
 

@@ -1,4 +1,5 @@
-"""Every collective of the accelerator's process-group backend gives what its definition says: on two and on three processes, for each reduction and
+"""Every collective of the accelerator's process-group backend gives what its definition says: on two and on three processes, for each
+reduction and
 dtype, for strided, empty and uneven tensors, in groups, and asynchronously. Values are small integers, so that results are exact."""
 
 from __future__ import annotations

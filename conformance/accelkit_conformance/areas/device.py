@@ -188,7 +188,7 @@ def scalars_come_back(subject: Subject) -> None:
     assert x.tolist() == [0, 2, 4, 6, 8]
     assert int(x.sum()) == 20
     assert bool((x >= 0).all())
-    assert f"{x[1]}"
+    assert str(x[1].item()) == "2"
 
 
 @check("smoke")

@@ -1,4 +1,5 @@
-"""Every module of torch.nn, moved to the device, gives there what it gives on the CPU: outputs, gradients of parameters and inputs, buffers."""
+"""Every module of torch.nn, moved to the device, gives there what it gives on the CPU: outputs, gradients of parameters and inputs,
+buffers."""
 
 from __future__ import annotations
 
@@ -94,7 +95,7 @@ def _run(module: Any, call: Any) -> dict[str, list[Any]]:
 
     from accelkit_conformance.oracle.moving import tensors
 
-    outputs = [one for one in tensors(module(*call[0], **call[1]))]
+    outputs = tensors(module(*call[0], **call[1]))
     wanted = [one for one in [*module.parameters(), *tensors(call)] if one.requires_grad and one.is_leaf]
     differentiable = [one for one in outputs if one.requires_grad]
     gradients: tuple[Any, ...] = ()

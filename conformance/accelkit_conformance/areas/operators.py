@@ -1,4 +1,5 @@
-"""Operators of torch's own database give on the device what float64 on the CPU gives, within the error that the CPU's own kernel has; results are
+"""Operators of torch's own database give on the device what float64 on the CPU gives, within the error that the CPU's own kernel has;
+results are
 on the device, in the dtype, shape and layout that they have there."""
 
 from __future__ import annotations
@@ -69,7 +70,11 @@ def forward(subject: Subject, name: str, dtype: str) -> None:
     op = opdb.operators()[name]
     for sample in opdb.samples(op, dtype, subject.most_samples):
         given = (sample.input, sample.args, sample.kwargs)
-        with subject.sample(describe_sample(given), facts_of(given, dtype), lambda given=given: program(subject, name, given, dtype=dtype)):  # type: ignore[misc]
+        with subject.sample(
+            describe_sample(given),
+            facts_of(given, dtype),
+            lambda given=given, number=sample.name: program(subject, name, given, dtype=dtype, number=number),
+        ):  # type: ignore[misc]
             compare_forward(subject, op, given)
 
 
@@ -118,7 +123,7 @@ def out(subject: Subject, name: str, dtype: str) -> None:
 
         for make in (torch.empty_like, lambda one: one.new_empty(0)):
 
-            def call(first: Any, *args: Any, make: Any = make, **kwargs: Any) -> Any:
+            def call(first: Any, *args: Any, make: Any = make, shapes: Any = shapes, **kwargs: Any) -> Any:
                 place = next((leaf.device for leaf in tensors((first, args, kwargs))), kwargs.get("device"))
                 target = tree_map(lambda one: make(one.to(place)) if isinstance(one, torch.Tensor) else one, shapes)
                 result = op(first, *args, out=target, **kwargs)
@@ -189,7 +194,8 @@ def _further() -> Iterator[Case]:
 
 @check("full", requires=["dtype.float32"], over=_further)
 def further(subject: Subject, name: str) -> None:
-    """Calls that torch's own database does not make: shifts, in-place integer operators, resampling, padding, fused layers, forward-mode gradients."""
+    """Calls that torch's own database does not make: shifts, in-place integer operators, resampling, padding, fused layers,
+    forward-mode gradients."""
     import torch
     from torch.utils._pytree import tree_leaves
 
@@ -230,6 +236,29 @@ def special_values(subject: Subject, name: str, dtype: str) -> None:
         compare_forward(subject, op, given, is_variant=True)
 
 
+@check("smoke", requires=["dtype.int64"], over=["mul", "add", "sum", "prod", "cumsum", "pow", "shift", "matmul", "floor_divide"])
+def wide_integers(subject: Subject, name: str) -> None:
+    """int64 is computed with in 64 bits: values above 2**40 are exact."""
+    import torch
+
+    calls = {
+        "mul": lambda x: x * x.flip(0),
+        "add": lambda x: x + x,
+        "sum": lambda x: x.sum(),
+        "prod": lambda x: x[:2].prod(),
+        "cumsum": lambda x: x.cumsum(0),
+        "pow": lambda x: (x // 1000) ** 2,
+        "shift": lambda x: x << 13,
+        "matmul": lambda x: x.view(1, -1) @ x.view(-1, 1),
+        "floor_divide": lambda x: x * 1001 // 7,
+    }
+    here = torch.tensor([3_000_000_019, -2_999_999_929, 1_234_567_891, 7])
+    found, expected = calls[name](here.to(subject.device)), calls[name](here)
+    subject.stays(found)
+    assert found.dtype == torch.int64
+    assert torch.equal(found.cpu(), expected), f"gave {found.tolist()}, not {expected.tolist()}"
+
+
 @check("smoke", requires=["subnormals"], over=["mul", "add", "clone", "neg", "where", "div"])
 def subnormal_numbers(subject: Subject, name: str) -> None:
     """Numbers below the smallest normal one are computed with, not flushed to zero."""
@@ -241,7 +270,7 @@ def subnormal_numbers(subject: Subject, name: str) -> None:
         "mul": lambda x: x * 1.0,
         "add": lambda x: x + 0.0,
         "clone": lambda x: x.clone(),
-        "neg": lambda x: -(-x),
+        "neg": lambda x: x.neg().neg(),
         "where": lambda x: torch.where(x != 0, x, 1.0),
         "div": lambda x: x / 1.0,
     }

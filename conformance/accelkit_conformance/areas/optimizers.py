@@ -1,4 +1,5 @@
-"""Every optimizer of torch.optim makes on the device the steps that it makes on the CPU, in each of its implementations; schedulers and clipping too."""
+"""Every optimizer of torch.optim makes on the device the steps that it makes on the CPU, in each of its implementations; schedulers
+and clipping too."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ def _train(model: Any, optimizer: Any) -> None:
 
 @check("training", requires=["dtype.float32"], over=_optimizers)
 def steps(subject: Subject, name: str) -> None:
-    """Four steps of each configuration, by the loop, by ``foreach`` and (where torch has it for the device) fused, move the parameters as the CPU's loop in float64 does."""
+    """Four steps of each configuration, by the loop, by ``foreach`` and (where torch has it for the device) fused, move the parameters
+    as the CPU's loop in float64 does."""
     import torch
     from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 

@@ -1,4 +1,5 @@
-"""Autocast computes in the dtype that it should, and back in float32 where it must; the gradient scaler skips what overflowed; accelkit's precisions."""
+"""Autocast computes in the dtype that it should, and back in float32 where it must; the gradient scaler skips what overflowed;
+accelkit's precisions."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _FLOAT32 = ("softmax", "log_softmax", "exp", "log", "pow", "layer_norm", "cross_
 
 def _calls(subject: Subject, dtype: torch.dtype) -> dict[str, Callable[[], torch.Tensor]]:
     import torch
-    import torch.nn.functional as F  # noqa: N812 # as everybody writes it
+    import torch.nn.functional as F  # as everybody writes it
 
     def rand(*shape: int) -> torch.Tensor:
         return torch.rand(*shape, device=subject.device, dtype=dtype) + 0.5

@@ -1,4 +1,5 @@
-"""Random numbers: seeds repeat them, states replay them, devices do not share them, and they have the distribution that they are named after."""
+"""Random numbers: seeds repeat them, states replay them, devices do not share them, and they have the distribution that they are named
+after."""
 
 from __future__ import annotations
 
@@ -143,7 +144,7 @@ def _draw(subject: Subject, name: str) -> tuple[torch.Tensor, Callable[[torch.Te
         "uniform_": (lambda: x.uniform_(-2, 3), lambda v: ((v + 2) / 5).clamp(0, 1)),
         "normal_": (lambda: x.normal_(1, 2), lambda v: _normal((v - 1) / 2)),
         "exponential_": (lambda: x.exponential_(0.5), lambda v: 1 - (-0.5 * v).exp()),
-        "cauchy_": (lambda: x.cauchy_(), lambda v: 0.5 + v.atan() / math.pi),
+        "cauchy_": (lambda: x.cauchy_(0, 1), lambda v: 0.5 + v.atan() / math.pi),
         "log_normal_": (lambda: x.log_normal_(0, 1), lambda v: _normal(v.log())),
     }
     draw, distribution = table[name]
@@ -152,7 +153,8 @@ def _draw(subject: Subject, name: str) -> tuple[torch.Tensor, Callable[[torch.Te
 
 @check("smoke", over=["rand", "randn", "uniform_", "normal_", "exponential_", "cauchy_", "log_normal_"])
 def continuous_distributions(subject: Subject, name: str) -> None:
-    """20,000 draws have the distribution, by the test of Kolmogorov and Smirnov (D * sqrt(n) < 2.2, which a right one exceeds once in 8,000)."""
+    """20,000 draws have the distribution, by the test of Kolmogorov and Smirnov (D * sqrt(n) < 2.2, which a right one exceeds once in
+    8,000)."""
     import torch
 
     drawn, distribution = _draw(subject, name)

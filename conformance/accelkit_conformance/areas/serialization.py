@@ -37,7 +37,8 @@ def same_device(subject: Subject) -> None:
 
 @check("smoke")
 def map_location_both_ways(subject: Subject) -> None:
-    """``map_location`` takes tensors from the device to the CPU and from the CPU to the device: as a string, a device, a dict, a function."""
+    """``map_location`` takes tensors from the device to the CPU and from the CPU to the device: as a string, a device, a dict, a
+    function."""
     import torch
 
     there, here = torch.arange(5.0, device=subject.device), torch.arange(5.0)

@@ -14,14 +14,17 @@ if TYPE_CHECKING:
 
 
 def _slow_producer(subject: Subject, stream: object, target: torch.Tensor) -> None:
-    """Queue on ``stream`` work that takes a while and ends with ones in ``target``."""
+    """Queue on ``stream`` work that takes a while and ends with ones in ``target``: kernels and, where there is pinned memory, a copy."""
     import torch
 
     with subject.function("stream")(stream):
         a = torch.rand(512, 512, device=subject.device)
-        for _ in range(20):
+        for _ in range(10):
             a = (a @ a).softmax(-1)
-        target.copy_((a.sum() * 0 + 1).expand_as(target))
+        if subject.capabilities.can("pinned_memory"):
+            target.copy_(torch.ones(target.shape).pin_memory(), non_blocking=True)
+        else:
+            target.copy_((a.sum() * 0 + 1).expand_as(target))
 
 
 @check("smoke", requires=["streams"])

@@ -48,8 +48,7 @@ _FINDINGS, _BROKEN, _UNAVAILABLE = 1, 3, 4
 @click.option("--badge", "badge_path", type=_FILE, metavar="PATH", help="Write an SVG badge.")
 @click.option("--bundle", "bundle_path", type=_FILE, metavar="PATH", help="Write a tar of everything, for accelkit conformance verify.")
 @click.option("--benchmarks", is_flag=True, help="Measure launch latency, bandwidth and matmul rates too. Informative.")
-@click.pass_context
-def command(context: click.Context, name: str, kind: str, certify: bool, benchmarks: bool, **given: Any) -> None:
+def command(name: str, kind: str, certify: bool, benchmarks: bool, **given: Any) -> None:
     """Run the suite on the plugin NAME: an accelerator by any name that Runtime takes, or another --kind.
 
     Exits 0 if nothing failed, 1 if something did (or --certify has objections), 3 if the plugin is broken, 4 if its device is not here; the
@@ -61,7 +60,8 @@ def command(context: click.Context, name: str, kind: str, certify: bool, benchma
     run = Run(record, availability, Options(**given))
     if availability["status"] != "usable":
         say(
-            f"{name} ({record.plugin}) is {availability['status']}: {availability['reason']}; running the profile contract, which needs no device"
+            f"{name} ({record.plugin}) is {availability['status']}: {availability['reason']}; "
+            "running the profile contract, which needs no device"
         )
     try:
         with terminal.Progress(len(run.tests)) as progress:
@@ -75,7 +75,7 @@ def command(context: click.Context, name: str, kind: str, certify: bool, benchma
 
         report["benchmarks"] = measure(record)
     write(report, run, paths)
-    context.exit(conclude(report, availability, certify=certify, record=record))
+    raise click.exceptions.Exit(conclude(report, availability, certify=certify, record=record))
 
 
 def availability_of(record: PluginRecord) -> dict[str, str]:

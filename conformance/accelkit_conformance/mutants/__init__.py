@@ -9,6 +9,7 @@ import dataclasses
 import importlib
 import re
 from collections.abc import Callable
+from types import ModuleType
 
 from accelkit import PluginRecord, UnsupportedError, UsageError
 from accelkit_conformance.checks import AREAS
@@ -52,12 +53,22 @@ class Mutant:
         return dataclasses.replace(base, value=self.value)
 
 
+_LEAKING = Mutant(
+    "leaks_at_import",
+    "isolation",
+    "imports",
+    f"{__name__}.leaking:LeaksAtImport",
+    "Importing it changes the environment, and leaves a thread running.",
+)
+"""Said here, for its module must not be imported by whoever only wants to know of it."""
+
+
 def mutant(area: str, mechanism: str) -> Callable[[type], type]:
     """Make a subclass of Broken a mutant that tests of ``area`` must find."""
     assert area in AREAS
 
     def mark(cls: type) -> type:
-        name = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+        name = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__).lower()
         cls.mutant = Mutant(name, area, mechanism, f"{cls.__module__}:{cls.__name__}", (cls.__doc__ or "").strip())  # type: ignore[attr-defined]
         return cls
 
@@ -76,8 +87,12 @@ def all_mutants() -> list[Mutant]:
         raise UnsupportedError(
             "the broken accelerators are made of the fake XPU", why=str(error), hint="pip install accelkit-fake-xpu"
         ) from error
-    found = [value.mutant for module in modules for value in vars(module).values() if isinstance(getattr(value, "mutant", None), Mutant)]
-    return list({one.name: one for one in found if one.value.partition(":")[0].rpartition(".")[2] in _MODULES}.values())
+    found = [value.mutant for module in modules for value in vars(module).values() if _is_defined_in(value, module)]
+    return [*found, _LEAKING]
+
+
+def _is_defined_in(value: object, module: ModuleType) -> bool:
+    return isinstance(getattr(value, "mutant", None), Mutant) and getattr(value, "__module__", "") == module.__name__
 
 
 def find(name: str) -> Mutant:

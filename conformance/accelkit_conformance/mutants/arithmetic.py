@@ -41,11 +41,11 @@ class SumsInLowPrecision(Broken):
 
 
 @mutant("operators", "special values")
-class SwallowsNaN(Broken):
+class SwallowsNan(Broken):
     """Where NaN would be in a result, there is zero."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
-        return changed(call(), lambda x: x.masked_fill(x != x, 0.0)) if is_pure(func) and "empty" not in name else call()
+        return changed(call(), lambda x: x.masked_fill(x.isnan(), 0.0)) if is_pure(func) and "empty" not in name else call()
 
 
 @mutant("operators", "special values")
@@ -154,7 +154,7 @@ class NarrowIntegers(Broken):
             is_pure(func)
             and isinstance(result, torch.Tensor)
             and result.dtype is torch.int64
-            and name in ("mul.Tensor", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "prod", "sum")
+            and name in ("mul.Tensor", "add.Tensor", "prod", "sum", "cumsum")
         ):
             return result.int().long()
         return result
@@ -225,3 +225,16 @@ class AnswersFromTheCPU(Broken):
         return (
             tree_map(lambda leaf: leaf.cpu() if hasattr(leaf, "cpu") else leaf, result) if name in ("topk", "sort", "nonzero") else result
         )
+
+
+@mutant("device", "silent fallback")
+class Flickers(Broken):
+    """The first nonzero of a process is computed on the CPU, and its result stays there."""
+
+    is_first = True
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name == "nonzero" and self.is_first:
+            self.is_first = False
+            return call().cpu()
+        return call()

@@ -1,4 +1,5 @@
-"""The base of broken accelerators: the fake XPU, and between it and whoever calls, a place for a fault. Imports no torch at module level."""
+"""The base of broken accelerators: the fake XPU, and between it and whoever calls, a place for a fault. Imports no torch at module
+level."""
 
 from __future__ import annotations
 
@@ -21,17 +22,23 @@ class Broken(FakeXPUAccelerator):
 
         import torch
         from torch.utils._python_dispatch import TorchDispatchMode
-        from torch.utils._pytree import tree_leaves
+
+        def is_here(values: Any) -> bool:
+            for value in values:
+                if isinstance(value, torch.Tensor | torch.device):
+                    if (value.device.type if isinstance(value, torch.Tensor) else value.type) == "fake_xpu":
+                        return True
+                elif isinstance(value, list | tuple) and is_here(value):
+                    return True
+            return False
 
         class Faults(TorchDispatchMode):
             """Every ATen call that concerns the device passes through ``fault``; those of the CPU, the oracle's among them, do not."""
 
             def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
                 kwargs = kwargs or {}
-                for leaf in tree_leaves((args, kwargs)):
-                    is_tensor = isinstance(leaf, torch.Tensor) and leaf.device.type == "fake_xpu"
-                    if is_tensor or (isinstance(leaf, torch.device) and leaf.type == "fake_xpu"):
-                        return faulty(func.name().removeprefix("aten::"), lambda: func(*args, **kwargs), args, kwargs, func)
+                if is_here(args) or is_here(kwargs.values()):
+                    return faulty(func.name().removeprefix("aten::"), lambda: func(*args, **kwargs), args, kwargs, func)
                 return func(*args, **kwargs)
 
         Faults().__enter__()

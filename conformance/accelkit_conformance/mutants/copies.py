@@ -17,13 +17,13 @@ def _is_to_host(name: str, args: Any, kwargs: Any) -> bool:
 
 
 @mutant("transfer", "bits")
-class CanonicalisesNaN(Broken):
+class CanonicalisesNan(Broken):
     """A copy to the host turns every NaN into the one quiet NaN."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()
         if _is_to_host(name, args, kwargs) and result.is_floating_point():
-            result[result != result] = float("nan")
+            result[result.isnan()] = float("nan")
         return result
 
 
@@ -128,7 +128,7 @@ class ForeachForgetsTheLast(Broken):
     """Operators on lists of tensors leave the last one as it is."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
-        if name.startswith("_foreach_") and name.split(".")[0].endswith("_") and len(args[0]) > 1:
+        if name.startswith("_foreach_") and name.split(".", maxsplit=1)[0].endswith("_") and len(args[0]) > 1:
             kept = args[0][-1].clone()
             result = call()
             args[0][-1].copy_(kept)

@@ -98,13 +98,6 @@ class ChangesASignature(Broken):
         return {"memory.allocated.bytes": 0.0}
 
 
-@mutant("isolation", "imports")
-class LeaksAtImport(Broken):
-    """Importing it changes the environment; the module is beside this one, for its import is what is broken."""
-
-    mutant: ClassVar[Any] = None
-
-
 @mutant("device", "indices")
 class CountsOneTooMany(Broken):
     """auto_device_count says one device more than there are."""

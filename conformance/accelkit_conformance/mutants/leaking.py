@@ -12,5 +12,5 @@ os.environ["BROKEN_VENDOR_HOME"] = "here"
 threading.Thread(target=time.sleep, args=(1000,), daemon=True, name="vendor").start()
 
 
-class Leaking(Broken):
+class LeaksAtImport(Broken):
     """Importing it changes the environment, and leaves a thread running."""

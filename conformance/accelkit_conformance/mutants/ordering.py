@@ -1,4 +1,5 @@
-"""Streams, events and synchronisation that do not keep order, or say that they did. Copies from pinned memory are made slow, so that it shows."""
+"""Streams, events and synchronisation that do not keep order, or say that they did. Copies from pinned memory are made slow, so that
+it shows."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ class _Slow(Broken):
     """Copies that do not block take their time; kernels are called as they are."""
 
     def install(self) -> None:
-        self._slow = self.device_module.fault("slow_copy@30")  # type: ignore[attr-defined]
+        self._slow = self.device_module.fault("slow_copy@5")  # type: ignore[attr-defined]
         self._slow.__enter__()
 
 
@@ -111,7 +112,6 @@ class AddsInAnyOrder(Broken):
         result = call()
         if name.startswith(("index_add", "scatter_add", "index_put", "put", "embedding_dense_backward")) and result.is_floating_point():
             type(self).runs += 1
-            return (
-                result * (1 + 3e-7 * (self.runs % 3)) if not name.split(".")[0].endswith("_") else result.mul_(1 + 3e-7 * (self.runs % 3))
-            )
+            factor = 1 + 3e-7 * (self.runs % 3)
+            return result.mul_(factor) if name.partition(".")[0].endswith("_") else result * factor
         return result

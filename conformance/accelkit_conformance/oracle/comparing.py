@@ -1,8 +1,10 @@
 """How far from the truth a device's result may be.
 
-The truth t is the CPU's result in float64 (complex128), c the CPU's in the dtype under test, x the device's. With e(x) = max|x - t| / max|t|
+The truth t is the CPU's result in float64 (complex128), c the CPU's in the dtype under test, x the device's. With e(x) = max|x - t| /
+max|t|
 the device is wrong if e(x) > C * max(e(c), eps), C = 8, eps that of the dtype: it may be as wrong as the CPU is, some times over, and no
-more. Where nothing more precise than c is to be had (float64), t is c, and C is 64. So that a large element does not hide small ones, each element is also held to 64 times the CPU's worst error relative to |t| + s, s
+more. Where nothing more precise than c is to be had (float64), t is c, and C is 64. So that a large element does not hide small ones,
+each element is also held to 64 times the CPU's worst error relative to |t| + s, s
 being the median magnitude of t's nonzero elements. NaN and infinity must stand where the CPU has them; integers must be equal.
 """
 
@@ -27,7 +29,8 @@ def check_result(
     Args:
         strides: Whether strides are promised.
         phase: Whether elements are right up to sign or phase.
-        cancels: Whether a truth below 1e-6 throughout is what is left of numbers around 1 that cancel, as gradients are: the error is absolute then.
+        cancels: Whether a truth below 1e-6 throughout is what is left of numbers around 1 that cancel, as gradients are: the error is
+        absolute then.
 
     Raises:
         AssertionError: That says what is wrong, and by how much.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812 # as everybody writes it
+import torch.nn.functional as F  # as everybody writes it
 
 
 def _floats(device: Any, *shape: int) -> torch.Tensor:

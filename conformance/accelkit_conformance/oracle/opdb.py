@@ -14,6 +14,7 @@ import torch
 
 from accelkit import UnsupportedError
 
+_MOST = 400
 # CUDA's own compiler; nothing else can run them.
 _LEFT_OUT = ("jiterator",)
 # What these return is whatever was in memory.
@@ -47,7 +48,8 @@ UP_TO_PHASE = (
 DISCONTINUOUS = ("floor_divide", "fmod", "remainder", "round", "floor", "ceil", "trunc", "frac", "div", "sign", "heaviside", "sgn")
 # Which of several equal values is meant is the device's to choose.
 CHOOSES_AMONG_EQUALS = (
-    "sort", "argsort", "topk", "kthvalue", "mode", "median", "nanmedian", "max", "min", "argmax", "argmin", "msort", "cummax", "cummin", "unique",
+    "sort", "argsort", "topk", "kthvalue", "mode", "median", "nanmedian", "max", "min", "argmax", "argmin", "msort", "cummax",
+    "cummin", "unique",
 )  # fmt: skip
 
 
@@ -78,9 +80,16 @@ def supports(op: Any, dtype: str, *, backward: bool = False) -> bool:
 
 
 def samples(op: Any, dtype: str, most: int, *, requires_grad: bool = False) -> Iterator[Any]:
-    """Inputs on the CPU, the same ones every time."""
+    """Inputs on the CPU, the same ones every time: of more than ``most`` some at even distances, the first and the last among them.
+
+    Each sample's ``name`` is its number among all.
+    """
     torch.default_generator.manual_seed(0)
-    return itertools.islice(op.sample_inputs("cpu", dtype_of(dtype), requires_grad=requires_grad), most)
+    every = list(itertools.islice(op.sample_inputs("cpu", dtype_of(dtype), requires_grad=requires_grad), _MOST))
+    chosen = range(len(every)) if len(every) <= most else {round(place * (len(every) - 1) / max(1, most - 1)) for place in range(most)}
+    for number in sorted(chosen):
+        every[number].name = str(number)
+        yield every[number]
 
 
 def is_pointwise(op: Any) -> bool:

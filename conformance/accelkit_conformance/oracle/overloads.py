@@ -1,7 +1,7 @@
 """The ATen calls that an operator is made of, and their variants: what a device serves below the functions that people call.
 
-An operator's forward and backward pass on the CPU are watched; each functional ATen call that was seen is then made on the device, as it was,
-with ``out=`` and in place, on the arguments that it had.
+An operator's forward and backward pass on the CPU are watched; each functional ATen call that was seen is then made on the device, as
+it was, with ``out=`` and in place, on the arguments that it had.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class Calls(TorchDispatchMode):
 
 
 def variants(func: Any) -> Iterator[tuple[str, Callable[..., Any], bool]]:
-    """Names of the overload's variants, how to call each with the functional one's arguments, and whether it writes into its first argument."""
+    """Names of the overload's variants, how to call each with the functional one's arguments, and whether it writes into its first
+    argument."""
     yield func.name(), func, False
     packet = func.overloadpacket
     for name in packet.overloads():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,7 +27,7 @@ def describe_sample(given: Any) -> str:
     return f"({', '.join(parts)})"[:300]
 
 
-def program(subject: Subject, name: str, given: Any, *, dtype: str, is_backward: bool = False) -> str:
+def program(subject: Subject, name: str, given: Any, *, dtype: str, number: str = "", is_backward: bool = False) -> str:
     """The program: it runs the operator's samples as the check does, until the one that fails, and prints both results."""
     literal = _literal(given)
     head = [
@@ -40,7 +41,7 @@ def program(subject: Subject, name: str, given: Any, *, dtype: str, is_backward:
     else:
         body = [
             "torch.manual_seed(0)",
-            f"sample = list(op.sample_inputs('cpu', torch.{dtype}))[{subject.num_samples - 1}]  # {describe_sample(given)}",
+            f"sample = list(op.sample_inputs('cpu', torch.{dtype}))[{number}]  # {describe_sample(given)}",
             "args, kwargs = (sample.input, *sample.args), sample.kwargs",
         ]
     device = str(subject.device)
@@ -98,4 +99,4 @@ def _literal(value: Any) -> str | None:
         return None if None in items.values() else "{" + ", ".join(f"{key!r}: {one}" for key, one in items.items()) + "}"
     if isinstance(value, torch.dtype) or value is None or isinstance(value, bool | int | str | complex):
         return repr(value)
-    return repr(value) if isinstance(value, float) and value == value and abs(value) != float("inf") else None
+    return repr(value) if isinstance(value, float) and math.isfinite(value) else None

@@ -75,11 +75,12 @@ def _read(minor: str) -> tuple[tuple[Profile, str], ...]:
         raise UnsupportedError(
             f"there is no list of tests for torch {minor}",
             why=f"profiles are frozen for torch {known}",
-            hint=f"install one of these, or a newer accelkit; for a torch of your own: python -m accelkit_conformance.freeze",
+            hint="install one of these, or a newer accelkit; for a torch of your own: python -m accelkit_conformance.freeze",
         )
     found: list[tuple[Profile, str]] = []
     for line in path.read_text("utf-8").splitlines():
         if not line.startswith("#"):
-            first, test, *last = line.split(" ")
-            found += [(first, test.replace("*", value)) for value in last] if last else [(first, test)]  # type: ignore[list-item]
+            word, test, *last = line.split(" ")
+            first: Profile = word  # type: ignore[assignment]
+            found += [(first, test.replace("*", value)) for value in last] if last else [(first, test)]
     return tuple(found)

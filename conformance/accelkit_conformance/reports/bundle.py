@@ -159,9 +159,9 @@ def _check_suite(report: Report, tests: list[str]) -> list[str]:
 
 def _check_results(report: Report, tests: list[str]) -> list[str]:
     results, run = results_of(report), report["run"]
-    problems = []
+    problems, held = [], set(tests)
     times = collections.Counter(result.id for result in results)
-    if outside := [test for test in times if test not in set(tests)]:
+    if outside := [test for test in times if test not in held]:
         problems.append(f"{len(outside)} results are of no test of the suite: {_some(outside)}")
     if twice := [test for test, number in times.items() if number > 1]:
         problems.append(f"{len(twice)} tests have more than one result: {_some(twice)}")

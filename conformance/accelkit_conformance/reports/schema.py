@@ -64,7 +64,8 @@ def _check(value: Any, schema: Mapping[str, Any], defs: Mapping[str, Any], where
     kind = schema.get("type")
     if kind is None:
         return
-    if not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "boolean"):
+    is_typed = isinstance(value, _TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool))
+    if not is_typed:
         yield f"{where} is {_short(value)}, not of type {kind}"
     elif kind == "object":
         yield from _check_object(value, schema, defs, where)

@@ -39,7 +39,7 @@ def capture(accelerator: Accelerator, device: torch.device) -> dict[str, Any]:
 
 
 def restore(state: Mapping[str, Any], accelerator: Accelerator, device: torch.device) -> None:
-    """Put every generator back to what ``capture`` found. The state of another kind of device cannot be set on this one: a warning says so."""
+    """Put every generator back to what ``capture`` found. What is of another kind of device cannot be set here: a warning says so."""
     random.setstate(state["python"])
     torch.set_rng_state(state["torch"])
     if state["device"] is not None and state["device_type"] == accelerator.device_type:

@@ -1,0 +1,151 @@
+"""Benchmarks: what the device does, measured. Informative; nothing passes or fails by them.
+
+``python -m accelkit_conformance.benchmarks`` is run in a process of its own, with a request (JSON) on standard input.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from accelkit import BrokenPluginError, PluginRecord
+
+_SECONDS = 300
+_ROUNDS = 9
+_COPY_BYTES = 64 << 20
+_SIZES = {"float32": 1024, "bfloat16": 1024, "float16": 1024, "float64": 512}
+
+
+def measure(record: PluginRecord) -> dict[str, Any]:
+    """Groups of rows for a report: ``{"groups": [{"title", "unit", "rows": [{"name", "value"}]}]}``. The device is used in a child process.
+
+    Raises:
+        BrokenPluginError: If the process ends without an answer.
+    """
+    request = json.dumps({"sys_path": sys.path, "record": dataclasses.asdict(record) | {"registered_class": None}})
+    environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1]), "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    command = [sys.executable, "-m", __name__]
+    run = subprocess.run(command, input=request, capture_output=True, text=True, check=False, timeout=_SECONDS, env=environ)
+    lines = [line for line in run.stdout.splitlines() if line.startswith('{"groups"')]
+    if not lines:
+        raise BrokenPluginError(f"the benchmarks of {record.name} ended with {run.returncode}", plugin=record.plugin, why=run.stderr[-600:])
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
+
+
+def main() -> None:
+    """The child's side."""
+    request = json.load(sys.stdin)
+    sys.path[:] = request["sys_path"]
+    record = PluginRecord(**request["record"])
+    from accelkit.discovery import loading
+
+    accelerator: Any = loading.instantiate(loading.load_class(record), record)
+    accelerator.load()
+    device = accelerator.device(0)
+    accelerator.setup_device(device)
+    groups = [_launches(accelerator, device), _bandwidth(accelerator, device), _matmuls(accelerator, device), _collectives(accelerator)]
+    sys.stdout.write("\n" + json.dumps({"groups": [group for group in groups if group["rows"]]}) + "\n")
+
+
+def _median_seconds(accelerator: Any, device: Any, call: Callable[[], Any], repeat: int) -> float:
+    """Seconds of one call: the median of rounds, each synchronised at its end."""
+    call()
+    rounds = []
+    for _ in range(_ROUNDS):
+        accelerator.synchronize(device)
+        start = time.perf_counter()
+        for _ in range(repeat):
+            call()
+        accelerator.synchronize(device)
+        rounds.append((time.perf_counter() - start) / repeat)
+    return statistics.median(rounds)
+
+
+def _launches(accelerator: Any, device: Any) -> dict[str, Any]:
+    """Microseconds of an operator on one element: what a launch costs."""
+    import torch
+
+    x = torch.ones(1, device=device)
+    calls = {"add": lambda: x + x, "add_": lambda: x.add_(0), "empty": lambda: torch.empty(1, device=device), "item": x.item}
+    rows = [{"name": name, "value": _median_seconds(accelerator, device, call, 1000) * 1e6} for name, call in calls.items()]
+    return {"title": "Launch latency", "unit": "us", "rows": rows}
+
+
+def _bandwidth(accelerator: Any, device: Any) -> dict[str, Any]:
+    """GB/s of copies of 64 MiB between host and device, from pageable and from pinned memory, and within the device."""
+    import torch
+
+    host = torch.ones(_COPY_BYTES // 4)
+    there, other = host.to(device, copy=True), host.to(device, copy=True)
+    calls: dict[str, Callable[[], Any]] = {
+        "host to device, pageable": lambda: there.copy_(host),
+        "device to host, pageable": lambda: host.copy_(there),
+        "within the device": lambda: other.copy_(there),
+    }
+    if accelerator.capabilities(device).can("pinned_memory"):
+        pinned = torch.ones(_COPY_BYTES // 4).pin_memory()
+        calls["host to device, pinned"] = lambda: there.copy_(pinned, non_blocking=True)
+        calls["device to host, pinned"] = lambda: pinned.copy_(there, non_blocking=True)
+    rows = [{"name": name, "value": _COPY_BYTES / 1e9 / _median_seconds(accelerator, device, call, 1)} for name, call in calls.items()]
+    return {"title": "Bandwidth of copies", "unit": "GB/s", "rows": rows}
+
+
+def _matmuls(accelerator: Any, device: Any) -> dict[str, Any]:
+    """Billion floating-point operations a second of a square matmul (2 n^3 each), by dtype, with the best as the device's measured peak."""
+    import torch
+
+    rows = []
+    for name, size in _SIZES.items():
+        if accelerator.capabilities(device).can(f"dtype.{name}"):
+            x = torch.ones(size, size, dtype=getattr(torch, name), device=device)
+            seconds = _median_seconds(accelerator, device, lambda x=x: x @ x, 1)  # type: ignore[misc]
+            rows.append({"name": f"{name}, {size} x {size}", "value": 2 * size**3 / seconds / 1e9})
+    peak = max((float(str(row["value"])) for row in rows), default=1.0)
+    rows = [{"name": f"{row['name']} ({float(str(row['value'])) / peak:.0%} of the peak measured)", "value": row["value"]} for row in rows]
+    return {"title": "Matmul", "unit": "GFLOP/s", "rows": rows}
+
+
+def _collectives(accelerator: Any) -> dict[str, Any]:
+    """GB/s of an all-reduce of 16 MiB between two processes (bytes of one rank over seconds)."""
+    rows = []
+    if accelerator.capabilities().can("process_group"):
+        import tempfile
+
+        from torch.multiprocessing.spawn import spawn
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "rate")
+            spawn(_reduce, (type(accelerator), accelerator.name, folder), nprocs=2)  # type: ignore[no-untyped-call]
+            rows.append({"name": "all_reduce, 2 processes", "value": float(Path(path).read_text())})
+    return {"title": "Collectives", "unit": "GB/s", "rows": rows}
+
+
+def _reduce(rank: int, cls: Any, name: str, folder: str) -> None:
+    """One of two ranks."""
+    import torch
+    import torch.distributed as dist
+
+    accelerator = cls()
+    accelerator.name = name
+    accelerator.load()
+    device = accelerator.device(rank % accelerator.auto_device_count())
+    accelerator.setup_device(device)
+    dist.init_process_group(accelerator.process_group_backend, init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    x = torch.ones(4 << 20, device=device)
+    seconds = _median_seconds(accelerator, device, lambda: dist.all_reduce(x), 1)
+    if rank == 0:
+        Path(folder, "rate").write_text(str(x.numel() * 4 / 1e9 / seconds), "utf-8")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

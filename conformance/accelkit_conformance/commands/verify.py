@@ -1,0 +1,45 @@
+"""``accelkit conformance verify BUNDLE``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from accelkit.cli.output import print_json
+from accelkit.errors import printable
+from accelkit_conformance.report import Report
+from accelkit_conformance.reports import bundle
+
+_FINDINGS = 1
+
+
+@click.command("verify")
+@click.argument("path", metavar="BUNDLE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--json", "is_json", is_flag=True, help="JSON on standard output.")
+@click.pass_context
+def command(context: click.Context, path: Path, is_json: bool) -> None:
+    """Check a bundle offline: that it is whole, and that what it says follows from its results.
+
+    Exits 0 if it is sound, also where it certifies nothing, and 1 with the problems otherwise. It does not tell who made the bundle.
+    """
+    problems = bundle.verify(path)
+    report = None if problems else bundle.load(path)
+    if is_json:
+        parts = {name: report[name] for name in ("subject", "suite", "certification")} if report else {}
+        print_json("conformance.verify", {"bundle": str(path), "is_sound": not problems, "problems": problems, **parts})
+    elif report:
+        click.echo("\n".join(_verdict(report)))
+    else:
+        click.echo("\n".join(printable(problem.replace("\n", " ")) for problem in problems))
+    context.exit(_FINDINGS if problems else 0)
+
+
+def _verdict(report: Report) -> list[str]:
+    subject, suite = report["subject"], report["suite"]
+    names = ", ".join(sorted(set(subject.get("device_names", ()))))
+    what = f"{subject['name']} ({subject['plugin']})" + (f" on {names}" if names else "")
+    profile = f"profile {suite['profile']} for torch {suite['torch']}, suite {suite['digest'][:12]}"
+    objections = report["certification"]["objections"]
+    verdict = f"sound; not certified: {what}: {profile}" if objections else f"sound; certified: {what}: {profile}"
+    return [printable(line) for line in (verdict, *(f"  {objection}" for objection in objections))]

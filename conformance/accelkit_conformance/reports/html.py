@@ -1,0 +1,94 @@
+"""The report as one self-contained HTML page."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from accelkit_conformance.expectations import Expectation
+from accelkit_conformance.outcomes import BAD, KINDS, MEANING
+from accelkit_conformance.report import Report, results_of
+
+_SLOWEST = 20
+TONES: Mapping[str, str] = {"pass": "good", "flaky": "mid", "expected-failure": "mid", "unsupported": "none"} | dict.fromkeys(BAD, "bad")
+"""By kind of result: the class that colours it."""
+
+
+def write(report: Report, path: Path, folder: Path) -> None:
+    """Write the page: no other file and no network is needed to read it."""
+    subject, kinds = report["subject"], report["summary"]["kinds"]
+    results = report["results"]
+    page = render(
+        "report.html.j2",
+        report=report,
+        devices=[f"{name} \u00d7 {number}" if number > 1 else name for name, number in _devices(subject)],
+        kinds=[kind for kind in KINDS if kind in kinds],
+        bad=sum(kinds.get(kind, 0) for kind in BAD),
+        slowest=sorted(results, key=lambda one: -one["seconds"])[:_SLOWEST],
+        expected=_expected(report),
+        data=embedded({"results": [_row(one) for one in results], "tones": dict(TONES), "bad": BAD}),
+    )
+    path.write_text(page, "utf-8", "replace")
+
+
+def render(template: str, **values: Any) -> str:
+    """A page of this folder's template, with everything from outside escaped."""
+    return _environment().get_template(template).render(tones=TONES, meaning=MEANING, **values)
+
+
+def embedded(value: object) -> Markup:
+    """JSON for a script element: nothing in it can end the element."""
+    return Markup(json.dumps(value, separators=(",", ":")).replace("<", "\\u003c"))
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"quantity": _quantity, "duration": _duration, "share": _share}
+    return environment
+
+
+def _devices(subject: Mapping[str, Any]) -> list[tuple[str, int]]:
+    return list(collections.Counter(subject.get("device_names", ())).items())
+
+
+def _row(result: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in result.items() if name != "worker" and (name, value) != ("attempts", 1)}
+
+
+def _expected(report: Report) -> list[dict[str, Any]]:
+    """The expected failures, each with how many results it explains and whether its issue may be a link."""
+    excused = [result.id for result in results_of(report) if result.kind == "expected-failure"]
+    rows = []
+    for one in report["expected_failures"]:
+        meant = Expectation(one["test"], "", "", "", tuple(one.get("dtypes", ())))
+        is_link = one["issue"].startswith(("http://", "https://"))
+        rows.append({**one, "explains": sum(meant.matches(test) for test in excused), "is_link": is_link})
+    return rows
+
+
+def _quantity(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds >= 60:
+        return f"{int(seconds) // 60} min {int(seconds) % 60} s"
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.1f} ms"
+
+
+def _share(part: float, whole: float) -> str:
+    """A percentage for a width; 0 of a whole that is nothing."""
+    return f"{100 * part / whole:.2f}%" if whole else "0%"

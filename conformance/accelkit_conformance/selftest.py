@@ -1,0 +1,144 @@
+"""The suite's proof of itself: each broken accelerator is run, and which tests found it is written down.
+
+A mutant is killed if a test of its area fails on it. It is run on the profile ``smoke`` and, of its own area, on ``training``
+(``distributed`` for what needs several processes); the areas that need no hardware are run only where they are what is broken.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+from accelkit import AccelkitError, PluginRecord
+from accelkit.discovery.metadata import installed_version
+from accelkit_conformance import checks, profiles
+from accelkit_conformance.crew import Order
+from accelkit_conformance.mutants import MOST_OF_ONE_MECHANISM, Mutant
+from accelkit_conformance.outcomes import BAD, Result
+from accelkit_conformance.report import Report
+from accelkit_conformance.runner import Runner
+
+SECONDS = 15.0
+_UNBROKEN = Mutant("unbroken", "operators", "none", "accelkit_conformance.mutants.broken:Unbroken", "Nothing: what every test must pass.")
+_SEVERAL_PROCESSES = ("collectives", "ddp", "fsdp")
+_LONG = ("compile",)
+_WITHOUT_HARDWARE = ("contract", "isolation")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Autopsy:
+    """What became of a mutant.
+
+    Attributes:
+        mutant: It.
+        killers: Tests that found it: id to kind of result.
+        num_run: How many tests it was run on.
+    """
+
+    mutant: Mutant
+    killers: Mapping[str, str]
+    num_run: int
+
+    @property
+    def is_killed(self) -> bool:
+        """Whether a test of the area that it breaks found it."""
+        return any(checks.area_of(test) == self.mutant.area for test in self.killers)
+
+    def by_area(self) -> dict[str, int]:
+        counts = collections.Counter(checks.area_of(test) for test in self.killers)
+        return {area: counts[area] for area in checks.AREAS if counts[area]}
+
+
+def tests_for(mutant: Mutant) -> list[str]:
+    """What a mutant is run on."""
+    version = installed_version("torch") or ""
+    widest: checks.Profile = "distributed" if mutant.area in _SEVERAL_PROCESSES else "training"
+    passed_over = _LONG if mutant.area in _WITHOUT_HARDWARE else (*_LONG, *_WITHOUT_HARDWARE)
+    smoke = [test for test in profiles.suite("smoke", version).tests if checks.area_of(test) not in passed_over]
+    own = [test for test in profiles.suite(widest, version).tests if checks.area_of(test) == mutant.area and "compile" not in test]
+    return list(dict.fromkeys([*smoke, *own]))
+
+
+def examine(record: PluginRecord, mutant: Mutant, folder: Path) -> Autopsy:
+    """Run the tests on a mutant."""
+    order = Order(mutant.record(record), seconds=SECONDS)
+    folder.mkdir(parents=True, exist_ok=True)
+    tests = tests_for(mutant)
+    found = [event for event in Runner(order, folder, lanes=1, reruns=0).run(tests) if isinstance(event, Result)]
+    return Autopsy(mutant, {result.id: result.kind for result in found if result.kind in BAD}, len(tests))
+
+
+def examine_all(record: PluginRecord, mutants: Sequence[Mutant], lanes: int, watch: Callable[[Autopsy], Any]) -> list[Autopsy]:
+    """Every mutant, several at a time. Nothing broken comes first: a test that fails there proves nothing.
+
+    Raises:
+        AccelkitError: If a test fails where nothing is broken.
+    """
+    with tempfile.TemporaryDirectory(prefix="accelkit-selftest-") as name, ThreadPoolExecutor(lanes) as pool:
+        healthy = examine(record, _UNBROKEN, Path(name) / "unbroken")
+        if healthy.killers:
+            raise AccelkitError(
+                "tests fail on an accelerator that is not broken",
+                why=", ".join(healthy.killers),
+                hint="mend these first: accelkit conformance run fake_xpu",
+            )
+        lock = threading.Lock()
+        done: dict[str, Autopsy] = {}
+        for future in as_completed([pool.submit(examine, record, one, Path(name) / one.name) for one in mutants]):
+            with lock:
+                autopsy = future.result()
+                done[autopsy.mutant.name] = autopsy
+                watch(autopsy)
+    return [done[one.name] for one in mutants]
+
+
+def objections(autopsies: Sequence[Autopsy]) -> Iterator[str]:
+    """What speaks against the proof: survivors, mutants that only a test of their own finds, mechanisms that are used too often."""
+    for one in autopsies:
+        if not one.is_killed:
+            elsewhere = f"; {len(one.killers)} tests of other areas did" if one.killers else ""
+            yield f"{one.mutant.name} survived: no test of {one.mutant.area} found it{elsewhere}"
+    victims = collections.Counter(checks.find(test)[0].name for one in autopsies for test in one.killers)
+    for one in autopsies:
+        names = {checks.find(test)[0].name for test in one.killers}
+        if (
+            names
+            and len(autopsies) > 1
+            and all(victims[name] == sum(checks.find(test)[0].name == name for test in one.killers) for name in names)
+        ):
+            yield f"{one.mutant.name} is found only by what finds nothing else: {', '.join(sorted(names))}"
+    for mechanism, count in collections.Counter(one.mutant.mechanism for one in autopsies).items():
+        if count > MOST_OF_ONE_MECHANISM:
+            yield f"{count} mutants share the mechanism {mechanism!r}; at most {MOST_OF_ONE_MECHANISM} may"
+
+
+def idle_checks(autopsies: Sequence[Autopsy]) -> list[str]:
+    """Checks that ran and found no mutant, by ``area/name``."""
+    run = {f"{one.area}/{one.name}" for autopsy in autopsies for test in tests_for(autopsy.mutant) for one in [checks.find(test)[0]]}
+    found = {f"{one.area}/{one.name}" for autopsy in autopsies for test in autopsy.killers for one in [checks.find(test)[0]]}
+    return sorted(run - found)
+
+
+def report(autopsies: Sequence[Autopsy]) -> Report:
+    """The kill matrix: ``accelkit.conformance.selftest/1``."""
+    return {
+        "schema": "accelkit.conformance.selftest/1",
+        "mutants": [
+            {
+                **dataclasses.asdict(one.mutant),
+                "is_killed": one.is_killed,
+                "run": one.num_run,
+                "by_area": one.by_area(),
+                "killers": dict(one.killers),
+            }
+            for one in autopsies
+        ],
+        "objections": list(objections(autopsies)),
+        "idle_checks": idle_checks(autopsies),
+    }

@@ -1,0 +1,78 @@
+"""The suite in a vendor's own tests, one line of pytest::
+
+    from accelkit_conformance.vendor import conformance
+
+    test_conformance = conformance("acme", profile="training")
+
+Each test of the profile is one of pytest's; it runs in a worker process, so that a crash costs one test.
+"""
+
+from __future__ import annotations
+
+import atexit
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accelkit.discovery.catalog import find
+from accelkit.selection import resolve
+from accelkit_conformance.checks import Profile
+from accelkit_conformance.commands.run import availability_of
+from accelkit_conformance.outcomes import BAD, Result
+from accelkit_conformance.run import Options, Run
+from accelkit_conformance.runner import Lane
+
+
+class Suite:
+    """The tests of a profile on a plugin, run one at a time.
+
+    Args:
+        name: The plugin; ``kind`` says what it is.
+        options: How.
+
+    Raises:
+        AccelkitError: If there is no such plugin, or nothing to run.
+    """
+
+    def __init__(self, name: str, kind: str, options: Options) -> None:
+        record = resolve(name) if kind == "accelerator" else find(kind, name)  # type: ignore[arg-type]
+        self._run = Run(record, availability_of(record), options)
+        self.tests = self._run.tests
+        self._lane: Lane | None = None
+
+    def run(self, test: str) -> Result:
+        """What comes of a test. The first starts a worker, which ends with this process."""
+        if self._lane is None:
+            folder = tempfile.TemporaryDirectory(prefix="accelkit-conformance-")
+            self._lane = Lane(self._run.order(), Path(folder.name), reruns=self._run.options.reruns)
+            atexit.register(folder.cleanup)
+            atexit.register(self._lane.close)
+        return self._lane.run(test)
+
+
+def conformance(name: str, *, profile: Profile = "training", kind: str = "accelerator", select: tuple[str, ...] = ()) -> Callable[..., Any]:
+    """A pytest test that is parametrised over the tests of a profile.
+
+    Raises:
+        AccelkitError: If there is no such plugin, or nothing to run.
+    """
+    suite = Suite(name, kind, Options(profile=profile, select=select))
+
+    @pytest.mark.parametrize("test", suite.tests)
+    def test_conformance(test: str) -> None:
+        report_to_pytest(suite.run(test))
+
+    return test_conformance
+
+
+def report_to_pytest(result: Result) -> None:
+    """Pass, or raise what pytest takes for a failure, a skip or an expected failure."""
+    if result.kind in (*BAD, "flaky"):
+        pytest.fail(f"{result.kind}: {result.reason}\n{result.detail}\n{result.reproducer}".rstrip(), pytrace=False)
+    if result.kind == "unsupported":
+        pytest.skip(result.reason)
+    if result.kind == "expected-failure":
+        pytest.xfail(result.reason)

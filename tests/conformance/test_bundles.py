@@ -1,0 +1,302 @@
+"""Bundles, and the commands that read reports."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tarfile
+
+import pytest
+from click.testing import CliRunner
+from made_reports import EXPECTED, HOSTILE, LOADS, SUITE, make_report
+
+from accelkit.cli import main
+from accelkit_conformance.outcomes import KINDS, Result
+from accelkit_conformance.report import SCHEMA, summarise
+from accelkit_conformance.reports import WRITERS, bundle
+
+
+@pytest.fixture
+def cli(tmp_path):
+    def invoke(command, *arguments):
+        return CliRunner().invoke(main, ["conformance", command, *map(str, arguments)])
+
+    return invoke
+
+
+def save(path, report):
+    path.write_text(json.dumps(report))
+    return path
+
+
+# bundles
+
+
+@pytest.fixture
+def packed(tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCELKIT_DISABLE", "other")
+
+    def pack(report=None):
+        folder = tmp_path / "run"
+        folder.mkdir(exist_ok=True)
+        (folder / "worker-1.log").write_bytes(b"x" * 300_000 + b"the end")
+        path = tmp_path / "bundle.tar"
+        WRITERS["bundle"](report or make_report(), path, folder)
+        return path
+
+    return pack
+
+
+def tamper(path, change, *, with_sums=True):
+    """Change the members of a bundle, and by default its checksums too, as a careful forger would."""
+    members, problems = bundle.unpack(path)
+    assert not problems
+    change(members)
+    if with_sums and bundle.SUMS in members:
+        members[bundle.SUMS] = bundle.sums({name: content for name, content in members.items() if name != bundle.SUMS})
+    bundle.pack(members, path)
+    return bundle.verify(path)
+
+
+def change_report(change):
+    def apply(members):
+        report = json.loads(members["report.json"])
+        change(report)
+        members["report.json"] = json.dumps(report).encode()
+
+    return apply
+
+
+@pytest.mark.parametrize("kinds", [(), KINDS])
+def test_bundle_verifies(packed, kinds):
+    path = packed(make_report(kinds, expected=[{**EXPECTED, "test": "*"}]))
+    assert bundle.verify(path) == []
+    members, _ = bundle.unpack(path)
+    assert set(members) == {"report.json", "environment.json", "suite.txt", "expected_failures.json", "logs/worker-1.log", "SHA256SUMS"}
+    assert len(members["logs/worker-1.log"]) == 200_000
+    assert members["logs/worker-1.log"].endswith(b"the end")
+    environment = json.loads(members["environment.json"])["environment"]
+    assert environment["ACCELKIT_DISABLE"] == "other"
+    assert all(name.startswith("ACCELKIT_") for name in environment)
+    assert members["suite.txt"].decode().split() == list(SUITE.tests)
+
+
+def test_bundle_is_deterministic(packed):
+    first = packed().read_bytes()
+    assert packed().read_bytes() == first
+    with tarfile.open(packed()) as tar:
+        found = tar.getmembers()
+    assert [one.name for one in found] == sorted(one.name for one in found)
+    assert {(one.mtime, one.uid, one.gid, one.uname, one.gname) for one in found} == {(0, 0, 0, "", "")}
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (change_report(lambda report: report["results"][0].update(kind="pass")), "the counts of the summary do not follow"),
+        (change_report(lambda report: report["results"][0].update(kind="pass")), "the certification does not follow from the results"),
+        (change_report(lambda report: report["results"].pop(0)), "run.is_complete is True with"),
+        (change_report(lambda report: report["results"].append(report["results"][1])), "1 tests have more than one result"),
+        (change_report(lambda report: report["results"][1].update(id="contract/other")), "1 results are of no test of the suite"),
+        (change_report(lambda report: report["results"][0].update(kind="expected-failure")), "1 failures are called expected, and are not"),
+        (change_report(lambda report: report["summary"]["kinds"].update(fail=0)), "the counts of the summary do not follow"),
+        (
+            change_report(lambda report: report["certification"].update(objections=[], is_certified=True)),
+            "the objections are: 1 tests failed",
+        ),
+        (change_report(lambda report: report["run"].update(selected=["memory"])), "only a part of the profile was selected"),
+        (change_report(lambda report: report["expected_failures"].append(EXPECTED)), "expected_failures.json is not what report.json says"),
+        (change_report(lambda report: report["versions"].update(torch="9")), "environment.json does not have the versions"),
+        (change_report(lambda report: report["suite"].update(digest="0" * 64)), "the suite digest of the report, 000000000000, is not"),
+        (change_report(lambda report: report["suite"].update(torch="0.1")), "this accelkit cannot tell whether the suite is the right one"),
+        (change_report(lambda report: report["suite"].update(tests=1)), "the report speaks of 1 tests in the suite"),
+        (change_report(lambda report: report.pop("run")), "report.json does not follow its schema: report.run is missing"),
+        (lambda members: members.update({"report.json": b"[" * 100_000}), "report.json is no JSON"),
+        (lambda members: members.update({"report.json": b"null"}), "report.json is no JSON"),
+        (lambda members: members.update({"report.json": b"[]"}), "report is [], not of type object"),
+        (lambda members: members.pop("report.json"), "report.json is missing"),
+        (lambda members: members.pop("suite.txt"), "suite.txt is missing"),
+        (lambda members: members.pop("SHA256SUMS"), "SHA256SUMS is missing"),
+        (lambda members: members.update({"suite.txt": b"contract/other\n"}), "is not that of suite.txt"),
+        (lambda members: members.update({"../evil": b""}), "../evil does not belong in a bundle"),
+        (lambda members: members.update({"logs/../worker-1.log": b""}), "logs/../worker-1.log does not belong in a bundle"),
+    ],
+)
+def test_careful_forgery_is_found(packed, change, problem):
+    found = tamper(packed(make_report(["fail"])), change)
+    assert any(problem in one for one in found), found
+
+
+def test_the_whole_suite_cannot_be_exchanged(packed):
+    """With digest, suite and results of one's own choice, only the frozen list tells."""
+    only = SUITE.tests[:3]
+
+    def apply(report):
+        results = [Result(test, "pass") for test in only]
+        report["suite"].update(digest=hashlib.sha256("\n".join(sorted(only)).encode()).hexdigest(), tests=3)
+        report["run"].update(chosen=3)
+        report.update(results=[one.as_dict() for one in results], summary=summarise(results))
+
+    def change(members):
+        change_report(apply)(members)
+        members["suite.txt"] = "".join(f"{test}\n" for test in only).encode()
+
+    (problem,) = tamper(packed(), change)
+    assert f"is not that of this accelkit's profile contract for torch {SUITE.torch}" in problem
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda members: members.update({"logs/worker-1.log": b"nothing"}), "logs/worker-1.log does not have the checksum"),
+        (lambda members: members.pop("logs/worker-1.log"), "logs/worker-1.log is in SHA256SUMS and is missing"),
+        (lambda members: members.update({"logs/worker-2.log": b""}), "logs/worker-2.log is not in SHA256SUMS"),
+        (lambda members: members.update({"SHA256SUMS": members["SHA256SUMS"] + b"what\n"}), "SHA256SUMS has a line that cannot be read"),
+    ],
+)
+def test_checksums_are_checked(packed, change, problem):
+    assert [one for one in tamper(packed(), change, with_sums=False) if problem in one]
+
+
+def test_members_that_are_no_plain_files_are_refused(packed):
+    path = packed()
+    with tarfile.open(path, "a") as tar:
+        for name, kind in [("logs/worker-7.log", tarfile.SYMTYPE), ("report.json", tarfile.REGTYPE)]:
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = kind, "/etc/passwd" if kind == tarfile.SYMTYPE else ""
+            tar.addfile(member)
+    assert bundle.verify(path) == ["logs/worker-7.log is no plain file", "report.json is there twice"]
+
+
+def test_huge_members_are_not_read(tmp_path):
+    member = tarfile.TarInfo("report.json")
+    member.size = 300_000_000
+    path = tmp_path / "huge.tar"
+    path.write_bytes(member.tobuf())
+    assert "report.json has 300000000 bytes; at most 200000000 are read" in bundle.verify(path)
+
+
+@pytest.mark.parametrize("length", [0, 100, 2000])
+def test_cut_bundles_are_found(packed, length):
+    path = packed()
+    path.write_bytes(path.read_bytes()[:length])
+    assert bundle.verify(path)
+
+
+# the commands
+
+
+def test_verify(cli, packed):
+    path = packed()
+    result = cli("verify", path)
+    assert (result.exit_code, result.output.count("\n")) == (0, 1)
+    assert "sound; certified: acme (vendor-acme==1.0) on Acme One: profile contract" in result.output
+    assert json.loads(cli("verify", path, "--json").output)["certification"]["is_certified"] is True
+    result = cli("verify", packed(make_report(["fail"])))
+    assert result.exit_code == 0
+    assert f"not certified: acme (vendor-acme==1.0) on Acme One: profile contract for torch {SUITE.torch}" in result.output
+    assert f"1 tests failed: {SUITE.tests[0]}" in result.output
+
+
+def test_verify_says_every_problem(cli, packed):
+    path = packed()
+    problems = tamper(path, lambda members: members.pop("suite.txt"))
+    result = cli("verify", path)
+    assert (result.exit_code, result.output.splitlines()) == (1, problems)
+    found = json.loads(cli("verify", path, "--json").output)
+    assert (found["schema"], found["is_sound"], found["problems"]) == ("accelkit.conformance.verify/1", False, problems)
+
+
+def test_compare(cli, tmp_path):
+    a = save(tmp_path / "a.json", make_report(["pass", "fail", "unsupported", "flaky", "fail"]))
+    b = save(tmp_path / "b.json", make_report(["expected-failure", "unsupported", "over-unsupported", "pass", "crash"], name="other"))
+    result = cli("compare", a, b)
+    assert result.exit_code == 1
+    assert result.output.splitlines() == [
+        "subject: acme (vendor-acme==1.0) -> other (vendor-acme==1.0)",
+        f"worse: {SUITE.tests[0]}: pass -> expected-failure",
+        f"worse: {SUITE.tests[2]}: unsupported -> over-unsupported",
+        f"better: {SUITE.tests[1]}: fail -> unsupported",
+        f"better: {SUITE.tests[3]}: flaky -> pass",
+        f"other: {SUITE.tests[4]}: fail -> crash",
+        f"2 worse, 2 better, 1 other, 0 new, 0 gone, {len(SUITE.tests) - 5} the same",
+    ]
+    found = json.loads(cli("compare", a, b, "--json").output)
+    assert found["schema"] == "accelkit.conformance.compare/1"
+    assert found["differences"] == {"subject": {"a": "acme (vendor-acme==1.0)", "b": "other (vendor-acme==1.0)"}}
+    assert found["worse"][0] == {"id": SUITE.tests[0], "a": "pass", "b": "expected-failure", "reason": ""}
+
+
+def test_compare_of_what_did_not_get_worse(cli, tmp_path, packed):
+    fewer = make_report(results=[Result(test, "pass") for test in SUITE.tests[1:]])
+    whole, part = packed(make_report(["fail"])), save(tmp_path / "part.json", fewer)
+    result = cli("compare", whole, part)
+    assert (result.exit_code, result.output.splitlines()[0]) == (0, f"gone: {SUITE.tests[0]}: fail")
+    result = cli("compare", part, whole)
+    assert (result.exit_code, result.output.splitlines()[0]) == (0, f"new: {SUITE.tests[0]}: fail")
+    assert cli("compare", whole, whole).output == f"0 worse, 0 better, 0 new, 0 gone, {len(SUITE.tests)} the same\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("{}", "is no conformance report"),
+        ("nothing", "cannot be read as a report"),
+        (f'{{"schema": "{SCHEMA}"}}', "report.subject is missing"),
+    ],
+)
+def test_compare_refuses_what_is_no_report(cli, tmp_path, content, text):
+    path = tmp_path / "a.json"
+    path.write_text(content)
+    result = cli("compare", path, path)
+    assert result.exit_code == 2
+    assert text in result.output
+
+
+def test_compare_refuses_a_bundle_without_report(cli, packed):
+    path = packed()
+    tamper(path, lambda members: members.pop("report.json"))
+    result = cli("compare", path, path)
+    assert result.exit_code == 2
+    assert "holds no report" in result.output
+
+
+@pytest.fixture
+def reports(tmp_path):
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    save(folder / "b.json", make_report(["fail", "unsupported"], name=HOSTILE, capabilities={"streams": "emulated"}))
+    save(folder / "a.json", make_report(["flaky"]))
+    (folder / "other.json").write_text("{}")
+    return folder
+
+
+def test_matrix(cli, reports, tmp_path):
+    path = tmp_path / "new" / "matrix.html"
+    result = cli("matrix", reports, "--html", path)
+    assert result.exit_code == 0
+    assert "passed over: " in result.stderr
+    assert "other.json is no conformance report" in result.stderr
+    page = path.read_text()
+    assert "<img" not in page
+    assert not LOADS.search(page)
+    total = summarise([Result(test, "pass") for test in SUITE.tests])["areas"]["contract"]["pass"]
+    assert f"{total - 1}/{total}" in page
+    assert "undeclared" in page
+    found = json.loads(cli("matrix", reports, "--json").stdout)
+    assert found["schema"] == "accelkit.conformance.matrix/1"
+    assert [column["file"] for column in found["subjects"]] == ["b.json", "a.json"]
+    bad, mid = found["areas"][0]["cells"]
+    assert (bad["passed"], bad["applicable"], bad["tone"]) == (total - 2, total - 1, "bad")
+    assert (mid["passed"], mid["applicable"], mid["tone"]) == (total - 1, total, "mid")
+    assert found["capabilities"] == [{"name": "graphs", "levels": ["", "none"]}, {"name": "streams", "levels": ["emulated", "native"]}]
+
+
+def test_matrix_needs_reports_and_a_place(cli, tmp_path):
+    (tmp_path / "other.json").write_text("{}")
+    result = cli("matrix", tmp_path, "--html", tmp_path / "matrix.html")
+    assert (result.exit_code, (tmp_path / "matrix.html").exists()) == (2, False)
+    assert "there is no conformance report in" in result.output
+    result = cli("matrix", tmp_path)
+    assert result.exit_code == 2
+    assert "neither --html nor --json is given" in result.output

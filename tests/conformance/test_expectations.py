@@ -1,0 +1,104 @@
+"""Expected failures and certification."""
+
+import datetime
+
+import pytest
+
+import accelkit
+from accelkit_conformance import certification, expectations
+from accelkit_conformance.outcomes import Result
+
+GOOD = """
+[[expected_failure]]
+test = "operators/forward[add,*]"
+reason = "adds wrongly"
+issue = "https://example.org/1"
+expires = 2999-01-01
+"""
+
+
+def read(tmp_path, text, version="2.13.0+cpu"):
+    path = tmp_path / "expected_failures.toml"
+    path.write_text(text)
+    return expectations.read(path, version)
+
+
+def test_a_glob_has_literal_brackets(tmp_path):
+    (one,) = read(tmp_path, GOOD)
+    assert one.matches("operators/forward[add,float32]")
+    assert not one.matches("operators/forward[addmm,float32]")
+    (two,) = read(tmp_path, GOOD + 'dtypes = ["int64"]\n')
+    assert two.matches("operators/forward[add,int64]")
+    assert not two.matches("operators/forward[add,float32]")
+
+
+def test_a_sample_is_a_predicate_and_an_error_a_class(tmp_path):
+    (one,) = read(tmp_path, GOOD + 'sample = "ndim == 0 and kwargs.get(\'alpha\')"\nerror = "RuntimeError"\n')
+    assert one.holds_for({"ndim": 0, "kwargs": {"alpha": 2}})
+    assert not one.holds_for({"ndim": 1, "kwargs": {"alpha": 2}})
+    assert one.explains(NotImplementedError("a RuntimeError too"))
+    assert not one.explains(ValueError())
+
+
+def test_another_torch_is_another_matter(tmp_path):
+    assert read(tmp_path, GOOD + 'torch = "<2.10"\n') == []
+    assert len(read(tmp_path, GOOD + 'torch = ">=2.10"\n')) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("nonsense", "cannot be read"),
+        ("[surprise]\n", "has surprise"),
+        (GOOD.replace('reason = "adds wrongly"\n', ""), "has no reason"),
+        (GOOD.replace("2999-01-01", str(datetime.date(2020, 1, 1))), "expired on 2020-01-01"),
+        (GOOD.replace("2999-01-01", '"2999-01-01"'), "a date is expected"),
+        (GOOD + 'sample = "ndim =="\n', "cannot be read"),
+        (GOOD + 'torch = "new"\n', "cannot be read"),
+        (GOOD + "who = 1\n", "has who"),
+    ],
+)
+def test_a_file_that_is_wrong_is_an_error_that_says_how(tmp_path, text, says):
+    with pytest.raises(accelkit.UsageError, match=says):
+        read(tmp_path, text)
+
+
+def test_one_that_matches_nothing_is_an_error(tmp_path):
+    found = read(tmp_path, GOOD)
+    expectations.check_all_match(found, ["operators/forward[add,float32]"])
+    with pytest.raises(accelkit.UsageError, match=r"match no test: operators/forward\[add,\*\]"):
+        expectations.check_all_match(found, ["operators/forward[sub,float32]"])
+
+
+TESTS = [f"memory/test_{number}" for number in range(40)] + ["operators/forward[add,float32]"]
+PASSED = [Result(test, "pass") for test in TESTS]
+
+
+def objected(results, tests=TESTS, is_whole=True):
+    return " ".join(certification.objections(tests, results, is_whole=is_whole))
+
+
+def test_what_is_whole_and_good_is_certified():
+    assert objected(PASSED) == ""
+
+
+def test_a_declared_failure_is_no_objection_outside_of_the_mandatory_areas():
+    assert objected([*PASSED[:-1], Result(TESTS[-1], "expected-failure")]) == ""
+    assert "declared in mandatory areas" in objected([Result(TESTS[0], "expected-failure"), *PASSED[1:]])
+
+
+@pytest.mark.parametrize("kind", ["fail", "crash", "timeout", "oom", "wrong-error", "unexpected-pass", "over-unsupported", "flaky"])
+def test_whatever_is_bad_or_flaky_is_an_objection(kind):
+    assert "1 tests" in objected([Result(TESTS[-1], kind), *PASSED[:-1]])
+
+
+def test_a_part_is_not_the_whole():
+    assert "selected" in objected(PASSED, is_whole=False)
+    assert "1 tests were not run" in objected(PASSED[1:])
+
+
+def test_what_was_not_run_counts_unless_it_is_declared_none():
+    three = [Result(test, "unsupported", reason="there is one device here") for test in TESTS[:3]]
+    assert "37 of 40 tests of the mandatory areas were run" in objected([*three, *PASSED[3:]])
+    declared = [Result(test, "unsupported", reason="streams: declared none") for test in TESTS[:3]]
+    assert objected([*declared, *PASSED[3:]]) == ""

@@ -1,0 +1,113 @@
+"""The rule by which results are judged."""
+
+import math
+
+import pytest
+import torch
+
+from accelkit_conformance.oracle import moving
+from accelkit_conformance.oracle.comparing import check_form, check_result, check_values
+
+CPU = torch.device("cpu")
+
+
+def judged(found, reference, truth=None, **options):
+    check_values(found, reference, truth, **options)
+
+
+def test_what_is_as_wrong_as_the_cpu_is_right():
+    truth = torch.linspace(0.1, 5, 100, dtype=torch.float64)
+    reference = truth.float()
+    judged(reference * (1 + 4 * torch.finfo(torch.float32).eps), reference, truth)
+    with pytest.raises(AssertionError, match="of the largest magnitude"):
+        judged(reference * (1 + 1e-5), reference, truth)
+
+
+def test_a_large_element_hides_no_small_one():
+    truth = torch.cat([torch.linspace(0.5, 1.5, 99, dtype=torch.float64), torch.tensor([1e9], dtype=torch.float64)])
+    found = truth.float()
+    found[3] *= 1.01
+    with pytest.raises(AssertionError, match="an element is off by"):
+        judged(found, truth.float(), truth)
+
+
+def test_an_imprecise_cpu_allows_an_imprecise_device():
+    truth = torch.linspace(0.1, 5, 100, dtype=torch.float64)
+    judged(truth.float() * 1.004, truth.float() * 1.001, truth)
+
+
+@pytest.mark.parametrize(("value", "says"), [(float("nan"), "NaN stands where it should not"), (float("inf"), "infinity")])
+def test_nan_and_infinity_stand_where_they_stand(value, says):
+    right = torch.tensor([1.0, value, 3.0])
+    judged(right.clone(), right)
+    for wrong in (torch.tensor([1.0, 2.0, 3.0]), torch.tensor([value, value, 3.0])):
+        with pytest.raises(AssertionError, match=says):
+            judged(wrong, right)
+
+
+def test_overflow_may_go_either_way_where_rounding_decides():
+    largest = torch.finfo(torch.float16).max
+    truth = torch.tensor([1.0, largest * 0.999], dtype=torch.float64)
+    judged(torch.tensor([1.0, math.inf]).half(), truth.half(), truth)
+    with pytest.raises(AssertionError, match="infinity"):
+        judged(torch.tensor([1.0, math.inf]).half(), torch.tensor([1.0, 100.0]).half(), torch.tensor([1.0, 100.0]).double())
+
+
+def test_integers_are_equal_or_wrong():
+    for dtype in (torch.int64, torch.bool, torch.uint16):
+        right = torch.tensor([0, 1, 1]).to(dtype)
+        judged(right.clone(), right)
+        with pytest.raises(AssertionError, match="1 of 3 elements differ"):
+            judged(torch.tensor([1, 1, 1]).to(dtype), right)
+
+
+def test_zero_is_zero():
+    judged(torch.zeros(3), torch.zeros(3), torch.zeros(3, dtype=torch.float64))
+    with pytest.raises(AssertionError, match="where 0 is right"):
+        judged(torch.full((3,), 1e-5), torch.zeros(3), torch.zeros(3, dtype=torch.float64))
+
+
+def test_what_is_left_of_a_cancellation_is_judged_absolutely():
+    truth = torch.full((3,), 1e-9, dtype=torch.float64)
+    judged(torch.full((3,), 3e-7), torch.full((3,), 1e-7), truth, cancels=True)
+    with pytest.raises(AssertionError, match="nothing is left of a cancellation"):
+        judged(torch.full((3,), 1e-4), torch.full((3,), 1e-7), truth, cancels=True)
+
+
+def test_form_is_judged_before_values():
+    right = torch.ones(2, 3)
+    for wrong, says in {
+        torch.ones(3, 2): "shape",
+        torch.ones(2, 3, dtype=torch.float64): "float64",
+        torch.ones(2, 3, device="meta"): "is on meta",
+        torch.ones(3, 2).t(): "strides",
+    }.items():
+        with pytest.raises(AssertionError, match=says):
+            check_form(wrong, right, CPU, strides=True)
+    with pytest.raises(AssertionError, match="not a tensor"):
+        check_form(3, right, CPU)
+
+
+def test_numbers_and_other_leaves():
+    check_result(float("nan"), float("nan"), None, CPU)
+    check_result(1.0000001, 1.0, None, CPU)
+    with pytest.raises(AssertionError, match="gave 2"):
+        check_result(2, 1, None, CPU)
+
+
+def test_up_to_phase():
+    right = torch.tensor([[1.0, -2.0], [3.0, 4.0]])
+    judged(-right, right, right.double(), phase=True)
+    with pytest.raises(AssertionError):
+        judged(-right, right, right.double())
+
+
+def test_a_sample_moves_with_its_layout_and_its_aliases():
+    base = torch.arange(24.0).view(4, 6)
+    first, second, again = moving.to_device([base.t()[1:], base[:, ::2], base], CPU)
+    assert (first.stride(), first.storage_offset()) == ((1, 6), 1)
+    assert second.stride() == (6, 2)
+    again.zero_()
+    assert not bool(first.any())
+    assert base.sum() > 0, "the original is untouched"
+    assert moving.to_double([base, torch.float32, 3])[0].dtype == torch.float64

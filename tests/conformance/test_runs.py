@@ -1,0 +1,289 @@
+"""Whole runs: real worker processes on the CPU and on broken accelerators."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import accelkit
+from accelkit.cli import main
+from accelkit.discovery.metadata import installed_version
+from accelkit.selection import resolve
+from accelkit_conformance import checks, documentation, profiles
+from accelkit_conformance.crew import Order
+from accelkit_conformance.mutants import MOST_OF_ONE_MECHANISM, all_mutants, find
+from accelkit_conformance.outcomes import Result
+from accelkit_conformance.runner import Lane, Runner
+
+ROOT = Path(__file__).parents[2]
+TORCH = installed_version("torch")
+pytestmark = pytest.mark.xdist_group("conformance")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("ACCELKIT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+
+
+def command(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "accelkit", "conformance", *arguments], capture_output=True, text=True, check=False, **options
+    )
+
+
+def tests_of(lane, *tests):
+    try:
+        return {test: lane.run(test) for test in tests}
+    finally:
+        lane.close()
+
+
+# -- the list of tests ------------------------------------------------------------------------------------------------
+
+
+def test_the_frozen_list_is_what_the_code_has():
+    code = "from accelkit_conformance import freeze; import sys; sys.stdout.write(freeze.written(freeze.current()))"
+    now = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    frozen = profiles.FOLDER / f"torch-{'.'.join(TORCH.split('.')[:2])}.txt"
+    assert now == frozen.read_text(), "run python -m accelkit_conformance.freeze"
+
+
+def test_profiles_are_cumulative_and_ids_are_of_checks():
+    sizes = []
+    for profile in checks.PROFILES:
+        tests = profiles.suite(profile, TORCH).tests
+        assert len(set(tests)) == len(tests)
+        assert not sizes or set(sizes[-1]) < set(tests)
+        sizes.append(tests)
+    assert len(sizes[-1]) > 10_000
+    assert {checks.area_of(test) for test in sizes[-1]} == set(checks.AREAS)
+
+
+def test_every_check_says_what_it_asserts():
+    for one in checks.all_checks():
+        assert one.description.endswith("."), f"{one.area}/{one.name} does not say what it asserts"
+
+
+def test_the_page_says_what_the_checks_say():
+    page = (ROOT / "docs" / "conformance.md").read_text()
+    assert documentation.written(page) == documentation.generated(), "run python -m accelkit_conformance.documentation docs/conformance.md"
+    for profile in checks.PROFILES:
+        assert f"| `{profile}` |" in page
+
+
+def test_an_unknown_torch_is_an_error_that_names_the_known_ones():
+    with pytest.raises(accelkit.UnsupportedError, match=r"no list of tests for torch 1\.0(.|\n)*frozen for torch 2"):
+        profiles.suite("smoke", "1.0.0")
+
+
+def test_a_pattern_selects_an_area_a_glob_or_a_part():
+    tests = profiles.suite("full", TORCH).tests
+    assert {checks.area_of(test) for test in profiles.select(tests, ["memory"])} == {"memory"}
+    assert profiles.select(tests, ["operators/forward[add,float32]"]) == ["operators/forward[add,float32]"]
+    assert len(profiles.select(tests, ["operators/forward[add,*]"])) > 5
+    assert profiles.select(tests, ["string_round"]) == ["device/string_round_trip"]
+    with pytest.raises(accelkit.UsageError, match="selects no test"):
+        profiles.select(tests, ["nonsense"])
+
+
+def test_listing_imports_no_torch():
+    code = (
+        "import sys\nfrom accelkit.cli import main\n"
+        "try:\n    main(['conformance', 'list', '--profile', 'full'])\nexcept SystemExit:\n    pass\n"
+        "print(sorted({name.partition('.')[0] for name in sys.modules} & {'torch', 'numpy', 'accelkit_builtin', 'accelkit_fake_xpu'}))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines()[-1] == "[]"
+
+
+# -- results ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("mutant", "kind"), [("segfaults", "crash"), ("exits", "crash"), ("hangs", "timeout")])
+def test_a_device_that_takes_the_process_with_it_costs_one_test(tmp_path, mutant, kind):
+    order = Order(find(mutant).record(resolve("fake_xpu")), seconds=8)
+    tests = ["operators/forward[add,float32]", "operators/forward[topk,float32]", "operators/forward[mm,float32]"]
+    found = tests_of(Lane(order, tmp_path), *tests)
+    assert [result.kind for result in found.values()] == ["pass", kind, "pass"]
+    said = {"segfaults": "SIGSEGV", "exits": "exit status 0", "hangs": "no answer within 8 s"}[mutant]
+    assert said in found[tests[1]].reason
+
+
+def test_a_crash_of_one_rank_is_the_crew_s_and_the_next_crew_works(tmp_path):
+    lane = Lane(Order(resolve("cpu")), tmp_path)
+    first = lane.run("collectives/barrier[2]")
+    assert first.kind == "pass"
+    os.killpg(lane._crew._processes[1].pid, signal.SIGKILL)
+    assert "rank 1 crashed with SIGKILL" in lane.run("collectives/broadcast[2]").reason
+    assert tests_of(lane, "collectives/broadcast[2]")["collectives/broadcast[2]"].kind == "pass"
+
+
+def test_capabilities_are_held_to_both_ways(tmp_path):
+    for mutant, test, kind in [
+        ("claims_graphs", "capabilities/graphs", "fail"),
+        ("hides_streams", "capabilities/streams", "over-unsupported"),
+        ("hides_streams", "streams/current_stream_is_kept", "unsupported"),
+    ]:
+        order = Order(find(mutant).record(resolve("fake_xpu")))
+        assert tests_of(Lane(order, tmp_path), test)[test].kind == kind
+
+
+def test_an_expected_failure_is_held_to_its_samples(tmp_path):
+    test = "operators/forward[add,float32]"
+    declared = {"test": "*", "reason": "known", "issue": "x", "expires": "2999-01-01", "dtypes": ()}
+    record = find("ignores_alpha").record(resolve("fake_xpu"))
+
+    def run(**more):
+        return tests_of(Lane(Order(record, expectations=({**declared, **more},)), tmp_path), test)[test].kind
+
+    assert run(sample="'alpha' in kwargs") == "expected-failure"
+    assert run(sample="'alpha' not in kwargs") == "fail", "what was not declared failed"
+    assert run(sample="True") == "unexpected-pass", "what was declared to fail passes"
+    assert run(error="AssertionError") == "expected-failure"
+    assert run(error="ValueError") == "fail"
+
+
+def test_what_passes_at_the_second_try_is_flaky(tmp_path):
+    """The mutant adds in another order from run to run, so that one of a few runs is right."""
+    lane = Lane(Order(find("flickers").record(resolve("fake_xpu"))), tmp_path, reruns=3)
+    result = tests_of(lane, "device/results_stay")["device/results_stay"]
+    assert (result.kind, result.attempts) == ("flaky", 2)
+    assert "fail at first, then pass" in result.reason
+
+
+def test_workers_are_recycled(tmp_path):
+    runner = Runner(Order(resolve("cpu"), most_tests=2), tmp_path, lanes=1, reruns=0)
+    tests = [test for test in profiles.suite("smoke", TORCH).tests if test.startswith("errors/")]
+    results = [event for event in runner.run(tests) if isinstance(event, Result)]
+    assert {result.kind for result in results} == {"pass"}
+    assert runner.num_workers == len(tests) // 2
+
+
+def test_a_failure_comes_with_a_program_that_shows_it(tmp_path):
+    test = "operators/forward[add,float32]"
+    result = tests_of(Lane(Order(find("ignores_alpha").record(resolve("fake_xpu"))), tmp_path), test)[test]
+    assert result.kind == "fail"
+    assert "alpha" in result.reason
+    shown = subprocess.run([sys.executable, "-c", result.reproducer], capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, shown.stderr
+    lines = [line for line in shown.stdout.splitlines() if line.startswith(("cpu", "device"))]
+    assert len(lines) == 2, shown.stdout
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_a_device_that_is_not_here_exits_4_and_the_contract_is_run():
+    run = command("run", "cuda", env=os.environ | {"CUDA_VISIBLE_DEVICES": ""})
+    assert run.returncode == 4, run.stderr
+    assert "contract" in run.stdout
+    assert "18 of 18 tests passed" in run.stdout
+    assert "is not available here" in run.stderr
+    assert "why:" in run.stderr
+
+
+def test_a_kill_and_resume_give_the_report_that_there_would_have_been(tmp_path):
+    arguments = ["run", "cpu", "--profile", "smoke", "-n", "1", "--json"]
+    whole = command(*arguments, str(tmp_path / "whole.json"))
+    assert whole.returncode == 0, whole.stderr
+    process = subprocess.Popen(
+        [sys.executable, "-m", "accelkit", "conformance", *arguments, str(tmp_path / "none.json")], stdout=subprocess.DEVNULL
+    )
+    (journal,) = _journals()
+    deadline = time.monotonic() + 60
+    while not 60 < len(journal.read_text().splitlines()) < 300 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    with journal.open("a") as file:
+        file.write('{"id": "memory/zero_by')  # as a power cut leaves it
+    assert not (tmp_path / "none.json").exists()
+    resumed = command(*arguments, str(tmp_path / "resumed.json"), "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    first, second = (json.loads((tmp_path / name).read_text()) for name in ("whole.json", "resumed.json"))
+    assert [(one["id"], one["kind"]) for one in first["results"]] == [(one["id"], one["kind"]) for one in second["results"]]
+    for part in ("summary", "suite", "certification", "subject", "versions"):
+        assert first[part] == second[part]
+    again = command(*arguments, str(tmp_path / "again.json"), "--resume")
+    assert again.returncode == 2
+    assert "--resume: there is no interrupted run" in again.stderr
+
+
+def _journals():
+    return list(Path(os.environ["ACCELKIT_CACHE_DIR"]).rglob("journal.jsonl"))
+
+
+def test_json_on_standard_output_is_the_report():
+    run = command("run", "cpu", "--profile", "contract", "--json", "-")
+    report = json.loads(run.stdout)
+    assert report["schema"] == "accelkit.conformance/1"
+    assert report["summary"]["kinds"] == {"pass": 18}
+    assert report["subject"]["plugin"].startswith("accelkit==")
+
+
+def test_usage_is_exit_code_2():
+    for arguments, says in {
+        ("run", "nonsense"): "nonsense",
+        ("run", "cpu", "--select", "nonsense"): "selects no test",
+        ("run", "cpu", "--rerun-failed"): "--rerun-failed: there is no earlier run",
+        ("selftest", "--mutants", "nonsense"): "no mutant is named nonsense",
+    }.items():
+        run = command(*arguments)
+        assert run.returncode == 2, run.stderr
+        assert says in run.stderr
+
+
+def test_a_part_certifies_nothing():
+    run = command("run", "cpu", "--profile", "contract", "--select", "probe", "--certify")
+    assert run.returncode == 1
+    assert "not certified: only a part of the profile was selected" in run.stderr
+
+
+@pytest.mark.parametrize(("kind", "name"), [("precision", "bf16-mixed"), ("cluster", "local"), ("strategy", "single_device")])
+def test_other_kinds_are_subjects_too(kind, name):
+    run = command("run", name, "--kind", kind)
+    assert run.returncode == 0, run.stderr
+    assert "none failed" in run.stdout
+
+
+def test_pytest_runs_the_suite(tmp_path):
+    (tmp_path / "test_vendor.py").write_text(
+        'from accelkit_conformance.vendor import conformance\n\ntest_conformance = conformance("cpu", profile="contract")\n'
+    )
+    plain = ["-q", "-p", "no:cacheprovider", "-c", os.devnull]
+    own = subprocess.run([sys.executable, "-m", "pytest", *plain, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert "18 passed" in own.stdout, own.stdout
+    plugin = ["-p", "accelkit_conformance.plugin", "--pyargs", "accelkit_conformance", "--accelerator", "cpu", "--profile", "contract"]
+    named = subprocess.run([sys.executable, "-m", "pytest", *plain, *plugin], capture_output=True, text=True, check=False)
+    assert "18 passed" in named.stdout, named.stdout
+
+
+# -- broken accelerators ----------------------------------------------------------------------------------------------
+
+
+def test_there_are_enough_mutants_of_enough_kinds():
+    mutants = all_mutants()
+    assert len(mutants) >= 40
+    assert len({one.name for one in mutants}) == len(mutants)
+    mechanisms = [one.mechanism for one in mutants]
+    assert max(map(mechanisms.count, mechanisms)) <= MOST_OF_ONE_MECHANISM
+    assert all(one.description for one in mutants)
+
+
+def test_a_few_mutants_are_killed_and_the_matrix_says_by_what():
+    run = command("selftest", "--mutants", "probe_says_true", "--mutants", "counts_nothing", "--mutants", "ignores_strides", "--json")
+    matrix = json.loads(run.stdout)
+    assert [one["is_killed"] for one in matrix["mutants"]] == [True] * 3
+    assert all(one["by_area"][one["area"]] > 0 for one in matrix["mutants"])
+
+
+def test_help_names_every_command():
+    shown = CliRunner().invoke(main, ["conformance", "--help"]).output
+    for name in ("run", "list", "verify", "compare", "matrix", "selftest"):
+        assert name in shown
