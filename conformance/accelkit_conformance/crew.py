@@ -108,7 +108,8 @@ class Crew:
         if self.size > 1 and worst.kind in BAD:
             rank = results.index(worst)
             worst = dataclasses.replace(worst, reason=f"on rank {rank}: {worst.reason}")
-            self.end()  # its processes may no longer agree on what comes next
+            if not all(result.kind in BAD for result in results):
+                self.end()  # its processes may no longer agree on what comes next
         return worst
 
     @property

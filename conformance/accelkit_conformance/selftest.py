@@ -9,7 +9,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -88,13 +87,14 @@ def examine_all(record: PluginRecord, mutants: Sequence[Mutant], lanes: int, wat
                 why=", ".join(healthy.killers),
                 hint="mend these first: accelkit conformance run fake_xpu",
             )
-        lock = threading.Lock()
         done: dict[str, Autopsy] = {}
-        for future in as_completed([pool.submit(examine, record, one, Path(name) / one.name) for one in mutants]):
-            with lock:
+        try:
+            for future in as_completed([pool.submit(examine, record, one, Path(name) / one.name) for one in mutants]):
                 autopsy = future.result()
                 done[autopsy.mutant.name] = autopsy
                 watch(autopsy)
+        finally:
+            pool.shutdown(cancel_futures=True)
     return [done[one.name] for one in mutants]
 
 

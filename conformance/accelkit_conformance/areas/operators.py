@@ -4,7 +4,8 @@ on the device, in the dtype, shape and layout that they have there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from accelkit_conformance.checks import Case, Profile, check
@@ -115,23 +116,22 @@ def out(subject: Subject, name: str, dtype: str) -> None:
     from accelkit_conformance.oracle.running import compare_forward
 
     op = opdb.operators()[name]
-    for sample in opdb.samples(op, dtype, min(subject.most_samples, 4)):
+    for sample in opdb.samples(op, dtype, min(subject.most_samples, 8)):
         given = (sample.input, sample.args, sample.kwargs)
         shapes = op(sample.input, *sample.args, **sample.kwargs)
         if not tensors(shapes):
             continue
 
-        for make in (torch.empty_like, lambda one: one.new_empty(0)):
+        def call(first: Any, *args: Any, make: Callable[[Any], Any], shapes: Any = shapes, **kwargs: Any) -> Any:
+            place = next((leaf.device for leaf in tensors((first, args, kwargs))), kwargs.get("device"))
+            target = tree_map(lambda one: make(one.to(place)) if isinstance(one, torch.Tensor) else one, shapes)
+            result = op(first, *args, out=target, **kwargs)
+            assert all(mine is given for mine, given in zip(tensors(result), tensors(target), strict=True)), "out= was not returned"
+            return target
 
-            def call(first: Any, *args: Any, make: Any = make, shapes: Any = shapes, **kwargs: Any) -> Any:
-                place = next((leaf.device for leaf in tensors((first, args, kwargs))), kwargs.get("device"))
-                target = tree_map(lambda one: make(one.to(place)) if isinstance(one, torch.Tensor) else one, shapes)
-                result = op(first, *args, out=target, **kwargs)
-                assert all(mine is given for mine, given in zip(tensors(result), tensors(target), strict=True)), "out= was not returned"
-                return target
-
-            with subject.sample(describe_sample(given), facts_of(given, dtype)):
-                compare_forward(subject, op, given, call)
+        with subject.sample(describe_sample(given), facts_of(given, dtype)):
+            for make in (lambda one: torch.full_like(one, 77), lambda one: one.new_empty(0)):
+                compare_forward(subject, op, given, functools.partial(call, make=make))
 
 
 def _composed() -> Iterator[Case]:

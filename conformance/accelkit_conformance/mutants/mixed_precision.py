@@ -17,32 +17,52 @@ class AutocastsAnotherDevice(Broken):
         return "cpu"
 
 
+class _UnderAutocast(Broken):
+    """Changes results of torch's functions inside an autocast region of the device, where autocast would choose their dtype."""
+
+    names: tuple[str, ...] = ()
+
+    def install(self) -> None:
+        import torch
+        from torch.overrides import TorchFunctionMode
+
+        names, dtype_of = self.names, self.dtype
+
+        class Faults(TorchFunctionMode):
+            def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                result = func(*args, **(kwargs or {}))
+                is_changed = getattr(func, "__name__", "") in names and torch.is_autocast_enabled("fake_xpu")
+                return result.to(dtype_of()) if is_changed else result
+
+        Faults().__enter__()
+
+    def dtype(self) -> Any:
+        """What they give there."""
+        raise NotImplementedError
+
+
 @mutant("precision", "autocast")
-class LowersSoftmax(Broken):
+class LowersSoftmax(_UnderAutocast):
     """Under autocast softmax and losses are computed in the lower dtype too."""
 
-    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+    names = ("softmax", "log_softmax", "exp", "log", "pow", "mse_loss")
+
+    def dtype(self) -> Any:
         import torch
 
-        result = call()
-        if torch.is_autocast_enabled("fake_xpu") and name in ("_softmax", "_log_softmax", "exp", "log", "pow.Tensor_Scalar", "mse_loss"):
-            return result.to(torch.get_autocast_dtype("fake_xpu"))
-        return result
+        return torch.get_autocast_dtype("fake_xpu")
 
 
 @mutant("precision", "autocast")
-class ConvolvesInFloat32(Broken):
+class ConvolvesInFloat32(_UnderAutocast):
     """Convolutions and matmuls under autocast give float32."""
 
-    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+    names = ("mm", "matmul", "conv2d", "linear", "bmm")
+
+    def dtype(self) -> Any:
         import torch
 
-        result = call()
-        return (
-            result.float()
-            if torch.is_autocast_enabled("fake_xpu") and name in ("mm", "convolution", "convolution_overrideable", "_convolution")
-            else result
-        )
+        return torch.float32
 
 
 @mutant("precision", "the scaler")

@@ -51,7 +51,13 @@ class EventsAreNeverDone(Broken):
     """Event.query is false for ever."""
 
     def install(self) -> None:
-        self.device_module.Event.query = lambda self: False
+        import torch
+
+        class Event(torch.Event):
+            def query(self) -> bool:
+                return False
+
+        self.device_module.Event = lambda **options: Event("fake_xpu", **options)
 
 
 @mutant("streams", "events")
@@ -59,8 +65,19 @@ class TimeRunsBackwards(Broken):
     """elapsed_time is negative."""
 
     def install(self) -> None:
-        original = self.device_module.Event.elapsed_time
-        self.device_module.Event.elapsed_time = lambda self, end: -original(self, end)
+        import torch
+
+        class Event:
+            def __init__(self, **options: Any) -> None:
+                self.inner = torch.Event("fake_xpu", **options)
+
+            def elapsed_time(self, end: Any) -> float:
+                return -self.inner.elapsed_time(end.inner)
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(self.inner, name)
+
+        self.device_module.Event = Event
 
 
 @mutant("streams", "the current stream")

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 _HOST_ARGUMENTS = ("tensor_split",)
 
 
-def place(op: Any, given: Any, device: torch.device) -> Any:
+def place(op: Any, given: Any, device: torch.device, *, is_plain: bool = True) -> Any:
     """The sample on the device; a factory that is given no tensor and no device is told ``device=``."""
     if not tensors(given) and "device" not in given[2] and op.name not in opdb.NO_TENSORS:
         return given[0], given[1], {**given[2], "device": device}
-    if op.name in _HOST_ARGUMENTS:
+    if is_plain and op.name in _HOST_ARGUMENTS:
         return to_device(given[0], device), given[1], given[2]
     return to_device(given, device)
 
@@ -57,7 +57,7 @@ def compare_forward(
         if not is_variant and variant is None:
             raise
         return
-    there = place(op, given, subject.device) if variant is None else to_device(given, subject.device)
+    there = place(op, given, subject.device, is_plain=variant is None)
     found = _flat((variant or op)(there[0], *there[1], **there[2]))
     assert len(found) == len(reference), f"gave {len(found)} results, not {len(reference)}"
     if is_random or draws or op.name in opdb.UNINITIALIZED:
