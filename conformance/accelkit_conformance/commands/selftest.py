@@ -40,13 +40,16 @@ def command(patterns: tuple[str, ...], is_list: bool, lanes: int | None, is_json
         say(f"{'killed' if autopsy.is_killed else 'SURVIVED'}: {autopsy.mutant.name} ({autopsy.mutant.area})")
 
     autopsies = selftest.examine_all(resolve(_BASE), chosen, lanes or max(1, min(4, os.cpu_count() or 1)), watch)
-    matrix = selftest.report(autopsies)
+    matrix = selftest.report(autopsies, is_whole=not patterns)
     if output is not None:
         output.write_text(json.dumps(matrix, indent=1) + "\n", "utf-8")
     if is_json:
         print_json("conformance.selftest", {key: value for key, value in matrix.items() if key != "schema"})
     else:
         _show(autopsies)
+        say(
+            f"{len(matrix['narrow'])} of them were found only by checks that found nothing else, and do not count: {', '.join(matrix['narrow'])}"
+        )
         say(f"{len(matrix['idle_checks'])} checks found none of these mutants: {', '.join(matrix['idle_checks'])}")
     for objection in matrix["objections"]:
         say(objection)
