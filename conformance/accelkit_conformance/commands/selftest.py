@@ -47,9 +47,7 @@ def command(patterns: tuple[str, ...], is_list: bool, lanes: int | None, is_json
         print_json("conformance.selftest", {key: value for key, value in matrix.items() if key != "schema"})
     else:
         _show(autopsies)
-        say(
-            f"{len(matrix['narrow'])} of them were found only by checks that found nothing else, and do not count: {', '.join(matrix['narrow'])}"
-        )
+        say(f"{len(matrix['narrow'])} do not count, for only checks that found nothing else found them: {', '.join(matrix['narrow'])}")
         say(f"{len(matrix['idle_checks'])} checks found none of these mutants: {', '.join(matrix['idle_checks'])}")
     for objection in matrix["objections"]:
         say(objection)
