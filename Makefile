@@ -41,6 +41,7 @@ test: compiler $(VENV)/.fake_xpu
 test-fake-xpu: compiler $(VENV)/.fake_xpu
 	$(BIN)/python -m pytest -n $(WORKERS) $(FAKE_XPU)/tests
 	FAKE_XPU_PROTECT=1 $(BIN)/python -m pytest -n $(WORKERS) $(FAKE_XPU)/tests --ignore $(FAKE_XPU)/tests/test_building.py
+	FAKE_XPU_PROTECT=1 $(BIN)/accelkit conformance run fake_xpu --profile training -n $(WORKERS)
 
 test-oldest: compiler
 	$(MAKE) VENV=.venv-oldest TORCH=2.9.1 test-fake-xpu

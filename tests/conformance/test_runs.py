@@ -37,7 +37,7 @@ def command(*arguments, **options):
     )
 
 
-def tests_of(lane, *tests):
+def results_of(lane, *tests):
     try:
         return {test: lane.run(test) for test in tests}
     finally:
@@ -89,7 +89,7 @@ def test_a_pattern_selects_an_area_a_glob_or_a_part():
     assert len(profiles.select(tests, ["operators/forward[add,*]"])) > 5
     assert profiles.select(tests, ["string_round"]) == ["device/string_round_trip"]
     with pytest.raises(accelkit.UsageError, match="selects no test"):
-        profiles.select(tests, ["nonsense"])
+        profiles.select(tests, ["no_such_check"])
 
 
 def test_listing_imports_no_torch():
@@ -109,7 +109,7 @@ def test_listing_imports_no_torch():
 def test_a_device_that_takes_the_process_with_it_costs_one_test(tmp_path, mutant, kind):
     order = Order(find(mutant).record(resolve("fake_xpu")), seconds=8)
     tests = ["operators/forward[add,float32]", "operators/forward[topk,float32]", "operators/forward[mm,float32]"]
-    found = tests_of(Lane(order, tmp_path), *tests)
+    found = results_of(Lane(order, tmp_path), *tests)
     assert [result.kind for result in found.values()] == ["pass", kind, "pass"]
     said = {"segfaults": "SIGSEGV", "exits": "exit status 0", "hangs": "no answer within 8 s"}[mutant]
     assert said in found[tests[1]].reason
@@ -121,7 +121,7 @@ def test_a_crash_of_one_rank_is_the_crew_s_and_the_next_crew_works(tmp_path):
     assert first.kind == "pass"
     os.killpg(lane._crew._processes[1].pid, signal.SIGKILL)
     assert "rank 1 crashed with SIGKILL" in lane.run("collectives/broadcast[2]").reason
-    assert tests_of(lane, "collectives/broadcast[2]")["collectives/broadcast[2]"].kind == "pass"
+    assert results_of(lane, "collectives/broadcast[2]")["collectives/broadcast[2]"].kind == "pass"
 
 
 def test_capabilities_are_held_to_both_ways(tmp_path):
@@ -131,7 +131,7 @@ def test_capabilities_are_held_to_both_ways(tmp_path):
         ("hides_streams", "streams/current_stream_is_kept", "unsupported"),
     ]:
         order = Order(find(mutant).record(resolve("fake_xpu")))
-        assert tests_of(Lane(order, tmp_path), test)[test].kind == kind
+        assert results_of(Lane(order, tmp_path), test)[test].kind == kind
 
 
 def test_an_expected_failure_is_held_to_its_samples(tmp_path):
@@ -140,7 +140,7 @@ def test_an_expected_failure_is_held_to_its_samples(tmp_path):
     record = find("ignores_alpha").record(resolve("fake_xpu"))
 
     def run(**more):
-        return tests_of(Lane(Order(record, expectations=({**declared, **more},)), tmp_path), test)[test].kind
+        return results_of(Lane(Order(record, expectations=({**declared, **more},)), tmp_path), test)[test].kind
 
     assert run(sample="'alpha' in kwargs") == "expected-failure"
     assert run(sample="'alpha' not in kwargs") == "fail", "what was not declared failed"
@@ -152,7 +152,7 @@ def test_an_expected_failure_is_held_to_its_samples(tmp_path):
 def test_what_passes_at_the_second_try_is_flaky(tmp_path):
     """The mutant adds in another order from run to run, so that one of a few runs is right."""
     lane = Lane(Order(find("flickers").record(resolve("fake_xpu"))), tmp_path, reruns=3)
-    result = tests_of(lane, "device/results_stay")["device/results_stay"]
+    result = results_of(lane, "device/results_stay")["device/results_stay"]
     assert (result.kind, result.attempts) == ("flaky", 2)
     assert "fail at first, then pass" in result.reason
 
@@ -167,7 +167,7 @@ def test_workers_are_recycled(tmp_path):
 
 def test_a_failure_comes_with_a_program_that_shows_it(tmp_path):
     test = "operators/forward[add,float32]"
-    result = tests_of(Lane(Order(find("ignores_alpha").record(resolve("fake_xpu"))), tmp_path), test)[test]
+    result = results_of(Lane(Order(find("ignores_alpha").record(resolve("fake_xpu"))), tmp_path), test)[test]
     assert result.kind == "fail"
     assert "alpha" in result.reason
     shown = subprocess.run([sys.executable, "-c", result.reproducer], capture_output=True, text=True, check=False)
@@ -230,7 +230,7 @@ def test_json_on_standard_output_is_the_report():
 def test_usage_is_exit_code_2():
     for arguments, says in {
         ("run", "nonsense"): "nonsense",
-        ("run", "cpu", "--select", "nonsense"): "selects no test",
+        ("run", "cpu", "--select", "no_such_check"): "selects no test",
         ("run", "cpu", "--rerun-failed"): "--rerun-failed: there is no earlier run",
         ("selftest", "--mutants", "nonsense"): "no mutant is named nonsense",
     }.items():

@@ -21,11 +21,21 @@ def built(tmp_path_factory):
     return folder
 
 
-def test_the_wheel_holds_two_packages_and_nothing_else(built):
+def test_the_wheel_holds_three_packages_and_nothing_else(built):
     (wheel,) = built.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name.partition("/")[0] for name in names} == {"accelkit", "accelkit_builtin", "accelkit-0.1.0.dist-info"}
-    for needed in ("accelkit/py.typed", "accelkit_builtin/known_devices.toml", "accelkit-0.1.0.dist-info/licenses/LICENSE"):
+    assert {name.partition("/")[0] for name in names} == {
+        "accelkit",
+        "accelkit_builtin",
+        "accelkit_conformance",
+        "accelkit-0.1.0.dist-info",
+    }
+    for needed in (
+        "accelkit/py.typed",
+        "accelkit_builtin/known_devices.toml",
+        "accelkit_conformance/profiles/torch-2.13.txt",
+        "accelkit-0.1.0.dist-info/licenses/LICENSE",
+    ):
         assert needed in names
     entry_points = zipfile.ZipFile(wheel).read("accelkit-0.1.0.dist-info/entry_points.txt").decode()
     assert "[accelkit.accelerators]\ncpu = accelkit_builtin.accelerators.cpu:CPUAccelerator" in entry_points
@@ -73,7 +83,7 @@ def test_an_editable_installation_puts_nothing_else_on_the_path(tmp_path):
     assert clean.run(clean.python, "-I", "-c", code, ROOT / "builtin_plugins") == "['accelkit_builtin']\n"
     on_path = clean.run(clean.python, "-I", "-c", "import sys; print(*[p for p in sys.path if p.startswith(sys.argv[1])])", ROOT)
     ours = {Path(entry).name for entry in on_path.split() if "site-packages" not in entry}
-    assert ours == {"sdk", "builtin_plugins"}
+    assert ours == {"sdk", "builtin_plugins", "conformance"}
 
 
 def test_the_sample_plugin_is_one_short_file():
