@@ -175,13 +175,13 @@ def cluster_is_documented(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False, kind="cluster")
 def detection_reads_only(subject: Subject) -> None:
-    """``detect`` answers None or a Detection, and changes nothing in os.environ."""
+    """``detect_cluster`` answers None or a Detection, and changes nothing in os.environ."""
     import os
 
     from accelkit import Detection
 
     before = dict(os.environ)
-    answer = loading.instantiate(subject.cls, subject.record).detect()
+    answer = loading.instantiate(subject.cls, subject.record).detect_cluster(dict(os.environ))
     assert answer is None or isinstance(answer, Detection), f"it returned {type(answer).__name__}"
     assert dict(os.environ) == before, "it changed os.environ"
 
