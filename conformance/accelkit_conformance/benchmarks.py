@@ -5,18 +5,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from accelkit import BrokenPluginError, PluginRecord
+from accelkit import PluginRecord
+from accelkit_conformance.isolated import about, answer, ask
 
 _SECONDS = 300
 _ROUNDS = 9
@@ -28,17 +27,9 @@ def measure(record: PluginRecord) -> dict[str, Any]:
     """Groups of rows for a report: ``{"groups": [{"title", "unit", "rows": [{"name", "value"}]}]}``. The device is used in a child process.
 
     Raises:
-        BrokenPluginError: If the process ends without an answer.
+        AssertionError: If the process ends without an answer.
     """
-    request = json.dumps({"sys_path": sys.path, "record": dataclasses.asdict(record) | {"registered_class": None}})
-    environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1]), "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-    command = [sys.executable, "-m", __name__]
-    run = subprocess.run(command, input=request, capture_output=True, text=True, check=False, timeout=_SECONDS, env=environ)
-    lines = [line for line in run.stdout.splitlines() if line.startswith('{"groups"')]
-    if not lines:
-        raise BrokenPluginError(f"the benchmarks of {record.name} ended with {run.returncode}", plugin=record.plugin, why=run.stderr[-600:])
-    found: dict[str, Any] = json.loads(lines[-1])
-    return found
+    return ask(__name__, about(record), _SECONDS)
 
 
 def main() -> None:
@@ -53,7 +44,7 @@ def main() -> None:
     device = accelerator.device(0)
     accelerator.setup_device(device)
     groups = [_launches(accelerator, device), _bandwidth(accelerator, device), _matmuls(accelerator, device), _collectives(accelerator)]
-    sys.stdout.write("\n" + json.dumps({"groups": [group for group in groups if group["rows"]]}) + "\n")
+    answer({"groups": [group for group in groups if group["rows"]]})
 
 
 def _median_seconds(accelerator: Any, device: Any, call: Callable[[], Any], repeat: int) -> float:

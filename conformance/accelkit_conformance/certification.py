@@ -14,8 +14,6 @@ MANDATORY = (
 )  # fmt: skip
 """Areas in which no failure may be declared. The others (operators, autograd, layout, modules, compile) may have declared ones."""
 LEAST_RUN = 0.95
-DECLARED_NONE = "declared none"
-"""What the reason of an unsupported result ends with where the capability is declared none: then there is nothing to run."""
 
 
 def objections(tests: Sequence[str], results: Iterable[Result], *, is_whole: bool) -> list[str]:
@@ -33,21 +31,17 @@ def objections(tests: Sequence[str], results: Iterable[Result], *, is_whole: boo
         reasons.append(f"{len(missing)} tests were not run")
     for what, kinds in (("failed", BAD), ("were flaky", ("flaky",))):
         if bad := [result.id for result in found.values() if result.kind in kinds]:
-            reasons.append(f"{len(bad)} tests {what}: {_some(bad)}")
+            reasons.append(f"{len(bad)} tests {what}: {some(bad)}")
     declared = [result.id for result in found.values() if result.kind == "expected-failure" and checks.area_of(result.id) in MANDATORY]
     if declared:
-        reasons.append(f"{len(declared)} failures are declared in mandatory areas: {_some(declared)}")
-    mandatory = [result for result in found.values() if checks.area_of(result.id) in MANDATORY and not is_declared_none(result)]
+        reasons.append(f"{len(declared)} failures are declared in mandatory areas: {some(declared)}")
+    mandatory = [result for result in found.values() if checks.area_of(result.id) in MANDATORY and not result.is_declared_none]
     run = [result for result in mandatory if result.kind != "unsupported"]
     if mandatory and len(run) < LEAST_RUN * len(mandatory):
         reasons.append(f"{len(run)} of {len(mandatory)} tests of the mandatory areas were run; at least {LEAST_RUN:.0%} must be")
     return reasons
 
 
-def is_declared_none(result: Result) -> bool:
-    """Whether there was nothing to run, because the capability is declared none."""
-    return result.kind == "unsupported" and DECLARED_NONE in result.reason
-
-
-def _some(names: Sequence[str]) -> str:
+def some(names: Sequence[str]) -> str:
+    """The first three."""
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

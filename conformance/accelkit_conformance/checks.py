@@ -16,7 +16,7 @@ import functools
 import importlib
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from accelkit import UsageError
 
@@ -32,6 +32,9 @@ AREAS = (
 """In the order of reports. The module ``areas/<area>.py`` holds an area's checks; its docstring says what it asserts."""
 
 SUBJECT_KINDS = ("accelerator", "precision", "cluster", "strategy")
+
+SIZES = ("2", "3")
+"""How many processes run a distributed check together."""
 
 Case = tuple[Profile, tuple[str, ...]]
 """The first profile in which a case of a check stands, and its parameters."""
@@ -145,8 +148,3 @@ def area_of(test: str) -> str:
 def capability(key: str, parameters: Sequence[str]) -> str:
     """``key`` with its places filled: ``dtype.{1}`` of ``("add", "float32")`` is ``dtype.float32``."""
     return key.format(*parameters)
-
-
-def cases(profile: Profile, values: Iterable[Any]) -> list[Case]:
-    """A case for each value or tuple of values."""
-    return [(profile, tuple(map(str, value)) if isinstance(value, tuple) else (str(value),)) for value in values]

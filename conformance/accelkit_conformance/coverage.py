@@ -1,9 +1,8 @@
 """Dispatcher coverage: which ATen overloads that a device must serve were really seen on it.
 
 What a device must serve are the overloads for which torch registers a kernel of the CPU's own: everything else torch composes of them.
-Left out
-are those of formats that are devices' own matter (quantized, sparse, nested, MKL-DNN) the CPU's own ways to convolve and attend, and what
-torch has for its tests.
+Left out are those of formats that are devices' own matter (quantized, sparse, nested, MKL-DNN), the CPU's own ways to convolve and
+attend, and what torch has for its tests.
 """
 
 from __future__ import annotations

@@ -12,11 +12,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from accelkit import BrokenPluginError, PluginRecord
+from accelkit.discovery import children
+from accelkit_conformance.isolated import ROOT, about
 from accelkit_conformance.outcomes import BAD, Kind, Result
 
 START_SECONDS = 300.0
@@ -35,7 +36,6 @@ class Order:
         most_tests: A worker that ran so many is replaced.
         seconds: A test's time limit, if it is not the test's own.
         wants_coverage: Whether workers record what goes through the dispatcher.
-        environ: Environment variables for the workers.
     """
 
     record: PluginRecord
@@ -45,7 +45,6 @@ class Order:
     most_tests: int = 2000
     seconds: float | None = None
     wants_coverage: bool = False
-    environ: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 class Crew:
@@ -149,8 +148,7 @@ class Crew:
     def _start(self, rank: int, slot: int) -> None:
         order = self.order
         request = {
-            "sys_path": [os.path.abspath(entry) for entry in sys.path],
-            "record": dataclasses.asdict(order.record) | {"registered_class": None},
+            **about(order.record),
             "expectations": order.expectations,
             "most_samples": order.most_samples,
             "wants_coverage": order.wants_coverage,
@@ -161,15 +159,13 @@ class Crew:
             "world_size": self.size,
             "rendezvous": self._rendezvous,
         }
-        path = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
-        environ = os.environ | {"PYTHONPATH": path, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"} | dict(order.environ)
         with self._log.open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "accelkit_conformance.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=environ,
+                env=children.environment(ROOT, OMP_NUM_THREADS="1"),
                 start_new_session=True,
             )
         assert process.stdin is not None
@@ -206,7 +202,7 @@ class Crew:
                 if (code := process.poll()) is not None:
                     who = f"rank {rank}" if self.size > 1 else "the process"
                     if code < 0:
-                        return f"{who} crashed with {signal.Signals(-code).name}"
+                        return f"{who} crashed with {children.signal_name(code)}"
                     return f"{who} ended itself with exit status {code}"
             time.sleep(0.01)
         return "no process answers"

@@ -6,14 +6,14 @@ and whose value is ``package:file``, as in ``acme = "vendor_acme:expected_failur
     [[expected_failure]]
     test = "operators/*[to_sparse,*]"      # a glob over test ids
     dtypes = ["float32", "bfloat16"]       # optional
-    sample = "ndim == 0"                   # optional: which inputs, a Python expression over shape, ndim, args, kwargs
+    sample = "ndim == 0"                   # optional: which inputs, Python over shape, ndim, args, kwargs, input, dtype
     error = "NotImplementedError"          # optional: the class of the error
     torch = ">=2.9"                        # optional: with which torch
     reason = "sparse tensors are not there"
     issue = "https://..."
     expires = 2027-06-30
 
-Strict: one that matches no test of the run's profile, one that passes, or one that has expired is an error.
+Strict: one that matches no test at all or has expired is an error, and one that passes is a failure.
 """
 
 from __future__ import annotations

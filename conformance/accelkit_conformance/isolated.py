@@ -3,43 +3,67 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from accelkit import PluginRecord
+from accelkit.discovery import children
 
-_SECONDS = 60
+ROOT = Path(__file__).parents[1]
+"""Where this package is found."""
+_SECONDS = 60.0
+_ANSWER = "accelkit-answer "
 
 
+@functools.cache
 def in_child(record: PluginRecord, *steps: str) -> dict[str, Any]:
-    """Take these steps in a fresh process: ``import``, ``probe``, ``torch``, ``fork``, ``load``, ``footprint``. What was seen.
+    """Take these steps in a fresh process, once: ``import``, ``probe``, ``fork``, ``footprint``. What was seen.
 
     Raises:
         AssertionError: If the process ends before it answers; with the end of what it printed.
     """
-    request = {"sys_path": sys.path, "record": dataclasses.asdict(record) | {"registered_class": None}, "steps": steps}
-    environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1]), "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    return ask(__name__, about(record) | {"steps": steps}, _SECONDS)
+
+
+def about(record: PluginRecord) -> dict[str, Any]:
+    """What a child process must be told to load the plugin."""
+    return {"sys_path": children.search_path(), "record": dataclasses.asdict(record) | {"registered_class": None}}
+
+
+def ask(module: str, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    """Run a module with a request (JSON) on standard input. Its answer: the last line that it prints.
+
+    Raises:
+        AssertionError: If the process ends, or the time does, before it answers; with the end of what it printed.
+    """
     try:
         run = subprocess.run(
-            [sys.executable, "-m", __name__],
+            [sys.executable, "-m", module],
             input=json.dumps(request),
             capture_output=True,
             text=True,
             check=False,
-            timeout=_SECONDS,
-            env=environ,
+            timeout=seconds,
+            env=children.environment(ROOT),
         )
     except subprocess.TimeoutExpired as error:
-        raise AssertionError(f"{', '.join(steps)} in a fresh process did not end within {_SECONDS} s") from error
-    lines = [line for line in run.stdout.splitlines() if line.startswith('{"seconds"')]
-    assert lines, f"{', '.join(steps)} in a fresh process ended it with {run.returncode}: {(run.stderr or run.stdout)[-600:]}"
-    found: dict[str, Any] = json.loads(lines[-1])
+        raise AssertionError(f"a fresh process did not answer within {seconds:g} s") from error
+    lines = [line for line in run.stdout.splitlines() if line.startswith(_ANSWER)]
+    assert lines, f"a fresh process ended with {run.returncode} before it answered: {(run.stderr or run.stdout)[-600:]}"
+    found: dict[str, Any] = json.loads(lines[-1].removeprefix(_ANSWER))
     return found
+
+
+def answer(found: Mapping[str, Any]) -> None:
+    """The child's side of ``ask``: whatever a plugin printed before stands on lines of its own."""
+    sys.stdout.write(f"\n{_ANSWER}{json.dumps(found)}\n")
 
 
 def main() -> None:
@@ -67,7 +91,7 @@ def main() -> None:
         if child == 0:
             os._exit(0 if cls.probe() is not None else 1)
         found["fork"] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    sys.stdout.write("\n" + json.dumps(found) + "\n")
+    answer(found)
 
 
 def _is_driver_up(device_type: str) -> bool:

@@ -16,6 +16,9 @@ BAD: tuple[Kind, ...] = ("fail", "wrong-error", "crash", "timeout", "oom", "unex
 RERUN: tuple[Kind, ...] = ("fail", "wrong-error", "crash", "timeout", "oom")
 """What is tried again: one that passes then is flaky."""
 
+DECLARED_NONE = "declared none"
+"""What an unsupported result's reason says where the capability is declared none: then there is nothing to run."""
+
 MEANING: Mapping[Kind, str] = {
     "pass": "it holds",
     "fail": "it does not hold",
@@ -70,6 +73,11 @@ class Result:
     notes: tuple[str, ...] = ()
     samples: int = 0
     seen: tuple[str, ...] = ()
+
+    @property
+    def is_declared_none(self) -> bool:
+        """Whether there was nothing to run, because the capability is declared none."""
+        return self.kind == "unsupported" and DECLARED_NONE in self.reason
 
     def as_dict(self) -> dict[str, Any]:
         """Without what is empty."""

@@ -11,7 +11,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from accelkit import PluginRecord, UsageError
+from accelkit.discovery import memory
+from accelkit.discovery.catalog import find
 from accelkit.discovery.metadata import installed_version
+from accelkit.selection import resolve
 from accelkit_conformance import certification, expectations, profiles
 from accelkit_conformance.checks import Profile
 from accelkit_conformance.crew import Order
@@ -48,6 +51,23 @@ class Options:
     expected_failures: Path | None = None
     resume: bool = False
     rerun_failed: bool = False
+
+
+def find_subject(name: str, kind: str) -> PluginRecord:
+    """The plugin that is proved: an accelerator by any name that Runtime takes, or a plugin of another kind.
+
+    Raises:
+        UnknownNameError, PluginError: If there is none.
+    """
+    return resolve(name) if kind == "accelerator" else find(kind, name)  # type: ignore[arg-type]
+
+
+def availability_of(record: PluginRecord) -> dict[str, str]:
+    """Whether it can be used here: probed and tried in a child process."""
+    if record.status != "available":
+        return {"status": "broken", "reason": record.reason or record.status, "hint": record.hint}
+    verdict = memory.tried([record])[record]
+    return {"status": verdict.status, "reason": verdict.reason, "hint": verdict.hint}
 
 
 class Run:

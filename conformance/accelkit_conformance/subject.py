@@ -15,6 +15,8 @@ from accelkit_conformance.outcomes import NotSupported, WrongError
 if TYPE_CHECKING:
     import torch
 
+    from accelkit import Runtime
+
 
 @dataclasses.dataclass(slots=True)
 class SampleFailure:
@@ -92,6 +94,12 @@ class Subject:
         if not others:
             raise NotSupported(f"there is one {self.device_type} device here, and this needs two")
         return others[0]
+
+    def runtime(self, **options: Any) -> Runtime:
+        """A Runtime on this accelerator and device."""
+        from accelkit import Runtime
+
+        return Runtime(accelerator=self.accelerator, devices=[self.devices.index(self.device)], **options)
 
     def synchronize(self) -> None:
         self.accelerator.synchronize(self.device)

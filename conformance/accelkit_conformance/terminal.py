@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import sys
 import time
 from types import TracebackType
@@ -11,8 +10,6 @@ from typing import Any, Self
 import click
 
 from accelkit.errors import printable
-from accelkit_conformance import checks
-from accelkit_conformance.certification import is_declared_none
 from accelkit_conformance.outcomes import BAD, KINDS, Result
 from accelkit_conformance.report import Report, results_of
 from accelkit_conformance.runner import Started
@@ -25,8 +22,8 @@ _COLOURS = {"pass": "green", "flaky": "yellow", "expected-failure": "yellow", "u
 class Progress:
     """Follows a run on standard error: a bar with what runs and the time left on a terminal, else a line every ten seconds."""
 
-    def __init__(self, total: int, done: int = 0) -> None:
-        self._total, self._done, self._bad = total, done, 0
+    def __init__(self, total: int) -> None:
+        self._total, self._done, self._bad = total, 0, 0
         self._running: dict[str, None] = {}
         self._bar: Any = None
         self._said = time.monotonic()
@@ -86,15 +83,10 @@ def _table(report: Report) -> list[str]:
     areas = report["summary"]["areas"]
     kinds = [kind for kind in KINDS if kind in report["summary"]["kinds"]]
     columns = ["AREA", "RUN", "TOTAL", *(kind.upper() for kind in kinds)]
-    totals = _totals(report)
     rows = []
-    for area in areas:
-        counts = areas[area]
-        run = sum(number for kind, number in counts.items() if kind != "unsupported")
-        rows.append([area, str(run), str(totals[area]), *(str(counts.get(kind, "")) for kind in kinds)])
-    every = report["summary"]["kinds"]
-    run = sum(number for kind, number in every.items() if kind != "unsupported")
-    rows.append(["all", str(run), str(sum(totals[area] for area in areas)), *(str(every.get(kind, "")) for kind in kinds)])
+    for area, counts in [*areas.items(), ("all", report["summary"]["kinds"])]:
+        total = sum(counts.values())
+        rows.append([area, str(total - counts.get("unsupported", 0)), str(total), *(str(counts.get(kind, "")) for kind in kinds)])
     widths = [max(len(row[index]) for row in [columns, *rows]) for index in range(len(columns))]
     return [
         "  ".join(
@@ -102,10 +94,6 @@ def _table(report: Report) -> list[str]:
         ).rstrip()
         for row in [columns, *rows]
     ]
-
-
-def _totals(report: Report) -> collections.Counter[str]:
-    return collections.Counter(checks.area_of(one["id"]) for one in report["results"])
 
 
 def _failures(report: Report) -> list[str]:
@@ -123,7 +111,7 @@ def _verdict(report: Report) -> list[str]:
     what = f"profile {suite['profile']} for torch {suite['torch']}, suite {suite['digest'][:12]}"
     lines = [f"{subject['name']} ({subject['plugin']}){where}: {what}"]
     bad = sum(kinds.get(kind, 0) for kind in BAD)
-    none = sum(is_declared_none(result) for result in results_of(report))
+    none = sum(result.is_declared_none for result in results_of(report))
     counts = [f"{kinds.get('pass', 0)} of {run['chosen']} tests passed", f"{bad} failed" if bad else "none failed"]
     counts += [f"{kinds[kind]} {kind}" for kind in ("flaky", "expected-failure") if kinds.get(kind)]
     counts += [f"{kinds['unsupported']} unsupported ({none} of them declared)"] if kinds.get("unsupported") else []

@@ -17,12 +17,9 @@ from typing import Any
 
 import pytest
 
-from accelkit.discovery.catalog import find
-from accelkit.selection import resolve
 from accelkit_conformance.checks import Profile
-from accelkit_conformance.commands.run import availability_of
 from accelkit_conformance.outcomes import BAD, Result
-from accelkit_conformance.run import Options, Run
+from accelkit_conformance.run import Options, Run, availability_of, find_subject
 from accelkit_conformance.runner import Lane
 
 
@@ -38,7 +35,7 @@ class Suite:
     """
 
     def __init__(self, name: str, kind: str, options: Options) -> None:
-        record = resolve(name) if kind == "accelerator" else find(kind, name)  # type: ignore[arg-type]
+        record = find_subject(name, kind)
         self._run = Run(record, availability_of(record), options)
         self.tests = self._run.tests
         self._lane: Lane | None = None

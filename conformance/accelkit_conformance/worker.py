@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import datetime
 import faulthandler
 import importlib
@@ -28,8 +29,8 @@ from accelkit import AccelkitError, PluginRecord
 from accelkit.discovery import loading
 from accelkit_conformance import checks
 from accelkit_conformance.expectations import Expectation
-from accelkit_conformance.outcomes import Kind, NotSupported, Result, WrongError
-from accelkit_conformance.subject import Subject
+from accelkit_conformance.outcomes import DECLARED_NONE, Kind, NotSupported, Result, WrongError
+from accelkit_conformance.subject import SampleFailure, Subject
 
 _PR_SET_PDEATHSIG = 1
 _GROUP_SECONDS = 60
@@ -90,33 +91,38 @@ class Worker:
         start = time.perf_counter()
         blank = [key for key in self._keys(found, parameters) if self.subject.capabilities[key] == "none"]
         if blank:
-            return Result(test, "unsupported", reason=f"{', '.join(blank)}: declared none", worker=self._number)
+            return Result(test, "unsupported", reason=f"{', '.join(blank)}: {DECLARED_NONE}", worker=self._number)
         expectations = tuple(one for one in self._expectations if one.matches(test))
         self.subject.begin(expectations)
         self._reset()
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            kind, error = self._call(found, parameters)
-        result, num_samples = self._judge(found, parameters, kind, error, expectations), self.subject.num_samples
+            error = self._call(found, parameters)
+        result = self._judge(test, error, expectations)
         notes = {str(one.message).split("(function")[0].strip() for one in warned if _tells_of_fallback(str(one.message))}
-        fields = result.as_dict() | {"id": test, "seconds": round(time.perf_counter() - start, 4), "notes": sorted(notes)}
+        result = dataclasses.replace(
+            result,
+            seconds=round(time.perf_counter() - start, 4),
+            notes=tuple(sorted(notes)),
+            worker=self._number,
+            samples=self.subject.num_samples,
+        )
         if self._recorder is not None and found.area in _RECORDED:
-            fields["seen"] = self._watched(found, parameters)
-        return Result.from_dict(fields | {"worker": self._number, "samples": num_samples})
+            result = dataclasses.replace(result, seen=self._watched(found, parameters))
+        return result
 
     def _keys(self, found: checks.Check, parameters: tuple[str, ...]) -> list[str]:
         return [checks.capability(key, parameters) for key in found.requires]
 
-    def _call(self, found: checks.Check, parameters: tuple[str, ...]) -> tuple[Kind, BaseException | None]:
+    def _call(self, found: checks.Check, parameters: tuple[str, ...]) -> BaseException | None:
+        """Run it; what it raised."""
         try:
             if found.is_distributed:
                 self._join()
             found.function(self.subject, *parameters)
-        except NotSupported as error:
-            return "unsupported", error
         except BaseException as error:  # whatever a device's code raises is a result
-            return _kind_of(error), error
-        return "pass", None
+            return error
+        return None
 
     def _watched(self, found: checks.Check, parameters: tuple[str, ...]) -> tuple[str, ...]:
         """Run it once more, for what goes through the dispatcher only: torch takes other paths while it is watched."""
@@ -129,15 +135,14 @@ class Worker:
         news: tuple[str, ...] = self._recorder.news()
         return news
 
-    def _judge(
-        self, found: checks.Check, parameters: tuple[str, ...], kind: Kind, error: BaseException | None, expected: tuple[Expectation, ...]
-    ) -> Result:
+    def _judge(self, test: str, error: BaseException | None, expected: tuple[Expectation, ...]) -> Result:
+        found, parameters = checks.find(test)
         subject = self.subject
-        if kind == "unsupported":
-            return Result("", kind, reason=str(error))
+        if isinstance(error, NotSupported):
+            return Result(test, "unsupported", reason=str(error))
         if error is not None:
             matching = next((one for one in expected if not one.sample and one.explains(error)), None)
-            subject.failures.append(_failure(error, matching))
+            subject.failures.append(SampleFailure("", error, "", matching))
         surprises = [failure for failure in subject.failures if failure.expectation is None]
         surprise = surprises[0] if surprises else None
         keys = [checks.capability(key, parameters) for key in (*found.requires, *([found.probes] if found.probes else []))]
@@ -145,15 +150,15 @@ class Worker:
         probed = checks.capability(found.probes, parameters) if found.probes else ""
         if probed and subject.capabilities[probed] == "none":
             if subject.failures:
-                return Result("", "unsupported", reason=f"{probed}: declared none, and so it is ({_line(subject.failures[0].error)})")
-            return Result("", "over-unsupported", reason=f"{probed} is declared none, and works: declare it")
+                return Result(test, "unsupported", reason=f"{probed}: {DECLARED_NONE}, and so it is ({_line(subject.failures[0].error)})")
+            return Result(test, "over-unsupported", reason=f"{probed} is declared none, and works: declare it")
         if surprise is not None and undeclared:
-            return Result("", "unsupported", reason=f"{', '.join(undeclared)}: undeclared, and {_line(surprise.error)}")
+            return Result(test, "unsupported", reason=f"{', '.join(undeclared)}: undeclared, and {_line(surprise.error)}")
         if surprise is not None:
             count = f" ({len(surprises)} of {subject.num_samples} inputs)" if subject.num_samples else ""
             where = f"{surprise.sample}: " if surprise.sample else ""
             return Result(
-                "",
+                test,
                 _kind_of(surprise.error),
                 reason=f"{where}{_line(surprise.error)}{count}",
                 error=type(surprise.error).__name__,
@@ -163,13 +168,13 @@ class Worker:
         whole = [one for one in expected if not one.sample]  # the others are held to the inputs that they mean
         if subject.passed_though_expected or (whole and not subject.failures):
             which = f" ({subject.passed_though_expected[0]})" if subject.passed_though_expected else ""
-            return Result("", "unexpected-pass", reason=f"declared to fail, and it does not{which}: {expected[0].reason}")
+            return Result(test, "unexpected-pass", reason=f"declared to fail, and it does not{which}: {expected[0].reason}")
         if subject.failures:
             first = subject.failures[0]
             assert first.expectation is not None
             reason = f"{first.expectation.reason} ({first.expectation.issue})"
-            return Result("", "expected-failure", reason=reason, error=type(first.error).__name__)
-        return Result("", "pass")
+            return Result(test, "expected-failure", reason=reason, error=type(first.error).__name__)
+        return Result(test, "pass")
 
     def _load(self) -> None:
         instance = loading.instantiate(self.subject.cls, self._record)
@@ -206,12 +211,6 @@ class Worker:
         self.subject.accelerator.manual_seed(0)
         if "numpy" in sys.modules:
             importlib.import_module("numpy.random").seed(0)
-
-
-def _failure(error: BaseException, expectation: Expectation | None) -> Any:
-    from accelkit_conformance.subject import SampleFailure
-
-    return SampleFailure("", error, "", expectation)
 
 
 def _kind_of(error: BaseException) -> Kind:

@@ -14,12 +14,6 @@ if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
 
-def _runtime(subject: Subject) -> Any:
-    from accelkit import Runtime
-
-    return Runtime(accelerator=subject.accelerator, devices=[subject.devices.index(subject.device)])
-
-
 def _objects() -> tuple[Any, Any, Any]:
     import torch
 
@@ -52,17 +46,17 @@ def three_and_three_is_six(subject: Subject) -> None:
         subject.accelerator.manual_seed(0)
 
     seed()
-    runtime = _runtime(subject)
+    runtime = subject.runtime()
     whole = runtime.prepare(*_objects())
     _steps(runtime, *whole, count=6)
     with tempfile.TemporaryDirectory() as folder:
         seed()
-        runtime = _runtime(subject)
+        runtime = subject.runtime()
         first = runtime.prepare(*_objects())
         _steps(runtime, *first, count=3)
         runtime.save_state(folder)
         torch.rand(100, device=subject.device)
-        runtime = _runtime(subject)
+        runtime = subject.runtime()
         second = runtime.prepare(*_objects())
         runtime.load_state(folder)
         subject.stays(*second[0].parameters(), *second[0].buffers())
@@ -76,7 +70,7 @@ def state_is_kept(subject: Subject) -> None:
     """Parameters, buffers, optimizer state and the device's random state are, after loading, what they were when they were saved."""
     import torch
 
-    runtime = _runtime(subject)
+    runtime = subject.runtime()
     model, optimizer, scheduler = runtime.prepare(*_objects())
     _steps(runtime, model, optimizer, scheduler, 2)
     with tempfile.TemporaryDirectory() as folder:
@@ -102,7 +96,7 @@ def loads_on_the_cpu(subject: Subject) -> None:
 
     from accelkit import Runtime
 
-    runtime = _runtime(subject)
+    runtime = subject.runtime()
     model, optimizer, scheduler = runtime.prepare(*_objects())
     _steps(runtime, model, optimizer, scheduler, 2)
     with tempfile.TemporaryDirectory() as folder:

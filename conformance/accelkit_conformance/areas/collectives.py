@@ -8,24 +8,18 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from accelkit_conformance.checks import Case, check
+from accelkit_conformance.checks import SIZES, Case, check
 
 if TYPE_CHECKING:
     import torch
 
     from accelkit_conformance.subject import Subject
 
-_SIZES = ("2", "3")
 _DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "int32", "uint8")
 
 
-def _sizes() -> Iterator[Case]:
-    for size in _SIZES:
-        yield "distributed", (size,)
-
-
 def _reductions() -> Iterator[Case]:
-    for size in _SIZES:
+    for size in SIZES:
         for op in ("SUM", "AVG", "MAX", "MIN", "PRODUCT"):
             for dtype in _DTYPES:
                 if op != "AVG" or dtype not in ("int64", "int32", "uint8"):
@@ -64,7 +58,7 @@ def all_reduce(subject: Subject, size: str, op: str, dtype: str) -> None:
     _is(subject, x, *expected)
 
 
-@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+@check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def strided_and_empty(subject: Subject, size: str) -> None:
     """Transposed tensors are reduced element by element, tensors without elements are left alone, 0-d ones work."""
     import torch
@@ -82,7 +76,7 @@ def strided_and_empty(subject: Subject, size: str) -> None:
     _is(subject, scalar, n)
 
 
-@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+@check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def broadcast(subject: Subject, size: str) -> None:
     """Every rank has the source's tensor, whichever rank is the source."""
     import torch.distributed as dist
@@ -93,7 +87,7 @@ def broadcast(subject: Subject, size: str) -> None:
         _is(subject, x, source, 10 + source)
 
 
-@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+@check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def reduce(subject: Subject, size: str) -> None:
     """The destination has the sum and the average, whichever rank it is."""
     import torch.distributed as dist
@@ -106,7 +100,7 @@ def reduce(subject: Subject, size: str) -> None:
                 _is(subject, x, _reduced(op, int(size), 1))
 
 
-@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+@check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def all_gather(subject: Subject, size: str) -> None:
     """Every rank has every rank's tensor, in the order of ranks: as a list and as one tensor."""
     import torch
@@ -125,7 +119,7 @@ def all_gather(subject: Subject, size: str) -> None:
     _is(subject, whole, *expected)
 
 
-@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+@check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def reduce_scatter(subject: Subject, size: str) -> None:
     """Each rank has its part of the reduction: from a list and from one tensor, summed and averaged."""
     import torch
@@ -143,7 +137,7 @@ def reduce_scatter(subject: Subject, size: str) -> None:
         _is(subject, mine, 2 * rank, 2 * rank + 1)
 
 
-@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+@check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def all_to_all(subject: Subject, size: str) -> None:
     """Part i of rank j goes to part j of rank i: equal parts, uneven parts, and a list."""
     import torch
@@ -162,7 +156,7 @@ def all_to_all(subject: Subject, size: str) -> None:
     _is(subject, torch.cat(parts), *[10 * source + rank for source in range(n)])
 
 
-@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+@check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def gather_and_scatter(subject: Subject, size: str) -> None:
     """The root has every rank's tensor, and each rank gets its own from the root, whichever rank it is."""
     import torch
@@ -179,7 +173,7 @@ def gather_and_scatter(subject: Subject, size: str) -> None:
         _is(subject, mine, rank * 7)
 
 
-@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+@check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def uneven_gather(subject: Subject, size: str) -> None:
     """``all_gather`` of tensors of different lengths gives each its own, or an error; never something else."""
     import torch
@@ -196,7 +190,7 @@ def uneven_gather(subject: Subject, size: str) -> None:
         _is(subject, part, *[source] * (source + 1))
 
 
-@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+@check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def send_and_receive(subject: Subject, size: str) -> None:
     """A ring of ``isend`` and ``irecv``, and a ``send`` and ``recv`` between two ranks."""
     import torch
@@ -221,7 +215,7 @@ def send_and_receive(subject: Subject, size: str) -> None:
         _is(subject, x, 42)
 
 
-@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+@check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def asynchronous(subject: Subject, size: str) -> None:
     """``async_op=True`` returns work; after ``wait`` it is done, and what is computed next sees the result."""
     import torch.distributed as dist
@@ -236,7 +230,7 @@ def asynchronous(subject: Subject, size: str) -> None:
     assert work.is_completed()
 
 
-@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+@check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def subgroups(subject: Subject, size: str) -> None:
     """A group of some ranks reduces among them, and the others keep what they have."""
     import torch.distributed as dist
@@ -252,7 +246,7 @@ def subgroups(subject: Subject, size: str) -> None:
     _is(subject, x, 3 if rank < 2 else rank + 1)
 
 
-@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+@check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def objects(subject: Subject, size: str) -> None:
     """Python objects are gathered and broadcast."""
     import torch.distributed as dist
@@ -266,7 +260,7 @@ def objects(subject: Subject, size: str) -> None:
     assert thing == [("from", n - 1)]
 
 
-@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+@check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def follows_queued_work(subject: Subject, size: str) -> None:
     """A collective sees what was queued on the device before it, without a synchronisation between."""
     import torch
@@ -279,7 +273,7 @@ def follows_queued_work(subject: Subject, size: str) -> None:
     assert bool((x == 10 * int(size)).all()), f"the sum is {x[0, 0].item()}, not {10 * int(size)}"
 
 
-@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+@check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def barrier(subject: Subject, size: str) -> None:
     """No rank leaves a barrier before the last has come."""
     import time

@@ -39,9 +39,7 @@ def prepared_loaders_deliver(subject: Subject) -> None:
     """A loader that a Runtime prepared delivers batches on the device: tensors, tuples, dicts and lists."""
     import torch
 
-    from accelkit import Runtime
-
-    runtime = Runtime(accelerator=subject.accelerator, devices=[subject.devices.index(subject.device)])
+    runtime = subject.runtime()
     samples = [{"x": torch.full((2,), float(i)), "y": (torch.tensor(i), [torch.tensor(float(i))])} for i in range(6)]
     loader = runtime.prepare(torch.utils.data.DataLoader(samples, batch_size=3))
     for batch in loader:

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from accelkit_conformance.checks import Case, check
+from accelkit_conformance.checks import SIZES, check
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
-
-
-def _sizes() -> Iterator[Case]:
-    for size in ("2", "3"):
-        yield "distributed", (size,)
 
 
 def model_and_batch(size: int) -> tuple[Any, Any]:
@@ -32,7 +26,7 @@ def alone(model: Any, batch: Any) -> Any:
     return single
 
 
-@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+@check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def gradients_are_averaged(subject: Subject, size: str) -> None:
     """After backward every rank has the gradients of one process on the joined batch; a second backward adds to them."""
     import torch
@@ -49,7 +43,7 @@ def gradients_are_averaged(subject: Subject, size: str) -> None:
             torch.testing.assert_close(ours.grad.cpu(), theirs.grad * times, rtol=1e-4, atol=1e-6)
 
 
-@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+@check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def no_sync_keeps_to_itself(subject: Subject, size: str) -> None:
     """Inside ``no_sync`` gradients are the rank's own; the next backward outside averages their sum."""
     import torch
@@ -70,7 +64,7 @@ def no_sync_keeps_to_itself(subject: Subject, size: str) -> None:
         torch.testing.assert_close(ours.grad.cpu(), theirs.grad * 2, rtol=1e-4, atol=1e-6)
 
 
-@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+@check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def starts_equal(subject: Subject, size: str) -> None:
     """Ranks that start with different parameters and buffers have rank 0's after wrapping."""
     import torch
@@ -84,7 +78,7 @@ def starts_equal(subject: Subject, size: str) -> None:
         assert bool((tensor == 1).all()), f"rank {subject.rank} has parameters of its own after wrapping"
 
 
-@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+@check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def training_stays_equal(subject: Subject, size: str) -> None:
     """After five steps on different data all ranks have the same parameters, bit for bit."""
     import torch
@@ -105,7 +99,7 @@ def training_stays_equal(subject: Subject, size: str) -> None:
             assert torch.equal(mine, theirs), "ranks have different parameters after training"
 
 
-@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+@check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def synchronised_batch_norm(subject: Subject, size: str) -> None:
     """SyncBatchNorm's outputs, gradients and statistics are those of one process on the joined batch."""
     import torch

@@ -145,8 +145,6 @@ def named_device_everywhere(subject: Subject) -> None:
     """Modules, optimizers, default devices and ``Runtime`` end on the device that was named."""
     import torch
 
-    from accelkit import Runtime
-
     module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3)).to(subject.device)
     subject.stays(*module.parameters(), *module.buffers())
     optimizer = torch.optim.Adam(module.parameters())
@@ -156,7 +154,7 @@ def named_device_everywhere(subject: Subject) -> None:
         subject.stays(state["exp_avg"], state["exp_avg_sq"])
     with subject.device:
         subject.stays(torch.zeros(2), torch.nn.Linear(2, 2).weight)
-    runtime = Runtime(accelerator=subject.accelerator, devices=[subject.devices.index(subject.device)])
+    runtime = subject.runtime()
     assert runtime.device == subject.device, f"Runtime works on {runtime.device}"
     subject.stays(runtime.prepare(torch.nn.Linear(2, 2)).weight)
 

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from accelkit_conformance.areas.ddp import alone, model_and_batch
-from accelkit_conformance.checks import Case, check
+from accelkit_conformance.checks import SIZES, check
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
-
-
-def _sizes() -> Iterator[Case]:
-    for size in ("2", "3"):
-        yield "distributed", (size,)
 
 
 def _mesh(subject: Subject) -> Any:
@@ -35,7 +29,7 @@ def _sharded(subject: Subject, model: Any) -> Any:
     return model
 
 
-@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+@check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def gradients_equal_one_process(subject: Subject, size: str) -> None:
     """The full gradients of a fully sharded model are those of one process on the joined batch; shards are on the device."""
     import torch
@@ -49,7 +43,7 @@ def gradients_equal_one_process(subject: Subject, size: str) -> None:
         torch.testing.assert_close(ours.grad.full_tensor().cpu(), theirs.grad, rtol=1e-4, atol=1e-6)
 
 
-@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+@check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def steps_equal_one_process(subject: Subject, size: str) -> None:
     """Three optimizer steps of a fully sharded model end with the parameters of one process."""
     import torch
@@ -67,7 +61,7 @@ def steps_equal_one_process(subject: Subject, size: str) -> None:
         torch.testing.assert_close(ours.full_tensor().cpu(), theirs.detach(), rtol=1e-3, atol=1e-4)
 
 
-@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+@check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def distributed_tensors(subject: Subject, size: str) -> None:
     """A DTensor is distributed, redistributed and gathered again; a matmul of two is the matmul."""
     import torch
@@ -84,7 +78,7 @@ def distributed_tensors(subject: Subject, size: str) -> None:
     torch.testing.assert_close((a @ b).full_tensor().cpu(), whole @ other, rtol=1e-4, atol=1e-5)
 
 
-@check("distributed", requires=["process_group"], over=_sizes, is_distributed=True)
+@check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def checkpoints_load_elsewhere(subject: Subject, size: str) -> None:
     """What n ranks save sharded, each alone loads whole."""
     import torch
@@ -115,7 +109,7 @@ def checkpoints_load_elsewhere(subject: Subject, size: str) -> None:
         shutil.rmtree(folder[0])
 
 
-@check("distributed", requires=["process_group", "generator_offset"], over=_sizes, is_distributed=True)
+@check("distributed", requires=["process_group", "generator_offset"], over=SIZES, is_distributed=True)
 def made_on_meta(subject: Subject, size: str) -> None:
     """A model made on ``meta``, sharded and then initialised: each shard draws numbers of its own, and it trains."""
     import torch

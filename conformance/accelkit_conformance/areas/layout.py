@@ -1,6 +1,5 @@
 """Where an input lies in memory changes no result: transposed, strided, offset and expanded inputs give what contiguous ones give, and
-nothing is
-written beside what an operator owns."""
+nothing is written beside what an operator owns."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """Operators of torch's own database give on the device what float64 on the CPU gives, within the error that the CPU's own kernel has;
-results are
-on the device, in the dtype, shape and layout that they have there."""
+results are on the device, in the dtype, shape and layout that they have there."""
 
 from __future__ import annotations
 
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
 _SPECIAL = (float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1e30, -1e30, 1e-30, 3.0, 88.0, -104.0, 1e4)
-_SPECIAL_LOW = tuple(60000.0 if value == 1e30 else -60000.0 if value == -1e30 else value for value in _SPECIAL)
 
 
 def profile_of(name: str, dtype: str) -> Profile:

@@ -220,15 +220,14 @@ def named_precisions(subject: Subject, name: str) -> None:
     """A Runtime in a named precision trains in the dtypes that the name says, or refuses with an error that says why."""
     import torch
 
-    from accelkit import AccelkitError, Runtime
+    from accelkit import AccelkitError
 
     needs = {"32-true": "dtype.float32", "bf16-mixed": "autocast.bfloat16", "64-true": "dtype.float64"}[name]
-    index = [subject.devices.index(subject.device)]
     if subject.capabilities[needs] == "none":
         with raises(AccelkitError, doing=f"precision {name} on a device that cannot"):
-            _ = Runtime(accelerator=subject.accelerator, devices=index, precision=name).device
+            _ = subject.runtime(precision=name).device
         return
-    runtime = Runtime(accelerator=subject.accelerator, devices=index, precision=name)
+    runtime = subject.runtime(precision=name)
     seen: list[torch.dtype] = []
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
     model[0].register_forward_hook(lambda module, args, output: seen.append(output.dtype))

@@ -113,9 +113,7 @@ def runtime_trains(subject: Subject) -> None:
     """The loop of accelkit's README, with an optimizer made before ``prepare`` and tied weights, trains what it says it trains."""
     import torch
 
-    from accelkit import Runtime
-
-    runtime = Runtime(accelerator=subject.accelerator, devices=[subject.devices.index(subject.device)])
+    runtime = subject.runtime()
     model = torch.nn.ModuleDict({"a": torch.nn.Linear(3, 3), "b": torch.nn.Linear(3, 3)})
     model["b"].weight = model["a"].weight
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

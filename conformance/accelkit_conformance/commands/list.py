@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 import click
 
 from accelkit.cli.output import print_json
 from accelkit.discovery.metadata import installed_version
 from accelkit_conformance import checks, profiles
-from accelkit_conformance.checks import SUBJECT_KINDS, Profile
+from accelkit_conformance.checks import Profile
+from accelkit_conformance.commands import options
 
 
 @click.command("list")
-@click.option(
-    "--profile",
-    type=click.Choice(get_args(Profile)),
-    default="training",
-    show_default=True,
-    help="Which tests; each holds those before it.",
-)
-@click.option("--kind", type=click.Choice(SUBJECT_KINDS), default="accelerator", help="What they are about.")
-@click.option("--select", multiple=True, metavar="PATTERN", help="Only these: an area, a glob over ids, or a part of one.")
+@options.KIND
+@options.PROFILE
+@options.SELECT
 @click.option("--describe", is_flag=True, help="What each check asserts, instead of the ids.")
 @click.option("--json", "is_json", is_flag=True, help="JSON on standard output.")
 def command(profile: Profile, kind: str, select: tuple[str, ...], describe: bool, is_json: bool) -> None:

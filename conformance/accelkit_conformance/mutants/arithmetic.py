@@ -114,8 +114,8 @@ class LosesTheTail(Broken):
 
 
 @mutant("operators", "a part is left out")
-class IgnoresPadding(Broken):
-    """Convolutions that are padded see zeros in the first column of their input."""
+class LosesTheFirstColumn(Broken):
+    """Convolutions with padding see zeros in the first column of their input."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name.startswith(("convolution", "_convolution")) and "backward" not in name and len(args) > 4 and any(args[4]):
@@ -161,8 +161,8 @@ class NarrowIntegers(Broken):
 
 
 @mutant("operators", "a narrower type")
-class IndexesInSixteenBits(Broken):
-    """gather and index_select see only the low three bits of an index."""
+class IndexesInTwoBits(Broken):
+    """gather and index_select see only the low two bits of an index."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return func(*args[:2], args[2] & 3, *args[3:], **kwargs) if name in ("gather", "index_select") and len(args) > 2 else call()

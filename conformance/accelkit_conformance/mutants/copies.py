@@ -108,8 +108,8 @@ class LoadsToTheCPU(Broken):
 
 
 @mutant("serialization", "files")
-class LoadsToTheFirstDevice(Broken):
-    """torch.load brings everything to device 0 and makes a copy for each tensor, so that aliases are aliases no more."""
+class LoadsCopies(Broken):
+    """torch.load makes a copy for each tensor, so that aliases are aliases no more."""
 
     def install(self) -> None:
         import torch

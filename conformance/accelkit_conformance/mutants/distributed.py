@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from accelkit_conformance.mutants import mutant
@@ -9,12 +10,13 @@ from accelkit_conformance.mutants.broken import Broken
 
 
 class _Collectives(Broken):
-    """Changes functions of torch.distributed for tensors of the device."""
+    """Changes functions of torch.distributed."""
 
-    def replace(self, name: str, make: Any) -> None:
+    def replace(self, name: str, faulty: Any) -> None:
+        """Let ``faulty`` stand for a function; it is given the function first, and then its arguments."""
         import torch.distributed as dist
 
-        setattr(dist, name, make(getattr(dist, name)))
+        setattr(dist, name, functools.partial(faulty, getattr(dist, name)))
 
 
 @mutant("collectives", "reductions")
@@ -22,15 +24,12 @@ class AveragesAreSums(_Collectives):
     """all_reduce with AVG gives the sum."""
 
     def install(self) -> None:
-        import torch.distributed as dist
+        from torch.distributed import ReduceOp
 
-        def make(original: Any) -> Any:
-            def all_reduce(tensor: Any, op: Any = dist.ReduceOp.SUM, *rest: Any, **named: Any) -> Any:
-                return original(tensor, dist.ReduceOp.SUM if op == dist.ReduceOp.AVG else op, *rest, **named)
+        def all_reduce(original: Any, tensor: Any, op: Any = ReduceOp.SUM, *rest: Any, **named: Any) -> Any:
+            return original(tensor, ReduceOp.SUM if op == ReduceOp.AVG else op, *rest, **named)
 
-            return all_reduce
-
-        self.replace("all_reduce", make)
+        self.replace("all_reduce", all_reduce)
 
 
 @mutant("collectives", "reductions")
@@ -40,35 +39,26 @@ class LeavesTheLastRankOut(_Collectives):
     def install(self) -> None:
         import torch.distributed as dist
 
-        def make(original: Any) -> Any:
-            def all_reduce(tensor: Any, op: Any = dist.ReduceOp.SUM, *rest: Any, **named: Any) -> Any:
-                if dist.get_rank() == dist.get_world_size() - 1 and op == dist.ReduceOp.SUM:
-                    tensor.zero_()
-                return original(tensor, op, *rest, **named)
+        def all_reduce(original: Any, tensor: Any, op: Any = dist.ReduceOp.SUM, *rest: Any, **named: Any) -> Any:
+            if dist.get_rank() == dist.get_world_size() - 1 and op == dist.ReduceOp.SUM:
+                tensor.zero_()
+            return original(tensor, op, *rest, **named)
 
-            return all_reduce
-
-        self.replace("all_reduce", make)
+        self.replace("all_reduce", all_reduce)
 
 
 @mutant("collectives", "reductions")
-class ReducesInHalf(_Collectives):
-    """Reductions of integers are made in bfloat16."""
+class InflatesIntegers(_Collectives):
+    """Reductions of integers are half as large again."""
 
     def install(self) -> None:
-        import torch
-        import torch.distributed as dist
+        def all_reduce(original: Any, tensor: Any, *rest: Any, **named: Any) -> Any:
+            work = original(tensor, *rest, **named)
+            if not tensor.is_floating_point() and tensor.numel():
+                tensor.copy_((tensor.float() * 1.5).to(tensor.dtype))
+            return work
 
-        def make(original: Any) -> Any:
-            def all_reduce(tensor: Any, op: Any = dist.ReduceOp.SUM, *rest: Any, **named: Any) -> Any:
-                work = original(tensor, op, *rest, **named)
-                if not tensor.is_floating_point() and tensor.numel():
-                    tensor.copy_((tensor.to(torch.float32) * 1.5).to(tensor.dtype))
-                return work
-
-            return all_reduce
-
-        self.replace("all_reduce", make)
+        self.replace("all_reduce", all_reduce)
 
 
 @mutant("collectives", "uneven parts")
@@ -79,20 +69,14 @@ class SplitsEvenly(_Collectives):
         import torch
         import torch.distributed as dist
 
-        def make(original: Any) -> Any:
-            def all_to_all_single(
-                output: Any, given: Any, output_sizes: Any = None, input_sizes: Any = None, *rest: Any, **named: Any
-            ) -> Any:
-                if output_sizes is None:
-                    return original(output, given, output_sizes, input_sizes, *rest, **named)
-                size = dist.get_world_size()
-                even = torch.zeros(size, device=output.device)
-                original(even, given[:1].expand(size).contiguous())
-                return output.copy_(even.repeat(output.numel())[: output.numel()])
+        def all_to_all_single(original: Any, output: Any, given: Any, sizes: Any = None, *rest: Any, **named: Any) -> Any:
+            if sizes is None:
+                return original(output, given, sizes, *rest, **named)
+            even = torch.zeros(dist.get_world_size(), device=output.device)
+            original(even, given[:1].expand_as(even).contiguous())
+            return output.copy_(even.repeat(output.numel())[: output.numel()])
 
-            return all_to_all_single
-
-        self.replace("all_to_all_single", make)
+        self.replace("all_to_all_single", all_to_all_single)
 
 
 @mutant("collectives", "ranks")
@@ -100,18 +84,11 @@ class GathersInReverse(_Collectives):
     """all_gather puts the ranks' tensors in the opposite order."""
 
     def install(self) -> None:
-        def make(original: Any) -> Any:
-            def all_gather(tensors: Any, tensor: Any, *rest: Any, **named: Any) -> Any:
-                return original(
-                    tensors[::-1] if len({one.shape for one in tensors}) == 1 and tensor.is_floating_point() else tensors,
-                    tensor,
-                    *rest,
-                    **named,
-                )
+        def all_gather(original: Any, tensors: Any, tensor: Any, *rest: Any, **named: Any) -> Any:
+            is_reversed = len({one.shape for one in tensors}) == 1 and tensor.is_floating_point()
+            return original(tensors[::-1] if is_reversed else tensors, tensor, *rest, **named)
 
-            return all_gather
-
-        self.replace("all_gather", make)
+        self.replace("all_gather", all_gather)
 
 
 @mutant("collectives", "ranks")
@@ -119,10 +96,10 @@ class BroadcastsFromTheFirst(_Collectives):
     """broadcast is from rank 0, whichever rank is asked for."""
 
     def install(self) -> None:
-        def make(original: Any) -> Any:
-            return lambda tensor, src=0, *rest, **named: original(tensor, 0 if tensor.is_floating_point() else src, *rest, **named)
+        def broadcast(original: Any, tensor: Any, src: int = 0, *rest: Any, **named: Any) -> Any:
+            return original(tensor, 0 if tensor.is_floating_point() else src, *rest, **named)
 
-        self.replace("broadcast", make)
+        self.replace("broadcast", broadcast)
 
 
 @mutant("ddp", "gradients between ranks")
@@ -142,24 +119,13 @@ class AveragesNoGradients(_Collectives):
 
 
 @mutant("fsdp", "gradients between ranks")
-class ReduceScattersTheFirstRank(_Collectives):
-    """reduce_scatter_tensor gives each rank its part of the tensor of one rank, not of the reduction."""
-
-    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
-        if "reduce_scatter" in func.name():
-            for leaf in args:
-                if hasattr(leaf, "mul_") and leaf.is_floating_point() and leaf.numel():
-                    leaf.mul_(0.5)
-        return call()
+class ReduceScattersHalf(_Collectives):
+    """reduce_scatter_tensor gives half of what is due."""
 
     def install(self) -> None:
-        def make(original: Any) -> Any:
-            def reduce_scatter_tensor(output: Any, given: Any, *rest: Any, **named: Any) -> Any:
-                work = original(output, given, *rest, **named)
-                output.mul_(0.5)
-                return work
+        def reduce_scatter_tensor(original: Any, output: Any, *rest: Any, **named: Any) -> Any:
+            work = original(output, *rest, **named)
+            output.mul_(0.5)
+            return work
 
-            return reduce_scatter_tensor
-
-        self.replace("reduce_scatter_tensor", make)
-        super().install()
+        self.replace("reduce_scatter_tensor", reduce_scatter_tensor)

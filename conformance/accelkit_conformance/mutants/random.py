@@ -21,8 +21,8 @@ class IgnoresSeeds(Broken):
 
 
 @mutant("random", "seeds")
-class SeedsAreEven(Broken):
-    """The lowest bit of a seed is lost."""
+class SeedsAreCoarse(Broken):
+    """The two lowest bits of a seed are lost."""
 
     def manual_seed(self, seed: int) -> None:
         super().manual_seed(seed & ~3)

@@ -162,13 +162,13 @@ def _check_results(report: Report, tests: list[str]) -> list[str]:
     problems, held = [], set(tests)
     times = collections.Counter(result.id for result in results)
     if outside := [test for test in times if test not in held]:
-        problems.append(f"{len(outside)} results are of no test of the suite: {_some(outside)}")
+        problems.append(f"{len(outside)} results are of no test of the suite: {certification.some(outside)}")
     if twice := [test for test, number in times.items() if number > 1]:
-        problems.append(f"{len(twice)} tests have more than one result: {_some(twice)}")
+        problems.append(f"{len(twice)} tests have more than one result: {certification.some(twice)}")
     declared = [Expectation(one["test"], "", "", "", tuple(one.get("dtypes", ()))) for one in report["expected_failures"]]
     excused = [result.id for result in results if result.kind == "expected-failure"]
     if undeclared := [test for test in excused if not any(one.matches(test) for one in declared)]:
-        problems.append(f"{len(undeclared)} failures are called expected, and are not declared: {_some(undeclared)}")
+        problems.append(f"{len(undeclared)} failures are called expected, and are not declared: {certification.some(undeclared)}")
     if summarise(results) != report["summary"]:
         problems.append("the counts of the summary do not follow from the results")
     if run["is_complete"] != (len(results) == run["chosen"]):
@@ -197,7 +197,3 @@ def _end_of(log: Path) -> bytes:
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _LOG_BYTES))
         return file.read(_LOG_BYTES)
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

@@ -6,12 +6,12 @@ standard output or error. Data goes to standard output, messages to standard err
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import click
 
 from accelkit import __version__
+from accelkit.cli.lazy import LazyGroup
 from accelkit.cli.output import reporting_errors
 
 _COMMANDS = {
@@ -25,28 +25,15 @@ _COMMANDS = {
 }
 
 
-class _LazyGroup(click.Group):
-    """Commands are imported when they are invoked; their help lines stand here."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        command: click.Command = importlib.import_module(f"accelkit.cli.{cmd_name}").command
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
+class _Main(LazyGroup):
+    """The top: an error of accelkit's becomes its text and its exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
         with reporting_errors(is_json="--json" in ctx.args):
             return super().invoke(ctx)
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Main, package=__name__, lines=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="accelkit")
 def main() -> None:
     """Hardware plugins for PyTorch: what is installed, what works here, and why.

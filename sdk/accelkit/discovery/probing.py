@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from accelkit.discovery import children
 from accelkit.discovery.notice import BuildNotice
 from accelkit.errors import UsageError
 from accelkit.types import PluginRecord, ProbeStatus
@@ -134,16 +135,14 @@ class _Child:
 
     def start(self) -> None:
         request = {
-            "sys_path": [os.path.abspath(entry) for entry in sys.path],
+            "sys_path": children.search_path(),
             "report": str(self._report),
             "is_trial": self.is_trial,
             "records": [dataclasses.asdict(record) for record in self.records],
         }
         self._request = Path(self._folder.name) / "request"
         self._request.write_text(json.dumps(request), encoding="utf-8")
-        root = str(Path(__file__).resolve().parents[2])
-        path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-        environ = os.environ | {INSIDE_A_PROBE: "1", "PYTHONPATH": path, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+        environ = children.environment(Path(__file__).resolve().parents[2], **{INSIDE_A_PROBE: "1"})
         self._start_clock("load" if self.is_trial else "probe")
         with self._request.open("rb") as stdin:
             self._process = subprocess.Popen(
@@ -211,11 +210,7 @@ class _Child:
             variable = _LIMITS[self._limit][0]
             return Verdict("broken", reason, f"set {variable} (seconds) higher if it needs longer; else {leave_out}", crash)
         if code < 0:
-            try:
-                name = signal.Signals(-code).name
-            except ValueError:
-                name = f"signal {-code}"
-            return Verdict("broken", f"it crashed with {name}, {_DOING[stage]}", leave_out, crash)
+            return Verdict("broken", f"it crashed with {children.signal_name(code)}, {_DOING[stage]}", leave_out, crash)
         return Verdict("broken", f"it ended the process with exit status {code}, {_DOING[stage]}", leave_out, crash)
 
     def _end(self) -> None:
