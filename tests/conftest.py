@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -46,6 +46,34 @@ class PluginSite:
         (info / "RECORD").write_text("")
         accelkit.refresh()
         return info
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--forbid-skips",
+        metavar="MARKERS",
+        default=os.environ.get("FORBID_SKIPS", ""),
+        help="comma-separated markers; a test with one of them that is skipped has failed (FORBID_SKIPS in the environment does the same)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    known = {line.partition(":")[0].strip() for line in config.getini("markers")}
+    if unknown := set(filter(None, config.getoption("--forbid-skips").split(","))) - known:
+        raise pytest.UsageError(f"--forbid-skips names what is no marker: {', '.join(sorted(unknown))}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Where everything is to be installed, a test that is skipped shows nothing: it has failed."""
+    report = yield
+    forbidden = [name for name in item.config.getoption("--forbid-skips").split(",") if name and item.get_closest_marker(name)]
+    if report.skipped and forbidden and not hasattr(report, "wasxfail"):
+        report.outcome, report.longrepr = (
+            "failed",
+            f"skipped, and --forbid-skips forbids that for {', '.join(forbidden)}: {report.longrepr}",
+        )
+    return report
 
 
 @pytest.fixture

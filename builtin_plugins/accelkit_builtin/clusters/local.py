@@ -12,19 +12,20 @@ class LocalEnvironment(ClusterEnvironment):
 
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection:
         """Rank 0: every other environment that recognises itself is preferred."""
-        return Detection("local", 0, "no launcher or scheduler was recognised")
+        return Detection("local", 0, "no launcher or scheduler started this process")
 
-    def validate_settings(self, num_devices: int, num_nodes: int) -> None:
+    def validate_settings(self, num_devices: int | None, num_nodes: int | None) -> None:
         """A launcher that started this process beside others expects them to train together.
 
         Raises:
-            ContradictionError: If torchrun's WORLD_SIZE is more than 1.
+            ContradictionError: If WORLD_SIZE is not 1, or RANK not 0.
         """
-        size = self.environ.get("WORLD_SIZE", "1")
-        if size != "1":
-            raise ContradictionError(
-                f"this process was started as one of several (WORLD_SIZE={size})",
-                plugin=self.plugin,
-                why="the cluster environment 'local' runs one process, and the others would each train a model of their own",
-                hint="start one process, or unset WORLD_SIZE",
-            )
+        for name, alone in (("WORLD_SIZE", "1"), ("RANK", "0")):
+            value = self.environ.get(name) or alone
+            if value != alone:
+                raise ContradictionError(
+                    f"this process was started as one of several ({name}={value:.60})",
+                    plugin=self.plugin,
+                    why="the cluster environment 'local' runs one process, and the others would each train a model of their own",
+                    hint=f"start them with torchrun or accelkit launch, or unset {name} to train alone",
+                )

@@ -1,10 +1,10 @@
-"""``accelkit why [NAME]``: which accelerator would be used, and why."""
+"""``accelkit why [NAME]``: which accelerator, or with ``--cluster`` which cluster environment, would be used, and why."""
 
 from __future__ import annotations
 
 import click
 
-from accelkit.cli.output import print_json, print_table
+from accelkit.cli.output import print_json, print_table, say
 from accelkit.cli.rows import complete_names
 from accelkit.errors import printable
 from accelkit.selection import decide
@@ -12,9 +12,16 @@ from accelkit.selection import decide
 
 @click.command("why")
 @click.argument("name", required=False, shell_complete=complete_names)
+@click.option("--cluster", "is_cluster", is_flag=True, help="The cluster environment instead: who started this process, and what it says.")
 @click.option("--json", "is_json", is_flag=True, help="JSON on standard output.")
-def command(name: str | None, is_json: bool) -> None:
-    """Which accelerator would be used for NAME (or for nothing: the environment, then auto), and why not the others."""
+def command(name: str | None, is_cluster: bool, is_json: bool) -> None:
+    """Which accelerator would be used for NAME (or for nothing: the environment, then auto), and why not the others.
+
+    With --cluster, NAME is a cluster environment's. Under srun, mpirun, ... each process shows what it was told.
+    """
+    if is_cluster:
+        _why_cluster(name, is_json)
+        return
     decision = decide(name)
     if is_json:
         print_json("why", decision.as_dict())
@@ -24,3 +31,30 @@ def command(name: str | None, is_json: bool) -> None:
     print_table(["NAME", "PLUGIN", "STATUS", "REASON", "WHAT TO DO"], rows)
     for note in decision.notes:
         click.echo(printable(f"note: {note}"))
+
+
+def _why_cluster(name: str | None, is_json: bool) -> None:
+    """Exits 2 if a setting cannot be read: a program would stop there."""
+    from accelkit.cluster.asking import ask_cluster
+
+    answer = ask_cluster(name)
+    if is_json:
+        print_json("why.cluster", answer)
+    else:
+        asked = "detected" if answer["source"] == "default" else f"{answer['requested']!r} ({answer['source']})"
+        click.echo(printable(f"cluster environment {answer['chosen']} from {answer['plugin']}: {asked}"))
+        ranked = [
+            [c["name"], c["plugin"], c["verdict"], str(c["rank"] if c["rank"] is not None else ""), c["reason"]]
+            for c in answer["candidates"]
+        ]
+        print_table(["NAME", "PLUGIN", "STATUS", "RANK", "REASON"], ranked)
+        click.echo()
+        unknown = {error["name"]: "cannot be read" for error in answer["errors"]}
+        rows = [[key, unknown.get(key, "none" if value is None else str(value))] for key, value in answer["settings"].items()]
+        print_table(["SETTING", "VALUE"], rows)
+        for warning in answer["warnings"]:
+            say(f"warning: {warning}")
+        for error in {error["what"]: error for error in answer["errors"]}.values():
+            say(f"error: {error['what']}\n  why: {error['why']}\n  what to do: {error['hint']}")
+    if answer["errors"]:
+        raise click.exceptions.Exit(2)

@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
+from accelkit.errors import ContradictionError, UnsupportedError
 from accelkit.specs.hooks import hookimpl
+from accelkit.specs.variables import DEFAULT_PORT, LOOPBACK, Variables
 from accelkit.types import Detection
 
 
-class ClusterEnvironment:
+class ClusterEnvironment(Variables):
     """What a launcher or scheduler tells a process. Reading it changes nothing in ``environ``.
 
-    The defaults describe one process on one machine, that nobody else launched.
+    The defaults describe one process on one machine, that nobody else launched. A subclass reads variables with ``number``, ``address``,
+    ``port`` and ``text``, whose errors name the variable and its value.
 
     Args:
         environ: The environment variables to read; this process's own by default.
+
+    Attributes:
+        processes_flag, nodes_flag: How the user tells the launcher how many processes to start on a machine, and on how many
+            machines; ``{}`` stands for the number. Errors of ``validate_settings`` show them.
     """
 
-    name: str = ""
-    plugin: str = ""
-
-    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
-        self.environ: Mapping[str, str] = os.environ if environ is None else environ
+    processes_flag: str = "{} processes on each machine"
+    nodes_flag: str = "{} machines"
 
     @hookimpl
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
-        """This environment's claim on a process with these variables, or None. The highest rank wins."""
+        """This environment's claim on a process with these variables, or None if it sees nothing of its own. The highest rank wins.
+
+        A rank below 0 is no claim: it says why, though some of its variables are there, this is not one of its processes.
+        """
         return None
 
     @property
@@ -46,12 +52,17 @@ class ClusterEnvironment:
 
     @property
     def local_rank(self) -> int:
-        """This process's rank on its machine."""
+        """This process's rank on its machine, from 0 to ``local_world_size - 1``."""
         return 0
 
     @property
+    def local_world_size(self) -> int:
+        """Number of the job's processes on this machine. Machines may differ. By default, as many on each."""
+        return max(1, self.world_size // self.num_nodes)
+
+    @property
     def node_rank(self) -> int:
-        """This machine's rank."""
+        """This machine's rank, from 0 to ``num_nodes - 1``."""
         return 0
 
     @property
@@ -61,17 +72,17 @@ class ClusterEnvironment:
 
     @property
     def main_address(self) -> str:
-        """Address of the rendezvous: rank 0's machine."""
-        return "127.0.0.1"
+        """Address of the rendezvous: rank 0's machine. An IPv6 address has no brackets."""
+        return LOOPBACK
 
     @property
     def main_port(self) -> int:
-        """TCP port of the rendezvous."""
-        return 12910
+        """TCP port of the rendezvous, the same on every process, and not that of another job on rank 0's machine."""
+        return DEFAULT_PORT
 
     @property
     def job_id(self) -> str | None:
-        """The scheduler's name for the job."""
+        """The scheduler's name for the job, as its own commands take it."""
         return None
 
     @property
@@ -79,8 +90,55 @@ class ClusterEnvironment:
         """How often the job was started again."""
         return 0
 
-    def validate_settings(self, num_devices: int, num_nodes: int) -> None:
-        """Raise ContradictionError, naming the flag to change, if these do not fit what was launched."""
+    def validate_settings(self, num_devices: int | None, num_nodes: int | None) -> None:
+        """Compare what the user said with what was launched.
+
+        Args:
+            num_devices: Devices on each machine; None if the user did not say.
+            num_nodes: Machines of the job; None if the user did not say.
+
+        Raises:
+            ContradictionError: If these do not fit, with the flag of the launcher to change.
+        """
+        if not self.creates_processes_externally:
+            return
+        if num_nodes is not None and num_nodes != self.num_nodes:
+            raise self._contradiction(
+                f"num_nodes={num_nodes}", f"{self.num_nodes} machine(s)", self.nodes_flag.format(num_nodes), "num_nodes="
+            )
+        if num_devices is None:
+            return
+        said, flag = f"devices={num_devices} on each machine", self.processes_flag.format(num_devices)
+        if num_devices != self.local_world_size:
+            raise self._contradiction(said, f"{self.local_world_size} process(es) on this machine", flag, "devices=")
+        if num_devices * self.num_nodes != self.world_size:
+            there = f"{self.world_size} processes on {self.num_nodes} machines, not as many on each"
+            raise self._contradiction(said, there, flag, "devices=")
+
+    @hookimpl(trylast=True)
+    def requeue(self) -> bool | None:
+        """Put the job back into the scheduler's queue, to run again from the start. Called on one process of the job.
+
+        Returns:
+            True if the scheduler took it.
+
+        Raises:
+            UnsupportedError: If this environment cannot, as by default.
+        """
+        raise UnsupportedError(
+            f"the cluster environment {self.name!r} cannot put a job back into a queue",
+            plugin=self.plugin,
+            why="what started this job has no queue, or its environment does not implement requeue()",
+            hint="leave requeue out and start the job again, or choose another environment with ACCELKIT_CLUSTER",
+        )
+
+    def _contradiction(self, said: str, there: str, flag: str, argument: str) -> ContradictionError:
+        return ContradictionError(
+            f"{said} was asked for, and {there} of this job were started",
+            plugin=self.plugin,
+            why=f"the cluster environment {self.name!r} says so",
+            hint=f"start it with {flag}, or leave {argument} out",
+        )
 
     def __repr__(self) -> str:
         return f"<cluster environment {self.name or type(self).__name__}>"

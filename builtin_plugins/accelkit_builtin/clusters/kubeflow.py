@@ -1,0 +1,87 @@
+"""Kubeflow: a pod of a PyTorchJob (Training Operator, v1) or of a TrainJob (Trainer, v2), one process a pod."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from accelkit import ClusterEnvironment, ContradictionError, Detection
+
+_PODS, _INDEX = ("PET_NNODES", "WORLD_SIZE"), ("PET_NODE_RANK", "RANK")
+_ADDRESS, _PORT = ("PET_MASTER_ADDR", "MASTER_ADDR"), ("PET_MASTER_PORT", "MASTER_PORT")
+
+
+class KubeflowEnvironment(ClusterEnvironment):
+    """Kubeflow: this process is the only one of its pod in a PyTorchJob (v1) or a TrainJob (v2).
+
+    Protocol: v1 (kubeflow/training-operator, pkg/controller.v1/pytorch/envvar.go) sets RANK (the pod's), WORLD_SIZE (pods, in newer
+    versions times nprocPerNode), MASTER_ADDR and MASTER_PORT, and PET_* variables; v2 (kubeflow/trainer,
+    pkg/runtime/framework/plugins/torch) only PET_NNODES, PET_NPROC_PER_NODE, PET_NODE_RANK, PET_MASTER_ADDR and PET_MASTER_PORT. PET_* are
+    torchrun's: it starts several processes in a pod, and is then what describes them.
+    """
+
+    launcher = "torchrun or accelkit launch, which read PET_*, or one process in each pod"
+    processes_flag = "nprocPerNode: {} (numProcPerNode in v2) and torchrun as the command"
+    nodes_flag = "{} pods (replicas in v1, numNodes in v2)"
+
+    def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
+        """Below every launcher that may run in the pod."""
+        if not (environ.get("KUBERNETES_SERVICE_HOST") or environ.get("KUBERNETES_PORT")):
+            return None
+        if environ.get("RANK") and environ.get("WORLD_SIZE") and environ.get("MASTER_ADDR"):
+            return Detection("kubeflow", 30, "RANK, WORLD_SIZE and MASTER_ADDR in a Kubernetes pod: a PyTorchJob's")
+        if environ.get("PET_NNODES"):
+            return Detection("kubeflow", 30, "PET_NNODES in a Kubernetes pod: a TrainJob's, or an elastic PyTorchJob's")
+        return None
+
+    @property
+    def creates_processes_externally(self) -> bool:
+        """True: Kubernetes started the pods."""
+        return True
+
+    @property
+    def world_size(self) -> int:
+        """PET_NNODES, else WORLD_SIZE: the number of pods, each of which has one process.
+
+        Raises:
+            ContradictionError: If several processes a pod, or pods that come and go, were asked for: torchrun does that.
+        """
+        wanted, pods = self.text("PET_NPROC_PER_NODE"), self.text("PET_NNODES")
+        if pods is not None and ":" in pods:
+            raise self._for_torchrun(f"PET_NNODES={pods:.40} is a range: pods come and go")
+        if wanted not in (None, "1", "auto", "cpu", "gpu"):
+            number = self.number("PET_NPROC_PER_NODE", least=1)
+            raise self._for_torchrun(f"PET_NPROC_PER_NODE={number} processes were asked for in each pod, and this is one")
+        return self.number(*_PODS, least=1)
+
+    @property
+    def global_rank(self) -> int:
+        """PET_NODE_RANK, else RANK: the pod's."""
+        return self.number(*_INDEX, below=self.world_size)
+
+    @property
+    def node_rank(self) -> int:
+        """The pod's rank."""
+        return self.global_rank
+
+    @property
+    def num_nodes(self) -> int:
+        """The number of pods."""
+        return self.world_size
+
+    @property
+    def main_address(self) -> str:
+        """PET_MASTER_ADDR, else MASTER_ADDR: the service of the first pod."""
+        return self.address(*_ADDRESS)
+
+    @property
+    def main_port(self) -> int:
+        """PET_MASTER_PORT, else MASTER_PORT. The pod has its own network: no other job is there."""
+        return self.port(*_PORT)
+
+    def _for_torchrun(self, what: str) -> ContradictionError:
+        return ContradictionError(
+            what,
+            plugin=self.plugin,
+            why="PET_* variables are torchrun's, and it did not start this process",
+            hint="let the pod's command be torchrun or accelkit launch, which read them, instead of python",
+        )

@@ -1,0 +1,121 @@
+"""IBM Spectrum LSF: a process that jsrun started."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from accelkit import ClusterEnvironment, Detection, UsageError, job_port
+
+_SIZE = ("JSM_NAMESPACE_SIZE",)
+_LOCAL_SIZE = ("JSM_NAMESPACE_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+
+
+class LSFEnvironment(ClusterEnvironment):
+    """IBM Spectrum LSF: jsrun started this process in a job.
+
+    Protocol: "Environment variables set for job execution" of IBM's LSF reference (LSB_JOBID, LSB_JOBINDEX, LSB_DJOB_RANKFILE) and jsrun's
+    JSM_NAMESPACE_RANK, _SIZE, _LOCAL_RANK and _LOCAL_SIZE. The rank file has a line for each slot; the first is the launch node's.
+    """
+
+    launcher = "jsrun"
+    processes_flag = "jsrun --rs_per_host {} --tasks_per_rs 1"
+    nodes_flag = "bsub -nnodes {}"
+
+    def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
+        """Above MPI, whose variables jsrun sets too."""
+        job = environ.get("LSB_JOBID")
+        if not job:
+            return None
+        if any(environ.get(name) for name in ("JSM_NAMESPACE_RANK", *_SIZE)):
+            return Detection("lsf", 70, f"LSB_JOBID={job} and JSM_NAMESPACE_RANK: jsrun started this process")
+        return Detection(
+            "lsf", -1, f"this is the script of job {job} (LSB_JOBID without JSM_NAMESPACE_RANK); jsrun or mpirun starts its processes"
+        )
+
+    @property
+    def creates_processes_externally(self) -> bool:
+        """True: jsrun started all of them."""
+        return True
+
+    @property
+    def world_size(self) -> int:
+        """JSM_NAMESPACE_SIZE."""
+        return self.number(*_SIZE, least=1)
+
+    @property
+    def global_rank(self) -> int:
+        """JSM_NAMESPACE_RANK."""
+        return self.number("JSM_NAMESPACE_RANK", below=_SIZE)
+
+    @property
+    def local_rank(self) -> int:
+        """JSM_NAMESPACE_LOCAL_RANK."""
+        return self.number("JSM_NAMESPACE_LOCAL_RANK", below=self.local_world_size)
+
+    @property
+    def local_world_size(self) -> int:
+        """JSM_NAMESPACE_LOCAL_SIZE, else OMPI_COMM_WORLD_LOCAL_SIZE, else as many on each host."""
+        size = self.world_size
+        if self.text(*_LOCAL_SIZE) is None:
+            return max(1, size // self.num_nodes)
+        return self.number(*_LOCAL_SIZE, least=1, below=size + 1)
+
+    @property
+    def node_rank(self) -> int:
+        """This host's place among the different hosts of the rank file.
+
+        Raises:
+            UsageError: If this host is not in it.
+        """
+        hosts = self._hosts()
+        here = socket.gethostname()
+        for wanted in (here, here.partition(".")[0]):
+            for index, host in enumerate(hosts):
+                if wanted in (host, host.partition(".")[0]):
+                    return index
+        raise UsageError(
+            f"{here} is not among the hosts of the job",
+            plugin=self.plugin,
+            why=f"LSB_DJOB_RANKFILE={self.text('LSB_DJOB_RANKFILE')} names {', '.join(hosts[:8])}",
+            hint="start the program with jsrun inside the job",
+        )
+
+    @property
+    def num_nodes(self) -> int:
+        """The different hosts in the rank file, at most one for each process."""
+        return min(len(self._hosts()), self.world_size)
+
+    @property
+    def main_address(self) -> str:
+        """MASTER_ADDR if set, else the first host after the launch node."""
+        return self.address("MASTER_ADDR") if self.text("MASTER_ADDR") is not None else self._host(self._hosts()[0], "LSB_DJOB_RANKFILE")
+
+    @property
+    def main_port(self) -> int:
+        """MASTER_PORT if set, else one made of LSB_JOBID and, in an array, LSB_JOBINDEX."""
+        return self.port("MASTER_PORT", default=job_port(self.number("LSB_JOBID"), self.number("LSB_JOBINDEX", default=0)))
+
+    @property
+    def job_id(self) -> str | None:
+        """LSB_JOBID; in an array with the index, as ``123[4]``."""
+        job, index = self.text("LSB_JOBID"), self.text("LSB_JOBINDEX")
+        return f"{job}[{index}]" if job and index not in (None, "0") else job
+
+    @property
+    def restart_count(self) -> int:
+        """1 if LSB_RESTART is ``Y``: LSF says that the job was started again, not how often."""
+        return int(self.text("LSB_RESTART") == "Y")
+
+    def _hosts(self) -> Sequence[str]:
+        """The different hosts that jsrun may use, in the order of the file."""
+        path = self.text("LSB_DJOB_RANKFILE")
+        try:
+            lines = Path(path or "").read_text("utf-8", "replace").split() if path else []
+        except (OSError, ValueError) as error:
+            raise self._error(f"LSB_DJOB_RANKFILE={path!r:.120} cannot be read: {error}", "it takes the job's hosts from it") from error
+        if not lines:
+            what = f"LSB_DJOB_RANKFILE={path} is empty" if path else "LSB_DJOB_RANKFILE is not set"
+            raise self._error(what, "it takes the job's hosts from it")
+        return list(dict.fromkeys(lines[1:] or lines))

@@ -1,0 +1,183 @@
+"""SLURM: a process that srun started in a job step."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+
+from accelkit import ClusterEnvironment, ContradictionError, Detection, UnavailableError, UsageError, job_port
+from accelkit_builtin.clusters.slurm_lists import expand_nodes, reserved_ports, tasks_on
+
+_SIZE = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
+_NODES = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
+_NODE_LIST = ("SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST")
+_TASKS = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
+_FIRST_SPECIAL_STEP = 0xFFFFFFF0  # the batch script, interactive shells and external processes are steps with numbers from here on
+_REQUEUE_SECONDS = 60
+
+
+class SlurmEnvironment(ClusterEnvironment):
+    """SLURM: srun started this process in a step of a job.
+
+    Protocol: "OUTPUT ENVIRONMENT VARIABLES" of https://slurm.schedmd.com/srun.html. What is of the step comes before what is of the job,
+    and nothing is computed that SLURM says. The batch script and interactive shells are no steps to train in.
+    """
+
+    launcher = "srun"
+    processes_flag = "--ntasks-per-node={}"
+    nodes_flag = "--nodes={}"
+
+    def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
+        """Above plain PMI, which srun sets too; below launchers that start their daemons with srun."""
+        if not (environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")):
+            return None
+        job, step = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID"), environ.get("SLURM_STEP_ID", "")
+        special = step.isascii() and step.isdigit() and int(step[:12]) >= _FIRST_SPECIAL_STEP
+        if not step or special:
+            why = f"this is the sbatch script or the salloc shell of job {job} (no SLURM_STEP_ID of a step); srun starts its processes"
+            return Detection("slurm", -1, why)
+        if environ.get("SLURM_PTY_PORT") and environ.get("SLURM_STEP_NUM_TASKS", "1") == "1":
+            return Detection(
+                "slurm", -1, f"this is an interactive shell of job {job} (SLURM_PTY_PORT, of srun --pty); srun starts its processes"
+            )
+        return Detection("slurm", 50, f"SLURM_STEP_ID={step} of job {job}: srun started this process")
+
+    @property
+    def creates_processes_externally(self) -> bool:
+        """True: srun started all of them."""
+        return True
+
+    @property
+    def world_size(self) -> int:
+        """SLURM_STEP_NUM_TASKS, else SLURM_NTASKS. Of all components of a heterogeneous step.
+
+        Raises:
+            ContradictionError: If the two differ: sbatch and salloc hand on the variables of the step that they are called in.
+        """
+        of_step, of_job = self.number(*_SIZE, least=1), self.number(*_SIZE[1:], *_SIZE[:1], least=1)
+        if of_step != of_job:
+            raise ContradictionError(
+                f"SLURM_STEP_NUM_TASKS={of_step}, and {self._set(_SIZE[1:])}={of_job}",
+                plugin=self.plugin,
+                why="they are of different steps: the job was submitted from inside of another one, whose variables it was handed",
+                hint="start the program with srun, or unset SLURM_STEP_ID in the batch script to use no step",
+            )
+        return of_step
+
+    @property
+    def global_rank(self) -> int:
+        """SLURM_PROCID."""
+        return self.number("SLURM_PROCID", below=_SIZE)
+
+    @property
+    def local_rank(self) -> int:
+        """SLURM_LOCALID."""
+        return self.number("SLURM_LOCALID", below=self.local_world_size)
+
+    @property
+    def local_world_size(self) -> int:
+        """This node's entry in SLURM_STEP_TASKS_PER_NODE, as in ``2(x3),1``."""
+        written = self.text(*_TASKS)
+        if written is None and self.num_nodes == 1:
+            return self.world_size
+        try:
+            here, nodes, total = tasks_on(self.node_rank, written or "")
+        except ValueError as error:
+            raise self._unreadable(_TASKS, error) from None
+        if (nodes, total) != (self.num_nodes, self.world_size):
+            raise ContradictionError(
+                f"{self._set(_TASKS)}={written} is {total} tasks on {nodes} nodes",
+                plugin=self.plugin,
+                why=f"{self._set(_SIZE)}={self.world_size}, {self._set(_NODES)}={self.num_nodes}",
+                hint="start the program with srun, and set no SLURM_ variables",
+            )
+        return here
+
+    @property
+    def node_rank(self) -> int:
+        """SLURM_NODEID."""
+        return self.number("SLURM_NODEID", below=_NODES)
+
+    @property
+    def num_nodes(self) -> int:
+        """SLURM_STEP_NUM_NODES, else SLURM_NNODES."""
+        return self.number(*_NODES, least=1)
+
+    @property
+    def main_address(self) -> str:
+        """MASTER_ADDR if set, else the first node of the step, on which rank 0 is; rank 0 checks that.
+
+        Raises:
+            ContradictionError: If rank 0 may be on another node, where ``--distribution=arbitrary`` places it.
+        """
+        if self.text("MASTER_ADDR") is not None:
+            return self.address("MASTER_ADDR")
+        written = self.text(*_NODE_LIST)
+        try:
+            first = next(expand_nodes(written or ""), "")
+        except ValueError as error:
+            raise self._unreadable(_NODE_LIST, error) from None
+        if not first:
+            raise self._unreadable(_NODE_LIST, ValueError("there is no node in it"))
+        here = self.text("SLURMD_NODENAME")
+        is_arbitrary = "arbitrary" in (self.text("SLURM_DISTRIBUTION") or "") and self.num_nodes > 1
+        if is_arbitrary or (self.global_rank == 0 and here not in (None, first)):
+            raise ContradictionError(
+                f"rank 0 may be on another node than {first}, the first of {self._set(_NODE_LIST)}={written:.200}",
+                plugin=self.plugin,
+                why="SLURM_DISTRIBUTION=arbitrary" if is_arbitrary else f"rank 0 is on {here}",
+                hint="export MASTER_ADDR (rank 0's node) before srun, or leave --distribution=arbitrary out",
+            )
+        return self._host(first, self._set(_NODE_LIST))
+
+    @property
+    def main_port(self) -> int:
+        """MASTER_PORT if set, else the last of the ports that SLURM reserved for the step, else one made of the numbers of job and step."""
+        if self.text("MASTER_PORT") is not None:
+            return self.port("MASTER_PORT")
+        reserved = self.text("SLURM_STEP_RESV_PORTS")
+        if reserved is not None:
+            try:
+                return reserved_ports(reserved)[-1]  # an MPI under srun takes the first ones
+            except ValueError as error:
+                raise self._unreadable(("SLURM_STEP_RESV_PORTS",), error) from None
+        return job_port(self.number("SLURM_JOB_ID", "SLURM_JOBID"), self.number("SLURM_STEP_ID", "SLURM_STEPID", default=0))
+
+    @property
+    def job_id(self) -> str | None:
+        """As scontrol takes it: ``ARRAYJOB_TASK`` in an array, the leader's number in a heterogeneous job."""
+        array, task = self.text("SLURM_ARRAY_JOB_ID"), self.text("SLURM_ARRAY_TASK_ID")
+        if array and task:
+            return f"{array}_{task}"
+        return self.text("SLURM_HET_JOB_ID", "SLURM_JOB_ID_HET_GROUP_0", "SLURM_JOB_ID", "SLURM_JOBID")
+
+    @property
+    def restart_count(self) -> int:
+        """SLURM_RESTART_COUNT."""
+        return self.number("SLURM_RESTART_COUNT", default=0)
+
+    def requeue(self) -> bool:
+        """``scontrol requeue`` of this job, which ends its processes. The job waits until SLURM starts it again, by default two minutes.
+
+        Raises:
+            UnavailableError: If scontrol is not there or refuses, with what it said. It takes jobs of sbatch only.
+        """
+        command = ["scontrol", "requeue", self.job_id or ""]
+        try:
+            result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_REQUEUE_SECONDS, env=dict(self.environ))
+            said, is_done = (result.stderr or result.stdout).strip(), result.returncode == 0
+        except (OSError, subprocess.TimeoutExpired) as error:
+            said, is_done = str(error), False
+        if not is_done:
+            raise UnavailableError(
+                f"SLURM did not requeue job {self.job_id}",
+                plugin=self.plugin,
+                why=f"{' '.join(command)}: {said}",
+                hint="submit the job with sbatch --requeue; salloc and srun have no script to run again",
+            )
+        return True
+
+    def _unreadable(self, names: tuple[str, ...], error: ValueError) -> UsageError:
+        value = self.text(*names)
+        what = f"{self._set(names)}={value:.120} cannot be read" if value else f"{' and '.join(names)} are not set"
+        return UsageError(what, plugin=self.plugin, why=str(error), hint="start the program with srun, and set no SLURM_ variables")

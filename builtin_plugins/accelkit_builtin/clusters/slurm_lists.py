@@ -1,0 +1,95 @@
+"""SLURM's lists: ``rack[1-2]node[08-11],login`` of nodes, ``2(x3),1`` of tasks, ``12000-12003`` of ports."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+
+_MAX_IN_RANGE = 64 * 1024  # SLURM's own limit, MAX_RANGE of hostlist.c
+_MAX_IN_BRACKET = 1_000_000
+_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
+_TASKS = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?")
+_ITEM = re.compile(r"(?:[^\[\],\s]+|\[[^\[\]]*\])+")
+_PART = re.compile(r"([^\[\]]*)\[([^\[\]]*)\]")
+
+
+def expand_nodes(written: str) -> Iterator[str]:
+    """The names in a node list, as ``scontrol show hostnames`` prints them: in order, none left out, leading zeros kept.
+
+    Raises:
+        ValueError: If the list is none, before the first name.
+    """
+    return itertools.chain.from_iterable([_names(item) for item in _items(written)])
+
+
+def tasks_on(node: int, written: str) -> tuple[int, int, int]:
+    """Of a list of tasks per node: the tasks on the node of this number, how many nodes there are, and how many tasks.
+
+    Raises:
+        ValueError: If the list is none, or too short.
+    """
+    here, nodes, total = 0, 0, 0
+    for part in written.split(","):
+        if (match := _TASKS.fullmatch(part)) is None:
+            raise ValueError(f"{part!r:.60} is no number of tasks, as 2 or 2(x3)")
+        tasks, repeated = int(match[1]), int(match[2] or 1)
+        if nodes <= node < nodes + repeated:
+            here = tasks
+        nodes, total = nodes + repeated, total + tasks * repeated
+    if node >= nodes or here < 1:
+        raise ValueError(f"it has no tasks for node {node}")
+    return here, nodes, total
+
+
+def reserved_ports(written: str) -> Sequence[int]:
+    """The ports in a list as ``12000-12003,12007``, in order.
+
+    Raises:
+        ValueError: If the list is none.
+    """
+    ports = list(itertools.islice((port for part in written.split(",") for port in _numbers(part)[0]), _MAX_IN_RANGE))
+    if not all(0 < port < 65536 for port in ports):
+        raise ValueError("a port is 1 to 65535")
+    return ports
+
+
+def _items(written: str) -> list[str]:
+    """Split at commas and white space that are not inside brackets."""
+    items, position = [], 0
+    while position < len(written):
+        if written[position] in ", \t\n":
+            position += 1
+        elif match := _ITEM.match(written, position):
+            items.append(match[0])
+            position = match.end()
+        else:
+            raise ValueError(f"a bracket is not closed or not opened: {written[position:]!r:.60}")
+    return items
+
+
+def _names(item: str) -> Iterator[str]:
+    """The product of the item's brackets in scontrol's order: the last one counts fastest, then the first, the second and so on."""
+    parts, end = [], 0
+    for match in _PART.finditer(item):
+        numbers = [_numbers(part) for part in match[2].split(",")]
+        if sum(len(range_) for range_, _ in numbers) > _MAX_IN_BRACKET:
+            raise ValueError(f"a bracket stands for more than {_MAX_IN_BRACKET} names")
+        parts.append([f"{match[1]}{number:0{width}}" for range_, width in numbers for number in range_])
+        end = match.end()
+    if parts and end < len(item):
+        raise ValueError(f"{item[end:]!r:.60} follows a bracket")  # scontrol refuses that too
+    if not parts:
+        return iter([item])
+    counted = itertools.product(*reversed(parts[:-1]), parts[-1])
+    return ("".join((*reversed(chosen[:-1]), chosen[-1])) for chosen in counted)
+
+
+def _numbers(part: str) -> tuple[range, int]:
+    """The numbers of ``08-11`` and the width at which they are written."""
+    if (match := _RANGE.fullmatch(part)) is None:
+        raise ValueError(f"{part!r:.60} is no range of numbers")
+    first, last = int(match[1]), int(match[2] or match[1])
+    if not first <= last < first + _MAX_IN_RANGE:
+        raise ValueError(f"{part!r:.60} is no range of numbers: it runs backwards or is longer than {_MAX_IN_RANGE}")
+    return range(first, last + 1), len(match[1])

@@ -1,0 +1,207 @@
+"""Detection: from a process's variables to one cluster environment, with every candidate's claim. Imports no torch.
+
+The order of precedence is argument, ``ACCELKIT_CLUSTER``, detection. Built-in environments and hook plugins are asked; a third party's
+environment is used when it is named, or when a hook plugin that the user enabled claims the process for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from accelkit.discovery import loading
+from accelkit.discovery.catalog import plugins
+from accelkit.errors import AccelkitError, UsageError
+from accelkit.selection import load_named
+from accelkit.specs.cluster import ClusterEnvironment
+from accelkit.types import Detection
+
+VARIABLE = "ACCELKIT_CLUSTER"
+_DETECT = "auto"
+SETTINGS = (
+    "main_address",
+    "main_port",
+    "world_size",
+    "global_rank",
+    "local_rank",
+    "local_world_size",
+    "node_rank",
+    "num_nodes",
+    "creates_processes_externally",
+    "job_id",
+    "restart_count",
+)
+"""The properties of a cluster environment, as ``accelkit why --cluster`` shows them."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClusterCandidate:
+    """One cluster environment that was considered, and what became of it.
+
+    Attributes:
+        name, plugin: Which, and ``dist==version``.
+        verdict: ``chosen``; ``claimed`` (it recognised itself, another claim is higher); ``declined`` (some of its variables are there, and
+            the reason says why it is not meant); ``absent`` (nothing of it is there).
+        rank: Of its claim; None if it made none.
+        reason: In its own words.
+    """
+
+    name: str
+    plugin: str
+    verdict: Literal["chosen", "claimed", "declined", "absent"]
+    rank: int | None = None
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClusterDecision:
+    """Why this cluster environment.
+
+    Attributes:
+        requested: The name as asked, or ``auto``.
+        source: ``argument``, ``ACCELKIT_CLUSTER`` or ``default``.
+        chosen, plugin: The name that was selected, and who provides it.
+        candidates: Everything that was considered, the chosen one first, then by rank.
+    """
+
+    requested: str
+    source: str
+    chosen: str
+    plugin: str
+    candidates: tuple[ClusterCandidate, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    def __str__(self) -> str:
+        asked = "detected" if self.source == "default" else f"{self.requested!r} ({self.source})"
+        lines = [f"cluster environment {self.chosen} from {self.plugin}: {asked}"]
+        lines += [f"  {one.name} ({one.plugin}) {one.verdict}{': ' if one.reason else ''}{one.reason}" for one in self.candidates]
+        return "\n".join(lines)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClusterSelection:
+    """The cluster environment that was selected, and the decision that led to it."""
+
+    environment: ClusterEnvironment
+    decision: ClusterDecision
+
+
+def select_cluster(
+    cluster: str | ClusterEnvironment | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    further_claims: Iterable[Detection | None] = (),
+) -> ClusterSelection:
+    """Select one cluster environment. Nothing is read from it yet.
+
+    Args:
+        cluster: A name, ``dist:name``, ``auto``, an instance, or None for ACCELKIT_CLUSTER and then detection.
+        environ: The variables to read; this process's own by default.
+        further_claims: What hook plugins answered to ``detect_cluster``.
+
+    Raises:
+        UsageError, UnknownNameError, PluginError: If what was named cannot be used.
+    """
+    environ = os.environ if environ is None else environ
+    name, source = cluster, "argument"
+    if name is None:
+        name, source = environ.get(VARIABLE) or None, VARIABLE
+    if name is None:
+        name, source = _DETECT, "default"
+    if isinstance(name, ClusterEnvironment):
+        environment = _adopt(name)
+        decision = ClusterDecision(environment.name, source, environment.name, environment.plugin, (_chosen(environment, None),))
+    elif isinstance(name, str) and name == _DETECT:
+        environment, decision = _detect(environ, further_claims, source)
+    elif isinstance(name, str) and name.strip():
+        environment = make_environment(name, environ)
+        decision = ClusterDecision(name, source, environment.name, environment.plugin, (_chosen(environment, None),))
+    else:
+        raise UsageError(
+            f"cluster={name!r:.80} cannot be used",
+            why="a name or an instance of accelkit.ClusterEnvironment is expected",
+            hint="accelkit list --kind cluster shows the names",
+        )
+    return ClusterSelection(environment, decision)
+
+
+def check_environment(environment: ClusterEnvironment) -> None:
+    """Read everything on which a job depends, so that a variable that makes no sense is an error now.
+
+    Raises:
+        AccelkitError: Which variable, its value, and what to do. What a plugin's own code raises is a BrokenPluginError.
+    """
+    with loading.blaming(environment.plugin, f"reading the cluster environment {environment.name}"):
+        for name in ("world_size", "global_rank", "local_rank", "local_world_size", "num_nodes"):
+            getattr(environment, name)
+
+
+def make_environment(name: str, environ: Mapping[str, str] | None = None) -> ClusterEnvironment:
+    """The cluster environment of this name (or ``dist:name``), reading ``environ``.
+
+    Raises:
+        UnknownNameError, PluginError: Why not, and what to do.
+    """
+    loaded = load_named("cluster", name)
+    environment: ClusterEnvironment = loading.instantiate(loaded.cls, loaded.record)
+    if environ is not None:
+        environment.environ = environ
+    return environment
+
+
+def _adopt(environment: ClusterEnvironment) -> ClusterEnvironment:
+    environment.name = environment.name or type(environment).__name__
+    environment.plugin = environment.plugin or f"(code)=={type(environment).__module__}"
+    return environment
+
+
+def _detect(
+    environ: Mapping[str, str], further_claims: Iterable[Detection | None], source: str
+) -> tuple[ClusterEnvironment, ClusterDecision]:
+    builtin = {record.name: make_environment(record.name, environ) for record in plugins("cluster") if record.is_builtin}
+    claims = {name: environment.detect_cluster(environ) for name, environment in builtin.items()}
+    for claim in further_claims:
+        if claim is not None and (claims.get(claim.name) is None or claim.rank > _rank(claims[claim.name])):
+            claims[claim.name] = claim
+    winner = max((claim for claim in claims.values() if claim is not None), key=_rank)
+    chosen = builtin.get(winner.name) or make_environment(winner.name, environ)
+    others = [
+        ClusterCandidate(name, builtin[name].plugin if name in builtin else "", *_verdict(claim))
+        for name, claim in claims.items()
+        if claim is not winner
+    ]
+    others.sort(key=lambda other: (other.rank is None, -(other.rank or 0), other.name))
+    return chosen, ClusterDecision(_DETECT, source, chosen.name, chosen.plugin, (_chosen(chosen, winner), *others))
+
+
+def _chosen(environment: ClusterEnvironment, claim: Detection | None) -> ClusterCandidate:
+    reason = claim.reason if claim else "named: what the others claim does not matter"
+    return ClusterCandidate(environment.name, environment.plugin, "chosen", claim.rank if claim else None, reason)
+
+
+def _verdict(claim: Detection | None) -> tuple[Literal["claimed", "declined", "absent"], int | None, str]:
+    if claim is None:
+        return "absent", None, "none of its variables is set"
+    return "declined" if claim.rank < 0 else "claimed", claim.rank, claim.reason
+
+
+def _rank(claim: Detection | None) -> int:
+    return claim.rank if claim is not None else -1
+
+
+def describe(environment: ClusterEnvironment) -> tuple[dict[str, Any], list[dict[str, str]]]:
+    """Everything that the environment says, and the errors of what it cannot say (``name``, ``what``, ``why``, ``hint``)."""
+    settings: dict[str, Any] = {}
+    errors: list[dict[str, str]] = []
+    for name in SETTINGS:
+        try:
+            with loading.blaming(environment.plugin, f"reading {name} of the cluster environment {environment.name}"):
+                settings[name] = getattr(environment, name)
+        except AccelkitError as error:
+            settings[name] = None
+            errors.append({"name": name, "what": error.what, "why": error.why, "hint": error.hint})
+    return settings, errors

@@ -1,0 +1,78 @@
+"""Every recorded environment: the right cluster environment is detected, and says what was launched."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+
+import pytest
+from recordings import FOLDER, recordings
+
+import accelkit
+from accelkit.cluster.detection import SETTINGS, describe, select_cluster
+
+RECORDINGS = recordings()
+
+
+@pytest.mark.parametrize("recording", RECORDINGS, ids=lambda recording: recording.name)
+def test_a_recorded_process_is_understood(recording, tmp_path):
+    expected = dict(recording.expected)
+    environ = recording.with_rank_file(tmp_path / "ranks")
+    before, whole = dict(environ), dict(os.environ)
+    selection = select_cluster(environ=environ)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        settings, errors = describe(selection.environment)
+    assert selection.environment.name == expected.pop("environment")
+    error = expected.pop("error", None)
+    assert {name: settings[name] for name in expected} == expected
+    if error is not None:
+        assert any(error in one["what"] for one in errors), errors
+        assert all(one["why"] and one["hint"] for one in errors)
+    else:
+        assert {one["name"] for one in errors} == {name for name, value in expected.items() if value is None} - {"job_id"}
+    assert (environ, dict(os.environ)) == (before, whole), "reading changed something"
+    assumed = expected.get("main_address") == "127.0.0.1" and expected.get("main_port") == 12910 and settings["world_size"] > 1
+    assert len(caught) <= 1
+    assert "Set MASTER_ADDR and MASTER_PORT" in str(caught[0].message) if assumed else True
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.json")), ids=lambda path: path.stem)
+def test_every_recording_says_where_it_comes_from_and_is_consistent(path):
+    fields = json.loads(path.read_text("utf-8"))
+    assert fields["kind"] in ("run", "documentation")
+    assert len(fields["source"]) > 20
+    told = [process["expected"] for process in fields["processes"] if "world_size" in process["expected"]]
+    by_job: dict[str, list[dict]] = {}
+    for one in told:
+        by_job.setdefault(str(one["job_id"]), []).append(one)
+    for ranks in by_job.values():
+        if len(ranks) == ranks[0]["world_size"]:
+            assert [one["global_rank"] for one in ranks] == list(range(len(ranks)))
+            assert len({(one["main_address"], one["main_port"]) for one in ranks}) == 1, "all ranks meet at one place"
+
+
+def test_the_nested_cases_are_recorded():
+    names = {recording.name.rpartition("-")[0] for recording in RECORDINGS}
+    assert names >= {
+        "slurm_torchrun", "slurm_openmpi", "slurm_mpich", "slurm_batch_script", "slurm_salloc_shell", "slurm_pty", "slurm_array",
+        "slurm_heterogeneous", "slurm_gpus_per_task", "slurm_pmi2", "slurm_pmix", "slurm_step_of_one_node", "slurm_cyclic_3",
+        "kubeflow_v1", "kubeflow_v2", "kubeflow_v2_torchrun", "lsf_jsrun", "openmpi", "mpich", "ray_actors", "torchrun_2x2",
+    }  # fmt: skip
+
+
+def test_the_first_process_of_each_recorded_host_is_on_it(tmp_path, monkeypatch):
+    """LSF gives no number of the machine: it is the host's place in the rank file."""
+    recording = next(one for one in RECORDINGS if one.name == "lsf_jsrun-2")
+    environment = select_cluster(environ=recording.with_rank_file(tmp_path / "ranks")).environment
+    monkeypatch.setattr("socket.gethostname", lambda: "h41n02.cluster.example")
+    assert environment.node_rank == 1
+    monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
+    with pytest.raises(accelkit.UsageError, match="elsewhere is not among the hosts of the job"):
+        _ = environment.node_rank
+
+
+def test_settings_are_the_properties_of_the_specification():
+    properties = {name for name, value in vars(accelkit.ClusterEnvironment).items() if isinstance(value, property)}
+    assert set(SETTINGS) == properties
