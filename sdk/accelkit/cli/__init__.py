@@ -1,7 +1,8 @@
 """The command line: one file a command, imported when the command is invoked.
 
 This process imports neither torch nor any plugin: plugin code runs in child processes, so that nothing that a plugin prints reaches
-standard output or error. Data goes to standard output, messages to standard error.
+standard output or error; ``launch`` alone imports what its job runs on, to count devices. Data goes to standard output, messages to
+standard error.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ _COMMANDS = {
     "why": "which accelerator would be used, and why",
     "env": "versions and settings, to paste into an issue",
     "probe": "run an operator on a device and check its result",
+    "launch": "start the processes of a job, one for each device",
     "conformance": "prove what a plugin does, on the hardware in front of you",
 }
 

@@ -1,0 +1,149 @@
+"""``accelkit launch [OPTIONS] PROGRAM [ARGUMENTS]``: start the processes of a job, one a device."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import math
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from accelkit.cli.output import reporting_errors, say
+from accelkit.discovery.catalog import find
+from accelkit.errors import UsageError
+from accelkit.launching import choosing
+from accelkit.launching.job import Job
+from accelkit.launching.ranks import Program
+
+_MAIN_PORT = 12910
+
+
+def _positive(context: click.Context, parameter: click.Parameter, value: float) -> float:
+    if not 0 < value < math.inf:
+        raise click.BadParameter("a positive number of seconds is expected")
+    return value
+
+
+@click.command("launch", context_settings={"allow_interspersed_args": False})
+@click.option("--accelerator", metavar="NAME", help="As in Runtime(accelerator=NAME).")
+@click.option("--devices", metavar="N|auto|0,2", help="How many devices, all of them (the default), or which.")
+@click.option("--strategy", metavar="NAME", help="As in Runtime(strategy=NAME).")
+@click.option("--precision", metavar="NAME", help="As in Runtime(precision=NAME).")
+@click.option("--timeout", metavar="SECONDS", help="How long a collective waits for every process (1800).")
+@click.option("--num-nodes", type=click.IntRange(1), metavar="M", help="Machines; run this command on each.")
+@click.option("--node-rank", type=click.IntRange(0), metavar="R", help="This machine's rank. Left out: any order.")
+@click.option("--main-address", metavar="HOST", help="Where the machines meet: one that all can reach.")
+@click.option("--main-port", type=click.IntRange(1, 65535), default=_MAIN_PORT, show_default=True, metavar="PORT", help="And its port.")
+@click.option("--rdzv-backend", default="c10d", show_default=True, metavar="NAME", help="Of torch's rendezvous.")
+@click.option("--rdzv-endpoint", metavar="HOST:PORT", help="Of torch's rendezvous, instead of --main-address.")
+@click.option("--rdzv-id", metavar="ID", help="Tells jobs apart that meet at one place.")
+@click.option("--max-restarts", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Start all again after a failure.")
+@click.option(
+    "--monitor-interval", type=float, callback=_positive, default=0.1, show_default=True, metavar="SECONDS", help="Between two looks."
+)
+@click.option(
+    "--grace-period", type=float, callback=_positive, default=25.0, show_default=True, metavar="SECONDS", help="SIGTERM to SIGKILL."
+)
+@click.option("--log-dir", type=click.Path(path_type=Path), metavar="DIR", help="Keep what each process prints.")
+@click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as for python -m.")
+@click.argument("program")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def command(program: str, arguments: tuple[str, ...], is_module: bool, **options: Any) -> None:
+    """Run PROGRAM in one process for each device, here or on several machines. What stands after PROGRAM is its own.
+
+    Exit codes: 0; else that of the process that failed first (128 and the signal's number if one killed it); 130 for Ctrl-C, 143 for
+    SIGTERM.
+    """
+    with reporting_errors(is_json=False):
+        job = _job(Program(program, is_module, arguments), **options)
+        from accelkit.launching.elastic import run  # torch takes a second or two to import
+
+        click.get_current_context().exit(run(job, _say))
+
+
+def _job(
+    program: Program,
+    *,
+    accelerator: str | None,
+    devices: str | None,
+    strategy: str | None,
+    precision: str | None,
+    timeout: str | None,
+    num_nodes: int | None,
+    node_rank: int | None,
+    main_address: str | None,
+    main_port: int,
+    rdzv_endpoint: str | None,
+    rdzv_id: str | None,
+    **others: Any,
+) -> Job:
+    """Everything checked that can be without a process.
+
+    Raises:
+        AccelkitError: What cannot be, and the option to change.
+    """
+    _check_program(program)
+    nodes = num_nodes or 1
+    if node_rank is not None and node_rank >= nodes:
+        raise UsageError(
+            f"--node-rank {node_rank} of --num-nodes {nodes}", why="ranks begin at 0", hint="name 0 to M - 1, or more --num-nodes"
+        )
+    endpoint = rdzv_endpoint or (f"{main_address}:{main_port}" if main_address else "")
+    if nodes > 1 and not endpoint:
+        raise UsageError(
+            f"--num-nodes {nodes} without --main-address",
+            why="the machines must meet somewhere",
+            hint="add --main-address HOST, of one of them",
+        )
+    environ = {}
+    if strategy is not None:
+        environ["ACCELKIT_STRATEGY"] = _known("strategy", strategy)
+    if precision is not None:
+        environ["ACCELKIT_PRECISION"] = _known("precision", precision)
+    if timeout is not None:
+        environ["ACCELKIT_TIMEOUT"] = choosing.seconds(timeout)
+    if num_nodes is not None:
+        environ["ACCELKIT_NUM_NODES"] = str(num_nodes)
+    choice = choosing.choose(accelerator, devices)
+    count = len(choice.device_indices)
+    _say(f"{choice.name}, {count} process{'es' * (count != 1)}{_threads(count, environ)}")
+    return Job(
+        program,
+        count,
+        environ | choice.environ,
+        num_nodes=nodes,
+        node_rank=node_rank,
+        rdzv_endpoint=endpoint if nodes > 1 else "",
+        rdzv_id=rdzv_id or ("accelkit" if nodes > 1 else ""),
+        **others,
+    )
+
+
+def _known(kind: Any, name: str) -> str:
+    find(kind, name)
+    return name
+
+
+def _threads(count: int, environ: dict[str, str]) -> str:
+    threads = choosing.threads_each(count)
+    if threads is None:
+        return ""
+    environ[choosing.THREADS_VARIABLE] = str(threads)
+    return f", {choosing.THREADS_VARIABLE}={threads} each ({choosing.cores()} cores; set it to choose)"
+
+
+def _check_program(program: Program) -> None:
+    if not program.is_module:
+        if not os.path.exists(program.name):
+            raise UsageError(f"there is no file {program.name}", why=f"looked for in {os.getcwd()}", hint="-m runs a module")
+        return
+    top = program.name.partition(".")[0]
+    if importlib.machinery.PathFinder.find_spec(top, [os.getcwd(), *sys.path]) is None:
+        raise UsageError(f"there is no module {program.name}", why=f"{top} was not found", hint="a script is run without -m")
+
+
+def _say(message: str) -> None:
+    say(f"accelkit launch: {message}")

@@ -1,0 +1,187 @@
+"""torch's elastic agent, with processes that are watched, ended and explained as ``accelkit launch`` promises."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch.distributed.elastic.agent.server.api import RunResult, SimpleElasticAgent, WorkerGroup, WorkerSpec, WorkerState
+
+from accelkit.launching import failures
+from accelkit.launching.failures import Ending
+from accelkit.launching.job import Job
+from accelkit.launching.ranks import Ranks
+from accelkit.launching.rendezvous import OrderedRendezvous, linger
+from accelkit.launching.streams import Screen
+
+Say = Callable[[str], None]
+
+_FAILED, _FINISHED = "accelkit/failed", "accelkit/finished"
+_LISTEN_SECONDS = 2.0
+_AFTER_A_FAILURE = 10.0
+_AFTER_INTERRUPT = 5.0
+_NEVER = 10 * 365 * 86400.0
+
+
+class Agent(SimpleElasticAgent):
+    """Runs the processes of this machine through torch's rounds of rendezvous, start, watch and restart.
+
+    Args:
+        spec: What torch needs to know.
+        meeting: The rendezvous, which is in ``spec`` too.
+        job: What the user wants.
+        folder: For logs, ``restart-N/rank-N/``.
+        say: Tells the user.
+        is_hurried: Whether the user has asked a second time to end.
+    """
+
+    def __init__(
+        self, spec: WorkerSpec, meeting: OrderedRendezvous, *, job: Job, folder: Path, say: Say, is_hurried: Callable[[], bool]
+    ) -> None:
+        super().__init__(spec, exit_barrier_timeout=_NEVER)  # _exit_barrier below does not use it
+        self._meeting = meeting
+        self._job, self._folder, self._say, self._is_hurried = job, folder, say, is_hurried
+        self._screens = Screen(sys.stdout.buffer), Screen(sys.stderr.buffer)
+        self._ranks: Ranks | None = None
+        self._round = 0
+        self._has_finished = False
+        self.cause: Ending | None = None
+        """The first failure on this machine in the last round."""
+        self.word = ""
+        """What another machine of the job said when it ended the job."""
+
+    @property
+    def has_started(self) -> bool:
+        """Whether processes were ever started here."""
+        return self._ranks is not None
+
+    def _rendezvous(self, worker_group: WorkerGroup) -> None:
+        self._meeting.remaining_restarts = self._remaining_restarts
+        super()._rendezvous(worker_group)
+        self._remaining_restarts = self._meeting.remaining_restarts
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        self._has_finished, self.cause = False, None
+        environs = {worker.global_rank: os.environ | self._variables(worker_group, worker) for worker in worker_group.workers}
+        folder = self._folder / f"restart-{self._round}"
+        self._round += 1
+        self._ranks = Ranks(self._job.program, folder, environs, self._screens)
+        return dict(enumerate(self._ranks.pids))
+
+    def _variables(self, group: WorkerGroup, worker: Any) -> dict[str, str]:
+        """What torchrun sets: https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables."""
+        return {
+            **self._job.environ,
+            "RANK": str(worker.global_rank),
+            "LOCAL_RANK": str(worker.local_rank),
+            "GROUP_RANK": str(group.group_rank),
+            "ROLE_RANK": str(worker.role_rank),
+            "ROLE_NAME": group.spec.role,
+            "WORLD_SIZE": str(worker.world_size),
+            "LOCAL_WORLD_SIZE": str(group.spec.local_world_size),
+            "GROUP_WORLD_SIZE": str(group.group_world_size),
+            "ROLE_WORLD_SIZE": str(worker.role_world_size),
+            "MASTER_ADDR": str(group.master_addr),
+            "MASTER_PORT": str(group.master_port),
+            "TORCHELASTIC_RESTART_COUNT": str(group.spec.max_restarts - self._remaining_restarts),
+            "TORCHELASTIC_MAX_RESTARTS": str(group.spec.max_restarts),
+            "TORCHELASTIC_RUN_ID": group.spec.rdzv_handler.get_run_id(),
+            "TORCHELASTIC_USE_AGENT_STORE": str(group.spec.rdzv_handler.use_agent_store),
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+        }
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        assert self._ranks is not None
+        if self._ranks.have_failed():
+            self._ranks.end(signal.SIGTERM, min(self._job.grace_period, _AFTER_A_FAILURE), self._is_hurried)
+            self.cause = failures.first(self._ranks.endings)
+            if self._remaining_restarts > 0:
+                most = worker_group.spec.max_restarts
+                self._tell(f"all start again: restart {most - self._remaining_restarts + 1} of {most}")
+            elif not self._cause_is_elsewhere(worker_group.group_world_size):
+                self._tell("")
+                self._announce(f"rank {self.cause.rank if self.cause else '?'} failed first there: {self.cause}")
+            return RunResult(WorkerState.FAILED)
+        if worker_group.group_world_size == 1:
+            has_finished = self._ranks.have_finished()
+        else:
+            if (word := self._word_of_failure()) is not None:
+                self.word = word
+                self._remaining_restarts = 0
+                self._ranks.end(signal.SIGTERM, min(self._job.grace_period, _AFTER_A_FAILURE), self._is_hurried)
+                return RunResult(WorkerState.FAILED)
+            has_finished = self._everybody_has_finished(worker_group.group_world_size)
+        if not has_finished:
+            return RunResult(WorkerState.HEALTHY)
+        return RunResult(WorkerState.SUCCEEDED, return_values={worker.global_rank: None for worker in worker_group.workers})
+
+    def _tell(self, then: str) -> None:
+        assert self._ranks is not None
+        if (cause := self.cause) is not None:
+            report = [f"rank {cause.rank} failed first: {cause}", failures.describe(self._ranks.endings, cause)]
+            report += [f"  logs: {cause.folder.parent}/rank-N/stdout.log, stderr.log"]
+            self._say("\n".join(report + [f"  {then}"] * bool(then)))
+
+    def _stop_workers(self, worker_group: WorkerGroup, *_: Any, **__: Any) -> None:
+        self._shutdown()
+
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, *_: Any, **__: Any) -> None:
+        if self._ranks is not None:
+            grace = min(self._job.grace_period, _AFTER_INTERRUPT) if death_sig == signal.SIGINT else self._job.grace_period
+            self._ranks.end(death_sig, grace, self._is_hurried)
+
+    # -- the other machines -------------------------------------------------------------------------------------------
+
+    def _everybody_has_finished(self, size: int | None) -> bool:
+        """Machines whose processes have finished go on looking: another may fail yet, and then all start again."""
+        store: Any = self._store
+        assert self._ranks is not None
+        if not self._has_finished and self._ranks.have_finished():
+            self._has_finished = True
+            store.add(_FINISHED, 1)
+        return self._has_finished and int(store.add(_FINISHED, 0)) >= (size or 1)
+
+    def announce_signal(self, name: str) -> None:
+        """Tell the other machines that the user, or the system, ended the job here."""
+        self._announce(f"it was ended with {name} there")
+
+    def _cause_is_elsewhere(self, size: int | None) -> bool:
+        """Whether another machine ends the job: asked for a moment if the processes here failed by losing theirs."""
+        if size in (None, 1) or self.cause is None or not self.cause.has_lost_a_peer:
+            return False
+        deadline = time.monotonic() + _LISTEN_SECONDS
+        while time.monotonic() < deadline:
+            if (word := self._word_of_failure()) is not None:
+                self.word, self._remaining_restarts = word, 0
+                return True
+            time.sleep(0.05)
+        return False
+
+    def _announce(self, word: str) -> None:
+        if self._worker_group.group_world_size in (None, 1) or self.word:
+            return
+        with contextlib.suppress(RuntimeError):  # torch.distributed's errors: who held the store has gone, and the others know by that
+            store: Any = self._store
+            store.set(_FAILED, json.dumps(f"the job was ended by {socket.gethostname()}: {word}"))
+            self.take_leave()
+
+    def _word_of_failure(self) -> str | None:
+        store: Any = self._store
+        return str(json.loads(store.get(_FAILED))) if store.check([_FAILED]) else None
+
+    def _exit_barrier(self) -> None:
+        self.take_leave()
+
+    def take_leave(self) -> None:
+        """Give the others the time to see how the job ended."""
+        size = self._worker_group.group_world_size
+        if size not in (None, 1):
+            linger(self._store, size)

@@ -1,0 +1,178 @@
+"""Running a job from the command line, on torch's elastic agent: https://docs.pytorch.org/docs/stable/distributed.elastic.html."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import time
+import uuid
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from torch.distributed.elastic.agent.server.api import WorkerSpec
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousError, RendezvousHandler, RendezvousParameters
+from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+
+from accelkit.errors import UnavailableError, UsageError
+from accelkit.launching import process_tree
+from accelkit.launching.agent import Agent, Say
+from accelkit.launching.job import Job
+from accelkit.launching.rendezvous import OrderedRendezvous, address_towards
+
+_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+_WAIT_SECONDS = 300
+_HERE = "127.0.0.1"
+_UNSHARED = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+
+
+def run(job: Job, say: Say) -> int:
+    """Run a job on this machine until it ends. For a process of its own: it handles signals and adopts orphans.
+
+    Args:
+        job: What to run.
+        say: Tells the user what happened.
+
+    Returns:
+        0; else the exit code of the process that failed first, or 128 and the number of the signal that ended the job.
+
+    Raises:
+        UnavailableError: If the machines do not find each other.
+        ContradictionError: If they disagree about their ranks.
+    """
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.ERROR)
+    process_tree.adopt_orphans()
+    folder = _folder(job.log_dir)
+    code = 1
+    with _Signals() as signals:
+        try:
+            code = _run(job, folder, say, signals)
+        except SignalException as error:
+            code = 128 + error.sigval
+            say(f"ended by {error.sigval.name}; logs: {folder}")
+        finally:
+            if job.log_dir is None and code == 0:
+                shutil.rmtree(folder, ignore_errors=True)
+    return code
+
+
+def _run(job: Job, folder: Path, say: Say, signals: _Signals) -> int:
+    handler = _meet(job)
+    spec = WorkerSpec(
+        role="accelkit",
+        local_world_size=job.num_processes,
+        rdzv_handler=handler,
+        entrypoint=job.program.name,
+        max_restarts=job.max_restarts,
+        monitor_interval=job.monitor_interval,
+    )
+    agent = Agent(spec, handler, job=job, folder=folder, say=say, is_hurried=signals.is_hurried)
+    result = None
+    try:
+        result = agent.run()
+    except SignalException as error:
+        agent.announce_signal(error.sigval.name)
+        raise
+    except RendezvousError as error:
+        if not agent.has_started:
+            raise _not_met(job, error) from error
+        say(f"the other machines of the job have gone: {error}; logs: {folder}")
+    finally:
+        with contextlib.suppress(RendezvousError):
+            handler.shutdown()
+    if result is None:
+        return 1
+    if agent.word:
+        agent.take_leave()
+        say(f"{agent.word}; logs: {folder}")
+    if not result.is_failed():
+        return 0
+    return agent.cause.shell_code if agent.cause is not None else 1
+
+
+def _meet(job: Job) -> OrderedRendezvous:
+    """The rendezvous of this job's machines. torch's own sharing of its store is switched off; ``OrderedRendezvous`` says why."""
+    endpoint = job.rdzv_endpoint or f"{_HERE}:0"
+    options: dict[str, Any] = {"read_timeout": _WAIT_SECONDS} if job.rdzv_backend == "c10d" else {}
+    address = _HERE
+    if not job.rdzv_endpoint:
+        options["is_host"] = True
+    elif job.num_nodes > 1:
+        address = address_towards(endpoint)
+        if job.rdzv_backend == "c10d" and job.node_rank is not None:
+            options["is_host"] = job.node_rank == 0
+        if job.node_rank == 0:
+            address = endpoint.rpartition(":")[0].strip("[]") or address
+    parameters = RendezvousParameters(
+        backend=job.rdzv_backend,
+        endpoint=endpoint,
+        run_id=job.rdzv_id or uuid.uuid4().hex,
+        min_nodes=job.num_nodes,
+        max_nodes=job.num_nodes,
+        **options,
+    )
+    os.environ[_UNSHARED] = "1"
+    try:
+        inner: RendezvousHandler = get_rendezvous_handler(parameters)
+    except RendezvousConnectionError as error:
+        raise _not_met(job, error) from error
+    except (ValueError, ImportError) as error:
+        raise UsageError(f"--rdzv-backend {job.rdzv_backend} cannot be used", why=str(error), hint="leave it out for c10d") from error
+    return OrderedRendezvous(inner, job.node_rank, address)
+
+
+def _not_met(job: Job, error: Exception) -> UnavailableError:
+    why = str(error.__cause__ or error).partition("\n")[0][:300]
+    hint = "start accelkit launch on each, with one --main-address and --main-port that all can reach"
+    if "EADDRINUSE" in why:
+        hint = "another program uses the port here: give every machine another --main-port"
+    return UnavailableError(
+        f"the {job.num_nodes} machines of the job did not meet at {job.rdzv_endpoint or 'this machine'}",
+        why=why,
+        hint=hint,
+    )
+
+
+def _folder(log_dir: Path | None) -> Path:
+    """A new folder for the logs of this launch."""
+    if log_dir is None:
+        return Path(tempfile.mkdtemp(prefix="accelkit-launch-"))
+    folder = log_dir / f"{time.strftime('%Y%m%dT%H%M%S')}-{socket.gethostname()}-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise UsageError(f"--log-dir {log_dir} cannot be used", why=str(error), hint="name a folder that can be written") from error
+    return folder.absolute()
+
+
+class _Signals:
+    """The first signal ends the job, with the time to save; a second one at once."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> _Signals:
+        for name in _SIGNALS:
+            number = getattr(signal, name, None)
+            if number is not None:
+                self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self._count += 1
+        if self._count == 1:
+            raise SignalException(f"{signal.Signals(number).name} was received", sigval=signal.Signals(number))
+
+    def is_hurried(self) -> bool:
+        return self._count > 1

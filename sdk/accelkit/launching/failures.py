@@ -1,0 +1,123 @@
+"""Which process of a job failed first, and how that is told."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+_SHOWN_LINES = 20
+_LOST_PEER = re.compile(
+    r"connection (was )?(likely )?(reset|closed|refused)|broken pipe|remote process exited|ncclRemoteError|failed to recv, got 0 bytes"
+    r"|timed? ?out waiting|connectFullMesh|DistNetworkError|socket.*timed out",
+    re.IGNORECASE,
+)
+"""What gloo (its transport's pair.cc), NCCL (ncclRemoteError) and torch's TCPStore say to a process whose peer went away or never came."""
+
+
+@dataclasses.dataclass(slots=True)
+class Ending:
+    """How one process ended.
+
+    Attributes:
+        rank: Its global rank.
+        exit_code: As Python has it, minus the signal's number for a signal. None while it runs.
+        at: When it ended, seconds since the epoch, as the launcher saw it.
+        sent: The signal that the launcher ended it with, if it had not ended by itself.
+        record: What it wrote of its error (see ``rank.write_error``); None if it could not.
+        folder: Its logs.
+    """
+
+    rank: int
+    folder: Path
+    exit_code: int | None = None
+    at: float = 0.0
+    sent: signal.Signals | None = None
+    record: dict[str, Any] | None = None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it failed by itself."""
+        return self.record is not None or (self.sent is None and bool(self.exit_code))
+
+    @property
+    def failed_at(self) -> float:
+        """When: by its own clock reading if it wrote one, which is earlier than its end."""
+        return float(self.record["time"]) if self.record else self.at
+
+    @property
+    def has_lost_a_peer(self) -> bool:
+        """Whether it failed because another process went away: the other one is the cause."""
+        if self.record is None:
+            return False
+        return any(_LOST_PEER.search(text) for text in (self.record["error"], *self.record["causes"]))
+
+    @property
+    def shell_code(self) -> int:
+        """The exit code for a shell: 128 and the signal's number for a signal, never 0 for a failure."""
+        code = self.exit_code if self.exit_code and self.sent is None else int((self.record or {}).get("exit_code", 1))
+        return 128 - code if code < 0 else code or 1
+
+    def __str__(self) -> str:
+        if self.record is not None and not self.record["error"].startswith("SystemExit"):
+            return str(self.record["error"]).partition("\n")[0][:200]
+        if self.sent is not None:
+            return f"was running, ended with {self.sent.name}"
+        if self.exit_code is None:
+            return "running"
+        if self.exit_code < 0:
+            return f"killed by {_signal_name(-self.exit_code)}"
+        return f"exit code {self.exit_code}" if self.exit_code else "finished"
+
+
+def read_record(path: Path) -> dict[str, Any] | None:
+    """What the process wrote of its error, if it did."""
+    try:
+        record: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    except (FileNotFoundError, ValueError):  # a full disk leaves none or half of one
+        return None
+    return record
+
+
+def first(endings: Sequence[Ending]) -> Ending | None:
+    """The failure that the others follow from: the earliest, those who only lost a peer after all others."""
+    failed = [ending for ending in endings if ending.has_failed]
+    return min(failed, key=lambda ending: (ending.has_lost_a_peer, ending.failed_at), default=None)
+
+
+def describe(endings: Sequence[Ending], cause: Ending) -> str:
+    """The traceback of the cause, then how each process ended."""
+    lines = ["", *_evidence(cause), ""]
+    for ending in sorted(endings, key=lambda ending: ending.rank):
+        after = ending.failed_at - cause.failed_at
+        when = " (first)" if ending is cause else f" ({after:+.3f} s)" if ending.has_failed else ""
+        lines.append(f"  rank {ending.rank}: {ending}{when}")
+    if cause.has_lost_a_peer:
+        late = [str(ending.rank) for ending in endings if ending.sent is not None and not ending.has_failed]
+        awaited = f"rank {', '.join(late)} may be what it waited for" if late else "look at what other machines of the job print"
+        lines.append(f"  a process that it needed did not answer: {awaited}")
+    return "\n".join(lines)
+
+
+def _evidence(cause: Ending) -> list[str]:
+    if cause.record is not None:
+        return str(cause.record["traceback"]).rstrip().splitlines()
+    log = cause.folder / "stderr.log"
+    try:
+        lines = log.read_text("utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        lines = []
+    if not lines:
+        return ["  it raised no exception and wrote nothing to standard error"]
+    return [f"  it raised no exception; the end of its standard error ({log}):", *lines[-_SHOWN_LINES:]]
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

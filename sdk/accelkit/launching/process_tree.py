@@ -1,0 +1,68 @@
+"""Ending processes with everything that they started."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Iterable
+
+import psutil
+
+_PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
+_TERMINATE_SECONDS = 1.0
+_ROUNDS = 5
+
+
+def adopt_orphans() -> None:
+    """On Linux, make this process the parent of whatever its children leave behind, so that ``end_descendants`` finds it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def descendants(pid: int | None = None) -> list[psutil.Process]:
+    """Every living process that this one (or process ``pid``) started, and those started by them."""
+    try:
+        found = psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+    return [process for process in found if _is_alive(process)]
+
+
+def end(processes: Iterable[psutil.Process]) -> None:
+    """SIGTERM, a second, SIGKILL."""
+    processes = list(processes)
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
+    _, alive = psutil.wait_procs(processes, timeout=_TERMINATE_SECONDS)
+    for process in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(alive, timeout=_TERMINATE_SECONDS)
+
+
+def end_descendants() -> None:
+    """End every process that this one has started, however far down, and what those start meanwhile."""
+    for _ in range(_ROUNDS):
+        left = descendants()
+        if not left:
+            return
+        end(left)
+
+
+def kill_group(leader: int) -> None:
+    """SIGKILL to the process group that ``leader`` leads, if there is one left."""
+    if hasattr(os, "killpg"):
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # a group of zombies only: macOS says EPERM
+            os.killpg(leader, signal.SIGKILL)
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        alive: bool = process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+    return alive

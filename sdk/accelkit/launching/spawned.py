@@ -1,0 +1,106 @@
+"""A process that was started from Python: what it is given, what it does, what it leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pickle
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import accelkit
+from accelkit.errors import UnsupportedError
+from accelkit.launching import carrying, rank
+
+HERE = "127.0.0.1"
+ERROR_FILE, RESULT_FILE = "error.json", "result"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Task:
+    """What every process runs.
+
+    Attributes:
+        function: Called with the process's Runtime first.
+        arguments: Its others.
+        runtime: The arguments of that Runtime.
+    """
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    runtime: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """Which of the processes this is.
+
+    Attributes:
+        index, count: Its rank, and how many there are.
+        parent: The process that started it.
+        folder: Where it leaves its error; its parent folder is where rank 0 leaves the result.
+        threads: For torch; None to leave torch's own choice.
+    """
+
+    index: int
+    count: int
+    parent: int
+    folder: Path
+    threads: int | None
+
+
+def main(task: Task | bytes, place: Place, receiving: Connection) -> None:
+    """Do the task (pickled, unless this process is a fork) once the parent has sent ``(port, run id)``."""
+    if hasattr(os, "setsid"):
+        os.setsid()  # Ctrl-C reaches the parent, which ends this process with all that it started
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    rank.end_with_parent(place.parent)
+    try:
+        _work(task, place, receiving)
+    except BaseException as error:
+        code = error.code if isinstance(error, SystemExit) else 1
+        code = code if isinstance(code, int) else int(code is not None)
+        if code:
+            rank.write_error(str(place.folder / ERROR_FILE), error, rank.without_launcher(error.__traceback__), code)
+        sys.exit(code)
+
+
+def _work(given: Task | bytes, place: Place, receiving: Connection) -> None:
+    port, run_id = receiving.recv()
+    os.environ.update(_variables(place, port, run_id))
+    import torch
+
+    if place.threads is not None:
+        torch.set_num_threads(place.threads)
+    task: Task = pickle.loads(given) if isinstance(given, bytes) else given
+    objects = carrying.trained(task.arguments)
+    with accelkit.Runtime(**task.runtime) as runtime:
+        returned = carrying.on_host(task.function(runtime, *task.arguments))
+        states = carrying.states(objects)
+    if place.index == 0:
+        _leave({"returned": returned, "states": states}, task, place)
+
+
+def _leave(result: dict[str, Any], task: Task, place: Place) -> None:
+    try:
+        data = pickle.dumps(result)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise UnsupportedError(
+            f"what {task.function.__name__} returned on rank 0 cannot be sent to the parent",
+            why=str(error),
+            hint="return tensors, numbers, strings, or containers of them",
+        ) from error
+    (place.folder.parent / RESULT_FILE).write_bytes(data)
+
+
+def _variables(place: Place, port: int, run_id: str) -> dict[str, str]:
+    """What torchrun sets: https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables."""
+    ranks = dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), str(place.index))
+    sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), str(place.count))
+    meeting = {"MASTER_ADDR": HERE, "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": run_id}
+    others = {"GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1", "ROLE_NAME": "accelkit"}
+    return ranks | sizes | meeting | others | {"TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "0"}

@@ -1,0 +1,109 @@
+"""Jobs that fail: everything ends, the cause is told first, the logs are kept."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+
+import pytest
+from launched import FAMILY, GLOO
+
+TWO = ("--accelerator", "cpu", "--devices", 2)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("raise ZeroDivisionError('mine')", 1, "ZeroDivisionError: mine", "train.py"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "killed by SIGKILL", "raised no exception"),
+        ("print('last words', file=sys.stderr); os._exit(7)", 7, "exit code 7", "last words"),
+        ("import faulthandler; faulthandler._sigsegv()", 139, "killed by SIGSEGV", "Segmentation fault"),
+    ],
+    ids=["exception", "killed", "exit", "segfault"],
+)
+def test_the_first_to_fail_is_told_first_and_not_those_that_lost_it(launch, script, case):
+    cause, code, told, evidence = case
+    path = script(FAMILY, GLOO, "family()\ntotal()", f"if rank == 1:\n    {cause}", "total()")
+    one = launch(*TWO, path).wait(code)
+    report = one.report()
+    assert report.splitlines()[0].endswith(f"rank 1 failed first: {told}")
+    assert evidence in report.partition("  rank 0:")[0]
+    assert re.search(rf"rank 1: {told} \(first\)", report)
+    assert "rank.py" not in report or code == 139, "the launcher's own frames are not the user's business"
+    for rank in (0, 1):
+        assert (one.logs() / "restart-0" / f"rank-{rank}" / "stderr.log").exists()
+
+
+def test_a_hung_rank_ends_the_job_after_the_time_out(launch, script):
+    hang = "if rank == 1:\n    signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    one = launch(*TWO, "--timeout", "3", "--grace-period", "1", script(FAMILY, GLOO, "family()\ntotal()", hang, "total()")).wait(1)
+    assert "rank 0 failed first: " in one.report()
+    assert "rank 1: was running, ended with SIGKILL" in one.report()
+    assert "rank 1 may be what it waited for" in one.report()
+
+
+def test_an_exit_code_of_the_program_s_own_is_the_job_s(launch, script):
+    one = launch(*TWO, script("import os, sys, time\nif os.environ['RANK'] == '0': sys.exit(5)\ntime.sleep(600)")).wait(5)
+    assert "rank 0 failed first: exit code 5" in one.report()
+    assert "in <module>" in one.report(), "where it called sys.exit"
+    assert "rank 1: was running, ended with SIGTERM" in one.report()
+
+
+def test_a_program_that_is_no_python_is_told_as_python_does(launch, script):
+    one = launch(*TWO, script("print('a'\n")).wait(1)
+    assert "SyntaxError" in one.report()
+    assert "train.py" in one.report()
+
+
+def test_ctrl_c_ends_what_ignores_it(launch, script):
+    path = script(
+        FAMILY, "family()\nimport time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nnote('ready%s' % os.getpid())\ntime.sleep(600)"
+    )
+    one = launch(*TWO, path)
+    one.until_noted(10)
+    before = time.monotonic()
+    os.kill(one.process.pid, signal.SIGINT)
+    time.sleep(1)
+    os.kill(one.process.pid, signal.SIGINT)  # the second one does not wait
+    one.wait(130)
+    assert time.monotonic() - before < 5
+    assert "ended by SIGINT" in one.err
+
+
+def test_sigterm_is_passed_on_with_the_time_to_save(launch, script):
+    save = """
+    import os, signal, sys, time
+    def save(number, frame):
+        time.sleep(1)
+        note(f"saved{os.environ['RANK']}")
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, save)
+    note(f"ready{os.environ['RANK']}")
+    time.sleep(600)
+    """
+    one = launch(*TWO, script(FAMILY, save))
+    one.until_noted(4)
+    os.kill(one.process.pid, signal.SIGTERM)
+    one.wait(143)
+    assert {path.name for path in one.notes.iterdir()} >= {"saved0", "saved1"}
+
+
+def test_no_process_outlives_a_launcher_that_was_killed(launch, script):
+    one = launch(*TWO, script(FAMILY, "import time; time.sleep(600)"))
+    one.until_noted(2)
+    one.process.kill()
+    deadline = time.monotonic() + 5
+    while one.alive() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    one.wait(-9)
+
+
+def test_a_temporary_folder_of_logs_goes_with_success_and_stays_with_failure(launch, script, tmp_path):
+    path = script("import sys; print('x' * 100000); sys.exit(int(sys.argv[1]))")
+    launch(*TWO, path, 0, TMPDIR=str(tmp_path)).wait(0)
+    assert not list(tmp_path.glob("accelkit-launch-*"))
+    one = launch(*TWO, path, 3, TMPDIR=str(tmp_path)).wait(3)
+    assert one.logs().parent == tmp_path
+    assert (one.logs() / "restart-0" / "rank-1" / "stdout.log").read_text() == "x" * 100000 + "\n"

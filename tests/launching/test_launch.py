@@ -1,0 +1,132 @@
+"""``accelkit launch``: what it starts, and what it refuses to start."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from launched import GLOO
+
+import accelkit
+from accelkit.cli import main
+from accelkit.launching.choosing import choose
+
+CPU = ("--accelerator", "cpu")
+TELL = """
+import json, os, pickle, sys
+def here(): pass
+pickle.loads(pickle.dumps(here))
+words = ("ACCELKIT_", "OMP_", "RANK", "WORLD")
+shown = {name: value for name, value in os.environ.items() if any(word in name for word in words)}
+shown |= {"argv": sys.argv, "path": sys.path[0], "name": __name__, "file": __file__, "package": __package__}
+print(json.dumps(shown | {"main": sys.modules["__main__"].here is here}))
+print("err", file=sys.stderr)
+"""
+
+
+def test_each_process_is_told_its_place_and_the_choice(launch, script, tmp_path):
+    path = script(TELL)
+    given = ["--precision", "64-true", "--strategy", "ddp", "--timeout", "77"]
+    own = ["--devices", "3", "-m", "--", "--json", "-h", "--accelerator=nope"]
+    one = launch(*CPU, "--devices", 2, *given, "--log-dir", "logs", path, *own).wait()
+    lines = one.out.splitlines()
+    first = json.loads(next(line for line in lines if not line.startswith("[")))
+    second = json.loads(next(line.removeprefix("[1]: ") for line in lines if line.startswith("[1]: ")))
+    for rank, shown in enumerate((first, second)):
+        assert (shown["RANK"], shown["LOCAL_RANK"], shown["WORLD_SIZE"], shown["LOCAL_WORLD_SIZE"]) == (str(rank), str(rank), "2", "2")
+        assert (shown["ACCELKIT_ACCELERATOR"], shown["ACCELKIT_DEVICES"], shown["ACCELKIT_STRATEGY"]) == ("cpu", "2", "ddp")
+        assert (shown["ACCELKIT_PRECISION"], shown["ACCELKIT_TIMEOUT"]) == ("64-true", "77")
+        assert "ACCELKIT_NUM_NODES" not in shown, "nobody gave it"
+        assert shown["argv"] == [str(path), *own]
+        assert (shown["path"], shown["name"], shown["file"], shown["main"]) == (str(tmp_path), "__main__", str(path), True)
+        assert f"OMP_NUM_THREADS={shown['OMP_NUM_THREADS']} each" in one.err
+        log = next((tmp_path / "logs").glob(f"*/restart-0/rank-{rank}/stdout.log"))
+        assert json.loads(log.read_text())["RANK"] == str(rank)
+        assert log.with_name("stderr.log").read_text() == "err\n"
+    assert one.err.count("OMP_NUM_THREADS") == 1
+
+
+def test_a_module_is_run_as_python_runs_it(launch, script, tmp_path):
+    script("", name="pack/__init__.py")
+    script(TELL, name="pack/tell.py")
+    one = launch(*CPU, "-m", "pack.tell", "-m", "x", OMP_NUM_THREADS="3").wait()
+    shown = json.loads(one.out)
+    assert shown["argv"] == [str(tmp_path / "pack/tell.py"), "-m", "x"]
+    assert (shown["path"], shown["package"], shown["name"]) == (str(tmp_path), "pack", "__main__")
+    assert shown["OMP_NUM_THREADS"] == "3", "the user's own is kept"
+    assert "[0]" not in one.out, "one process has no prefix"
+    assert "1 process\n" in one.err
+
+
+def test_the_user_s_numbering_of_devices_reaches_every_process(launch, script):
+    path = script("""
+    import accelkit
+    runtime = accelkit.Runtime()
+    print(runtime.process_index, runtime.num_processes, runtime.device, runtime.state.devices)
+    runtime.teardown()
+    """)
+    kind = accelkit.select("fake_xpu").accelerator.device_type
+    two = launch("--accelerator", "fake_xpu", "--devices", "1,0", path, FAKE_XPU_DEVICES="2").wait()
+    assert f"0 2 {kind}:1 (1, 0)\n" in two.out
+    assert f"[1]: 1 2 {kind}:0 (1, 0)\n" in two.out
+    several = launch("--accelerator", "fake_xpu", "--devices", 3, path, FAKE_XPU_DEVICES="2").wait(2)
+    assert "3 are asked for, 2 are there" in several.err
+    assert several.out == "", "nothing was started"
+
+
+def test_what_is_chosen_is_spelled_as_devices_reads_it(monkeypatch):
+    monkeypatch.setenv("FAKE_XPU_DEVICES", "4")
+    for devices, spelled in ((None, "4"), ("auto", "4"), (2, "2"), ("1,", "1,"), ([3, 0], "3,0"), ("0,1", "2")):
+        assert choose("fake_xpu", devices).environ == {"ACCELKIT_ACCELERATOR": "fake_xpu", "ACCELKIT_DEVICES": spelled}
+    monkeypatch.setenv("ACCELKIT_DEVICES", "2,")
+    assert choose("fake_xpu").device_indices == (2,)
+    qualified = choose("accelkit-fake-xpu:fake_xpu", 1)
+    assert qualified.name == "accelkit-fake-xpu:fake_xpu"
+    assert choose("cpu", "3").device_indices == (0, 1, 2)
+    with pytest.raises(accelkit.UnavailableError):
+        choose("gpu")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--accelerator", "cpuu", "train.py"], "cpuu"),
+        (["--devices", "0,0", "train.py"], "named twice"),
+        (["--devices", "two", "train.py"], "neither a number"),
+        (["nothing.py"], "there is no file nothing.py"),
+        (["-m", "no_such_package.main"], "there is no module no_such_package.main"),
+        (["--num-nodes", "2", "train.py"], "--num-nodes 2 without --main-address"),
+        (["--num-nodes", "2", "--node-rank", "2", "--main-address", "a", "train.py"], "--node-rank 2 of --num-nodes 2"),
+        (["--precision", "33-true", "train.py"], "33-true"),
+        (["--strategy", "dpd", "train.py"], "dpd"),
+        (["--timeout", "soon", "train.py"], "--timeout soon is no time-out"),
+        (["--monitor-interval", "0", "train.py"], "positive number of seconds"),
+        (["--max-restarts", "-1", "train.py"], "--max-restarts"),
+        ([], "Missing argument"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_starts(script, monkeypatch, tmp_path, arguments, text):
+    script("print('started')")
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(main, ["launch", *CPU, *arguments])
+    assert result.exit_code == 2
+    assert text in result.stderr
+    assert result.stdout == ""
+
+
+def test_what_torch_refuses_is_refused_as_well(launch, script):
+    script("print('started')")
+    for option, value in (("--rdzv-backend", "pigeon"), ("--log-dir", "train.py")):
+        one = launch(*CPU, option, value, "train.py").wait(2)
+        assert f"{option} {value} cannot be used" in one.err
+        assert "Traceback" not in one.err
+        assert one.out == ""
+
+
+def test_two_jobs_on_one_machine_do_not_meet(launch, script):
+    path = script(GLOO, "print('total', total() + int(sys.argv[1]))")
+    jobs = [launch(*CPU, "--devices", 2, path, number * 100) for number in range(2)]
+    for number, job in enumerate(jobs):
+        job.wait()
+        assert job.out.count(f"total {3.0 + number * 100}") == 2

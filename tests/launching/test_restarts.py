@@ -1,0 +1,93 @@
+"""Elastic restarts, on one machine and on two agents with a c10d rendezvous."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+
+from launched import FAMILY, GLOO
+
+CPU = ("--accelerator", "cpu", "--devices", 2)
+KILLED_ONCE = "if rank == {rank} and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n    os.kill(os.getpid(), signal.SIGKILL)"
+
+
+def test_a_rank_that_is_killed_restarts_the_job_once(launch, script):
+    # torch's shared store still has what the killed rank 0 wrote, and rank 1 would read that before the new rank 0 comes
+    late = "import os, time\nif os.environ['TORCHELASTIC_RESTART_COUNT'] == '1' and os.environ['RANK'] == '0':\n    time.sleep(3)"
+    path = script(FAMILY, late, GLOO, "total()", KILLED_ONCE.format(rank=0), "print('total', total())")
+    one = launch(*CPU, "--max-restarts", 1, path).wait(0)
+    assert one.out.count("total 3.0") == 2
+    assert "rank 0 failed first: killed by SIGKILL" in one.err
+    assert "all start again: restart 1 of 1" in one.err
+    always = script(FAMILY, "import os; print('round', os.environ['TORCHELASTIC_RESTART_COUNT']); 1 / 0", name="always.py")
+    two = launch(*CPU, "--max-restarts", 2, always).wait(1)
+    assert [f"round {number}" in two.out for number in range(4)] == [True, True, True, False]
+    assert sorted(path.name for path in two.logs().iterdir()) == ["restart-0", "restart-1", "restart-2"]
+
+
+def test_two_machines_of_two(launch, script):
+    tell = "print('node', os.environ['GROUP_RANK'], 'rank', rank, 'total', total(), os.environ['ACCELKIT_NUM_NODES'])"
+    nodes = _nodes(launch, script(GLOO, tell))
+    for rank, node in enumerate(nodes):
+        node.wait(0)
+        for local in range(2):
+            assert f"node {rank} rank {2 * rank + local} total 10.0 2" in node.out
+
+
+def test_two_machines_restart_and_end_together(launch, script):
+    second = "print('total', total(), flush=True)\nif rank == 1:\n    raise ValueError('the second time')"
+    path = script(FAMILY, GLOO, "family()\ntotal()", KILLED_ONCE.format(rank=2), second, "total()")
+    nodes = _nodes(launch, path, "--max-restarts", 1)
+    for node in nodes:
+        node.wait(1)
+        assert node.out.count("total 10.0") == 2
+    assert "rank 2 failed first: killed by SIGKILL" in nodes[1].err
+    assert "rank 1 failed first: ValueError: the second time" in nodes[0].err
+    assert "the job was ended by" in nodes[1].err
+    assert "rank 1 failed first there: ValueError: the second time" in nodes[1].err
+
+
+def test_ctrl_c_on_one_machine_ends_the_other(launch, script):
+    nodes = _nodes(launch, script(FAMILY, "import time; time.sleep(600)"))
+    nodes[0].until_noted(4)
+    nodes[1].process.send_signal(2)
+    nodes[1].wait(130)
+    nodes[0].wait(1)
+    assert "it was ended with SIGINT there" in nodes[0].err
+
+
+def test_machines_that_do_not_agree_on_their_ranks(launch, script):
+    for node in _nodes(launch, script("print('started')"), ranks=(0, None)):
+        node.wait(2)
+        assert "--node-rank is not 0 to 1, each once" in node.err
+        assert "says nothing" in node.err
+        assert node.out == ""
+
+
+def _nodes(launch, path, *more, ranks=(0, 1)):
+    meeting = ("--num-nodes", 2, "--main-address", "127.0.0.1", "--main-port", _free_port())
+    started = {}
+    for rank in reversed(ranks):  # the last one comes first
+        started[rank] = launch(*CPU, *meeting, *(("--node-rank", rank) if rank is not None else ()), *more, path)
+    return [started[rank] for rank in ranks]
+
+
+def _free_port():
+    """Below those that the system gives to anybody's connections meanwhile."""
+    while True:
+        port = random.randrange(15000, 30000)
+        with socket.socket() as trial, contextlib.suppress(OSError):
+            trial.bind(("127.0.0.1", port))
+            return port
+
+
+def test_a_port_that_is_taken_is_told(launch, script):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        meeting = ("--num-nodes", 2, "--node-rank", 0, "--main-address", "127.0.0.1", "--main-port", port)
+        one = launch(*CPU, *meeting, script("")).wait(4)
+    assert f"did not meet at 127.0.0.1:{port}" in one.err
+    assert "another program uses the port here: give every machine another --main-port" in one.err

@@ -1,0 +1,162 @@
+"""Starting processes from Python: what comes back, and what is left if it fails."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+import torch
+import work
+
+import accelkit
+from accelkit.launching.spawning import launch
+
+CPU = {"accelerator": "cpu", "devices": 2}
+INTERACTIVE = """
+import torch
+from accelkit.launching.spawning import launch
+model = torch.nn.Linear(3, 2)
+before = model.weight.detach().clone()
+torch.rand(600, 600) @ torch.rand(600, 600)  # OpenMP has threads now
+def train(runtime, model):
+    inner, optimizer = runtime.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    (torch.rand(600, 600) @ torch.rand(600, 600)).sum()
+    runtime.backward(inner(torch.ones(1, 3)).sum())
+    optimizer.step()
+    return runtime.num_processes
+print("returned", launch(train, model, accelerator="cpu", devices=2), bool((model.weight != before).all()))
+"""
+
+
+def _alive(notes):
+    pids = [int(path.name) for path in notes.iterdir()]
+    return [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
+
+
+def _model():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+
+
+def _until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_one_device_needs_no_other_process():
+    rt = accelkit.Runtime("cpu")
+    assert rt.launch(lambda runtime, word: (runtime is rt, word, os.getpid()), "mine") == (True, "mine", os.getpid())
+    with pytest.raises(accelkit.UnsupportedError, match="accelkit launch --accelerator cpu --devices 1 --num-nodes 2"):
+        accelkit.Runtime("cpu", num_nodes=2).launch(print)
+
+
+@pytest.mark.parametrize(("strategy", "where"), [("ddp", "cpu"), ("fsdp", "cpu"), ("ddp", "fake_xpu")])
+def test_the_parent_has_what_rank_0_has_trained(monkeypatch, strategy, where):
+    monkeypatch.setenv("FAKE_XPU_DEVICES", "2")
+    model = _model()
+    parts = {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), lr=0.1)}
+    weight = model[0].weight
+    result = accelkit.Runtime(where, devices=2, strategy=strategy).launch(work.train, parts, "it", 3)
+    assert (result["name"], result["processes"], result["environ"]["LOCAL_WORLD_SIZE"]) == ("it", 2, "2")
+    assert result["environ"]["RANK"] == "0"
+    assert result["device"] == {"cpu": "cpu"}.get(where, f"{accelkit.select(where).accelerator.device_type}:0")
+    assert (result["loss"].device.type, result["loss"].requires_grad) == ("cpu", False)
+    assert model[0].weight is weight, "the very same parameters"
+    assert parts["optimizer"].state[weight]["step"] == 3
+    alone = _model()
+    optimizer = torch.optim.AdamW(alone.parameters(), lr=0.1)
+    for step in range(3):
+        optimizer.zero_grad()
+        for rank in range(2):
+            torch.manual_seed(10 * step + rank)
+            (alone(torch.rand(4, 3)).pow(2).mean() / 2).backward()
+        optimizer.step()
+    if where == "cpu":  # a device has random numbers of its own
+        torch.testing.assert_close(model.state_dict(), alone.state_dict())
+    else:
+        assert all((ours != theirs).any() for ours, theirs in zip(model.parameters(), _model().parameters(), strict=True))
+    assert "RANK" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("how", "told"), [("raise", "rank 1 failed first: ZeroDivisionError: mine"), ("kill", "killed by SIGKILL"), ("exit", "exit code 9")]
+)
+def test_a_failure_arrives_with_its_rank_and_traceback(tmp_path, how, told):
+    with pytest.raises(accelkit.RankFailedError, match=told) as caught:
+        launch(work.fail, how, str(tmp_path), **CPU)
+    assert "rank 1 failed first" in caught.value.what
+    if how == "raise":
+        assert re.search(r"work\.py\", line \d+, in fail", caught.value.why)
+        assert "spawned.py" not in caught.value.why
+    assert len(list(tmp_path.iterdir())) == 4
+    assert not _alive(tmp_path)
+
+
+def test_what_cannot_travel_is_said():
+    with pytest.raises(accelkit.UnsupportedError, match="cannot be sent to other processes"):
+        launch(lambda runtime: None, **CPU)
+    with pytest.raises(accelkit.RankFailedError, match="what give returned on rank 0 cannot be sent to the parent"):
+        launch(work.give, work.unpicklable, accelerator="cpu", devices=1)
+    with pytest.raises(accelkit.DevicesError):
+        launch(work.give, int, accelerator="cpu", devices="0,0")
+
+
+def test_a_rank_starts_no_job_of_its_own(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(accelkit.ContradictionError, match="this process is one of several already"):
+        launch(work.give, int, **CPU)
+
+
+def test_a_device_in_use_is_not_forked(monkeypatch):
+    monkeypatch.setenv("FAKE_XPU_DEVICES", "2")
+    runtime = accelkit.Runtime("fake_xpu", devices=1)
+    torch.ones(1, device=runtime.device)
+    with pytest.raises(accelkit.UnsupportedError, match="has used fake_xpu already, and cannot be forked"):
+        launch(work.give, int, accelerator="fake_xpu", devices=2, start_method="fork")
+
+
+def test_an_interactive_session_forks():
+    result = subprocess.run([sys.executable, "-"], input=INTERACTIVE, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "returned 2 True\n"
+
+
+def test_a_program_without_a_main_guard_is_told_so(tmp_path):
+    program = tmp_path / "unguarded.py"
+    program.write_text(
+        "import work\nfrom accelkit.launching.spawning import launch\nlaunch(work.give, int, accelerator='cpu', devices=2)\n"
+    )
+    environ = os.environ | {"PYTHONPATH": os.path.dirname(__file__)}
+    result = subprocess.run([sys.executable, str(program)], env=environ, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 1
+    assert "put what the program does under `if __name__ == '__main__':`" in result.stderr
+    assert "RankFailedError" in result.stderr
+
+
+@pytest.mark.parametrize("number", [2, 9])
+def test_processes_end_with_their_parent(tmp_path, number):
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    call = "launch(work.fail, 'sleep', sys.argv[1], accelerator='cpu', devices=2)"
+    program = f"import sys, work\nfrom accelkit.launching.spawning import launch\n{call}"
+    environ = os.environ | {"PYTHONPATH": os.path.dirname(__file__)}
+    with (tmp_path / "stderr").open("w") as stderr:
+        parent = subprocess.Popen([sys.executable, "-c", program, str(notes)], env=environ, stderr=stderr)
+    _until(lambda: len(list(notes.iterdir())) == 4)
+    parent.send_signal(number)
+    assert parent.wait(timeout=60) == -number
+    if number == 2:
+        assert "KeyboardInterrupt" in (tmp_path / "stderr").read_text()
+        assert not _alive(notes)
+    else:  # nobody is left to end what the processes started themselves
+        _until(lambda: len(_alive(notes)) == 2)
+        for pid in _alive(notes):
+            assert psutil.Process(pid).cmdline()[-1] == "import time; time.sleep(600)"
+            psutil.Process(pid).kill()
