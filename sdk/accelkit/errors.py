@@ -17,7 +17,8 @@
     │   └── HookError                    3  a hook implementation does not match its specification
     ├── PrepareError                     1  prepare() was given what it cannot prepare
     ├── UnsupportedError                 1  this device, precision or strategy cannot do that
-    └── CheckpointError                  1  a checkpoint cannot be saved, or cannot be loaded
+    ├── CheckpointError                  1  a checkpoint cannot be saved, or cannot be loaded
+    └── CollectiveError                  1  the processes of a job did not do the same thing together
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ __all__ = [
     "AmbiguousError",
     "BrokenPluginError",
     "CheckpointError",
+    "CollectiveError",
     "ContradictionError",
     "DevicesError",
     "DisabledPluginError",
@@ -37,6 +39,7 @@ __all__ = [
     "NameConflictError",
     "PluginError",
     "PrepareError",
+    "RankFailedError",
     "UnavailableError",
     "UnknownNameError",
     "UnsupportedError",
@@ -148,3 +151,14 @@ class UnsupportedError(AccelkitError):
 
 class CheckpointError(AccelkitError):
     """A checkpoint cannot be saved, is damaged, is missing, or was made by something else."""
+
+
+class CollectiveError(AccelkitError):
+    """Processes did not do the same thing together: one did not come, called something else, or gave data of another shape.
+
+    The text names their ranks.
+    """
+
+
+class RankFailedError(AccelkitError):
+    """A process of the job failed. The text names the one that failed first, with its own traceback, and how the others ended."""

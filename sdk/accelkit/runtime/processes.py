@@ -1,111 +1,224 @@
-"""What a process knows of the others, and what they do together. On one process the collectives are the identity."""
+"""What a process knows of the others, and what they do together. On one process the collectives are the identity.
+
+Nothing here imports torch.distributed before a job of several processes needs it: that takes half a second.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Callable, Iterator
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from accelkit.nested import leaves
-from accelkit.specs.cluster import ClusterEnvironment
+from accelkit.errors import CollectiveError
+from accelkit.nested import leaves, map_leaves
+from accelkit.runtime.data.loaders import PreparedLoader, innermost
+from accelkit.runtime.ranks import Ranks
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+    from accelkit.runtime.collectives.meeting import Channel
+    from accelkit.runtime.collectives.reducing import Operation
 
 T = TypeVar("T")
-P = ParamSpec("P")
+
+REDUCTIONS = ("sum", "mean", "max", "min", "product", "none")
 
 
-class Processes:
-    """The part of a Runtime that is about processes. Names and behaviour are Accelerate's."""
+class Processes(Ranks):
+    """The part of a Runtime in which processes act together. Names and behaviour are Accelerate's.
 
-    cluster: ClusterEnvironment
+    Before data move, every process tells the others what it calls and with what, always over the host: a ``reduce`` of one float takes two
+    processes on one machine 0.3 ms, where ``all_reduce`` alone takes 0.1 ms. So every method here raises CollectiveError, on each process:
 
-    @property
-    def num_processes(self) -> int:
-        """Number of processes of the job."""
-        return self.cluster.world_size
+    - when some process does not come before the process group's time-out: it names the process, its host and what that called last;
+    - when processes call different methods, or give data of different structure, dtype or shape: at once.
 
-    @property
-    def process_index(self) -> int:
-        """This process's rank in the job."""
-        return self.cluster.global_rank
+    All take any nesting of dicts, lists, tuples, named tuples and dataclasses of tensors of any dtype, contiguous or not, also without
+    elements, on the device or on the host. Results are where the argument was and hold no graph, unless a method says otherwise. ``group``
+    is a process group of torch.distributed whose members make the call; None is every process of the job.
+    """
 
-    @property
-    def local_process_index(self) -> int:
-        """This process's rank on its machine."""
-        return self.cluster.local_rank
+    _loaders: list[PreparedLoader]
 
-    @property
-    def is_main_process(self) -> bool:
-        """Whether this is the job's first process."""
-        return self.process_index == 0
+    if TYPE_CHECKING:
 
-    @property
-    def is_local_main_process(self) -> bool:
-        """Whether this is its machine's first process."""
-        return self.local_process_index == 0
+        @property
+        def device(self) -> torch.device: ...
 
-    def print(self, *args: Any, **kwargs: Any) -> None:
-        """``print``, on the main process only."""
-        if self.is_main_process:
-            print(*args, **kwargs)  # noqa: T201 # this is what it is for
-
-    def on_main_process(self, function: Callable[P, T]) -> Callable[P, T | None]:
-        """A decorator: the function runs on the main process only, and returns None elsewhere."""
-
-        @functools.wraps(function)
-        def on_main_only(*args: P.args, **kwargs: P.kwargs) -> T | None:
-            return function(*args, **kwargs) if self.is_main_process else None
-
-        return on_main_only
+    def wait_for_everyone(self) -> None:
+        """Return when every process has come here. One process does not wait. Work that is queued on the device is not waited for."""
+        if self.num_processes > 1:
+            self._meet("wait_for_everyone")
 
     @contextlib.contextmanager
     def main_process_first(self) -> Iterator[None]:
-        """The main process runs the block before the others do: to download or preprocess once."""
-        if not self.is_main_process:
-            self.wait_for_everyone()
-        yield
-        if self.is_main_process:
-            self.wait_for_everyone()
+        """The main process runs the block before the others do: to download or preprocess once.
 
-    def wait_for_everyone(self) -> None:
-        """Return when every process has come here. One process does not wait."""
+        Raises:
+            CollectiveError: On the others, if the block failed on the main process.
+        """
+        with self._goes_first("main_process_first", self.is_main_process):
+            yield
 
-    def gather(self, data: T) -> T:
-        """``data`` of all processes, concatenated along the first dimension; any nesting of tensors. Of one process: itself."""
-        return _tensors_only(data, "gather")
+    @contextlib.contextmanager
+    def local_main_process_first(self) -> Iterator[None]:
+        """Each machine's main process runs the block before the others do.
 
-    def gather_for_metrics(self, data: T) -> T:
-        """As ``gather``, without the samples that were repeated to fill the last batch; objects too."""
-        return data
+        Raises:
+            CollectiveError: On the others, if the block failed on one of the main processes.
+        """
+        with self._goes_first("local_main_process_first", self.is_local_main_process):
+            yield
 
-    def reduce(self, data: T, reduction: str = "sum", scale: float = 1.0) -> T:
-        """``data`` summed (``sum``), averaged (``mean``) or as it is (``none``) over all processes, times ``scale``."""
-        if reduction not in ("sum", "mean", "none"):
-            raise ValueError(f"reduction is {reduction!r}; one of sum, mean, none is expected")
-        checked = _tensors_only(data, "reduce")
-        return checked if scale == 1.0 or reduction == "none" else _scaled(checked, scale)
+    def gather(self, data: T, *, group: dist.ProcessGroup | None = None, sync_grads: bool = False) -> T:
+        """``data`` of all processes, concatenated along the first dimension in the order of ranks. Of one process: itself.
 
-    def broadcast(self, data: T, from_process: int = 0) -> T:
-        """``data`` as process ``from_process`` has it."""
+        Args:
+            data: Nested tensors, alike in structure, dtype and shape on all processes. Tensors without dimensions become one of
+                ``[num_processes]``.
+            group: The processes that take part.
+            sync_grads: Whether the result is differentiable: the gradient of this process's part is the sum over processes of what each
+                one's backward pass gives for it. Then every process must run backward through it, in the same order as other collectives.
+
+        Raises:
+            CollectiveError: If the data differ: it gives each rank's shapes. ``pad_across_processes`` makes first dimensions equal.
+        """
+        if self.num_processes == 1:
+            return _tensors_only(data, "gather")
+        from accelkit.runtime.collectives import calls
+
+        return calls.gather(self._channel(group), data, sync_grads=sync_grads)
+
+    def gather_for_metrics(self, data: Any, use_gather_object: bool = False) -> Any:
+        """As ``gather``, without the samples that were repeated to fill the last batch of the prepared loader that is at its end.
+
+        Args:
+            data: Nested tensors. If any leaf is no tensor, it is pickled, and the result is one list: of the items of each process's list
+                or tuple, or of the objects themselves if they are something else.
+            use_gather_object: Pickle tensors too: for tensors that differ in shape and are not to be padded.
+        """
+        if self.num_processes == 1:
+            return data
+        from accelkit.runtime.collectives import calls
+
+        if use_gather_object or not all(isinstance(leaf, torch.Tensor) for leaf in leaves(data)):
+            gathered = calls.gather_objects(self._channel(None), data)
+            return gathered[: self._real_samples()]
+        real = self._real_samples()
+        everything = calls.gather(self._channel(None), data)
+        return everything if real is None else map_leaves(lambda tensor: tensor[:real], everything)
+
+    def reduce(
+        self,
+        data: T,
+        reduction: Operation = "sum",
+        scale: float = 1.0,
+        *,
+        reduce_op: Operation | None = None,
+        group: dist.ProcessGroup | None = None,
+    ) -> T:
+        """``data`` reduced over all processes, element by element, times ``scale``; new tensors, the same on all processes.
+
+        float16, bfloat16 and float8 are reduced in float32 and rounded once; small integers and bools in wider ones, so that a sum of bools
+        is whether any is true. 100 bytes or less of host tensors take one exchange, and are added in the order of ranks.
+
+        Args:
+            data: Nested tensors, alike on all processes.
+            reduction: ``sum``, ``mean``, ``max``, ``min``, ``product``, a ``torch.distributed.ReduceOp``, or ``none``: as it is, unscaled.
+            scale: Multiplies the result.
+            reduce_op: The same as ``reduction``, by the word that Fabric has for it.
+            group: The processes that take part.
+
+        Raises:
+            TypeError: For the mean of integers and the order of complex numbers.
+        """
+        for op in (reduction, reduce_op):
+            if isinstance(op, str) and op not in REDUCTIONS:
+                raise ValueError(f"reduction is {op!r}; one of {', '.join(REDUCTIONS)}, or a torch.distributed.ReduceOp is expected")
+        data = _tensors_only(data, "reduce")
+        if (reduction if reduce_op is None else reduce_op) == "none":
+            return data
+        if self.num_processes > 1:
+            from accelkit.runtime.collectives import calls, reducing
+
+            data = calls.reduce(self._channel(group), data, reducing.operation(reduction, reduce_op))
+        return data if scale == 1.0 else map_leaves(lambda tensor: tensor * scale, data)
+
+    def broadcast(self, data: T, from_process: int = 0, *, group: dist.ProcessGroup | None = None) -> T:
+        """``data`` as process ``from_process`` has it; there itself, elsewhere new.
+
+        Args:
+            data: Nested tensors, alike on all processes: the values are sent. Anything else, or where the others have something else (None,
+                as a rule), is pickled; its tensors arrive on the receiver's device if they were on the sender's.
+            from_process: Its rank in the job.
+            group: The processes that take part.
+        """
         if not 0 <= from_process < self.num_processes:
             raise ValueError(f"from_process is {from_process}; there are processes 0 to {self.num_processes - 1}")
-        return _tensors_only(data, "broadcast")
+        if self.num_processes == 1:
+            return data
+        from accelkit.runtime.collectives import calls
 
-    def pad_across_processes(self, data: T, dim: int = 0, pad_index: int = 0, pad_first: bool = False) -> T:
-        """Tensors padded along ``dim`` to the longest of all processes with ``pad_index``, at the end or (``pad_first``) at the start."""
-        return _tensors_only(data, "pad_across_processes")
+        return calls.broadcast(self._channel(group), data, from_process)
+
+    def pad_across_processes(self, data: T, dim: int = 0, pad_index: float = 0, pad_first: bool = False) -> T:
+        """Tensors padded along ``dim`` to the longest of all processes with ``pad_index``, at the end or (``pad_first``) at the start.
+
+        One that is long enough, or has no such dimension, is returned as it is. Gradients flow back through the padded ones.
+        """
+        if self.num_processes == 1:
+            return _tensors_only(data, "pad_across_processes")
+        from accelkit.runtime.collectives import calls
+
+        return calls.pad(self._channel(None), data, dim, pad_index, pad_first)
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _channel(self, group: dist.ProcessGroup | None) -> Channel:
+        device = self.device  # the first use joins the process group
+        from accelkit.runtime.collectives import meeting
+
+        return meeting.Channel.of(group, device)
+
+    def _meet(self, name: str, payload: bytes = b"") -> Sequence[bytes]:
+        channel = self._channel(None)
+        from accelkit.runtime.collectives import meeting
+
+        return meeting.meet(channel, name, payload=payload).parts
+
+    @contextlib.contextmanager
+    def _goes_first(self, name: str, is_first: bool) -> Iterator[None]:
+        if self.num_processes == 1:
+            yield
+            return
+        if is_first:
+            try:
+                yield
+            except Exception:
+                self._meet(name, b"failed")  # the others would wait for as long as the time-out
+                raise
+            self._meet(name)
+            return
+        failed = [rank for rank, part in enumerate(self._meet(name)) if part]
+        if failed:
+            raise CollectiveError(
+                f"{name}: the block failed on rank {failed[0]}", why="the others run it afterwards", hint="see the error of that rank"
+            )
+        yield
+
+    def _real_samples(self) -> int | None:
+        """How many samples of the job's batch are real, if the innermost running loader is at its last and some are not."""
+        loader = innermost(self._loaders)
+        return loader.remainder if loader is not None and loader.remainder > 0 else None
 
 
 def _tensors_only(data: T, call: str) -> T:
     for leaf in leaves(data):
         if not isinstance(leaf, torch.Tensor):
-            raise TypeError(f"{call} takes nested tensors, and was given {type(leaf).__name__}; gather_for_metrics takes objects")
+            raise TypeError(
+                f"{call} takes nested tensors, and was given {type(leaf).__name__}; gather_for_metrics and broadcast take objects"
+            )
     return data
-
-
-def _scaled(data: T, scale: float) -> T:
-    from accelkit.nested import map_leaves
-
-    return map_leaves(lambda tensor: tensor * scale, data)

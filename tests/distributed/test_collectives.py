@@ -1,0 +1,132 @@
+"""Collectives on real processes: every dtype, place and shape; processes that do not do the same; one process touches nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import ranks
+import torch
+
+import accelkit
+from accelkit.runtime.data import splitting
+
+CASES = ("gather", "differing", "reduce", "gradients", "broadcast", "pad", "metrics", "first", "places")
+
+
+@pytest.mark.parametrize(("accelerator", "size"), [("cpu", 2), ("cpu", 3), ("fake_xpu", 2)])
+def test_what_processes_do_together(accelerator, size):
+    for text in ranks.run("on_collectives.py", size, accelerator, *CASES):
+        assert [line for line in text.splitlines() if line.startswith("done")] == [f"done {case}" for case in CASES]
+
+
+@pytest.mark.parametrize(("accelerator", "others"), [("cpu", (0, 2)), ("fake_xpu", (0,))])
+def test_a_process_that_does_not_come_is_named(accelerator, others):
+    codes, texts = ranks.outcome("on_collectives.py", len(others) + 1, accelerator, "alone", environ={"ACCELKIT_TIMEOUT": "2"})
+    assert codes[1] == 0
+    for rank in others:
+        assert codes[rank] != 0
+        assert (
+            f"accelkit.errors.CollectiveError: gather of {{loss: float32[3]}} (call 3) on rank {rank} waited in vain for rank 1\n"
+            in texts[rank]
+        )
+        assert "last called reduce (sum) of float32[2]" in texts[rank].partition("  why: rank 1 (")[2]
+        assert "Timed out waiting 2000ms" in texts[rank]
+        assert "what to do: every process must make the same calls in the same order" in texts[rank]
+
+
+def test_a_process_that_ended_is_named():
+    codes, texts = ranks.outcome("on_collectives.py", 3, "cpu", "dead")
+    assert codes[1] == 7
+    for rank in (0, 2):
+        assert "(call 2)" in texts[rank]
+        assert (
+            "lost the connection before it heard of rank 1" in texts[rank] or "lost the connection before it heard of ranks" in texts[rank]
+        )
+        assert "last called wait_for_everyone" in texts[rank]
+
+
+def test_where_nobody_can_be_asked_that_is_said():
+    """Rank 0, whose process keeps the notes, stands still."""
+    codes, texts = ranks.outcome("on_collectives.py", 2, "cpu", "stopped", environ={"ACCELKIT_TIMEOUT": "2"}, seconds=60)
+    assert codes[1] != 0
+    assert "gather of float32[1] (call 2) on rank 1 failed" in texts[1]
+    assert "the store that would say who came does not answer" in texts[1]
+
+
+def test_the_errors_text():
+    error = accelkit.CollectiveError(
+        "gather of float32[1] (call 2) on rank 0 waited in vain for rank 1", why="rank 1 has called nothing yet"
+    )
+    with pytest.raises(accelkit.CollectiveError, match="waited in vain for rank 1\n  why: rank 1 has called nothing yet$"):
+        raise error
+    assert error.exit_code == 1
+
+
+def test_one_process_meets_nobody():
+    code = (
+        "import sys, torch, accelkit\n"
+        "before = set(sys.modules)\n"
+        "rt = accelkit.Runtime('cpu')\n"
+        "x = torch.ones(2)\n"
+        "rt.wait_for_everyone(); rt.gather(x, sync_grads=True); rt.reduce(x, 'max'); rt.broadcast(x); rt.pad_across_processes(x)\n"
+        "rt.gather_for_metrics(['a'], use_gather_object=True)\n"
+        "with rt.local_main_process_first(), rt.split_between_processes([1, 2]) as share: assert share == [1, 2]\n"
+        "print(sorted(name for name in set(sys.modules) - before if name.endswith(('.collectives', '.reducing', '.objects'))))\n"
+        "assert not torch.distributed.is_initialized()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[]\n"
+
+
+def test_one_process_runs_what_is_for_a_process():
+    rt = accelkit.Runtime("cpu")
+    assert rt.is_last_process
+    assert rt.on_process(process_index=3)(lambda: "ran")() == "ran"
+    assert rt.on_local_process(lambda: "ran", local_process_index=1)() == "ran"
+    assert rt.on_last_process(lambda: "ran")() == "ran"
+
+
+class Dataset:
+    """As much of datasets.Dataset as is asked for."""
+
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def select(self, indices):
+        return [self.items[index] for index in indices]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("total", [0, 1, 2, 5, 6, 7])
+def test_shares_are_consecutive_and_lose_nothing(total, size):
+    items = list(range(total))
+    kinds = {list: items, tuple: tuple(items), torch.Tensor: torch.arange(total), Dataset: Dataset(items)}
+    for given in kinds.values():
+        shares = [list(splitting.share_of(given, rank, size, is_padded=False)) for rank in range(size)]
+        assert [item for share in shares for item in share] == items
+        assert {len(share) for share in shares} <= {total // size, -(-total // size)}
+        padded = [list(splitting.share_of(given, rank, size, is_padded=True)) for rank in range(size)]
+        assert {len(share) for share in padded} == {-(-total // size)}
+        assert all(
+            share == whole[: len(share)] and set(map(int, whole[len(share) :])) <= {total - 1}
+            for share, whole in zip(shares, padded, strict=True)
+        )
+    assert isinstance(splitting.share_of(tuple(items), 0, size, is_padded=True), tuple)
+
+
+def test_what_has_no_shares():
+    given = {"a": [1, 2, 3], "b": torch.arange(3)}
+    share = splitting.share_of(given, 1, 2, is_padded=True)
+    assert share["a"] == [3, 3]
+    assert share["b"].tolist() == [2, 2]
+    assert given["a"] == [1, 2, 3]
+    with pytest.raises(ValueError, match="values of one length, and these have {'a': 1, 'b': 2}"):
+        splitting.share_of({"a": [1], "b": [1, 2]}, 0, 2, is_padded=False)
+    with pytest.raises(TypeError, match="not str"):
+        splitting.share_of("text", 0, 2, is_padded=False)
