@@ -30,8 +30,12 @@ def seed_device(seed: int, accelerator: Accelerator, device: torch.device) -> No
 
 def capture(accelerator: Accelerator, device: torch.device) -> dict[str, Any]:
     """The state of every generator, as values that a checkpoint can hold."""
-    state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state(), "device": accelerator.get_rng_state(device)}
-    state["device_type"] = accelerator.device_type
+    return capture_host() | {"device": accelerator.get_rng_state(device), "device_type": accelerator.device_type}
+
+
+def capture_host() -> dict[str, Any]:
+    """The state of Python's, NumPy's (where it is imported) and torch's own generator, as values that a checkpoint can hold."""
+    state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
     if (numpy := sys.modules.get("numpy")) is not None:
         kind, keys, position, has_gauss, cached = numpy.random.get_state()
         state["numpy"] = (kind, keys.tolist(), position, has_gauss, cached)
@@ -40,8 +44,7 @@ def capture(accelerator: Accelerator, device: torch.device) -> dict[str, Any]:
 
 def restore(state: Mapping[str, Any], accelerator: Accelerator, device: torch.device) -> None:
     """Put every generator back to what ``capture`` found. What is of another kind of device cannot be set here: a warning says so."""
-    random.setstate(state["python"])
-    torch.set_rng_state(state["torch"])
+    restore_host(state)
     if state["device"] is not None and state["device_type"] == accelerator.device_type:
         accelerator.set_rng_state(state["device"], device)
     elif state["device"] is not None and state["device_type"] != accelerator.device_type:
@@ -50,6 +53,13 @@ def restore(state: Mapping[str, Any], accelerator: Accelerator, device: torch.de
             "what is drawn from here on is not what would have been drawn there",
             stacklevel=4,
         )
+
+
+def restore_host(state: Mapping[str, Any]) -> None:
+    """Put the host's generators back to what ``capture_host`` found. A state of torch's alone sets torch's alone."""
+    if "python" in state:
+        random.setstate(state["python"])
+    torch.set_rng_state(state["torch"])
     if "numpy" in state:
         import numpy
 
@@ -69,3 +79,22 @@ def check_rng_types(rng_types: Sequence[str] | None, device_type: str) -> tuple[
                 f"rng_types={list(rng_types or ())!r}", why=f"there is no generator {name!r}", hint=f"use any of {', '.join(known)}"
             )
     return tuple(rng_types if rng_types is not None else ("generator",))
+
+
+def capture_named(rng_types: Sequence[str], accelerator: Accelerator, device: torch.device) -> dict[str, torch.Tensor]:
+    """The state of torch's own and of the device's generator, as far as they are named: what rank 0 gives to the others."""
+    state: dict[str, torch.Tensor] = {}
+    host = torch.default_generator.device.type
+    if "torch" in rng_types or (host in rng_types and accelerator.device_type == host):
+        state["torch"] = torch.get_rng_state()
+    if accelerator.device_type in rng_types and (found := accelerator.get_rng_state(device)) is not None:
+        state["device"] = found
+    return state
+
+
+def restore_named(state: Mapping[str, torch.Tensor], accelerator: Accelerator, device: torch.device) -> None:
+    """Set what ``capture_named`` found on another process."""
+    if "torch" in state:
+        torch.set_rng_state(state["torch"])
+    if "device" in state:
+        accelerator.set_rng_state(state["device"], device)

@@ -1,0 +1,1 @@
+"""Data: batches on the device, and each process's share of a loader."""

@@ -1,0 +1,207 @@
+"""Batches: moving any nesting to the device, one batch ahead where the device has streams."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch.utils.data import DataLoader
+
+from accelkit.errors import PrepareError
+from accelkit.nested import leaves, map_leaves
+from accelkit.runtime.data.dispatching import DispatchedBatches
+from accelkit.runtime.data.epochs import Epochs
+from accelkit.runtime.data.sampling import ShardedBatches, ShardedDataset
+from accelkit.runtime.data.skipping import index_sampler, starting_at
+
+T = TypeVar("T")
+
+
+def move(data: T, device: torch.device, non_blocking: bool = False) -> T:
+    """``data`` with every tensor, and every other object with a ``to`` method, on ``device``."""
+
+    def move_leaf(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return leaf.to(device, non_blocking=non_blocking)
+        return leaf.to(device) if _moves_itself(leaf) else leaf
+
+    return map_leaves(move_leaf, data, _moves_itself)
+
+
+def _moves_itself(thing: Any) -> bool:
+    """A tensor, a packed sequence, a tokenizer's encoding: a class may have a ``to`` too, but is no data."""
+    return callable(getattr(thing, "to", None)) and not isinstance(thing, type)
+
+
+_begun = itertools.count(1)
+
+
+class PreparedLoader:
+    """A DataLoader whose batches arrive on the device. Everything else (``dataset``, ``batch_size``, ...) is the DataLoader's.
+
+    Args:
+        loader: The user's, or this process's share of it.
+        device: Where batches go; None leaves them.
+        has_streams: Copy on a side stream, one batch ahead, so that copying overlaps with computing.
+        epochs: Of the user's loader, where that is another.
+        first: How many of the user's loader's batches each pass leaves out.
+    """
+
+    def __init__(
+        self, loader: Any, device: torch.device | None, *, has_streams: bool = False, epochs: Epochs | None = None, first: int = 0
+    ) -> None:
+        self.loader, self.device, self.has_streams = loader, device, has_streams
+        self.epochs, self.first = epochs or Epochs(loader), first
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "loader":  # not there yet: while unpickling
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+    def __len__(self) -> int:
+        """Batches that this process gets in an epoch."""
+        return max(len(self.loader) - self.first // self.epochs.step, 0)
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the loop is at the last batch of an epoch; not any more after it. A loop over the rest (``skip_batches``) counts too."""
+        return self.epochs.is_at_end
+
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch under way, or between two of the next one."""
+        return self.epochs.epoch
+
+    @property
+    def total_batch_size(self) -> int | None:
+        """Samples in a batch of the whole job; None if the loader does not say."""
+        size = batch_size_of(self.epochs.loader)
+        is_whole = self.epochs.step == 1 and not self.epochs.is_shared
+        return size if size is None or is_whole else size * self.epochs.num_processes
+
+    @property
+    def remainder(self) -> int:
+        """At the last batch: how many samples of the job's are no repetition, the first ones. -1 if all, if it is not known, and before."""
+        if not self.is_at_end:
+            return -1
+        source = self.epochs.source
+        kinds = (source, getattr(source, "batch_sampler", None), getattr(source, "sampler", None), source.dataset)
+        known = (kind.remainder for kind in kinds if isinstance(kind, DispatchedBatches | ShardedBatches | ShardedDataset))
+        return next(known, -1)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Number the next pass. Passes count themselves; this is for a loop that begins in the middle.
+
+        Args:
+            epoch: Passed on to ``set_epoch`` of the dataset and of samplers, where they have it, and so is each following one.
+        """
+        self.epochs.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Epoch, number of batches taken in it, and what its order was drawn from. The same on every process."""
+        return self.epochs.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The next pass gives the batches that the saved one had still to give, in the same order.
+
+        Of a map-style dataset, samples that were used are not read again. Of a stream, they are read and dropped.
+
+        Raises:
+            CheckpointError: If it was saved of another loader, or this number of processes cannot go on there.
+        """
+        self.epochs.load_state_dict(state)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Each batch is handed out when the next one is under way: that tells the last one, and lets copies overlap with computing."""
+        copies = self._copies()
+        self.epochs.began = next(_begun)
+        try:
+            copy = next(copies, None)
+            for following in copies:
+                assert copy is not None
+                yield self._hand_over(*copy)
+                copy = following
+            self.epochs.is_at_end = True
+            if copy is not None:
+                yield self._hand_over(*copy)
+        finally:
+            self.epochs.is_at_end, self.epochs.began = False, 0
+        self.epochs.finish()
+
+    def _begun(self) -> Iterator[Any]:
+        """The loader's own iterator: from the beginning, or where a saved pass was."""
+        epochs = self.epochs
+        skip = epochs.begin(self.first, has_workers=self.loader.persistent_workers and self.loader._iterator is not None)
+        has_to_skip = skip > 0 or epochs.is_resumed
+        source = epochs.source = starting_at(self.loader, skip, epochs.step, epochs.order) if has_to_skip else self.loader
+        if epochs.is_resumed or epochs.is_iterable:  # a stream's workers draw its order, from a seed that is drawn here
+            with epochs.order():
+                return iter(source)
+        return iter(source)
+
+    def _copies(self) -> Iterator[tuple[Any, torch.Event | None]]:
+        """Each batch on the device; with streams, the event that its copy ends with."""
+        side = torch.Stream(self.device) if self.has_streams and self.device is not None else None
+        for batch in self._begun():
+            if self.device is None:
+                yield batch, None
+            elif side is None:
+                yield move(batch, self.device), None
+            else:
+                with side:
+                    moved = move(batch, self.device, non_blocking=True)
+                yield moved, side.record_event()
+
+    def _hand_over(self, batch: Any, event: torch.Event | None) -> Any:
+        """The computing stream waits for this batch's copy, not for the next one's, and its memory is kept until that stream is done."""
+        self.epochs.num_batches += self.epochs.step
+        if event is not None:
+            computing = torch.accelerator.current_stream(self.device)
+            computing.wait_event(event)
+            for leaf in leaves(batch):
+                if isinstance(leaf, torch.Tensor) and leaf.device == self.device:
+                    leaf.record_stream(computing)
+        return batch
+
+
+def innermost(loaders: Sequence[PreparedLoader]) -> PreparedLoader | None:
+    """The loader whose loop began last and goes on: an evaluation inside a training loop is not the training's end."""
+    return max((loader for loader in loaders if loader.epochs.began), key=lambda loader: loader.epochs.began, default=None)
+
+
+def skip_batches(loader: DataLoader[Any] | PreparedLoader, count: int) -> Any:
+    """A loader like this one that begins ``count`` batches later. Of a map-style dataset, skipped samples are not read.
+
+    It is in the same epoch as the loader that it is made from, and counts on for both.
+    """
+    if not isinstance(loader, PreparedLoader):
+        return starting_at(loader, count)
+    first = loader.first + count * loader.epochs.step
+    return PreparedLoader(loader.loader, loader.device, has_streams=loader.has_streams, epochs=loader.epochs, first=first)
+
+
+def batch_size_of(loader: DataLoader[Any]) -> int | None:
+    """Samples in a batch; None if neither the loader nor its batch sampler says."""
+    if loader.batch_size is not None:
+        return loader.batch_size
+    _, sampler = index_sampler(loader)
+    size = getattr(sampler, "batch_size", None)
+    return size if isinstance(size, int) else None
+
+
+def check_split(loader: DataLoader[Any], num_processes: int) -> None:
+    """With ``split_batches`` a loader's batch is the whole job's: each process gets an equal share.
+
+    Raises:
+        PrepareError: If the batch size cannot be divided, or nobody says what it is.
+    """
+    size = batch_size_of(loader)
+    if num_processes > 1 and (size is None or size % num_processes):
+        said = "of unknown size" if size is None else f"of {size}"
+        raise PrepareError(
+            f"a batch {said} cannot be split among {num_processes} processes",
+            why="split_batches=True divides each batch",
+            hint=f"use a batch size that is a multiple of {num_processes}, or split_batches=False",
+        )

@@ -1,0 +1,230 @@
+"""Which samples each process of a job gets: shares of batches of indices, and shares of a stream of samples.
+
+Order and filling are Accelerate's. These classes know of processes only how many there are: nothing here communicates.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Self
+
+from torch.utils.data import IterableDataset, Sampler
+
+Order = Callable[[], AbstractContextManager[Any]]
+
+
+class ShardedBatches(Sampler[Any]):
+    """One process's share of a batch sampler's batches, or (``process_index`` None) all processes' shares, one round after another.
+
+    The batches of a round go to processes 0, 1, ... in their order. With ``split`` each batch is a round, and each process gets a piece.
+
+    Args:
+        batches: Yields lists of indices; or single keys, with ``holds_lists`` False.
+        num_processes: Among how many.
+        process_index: Whose share.
+        split: Cut each batch, instead of giving whole ones away in turns.
+        even: Fill the last round with samples from the beginning, so that every process has equally many full batches. Else the last
+            batch of a process may be shorter, or absent. Where ``batches`` says ``drop_last``, an incomplete last round is dropped.
+        holds_lists: Whether an item is a batch.
+        first: Begin with this batch of ``batches``: those before were used up.
+
+    Attributes:
+        batch_size: Samples in one of ``batches``; None if it does not say: batches are then given whole and repeated whole.
+        remainder: From the last round on, how many of its samples are no repetition; -1 if all are, or it is not known.
+    """
+
+    def __init__(
+        self,
+        batches: Any,
+        num_processes: int,
+        process_index: int | None,
+        *,
+        split: bool = False,
+        even: bool = True,
+        holds_lists: bool = True,
+        first: int = 0,
+    ) -> None:
+        self.batches, self.num_processes, self.process_index = batches, num_processes, process_index
+        self.split, self.even, self.holds_lists, self.first = split, even, holds_lists, first
+        self.batch_size: int | None = getattr(batches, "batch_size", None) if holds_lists else None
+        self.drop_last = bool(getattr(batches, "drop_last", False))
+        self.remainder = -1
+
+    def starting_at(self, first: int) -> Self:
+        """The same shares without those of the first ``first`` batches."""
+        later = copy.copy(self)
+        later.first = self.first + first
+        return later
+
+    def __iter__(self) -> Iterator[Any]:
+        self.remainder = -1
+        for shares in self._split_rounds() if self.split else self._whole_rounds():
+            if self.process_index is None:
+                yield from shares
+            elif self.process_index < len(shares):
+                yield shares[self.process_index]
+
+    def __len__(self) -> int:
+        batches = max(len(self.batches) - self.first, 0)
+        if self.split:
+            return batches if self.process_index is not None else batches * self.num_processes
+        rounds, rest = divmod(batches, self.num_processes)
+        if self.drop_last or not rest:
+            rest = 0
+        elif self.even:
+            rest = self.num_processes
+        if self.process_index is None:
+            return rounds * self.num_processes + rest
+        return rounds + (self.process_index < rest)
+
+    def _whole_rounds(self) -> Iterator[list[Any]]:
+        """A round is handed out when the next one begins: that tells the last one, which may need filling."""
+        beginning: list[Any] = []
+        shares: list[Any] = []
+        for number, batch in enumerate(self.batches):
+            if number < self.num_processes:
+                beginning.append(batch)
+            if number < self.first:
+                continue
+            if len(shares) == self.num_processes:
+                yield shares
+                shares = []
+            shares.append(batch)
+        is_complete = len(shares) == self.num_processes
+        if not shares or (self.drop_last and not is_complete):
+            return
+        is_full = is_complete and (self.batch_size is None or all(len(batch) >= self.batch_size for batch in shares))
+        if self.even and not is_full and not self.drop_last:
+            self.remainder = sum(map(len, shares)) if self.holds_lists else -1
+            shares = self._filled(shares, beginning)
+        yield shares
+
+    def _filled(self, shares: list[Any], beginning: list[Any]) -> list[Any]:
+        lacking = self.num_processes - len(shares)
+        if self.batch_size is None:
+            return shares + list(itertools.islice(itertools.cycle(beginning), lacking))
+        samples = itertools.cycle(itertools.chain.from_iterable(beginning))
+        return [[*batch, *itertools.islice(samples, max(self.batch_size - len(batch), 0))] for batch in shares + [[]] * lacking]
+
+    def _split_rounds(self) -> Iterator[list[Any]]:
+        beginning: Sequence[Any] = ()
+        held: Sequence[Any] | None = None
+        for number, batch in enumerate(self.batches):
+            if number == 0:
+                beginning = batch
+            if number < self.first:
+                continue
+            if held is not None:
+                yield self._pieces(held, beginning, self.num_processes)
+            held = batch
+        if held is None:
+            return
+        size = self.batch_size or len(held)
+        if len(held) >= size or self.even:
+            if len(held) < size:
+                if self.drop_last:
+                    return
+                self.remainder = len(held)
+            yield self._pieces(held, beginning, size)
+        elif not self.drop_last:
+            piece = size // self.num_processes
+            yield [held[start : start + piece] for start in range(0, len(held), piece)]
+
+    def _pieces(self, batch: Sequence[Any], beginning: Sequence[Any], least: int) -> list[Any]:
+        """One piece a process, as equal as can be, of a batch that is filled to ``least`` samples."""
+        whole = [*batch, *itertools.islice(itertools.cycle(beginning), max(least - len(batch), 0))]
+        return cut_evenly(whole, self.num_processes)
+
+
+def cut_evenly(samples: Sequence[Any], pieces: int) -> list[Any]:
+    """``samples`` in that many consecutive pieces."""
+    size = len(samples)
+    return [samples[size * number // pieces : size * (number + 1) // pieces] for number in range(pieces)]
+
+
+class ShardedDataset(IterableDataset[Any]):
+    """One process's share of a stream. Every process reads all of it (each worker, what the worker reads of it) and keeps its own.
+
+    Args:
+        dataset: The user's. It divides itself among workers, as torch wants it to.
+        num_processes: Among how many.
+        process_index: Whose share.
+        share: Samples that a process takes at once: those of its batch.
+        even: Fill the last round with samples from the first, so that every process has equally many full batches.
+        drop_last: Drop a last round that is not complete.
+
+    Attributes:
+        remainder: As that of ``ShardedBatches``. A worker's own copy knows it, the one in the training process does not.
+    """
+
+    def __init__(
+        self, dataset: Any, num_processes: int, process_index: int, share: int, *, even: bool = True, drop_last: bool = False
+    ) -> None:
+        self.dataset, self.num_processes, self.process_index, self.share = dataset, num_processes, process_index, share
+        self.even, self.drop_last = even, drop_last
+        self.remainder = -1
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "dataset":  # not there yet: while unpickling
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+    def __len__(self) -> int:
+        """Samples of this process.
+
+        Raises:
+            TypeError: If the dataset has no length.
+        """
+        size: int = len(self.dataset)
+        rounds, rest = divmod(size, self.share * self.num_processes)
+        if self.drop_last or not rest:
+            rest = 0
+        elif self.even:
+            rest = self.share
+        else:
+            rest = min(max(rest - self.process_index * self.share, 0), self.share)
+        return rounds * self.share + rest
+
+    def __iter__(self) -> Iterator[Any]:
+        self.remainder = -1
+        size, start = self.share * self.num_processes, self.share * self.process_index
+        beginning: list[Any] = []
+        samples: list[Any] = []
+        for sample in self.dataset:
+            samples.append(sample)
+            if len(samples) == size:
+                yield from samples[start : start + self.share]
+                beginning, samples = beginning or samples, []
+        if samples and not self.drop_last:
+            if self.even:
+                self.remainder = len(samples)
+                samples += list(itertools.islice(itertools.cycle(beginning or samples[:]), size - len(samples)))
+            yield from samples[start : start + self.share]
+
+
+class SharedOrder(Sampler[Any]):
+    """The batches of another sampler, begun inside a context: what it draws its order from is then every process's.
+
+    Args:
+        batches: Any sampler.
+        order: Makes the context, anew for each pass. Entered for the first batch: torch's samplers draw their order before that.
+    """
+
+    def __init__(self, batches: Any, order: Order) -> None:
+        self.batches, self.order = batches, order
+        for name in ("batch_size", "drop_last"):
+            if hasattr(batches, name):
+                setattr(self, name, getattr(batches, name))
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        with self.order():
+            batches = iter(self.batches)
+            beginning = list(itertools.islice(batches, 1))
+        yield from beginning
+        yield from batches

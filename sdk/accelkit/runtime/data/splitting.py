@@ -1,0 +1,45 @@
+"""A process's share of what all have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+
+def share_of(inputs: Any, rank: int, size: int, *, is_padded: bool) -> Any:
+    """The ``rank``-th of ``size`` consecutive shares; the first ones are one longer where it does not come out even.
+
+    Args:
+        inputs: A list, tuple or tensor, a dict of such of one length, or anything with ``select(indices)`` and a length
+            (``datasets.Dataset``).
+        rank: Whose share.
+        size: How many there are.
+        is_padded: Repeat the last of all items until every share is as long as the longest.
+
+    Raises:
+        TypeError: For anything else.
+        ValueError: If a dict's values differ in length.
+    """
+    if isinstance(inputs, Mapping):
+        lengths = {key: len(value) for key, value in inputs.items()}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"split_between_processes needs values of one length, and these have {lengths}")
+        return {key: share_of(value, rank, size, is_padded=is_padded) for key, value in inputs.items()}
+    is_dataset = callable(getattr(inputs, "select", None)) and hasattr(inputs, "__len__")
+    if not isinstance(inputs, list | tuple | torch.Tensor) and not is_dataset:
+        raise TypeError(
+            f"split_between_processes takes a list, tuple, tensor, dict of these, or datasets.Dataset; not {type(inputs).__name__}"
+        )
+    total = len(inputs)
+    each, extra = divmod(total, size)
+    start = rank * each + min(rank, extra)
+    stop = start + each + (rank < extra)
+    missing = each + (extra > 0) - (stop - start) if is_padded and total else 0
+    if isinstance(inputs, torch.Tensor):
+        return torch.cat([inputs[start:stop], inputs[-1:].expand(missing, *inputs.shape[1:])]) if missing else inputs[start:stop]
+    if isinstance(inputs, list | tuple):
+        share = [*inputs[start:stop], *list(inputs[-1:]) * missing]
+        return tuple(share) if isinstance(inputs, tuple) else share
+    return inputs.select([*range(start, stop), *[total - 1] * missing])
