@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import accelkit
-from accelkit.runtime import checkpoint
+from accelkit.runtime.checkpoints import checkpoint
 
 shim = ctypes.CDLL(None)
 MOMENTS = (0, 2, 1)  # before the operation, in the middle of it, after it

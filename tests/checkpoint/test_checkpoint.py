@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from accelkit import CheckpointError
-from accelkit.runtime import checkpoint
-from accelkit.runtime.state_encoding import Encoder, decode
+from accelkit.runtime.checkpoints import checkpoint
+from accelkit.runtime.checkpoints.state_encoding import Encoder, decode
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
 values = st.recursive(
@@ -27,7 +27,7 @@ values = st.recursive(
 @settings(suppress_health_check=[HealthCheck.too_slow])
 def test_any_plain_value_comes_back_as_it_was(value):
     encoded = json.loads(json.dumps(Encoder().encode(value, "x")))
-    assert repr(decode(encoded, {})) == repr(value).replace("_orig_mod.", "")
+    assert repr(decode(encoded, None)) == repr(value).replace("_orig_mod.", "")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.bool, torch.complex64, torch.uint8])
@@ -140,7 +140,7 @@ def test_a_damaged_checkpoint_names_the_file_and_the_one_before(tmp_path, damage
 
 
 @pytest.mark.parametrize(
-    ("found", "text"), [("accelkit.checkpoint/2", "was written by accelkit 9.9"), ("other/1", "is no accelkit checkpoint")]
+    ("found", "text"), [("accelkit.checkpoint/3", "was written by accelkit 9.9"), ("other/1", "is no accelkit checkpoint")]
 )
 def test_another_format_is_said(tmp_path, found, text):
     step = save_two(tmp_path)

@@ -22,9 +22,9 @@ def shim(tmp_path_factory):
     return library
 
 
-def kill_saves(shim, folder, count):
+def kill_saves(shim, folder, count, program="killed_saves.py"):
     result = subprocess.run(
-        [sys.executable, HERE / "killed_saves.py", folder, str(count)],
+        [sys.executable, HERE / program, folder, str(count)],
         env=os.environ | {"LD_PRELOAD": str(shim), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -38,6 +38,22 @@ def test_ten_kills(shim, tmp_path):
     found = kill_saves(shim, tmp_path / "ckpt", 10)
     assert found["killed_inside"] == 10
     assert {outcome["found"] for outcome in found["outcomes"]} == {"previous", "new"}, "kills before and after the rename"
+
+
+def test_kills_of_one_of_two_processes(shim, tmp_path):
+    found = kill_saves(shim, tmp_path / "ckpt", 6, "killed_ranks.py")
+    assert found["killed_inside"] == 6
+    assert {outcome["rank"] for outcome in found["outcomes"]} == {0, 1}
+    assert {outcome["found"] for outcome in found["outcomes"]} == {"previous", "new"}, "kills before and after the rename"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_fifty_kills_of_one_of_two_processes(shim, tmp_path):
+    found = kill_saves(shim, tmp_path / "ckpt", 50, "killed_ranks.py")
+    print(f"{found['operations']} operations a save by rank; {found['killed_inside']} of {len(found['outcomes'])} kills were inside a save")
+    assert len(found["outcomes"]) == 50
+    assert found["killed_inside"] >= 40
 
 
 @pytest.mark.soak

@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import math
 from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from accelkit.errors import CheckpointError
 
@@ -42,7 +44,7 @@ class Encoder:
         if isinstance(value, torch.Tensor):
             return self._encode_tensor(value, path)
         if type(value) in (dict, OrderedDict):
-            pairs = [[_bare(key, path), self.encode(item, f"{path}.{key}")] for key, item in value.items()]
+            pairs = [[_checked(key, path), self.encode(item, f"{path}.{key}")] for key, item in value.items()]
             return {"dict" if type(value) is dict else "ordered": pairs}
         if type(value) in (list, tuple, torch.Size):
             kind = "list" if type(value) is list else "tuple" if type(value) is tuple else "size"
@@ -55,33 +57,56 @@ class Encoder:
         raise CheckpointError(f"{path} cannot be saved", why=f"it is {kind}, which could not be loaded without running code", hint=_HINT)
 
     def _encode_tensor(self, tensor: torch.Tensor, path: str) -> dict[str, Any]:
-        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
+        is_partial = isinstance(tensor, DTensor) and any(placement.is_partial() for placement in tensor.placements)
+        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta or is_partial:
             what = "quantized" if tensor.is_quantized else "on the meta device" if tensor.is_meta else f"of layout {tensor.layout}"
+            what = "of which each process holds a summand" if is_partial else what
             raise CheckpointError(f"{path} cannot be saved", why=f"it is a tensor {what}", hint="save a dense tensor with values")
         if tensor.numel() == 0:
             return {"empty": {"size": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")}}
-        try:
-            memory: tuple[Any, ...] = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
-        except RuntimeError:  # a device without addresses
-            memory = (id(tensor),)
-        key = self._stored.setdefault(memory, path)
-        self.tensors.setdefault(key, tensor.detach())
-        return {"tensor": key}
+        memory = place_of(tensor)
+        if memory not in self._stored:
+            key = bare(path)
+            while key in self.tensors:  # {"a.b": ..., "a": {"b": ...}}, or {1: ..., "1": ...}
+                key += "+"
+            self._stored[memory], self.tensors[key] = key, tensor.detach()
+        return {"tensor": self._stored[memory]}
 
 
-def decode(value: Any, tensors: Tensors) -> Any:
-    """What was encoded. A tensor that was stored once for several places comes back as one."""
+def place_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Where its values are: equal for the same tensor at two places, as tied weights are.
+
+    Of a DTensor its shard's: by storage, since a shard of no element has no address, and all processes must see the same ties.
+    """
+    if isinstance(tensor, DTensor):
+        local = tensor.to_local()
+        storage = local.untyped_storage()._cdata
+        return (storage, local.storage_offset(), local.shape, local.stride(), tensor.dtype, tensor.shape, tuple(tensor.placements))
+    try:
+        return (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+    except RuntimeError:  # a device without addresses
+        return (id(tensor),)
+
+
+def decode(value: Any, get: Callable[[str, str], torch.Tensor], path: str = "") -> Any:
+    """What was encoded.
+
+    Args:
+        value: What ``Encoder.encode`` returned.
+        get: Gives a tensor by path and key. The same one for a key makes tied tensors tied again.
+        path: Where it stands.
+    """
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()
     decoders: dict[str, Any] = {
-        "tensor": lambda: tensors[content],
+        "tensor": lambda: get(path, content),
         "empty": lambda: torch.empty(content["size"], dtype=getattr(torch, content["dtype"])),
-        "dict": lambda: {key: decode(item, tensors) for key, item in content},
-        "ordered": lambda: OrderedDict((key, decode(item, tensors)) for key, item in content),
-        "list": lambda: [decode(item, tensors) for item in content],
-        "tuple": lambda: tuple(decode(item, tensors) for item in content),
-        "size": lambda: torch.Size(decode(item, tensors) for item in content),
+        "dict": lambda: {key: decode(item, get, f"{path}.{key}") for key, item in content},
+        "ordered": lambda: OrderedDict((key, decode(item, get, f"{path}.{key}")) for key, item in content),
+        "list": lambda: [decode(item, get, f"{path}.{index}") for index, item in enumerate(content)],
+        "tuple": lambda: tuple(decode(item, get, f"{path}.{index}") for index, item in enumerate(content)),
+        "size": lambda: torch.Size(decode(item, get) for item in content),
         "float": lambda: float(content),
         "bytes": lambda: base64.b64decode(content),
         "dtype": lambda: getattr(torch, content),
@@ -90,10 +115,28 @@ def decode(value: Any, tensors: Tensors) -> Any:
     return decoders[kind]()
 
 
-def _bare(key: Any, path: str) -> Any:
+def references(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Path and key of every tensor in what was encoded."""
+    if isinstance(value, dict):
+        ((kind, content),) = value.items()
+        if kind == "tensor":
+            yield path, content
+        elif kind in ("dict", "ordered"):
+            for key, item in content:
+                yield from references(item, f"{path}.{key}")
+        elif kind in ("list", "tuple"):
+            for index, item in enumerate(content):
+                yield from references(item, f"{path}.{index}")
+
+
+def bare(key: str) -> str:
     """The bare model's key: torch.compile puts ``_orig_mod.`` into names."""
+    return key.replace(_COMPILED, "")
+
+
+def _checked(key: Any, path: str) -> Any:
     if type(key) is str:
-        return key.replace(_COMPILED, "")
+        return bare(key)
     if key is None or type(key) in (bool, int, float):
         return key
     raise CheckpointError(f"a key of {path} cannot be saved", why=f"it is {key!r:.60} ({type(key).__name__})", hint="use str or int keys")

@@ -1,0 +1,53 @@
+"""One save in the background, in a thread that the program's end waits for."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+
+from accelkit.errors import CheckpointError
+
+
+class BackgroundSave:
+    """Runs one save at a time. An error is raised by the next ``wait``, or printed when the program ends before that."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        atexit.register(_report, weakref.ref(self))
+
+    def start(self, work: Callable[[], object]) -> None:
+        """Run ``work`` in a thread. Call ``wait`` first."""
+        self._thread = threading.Thread(target=self._run, args=(work,), name="accelkit-save", daemon=False)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Return when nothing is under way.
+
+        Raises:
+            CheckpointError: That of the save under way, or of the last one. Once.
+        """
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        error, self._error = self._error, None
+        if isinstance(error, CheckpointError):
+            raise CheckpointError(error.what, why=error.why, hint=error.hint) from error  # with where it is noticed
+        if error is not None:
+            raise error
+
+    def _run(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except BaseException as error:  # it is the waiting thread's
+            self._error = error
+
+
+def _report(reference: weakref.ref[BackgroundSave]) -> None:
+    save = reference()
+    if save is not None and save._error is not None:
+        text = f"accelkit: the last checkpoint was not saved, and nobody waited for it\n{save._error}"
+        print(text, file=sys.stderr)  # noqa: T201 # nobody else will say it

@@ -1,0 +1,269 @@
+"""Checkpoints: ``ckpt/step-N/`` with ``manifest.json`` and torch.distributed.checkpoint data; a kill at any moment loses nothing.
+
+Order of writing: everything into ``step-N.tmp``, each file and the folder flushed to disk, the folder renamed to ``step-N``, ``LATEST``
+replaced. Whatever exists under the name ``step-N`` is whole; ``.tmp`` is what a kill left, and the next save removes it.
+
+Several processes write one checkpoint together into a file system that all of them see. Rank 0 makes the folder, every process writes and
+flushes its shards and says their checksums, then rank 0 writes the manifest and renames. Plain values and plain tensors are rank 0's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+import accelkit
+from accelkit.errors import CheckpointError
+from accelkit.runtime.checkpoints import steps
+from accelkit.runtime.checkpoints.agreement import Ranks
+from accelkit.runtime.checkpoints.durable import checksum, flush_folder, replace_durably, write_durably
+from accelkit.runtime.checkpoints.manifest import DATA, FORMAT, damaged, read_manifest, verify
+from accelkit.runtime.checkpoints.state_encoding import Encoder, decode, references
+from accelkit.runtime.checkpoints.steps import LATEST, MANIFEST, find
+from accelkit.runtime.checkpoints.tensor_files import Layout, TensorReader, TensorWriter, files_of, no_layout
+
+__all__ = ["Save", "find", "load", "load_with_source", "save"]
+
+
+def save(
+    root: Path,
+    parts: Mapping[str, Mapping[str, Any]],
+    *,
+    step: int | None = None,
+    per_rank: Mapping[str, Mapping[str, Any]] | None = None,
+    keep_last: int | None = None,
+    ranks: Ranks | None = None,
+) -> Path:
+    """Write a checkpoint, whole or not at all. All processes of ``ranks`` call this together.
+
+    Args:
+        root: The folder that holds the steps; made if it is missing.
+        parts: State dicts by name (``model_0``, ``optimizer_0``, ...): tensors on any device, DTensors, and plain Python values. The
+            names and DTensors must be the same on every process; of everything else rank 0's is saved.
+        step: Its number; by default one more than the highest there.
+        per_rank: Parts of which each process has its own.
+        keep_last: How many steps to leave, this one among them; None for all.
+        ranks: Who saves; this process alone by default.
+
+    Returns:
+        ``root/step-N``, durable on disk.
+
+    Raises:
+        CheckpointError: On every process, if on one a value could not be loaded safely again, the step exists, or the disk refuses.
+    """
+    return Save(root, parts, step=step, per_rank=per_rank, keep_last=keep_last, ranks=ranks).finish()
+
+
+class Save:
+    """A save under way. Arguments and errors are those of ``save``.
+
+    Made, it has refused what cannot be saved, and has the folder that it will fill. ``copy_to_host`` makes it independent of what the
+    program does next; ``finish`` does the rest, in any thread.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        parts: Mapping[str, Mapping[str, Any]],
+        *,
+        step: int | None = None,
+        per_rank: Mapping[str, Mapping[str, Any]] | None = None,
+        keep_last: int | None = None,
+        ranks: Ranks | None = None,
+    ) -> None:
+        self._root, self._objects, self._own, self._keep_last = root, list(parts), dict(per_rank or {}), keep_last
+        self._ranks = ranks or Ranks()
+        number = self._ranks.through_main(
+            self._blame, lambda: self._encode(parts), lambda results: [self._prepare(step)] * self._ranks.size
+        )
+        self._number = number
+        self.path, self._temporary = root / f"step-{number}", root / f"step-{number}.tmp"
+
+    def copy_to_host(self) -> None:
+        """From here on the program may change what is saved.
+
+        Raises:
+            CheckpointError: On every process, if one has no memory for it.
+        """
+        self._ranks.each(self._blame, self._writer.copy_to_host)
+
+    def finish(self) -> Path:
+        """Write, flush, rename. Returns ``root/step-N``, durable on disk."""
+        plan = self._ranks.through_main(self._blame, self._plan, self._writer.plan_all)
+        self._ranks.through_main(self._blame, lambda: self._write(plan), self._publish)
+        return self.path
+
+    def _encode(self, parts: Mapping[str, Mapping[str, Any]]) -> None:
+        shared, own = Encoder(), Encoder()
+        self._structure = {name: shared.encode(state, name) for name, state in parts.items()}
+        prefix = f"rank_{self._ranks.rank}"
+        mine = json.dumps({name: own.encode(state, f"{prefix}.{name}") for name, state in self._own.items()})
+        tensors = {
+            key: tensor for key, tensor in shared.tensors.items() if self._ranks.rank == 0 or isinstance(tensor, DTensor)
+        } | own.tensors
+        if self._own:  # as a tensor: then each process reads its own and nobody else's
+            tensors[prefix] = torch.frombuffer(bytearray(mine.encode()), dtype=torch.uint8)
+        self._writer = TensorWriter(tensors, is_main=self._ranks.rank == 0)
+
+    def _prepare(self, step: int | None) -> int:
+        """On rank 0: the number, and an empty folder for it."""
+        self._root.mkdir(parents=True, exist_ok=True)
+        number = max(steps.numbers(self._root), default=-1) + 1 if step is None else step
+        final, temporary = self._root / f"step-{number}", self._root / f"step-{number}.tmp"
+        if final.exists():
+            raise CheckpointError(f"the checkpoint {final} exists already", hint="choose another step, or remove it")
+        for leftover in self._root.glob("step-*.tmp"):
+            shutil.rmtree(leftover)
+        (temporary / DATA).mkdir(parents=True)
+        return number
+
+    def _plan(self) -> Any:
+        if self._ranks.rank:
+            with contextlib.suppress(OSError):
+                os.listdir(self._root)  # a network file system looks again at a folder that is opened
+            if not (self._temporary / DATA).is_dir():
+                raise CheckpointError(
+                    f"a checkpoint could not be saved under {self._root}",
+                    why=f"it does not see {self._temporary / DATA}, which rank 0 made",
+                    hint="save into a folder that all machines of the job share",
+                )
+        return self._writer.plan(self._temporary / DATA)
+
+    def _write(self, plan: Any) -> tuple[Any, dict[str, Any]]:
+        results = self._writer.write(plan)
+        files = {f"{DATA}/{name}": checksum(self._temporary / DATA / name) for name in files_of(results)}
+        if files:
+            flush_folder(self._temporary / DATA)
+        return results, files
+
+    def _publish(self, written: list[tuple[Any, dict[str, Any]]]) -> list[None]:
+        """On rank 0: everything is on disk; make it a checkpoint."""
+        temporary, final = self._temporary, self.path
+        for rank, (_, names) in enumerate(written):
+            for name, expected in names.items():
+                if not (temporary / name).is_file() or (temporary / name).stat().st_size != expected["bytes"]:
+                    why = f"rank 0 does not see {temporary / name} as rank {rank} wrote it"
+                    hint = "save into a folder that all machines of the job share"
+                    raise CheckpointError(f"a checkpoint could not be saved under {self._root}", why=why, hint=hint)
+        self._writer.finish([results for results, _ in written])
+        files = {name: entry for _, names in written for name, entry in names.items()}
+        index = temporary / DATA / ".metadata"
+        files |= {f"{DATA}/{index.name}": checksum(index)} if files else {}
+        manifest = {
+            "format": FORMAT,
+            "step": self._number,
+            "versions": {"accelkit": accelkit.__version__, "torch": torch.__version__},
+            "world_size": self._ranks.size,
+            "objects": self._objects,
+            "per_rank": list(self._own),
+            "files": files,
+            "structure": self._structure,
+        }
+        write_durably(temporary / MANIFEST, json.dumps(manifest))
+        flush_folder(temporary / DATA)
+        flush_folder(temporary)
+        os.rename(temporary, final)
+        flush_folder(self._root)
+        replace_durably(self._root / LATEST, final.name)
+        if self._keep_last is not None:
+            steps.keep_last(self._root, final, self._keep_last)
+        return [None] * self._ranks.size
+
+    def _blame(self, error: Exception) -> CheckpointError:
+        cause = _disk_error(error) or error
+        return CheckpointError(
+            f"a checkpoint could not be saved under {self._root}",
+            why=f"{type(cause).__name__}: {cause}",
+            hint="check free space and permissions; earlier checkpoints are untouched",
+        )
+
+
+def _disk_error(error: BaseException | None) -> OSError | None:
+    """What the disk said: torch closes its archive after that, and raises of a position that is not the one expected."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def load(path: Path, *, layout: Layout = no_layout, ranks: Ranks | None = None) -> dict[str, Any]:
+    """``load_with_source`` without the source."""
+    return load_with_source(path, layout=layout, ranks=ranks)[1]
+
+
+def load_with_source(path: Path, *, layout: Layout = no_layout, ranks: Ranks | None = None) -> tuple[Path, dict[str, Any]]:
+    """The step that was loaded, and the parts of it, every byte verified.
+
+    All processes of ``ranks`` call this together; each verifies some of the files.
+
+    Args:
+        path: A step, or the folder that holds the steps (then the one that LATEST names, or the newest).
+        layout: Says which DTensor a tensor shall be like, given its path (``model_0.layer.weight``) and global size; of those only this
+            process's shard is read. All others come whole, on the CPU.
+        ranks: Who loads; this process alone by default. As many as saved, or not.
+
+    Returns:
+        The step's folder, and state dicts by name. A part that each process had of its own is a dict of one: the rank it is of, and
+        its state. That is this process's rank, where so many had saved, else another.
+
+    Raises:
+        CheckpointError: On every process, if there is none, it is damaged, or it was written by a newer accelkit. Names the file.
+    """
+    ranks = ranks or Ranks()
+
+    def blame(error: Exception) -> CheckpointError:
+        return CheckpointError(f"the checkpoint {path} could not be loaded", why=f"{type(error).__name__}: {error}")
+
+    with contextlib.ExitStack() as stack:
+        # Rank 0's lock serves all: it is held until all have read.
+        name = ranks.from_main(blame, lambda: str(_find_and_hold(path, stack).relative_to(path)))
+        step = path / name
+        manifest = ranks.each(blame, lambda: _check(step, ranks))
+        return step, ranks.each(blame, lambda: _read(step, manifest, layout, ranks.rank))
+
+
+def _find_and_hold(path: Path, stack: contextlib.ExitStack) -> Path:
+    step = find(path)
+    stack.enter_context(steps.in_use(step))
+    return step if step.exists() else find(path)  # it was removed in that moment; then there is a newer one
+
+
+def _check(step: Path, ranks: Ranks) -> dict[str, Any]:
+    if not step.exists():
+        hint = "load from a folder that all machines of the job share"
+        raise CheckpointError(f"there is no checkpoint {step}", why="rank 0 sees it, this process does not", hint=hint)
+    manifest = read_manifest(step)
+    verify(step, dict(sorted(manifest["files"].items())[ranks.rank :: ranks.size]))
+    return manifest
+
+
+def _read(step: Path, manifest: dict[str, Any], layout: Layout, rank: int) -> dict[str, Any]:
+    reader = TensorReader(step / DATA if manifest["files"] else None)
+
+    def tensors_of(structure: Any, path: str, layout: Layout) -> Any:
+        reader.read(list(references(structure, path)), layout, _empty)
+        return decode(structure, lambda where, key: reader.get(where, key, layout), path)
+
+    try:
+        whole = {name: manifest["structure"][name] for name in manifest["objects"]}
+        parts = {name: tensors_of(structure, name, layout) for name, structure in whole.items()}
+        if manifest["per_rank"]:
+            source = rank % manifest["world_size"]
+            key = f"rank_{source}"
+            reader.read([(key, key)], no_layout, _empty)
+            mine = json.loads(bytes(reader.get(key, key, no_layout).tolist()))
+            parts |= {name: {source: tensors_of(mine[name], name, no_layout)} for name in manifest["per_rank"]}
+    except (KeyError, TypeError) as error:
+        raise damaged(step, MANIFEST, f"it does not fit the data ({type(error).__name__}: {error})") from error
+    return parts | {name: {0: parts[name]} for name in manifest["was_of_one"]}
+
+
+def _empty(size: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(size, dtype=dtype, device="cpu")

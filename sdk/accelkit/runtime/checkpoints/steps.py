@@ -1,0 +1,89 @@
+"""The folder of steps: which there are, which is the latest, which are in use, which may go."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from accelkit.errors import CheckpointError
+from accelkit.runtime.checkpoints.durable import flush_folder
+
+MANIFEST, LATEST = "manifest.json", "LATEST"
+_STEP = re.compile(r"step-(\d+)")
+
+_fcntl: Any
+try:
+    import fcntl as _fcntl
+except ImportError:  # Windows: nothing is locked there, and a folder with open files cannot be removed anyway
+    _fcntl = None
+
+
+def numbers(root: Path) -> list[int]:
+    """The steps below ``root``, in no order."""
+    return [int(match[1]) for entry in root.iterdir() if entry.is_dir() and (match := _STEP.fullmatch(entry.name))]
+
+
+def find(path: Path) -> Path:
+    """The step folder that ``path`` means: itself, the one that LATEST names, or the newest.
+
+    Raises:
+        CheckpointError: If there is none.
+    """
+    hint = "save_state makes one: rt.save_state(path)"
+    if (path / MANIFEST).exists():
+        return path
+    if not path.exists():
+        raise CheckpointError(f"there is no checkpoint {path}", why="the folder does not exist", hint=hint)
+    if (path / LATEST).exists():
+        named = path / (path / LATEST).read_text("utf-8").strip()
+        if _STEP.fullmatch(named.name) and named.is_dir():
+            return named
+    steps = numbers(path)
+    if steps:
+        return path / f"step-{max(steps)}"
+    raise CheckpointError(f"there is no checkpoint in {path}", why=f"it holds neither {MANIFEST} nor step-N folders", hint=hint)
+
+
+@contextlib.contextmanager
+def in_use(step: Path) -> Iterator[None]:
+    """Inside, nobody removes the step to keep the last few: a shared lock on its manifest. It may be gone already."""
+    with contextlib.ExitStack() as stack:
+        if _fcntl is not None:
+            with contextlib.suppress(FileNotFoundError):
+                file = stack.enter_context((step / MANIFEST).open("rb"))
+                _fcntl.flock(file, _fcntl.LOCK_SH)
+        yield
+
+
+def keep_last(root: Path, newest: Path, count: int) -> None:
+    """Remove steps, the oldest first, until ``count`` are left. ``newest`` stays, and so does a step that somebody loads.
+
+    What cannot be removed is warned about: the save has succeeded.
+    """
+    others = sorted((number for number in numbers(root) if root / f"step-{number}" != newest), reverse=True)
+    for number in others[count - 1 :]:
+        try:
+            _remove(root / f"step-{number}")
+        except OSError as error:
+            warnings.warn(f"the old checkpoint {root / f'step-{number}'} could not be removed: {error}", stacklevel=2)
+
+
+def _remove(step: Path) -> None:
+    """Rename, then remove: what is named step-N is whole at any moment. What a kill leaves, the next save removes."""
+    doomed = step.with_name(f"{step.name}.tmp")
+    with contextlib.ExitStack() as stack:
+        if _fcntl is not None and (step / MANIFEST).exists():
+            file = stack.enter_context((step / MANIFEST).open("rb"))
+            try:
+                _fcntl.flock(file, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+        os.rename(step, doomed)
+        flush_folder(step.parent)
+    shutil.rmtree(doomed)

@@ -1,0 +1,150 @@
+"""Tensors in files of torch.distributed.checkpoint: every process writes its shards, and reads what its own layout needs.
+
+The steps are those of its ``SavePlanner`` and ``StorageWriter`` (local plan, global plan, write, finish), called one by one, so that
+between them the processes can agree by our own messages, in which a process that died is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import SavePlan
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.distributed.tensor import DTensor
+
+Layout = Callable[[str, torch.Size], DTensor | None]
+
+
+def no_layout(path: str, size: torch.Size) -> None:
+    """Every tensor whole, in main memory."""
+
+
+class _Planner(DefaultSavePlanner):
+    """Plans by the tensors' layout; writes from copies in main memory where there are some."""
+
+    copies: Mapping[str, torch.Tensor] | None = None
+
+    def lookup_object(self, index: MetadataIndex) -> Any:
+        return super().lookup_object(index) if self.copies is None else self.copies[index.fqn]
+
+
+class TensorWriter:
+    """One process's part of writing tensors into a folder.
+
+    Args:
+        tensors: By key: DTensors, of which this process writes its shard (or nothing, if another writes the same one), and plain
+            ones, which this process writes whole: give each plain one on one process only.
+        is_main: Whether this is rank 0, which plans for all and writes the index.
+    """
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor], *, is_main: bool) -> None:
+        self._tensors, self._is_main = dict(tensors), is_main
+        self._planner = _Planner(flatten_state_dict=False)
+        self._metadata: Metadata | None = None
+
+    def copy_to_host(self) -> None:
+        """From here on the tensors may change: what is written is what they are now."""
+        self._planner.copies = {key: _host_copy(tensor) for key, tensor in self._tensors.items()}
+
+    def plan(self, folder: Path) -> SavePlan:
+        """What this process has. ``folder`` is there already."""
+        # Nothing is copied ahead: that needs streams of the device's module, which not every device has.
+        self._writer = FileSystemWriter(folder, single_file_per_rank=True, sync_files=True, per_thread_copy_ahead=0)
+        self._planner.set_up_planner(self._tensors, is_coordinator=self._is_main)
+        self._writer.set_up_storage_writer(self._is_main)
+        return self._writer.prepare_local_plan(self._planner.create_local_plan())
+
+    def plan_all(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """On rank 0: who writes what.
+
+        Raises:
+            ValueError: If the shards of a tensor are not the whole tensor.
+        """
+        planned, self._metadata = self._planner.create_global_plan(plans)
+        return self._writer.prepare_global_plan(planned)
+
+    def write(self, plan: SavePlan) -> list[WriteResult]:
+        """Write this process's file, on disk when this returns."""
+        if not plan.items:  # else a file of nothing
+            return []
+        return self._writer.write_data(self._planner.finish_plan(plan), self._planner).wait()
+
+    def finish(self, results: list[list[WriteResult]]) -> None:
+        """On rank 0: write the index of all files; none where there is no tensor at all."""
+        if any(results):
+            assert self._metadata is not None
+            self._writer.finish(self._metadata, results)
+
+
+def files_of(results: Sequence[WriteResult]) -> list[str]:
+    """Names of the files that hold what was written."""
+    return sorted({result.storage_data.relative_path for result in results})
+
+
+class TensorReader:
+    """Reads tensors from a folder, each in the layout that is asked for; other shards are not read.
+
+    Args:
+        folder: What a ``TensorWriter`` filled; None if there was no tensor at all.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._reader = FileSystemReader(folder) if folder is not None else None
+        self._metadata = self._reader.read_metadata() if self._reader is not None else Metadata({})
+        self._read: dict[tuple[Any, ...], torch.Tensor] = {}
+
+    def read(self, wanted: Sequence[tuple[str, str]], layout: Layout, make_whole: Callable[..., torch.Tensor]) -> None:
+        """Read now what ``get`` will be asked for.
+
+        Args:
+            wanted: Pairs of path and key.
+            layout: Says for a path and a global size which DTensor it shall be like; None for a plain whole tensor.
+            make_whole: Makes that: ``torch.empty``'s arguments.
+        """
+        passes: list[dict[str, torch.Tensor]] = []
+        for path, key in wanted:
+            described = self._metadata.state_dict_metadata[key]
+            assert isinstance(described, TensorStorageMetadata)
+            like = layout(path, described.size)
+            if (identity := _identity(key, like)) in self._read:
+                continue
+            dtype = described.properties.dtype
+            empty = make_whole(described.size, dtype=dtype) if like is None else torch.empty_like(like, dtype=dtype, requires_grad=False)
+            self._read[identity] = empty
+            free = next((one for one in passes if key not in one), None)  # a pass reads a key in one layout
+            if free is None:
+                passes.append(free := {})
+            free[key] = empty
+        for one in passes:
+            self._fill(one)
+
+    def get(self, path: str, key: str, layout: Layout) -> torch.Tensor:
+        """One that was read. The same key in the same layout is the same tensor."""
+        described: Any = self._metadata.state_dict_metadata[key]
+        return self._read[_identity(key, layout(path, described.size))]
+
+    def _fill(self, tensors: dict[str, torch.Tensor]) -> None:
+        assert self._reader is not None
+        planner = DefaultLoadPlanner(flatten_state_dict=False)
+        planner.set_up_planner(tensors, self._metadata, is_coordinator=True)
+        self._reader.set_up_storage_reader(self._metadata, is_coordinator=True)
+        plan = self._reader.prepare_local_plan(planner.create_local_plan())
+        (plan,) = self._reader.prepare_global_plan(planner.create_global_plan([plan]))
+        self._reader.read_data(planner.finish_plan(plan), planner).wait()
+
+
+def _identity(key: str, like: DTensor | None) -> tuple[Any, ...]:
+    return (key,) if like is None else (key, like.device_mesh, tuple(like.placements), like.to_local().device)
+
+
+def _host_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """This process's part of it, in main memory, at another place than before."""
+    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    local = local.detach()
+    return local.clone() if local.is_cpu else local.cpu()

@@ -1,0 +1,174 @@
+"""Saving through a Runtime of one process: in the background, keeping the last few, and what older versions wrote."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import accelkit
+from accelkit import CheckpointError, UsageError, hookimpl
+from accelkit.runtime.checkpoints import checkpoint, steps
+
+HERE = Path(__file__).parent
+
+
+class Saved:
+    """Notes what was saved, and can refuse."""
+
+    def __init__(self):
+        self.paths = []
+
+    @hookimpl
+    def checkpoint_saved(self, path):
+        assert (path / "manifest.json").exists()
+        self.paths.append(path.name)
+
+
+def runtime(*hooks):
+    return accelkit.Runtime(accelerator="cpu", strategy="single_device", hooks=hooks)
+
+
+def test_in_the_background_what_is_written_is_what_was_there(tmp_path):
+    hook = Saved()
+    rt = runtime(hook)
+    model = rt.prepare(nn.Linear(1500, 1500))
+    for value in range(3):
+        with torch.no_grad():
+            model.weight.fill_(value)
+        assert rt.save_state(tmp_path, is_async=True) == tmp_path / f"step-{value}"
+        with torch.no_grad():
+            model.weight.fill_(7)
+    rt.load_state(tmp_path)
+    assert model.weight.unique().tolist() == [2], "loading waits for the save"
+    assert hook.paths == ["step-0", "step-1", "step-2"]
+    for value in range(3):
+        assert checkpoint.load(tmp_path / f"step-{value}")["model_0"]["weight"].unique().tolist() == [value]
+
+
+@pytest.mark.parametrize("notices", ["wait_for_saves", "save_state", "load_state"])
+def test_an_error_in_the_background_is_raised_where_it_is_noticed_and_once(tmp_path, notices):
+    rt = runtime()
+    rt.prepare(nn.Linear(2, 2))
+    rt.save_state(tmp_path)
+    (tmp_path / "LATEST.tmp").mkdir()  # where the last file of a save is written
+    rt.save_state(tmp_path, is_async=True)
+    with pytest.raises(CheckpointError, match="a checkpoint could not be saved under") as caught:
+        getattr(rt, notices)(*() if notices == "wait_for_saves" else (tmp_path,))
+    assert "IsADirectoryError" in str(caught.value)
+    assert steps.find(tmp_path) == tmp_path / "step-0"
+    (tmp_path / "LATEST.tmp").rmdir()
+    rt.wait_for_saves()
+    assert rt.save_state(tmp_path) == tmp_path / "step-2"
+    rt.load_state(tmp_path)
+
+
+class Unsafe:
+    def state_dict(self):
+        return {"names": {"a", "b"}}
+
+    def load_state_dict(self, state):
+        raise AssertionError(state)
+
+
+def test_what_cannot_be_saved_is_refused_before_the_background(tmp_path):
+    rt = runtime()
+    rt.register_for_checkpointing(Unsafe())
+    with pytest.raises(CheckpointError, match=r"custom_0.names cannot be saved"):
+        rt.save_state(tmp_path, is_async=True)
+    rt.wait_for_saves()
+
+
+PROGRAM = """
+import sys, torch, accelkit
+rt = accelkit.Runtime(accelerator="cpu", strategy="single_device")
+rt.prepare(torch.nn.Linear(1500, 1500))
+rt.save_state(sys.argv[1], is_async=True)
+"""
+
+
+@pytest.mark.parametrize("ends", ["well", "fails"])
+def test_the_programs_end_waits(tmp_path, ends):
+    if ends == "fails":
+        (tmp_path / "LATEST.tmp").mkdir()
+    result = subprocess.run([sys.executable, "-c", PROGRAM, tmp_path], capture_output=True, text=True, check=True)
+    if ends == "well":
+        assert result.stderr == ""
+        assert checkpoint.load(tmp_path)["model_0"]["weight"].shape == (1500, 1500)
+    else:
+        assert "accelkit: the last checkpoint was not saved, and nobody waited for it" in result.stderr
+        assert "IsADirectoryError" in result.stderr
+
+
+def left(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_last_few_are_kept(tmp_path):
+    rt = runtime()
+    for _ in range(4):
+        rt.save_state(tmp_path)
+    rt.save_state(tmp_path, keep_last=2)
+    assert left(tmp_path) == ["LATEST", "step-3", "step-4"]
+    rt.save_state(tmp_path, keep_last=1)
+    assert left(tmp_path) == ["LATEST", "step-5"]
+    rt.save_state(tmp_path, is_async=True, keep_last=7)
+    rt.wait_for_saves()
+    assert left(tmp_path) == ["LATEST", "step-5", "step-6"]
+    for wrong in (0, -1, True):
+        with pytest.raises(UsageError, match=f"keep_last={wrong}"):
+            rt.save_state(tmp_path, keep_last=wrong)
+
+
+def test_the_one_just_saved_stays_whatever_its_number(tmp_path):
+    for number in (7, 5, 9):
+        checkpoint.save(tmp_path, {}, step=number)
+    checkpoint.save(tmp_path, {}, step=1, keep_last=2)
+    assert left(tmp_path) == ["LATEST", "step-1", "step-9"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files are not locked there")
+def test_one_that_somebody_loads_is_not_removed(tmp_path):
+    for _ in range(3):
+        checkpoint.save(tmp_path, {})
+    with steps.in_use(tmp_path / "step-0"):
+        checkpoint.save(tmp_path, {}, keep_last=1)
+        assert left(tmp_path) == ["LATEST", "step-0", "step-3"]
+    checkpoint.save(tmp_path, {}, keep_last=1)
+    assert left(tmp_path) == ["LATEST", "step-4"]
+
+
+def test_one_that_cannot_be_removed_is_said_and_the_new_one_is_there(tmp_path):
+    checkpoint.save(tmp_path, {})
+    (tmp_path / "step-0.tmp").mkdir()
+    (tmp_path / "step-0.tmp" / "file").write_text("")
+    with pytest.warns(UserWarning, match=r"the old checkpoint .*step-0 could not be removed"):
+        steps.keep_last(tmp_path, tmp_path / "step-1", 1)
+    assert (tmp_path / "step-0" / "manifest.json").exists()
+
+
+def test_what_the_first_format_wrote_loads(tmp_path):
+    """``format_1`` was written by the first version: a linear layer after one step of AdamW, with random state."""
+    rt = runtime()
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.5)
+    model, optimizer = rt.prepare(model, optimizer)
+    before = random.getstate()
+    rt.load_state(HERE / "format_1")
+    assert torch.allclose(model.weight, torch.full((2, 2), 2 * (1 - 0.001) - 0.1))
+    assert optimizer.param_groups[0]["lr"] == 0.1
+    assert optimizer.state[model.weight]["exp_avg"].shape == (2, 2)
+    assert torch.rand(1).item() == pytest.approx(0.7719, abs=1e-4)
+    assert random.getstate() != before
+
+
+def test_two_values_whose_paths_look_alike_are_both_saved(tmp_path):
+    state = {"a.b": torch.zeros(2), "a": {"b": torch.ones(2)}, 1: torch.full((2,), 2.0), "1": torch.full((2,), 3.0)}
+    checkpoint.save(tmp_path, {"custom_0": state})
+    loaded = checkpoint.load(tmp_path)["custom_0"]
+    assert [loaded["a.b"][0], loaded["a"]["b"][0], loaded[1][0], loaded["1"][0]] == [0, 1, 2, 3]

@@ -1,0 +1,37 @@
+"""Checkpoints over several real processes: across strategies and their number, and when one of them fails."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes are forked")
+
+
+def run(program, *arguments):
+    result = subprocess.run(
+        [sys.executable, HERE / program, *arguments],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "FAKE_XPU_DEVICES": "2"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
+    "scenario", ["across_strategies_and_sizes", "across_devices", "shards", "random_state", "other_objects", "in_the_background", "weights"]
+)
+def test_across_processes(scenario, tmp_path):
+    run("across.py", scenario, tmp_path / "ckpt")
+
+
+def test_a_process_that_fails_or_dies_is_named_and_nothing_is_lost(tmp_path):
+    run("failing.py", tmp_path / "ckpt")
