@@ -8,7 +8,7 @@ FAKE_XPU := builtin_plugins/accelkit-fake-xpu
 TORCH ?= 2.13.0
 WORKERS ?= 2
 
-.PHONY: help demo test test-fake-xpu test-oldest soak lint types structure bench conformance selftest clean compiler
+.PHONY: help demo test test-fake-xpu test-oldest soak lint types structure bench conformance selftest clean compiler cluster-parts
 
 help:
 	@echo "make demo    train on real digits, on auto and on a plugin from a wheel"
@@ -16,9 +16,10 @@ help:
 	@echo "make test-oldest  the fake XPU's tests with the oldest torch, in an environment of their own (gigabytes)"
 	@echo "make soak    the long ones: every kill, every combination"
 	@echo "make lint    ruff, mypy"
-	@echo "make bench   cost of a step, of starting, of listing and of the fake XPU, against the raw loop, peers and the CPU"
+	@echo "make bench   cost of a step on one and two processes, of starting, of listing and of the fake XPU, against the raw loop, peers and the CPU"
 	@echo "make conformance  certify cpu and fake_xpu with every test (10 minutes)"
 	@echo "make selftest  prove that the conformance suite finds broken accelerators (10 minutes)"
+	@echo "make cluster-parts  install what the tests of schedulers run: SLURM, Open MPI, MPICH, Ray, DeepSpeed (as root or with sudo)"
 	@echo "make clean   remove what these made"
 
 demo: compiler $(VENV)/.fake_xpu
@@ -33,7 +34,7 @@ demo: compiler $(VENV)/.fake_xpu
 	@echo; echo "== Proof that it works: the conformance suite, and its report"
 	$(BIN)/accelkit conformance run fake_xpu --profile smoke --html build/conformance/fake_xpu.html
 
-test: compiler $(VENV)/.fake_xpu
+test: compiler $(VENV)/.fake_xpu cluster-parts
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not soak"
 	$(MAKE) test-fake-xpu
 
@@ -61,6 +62,7 @@ types: $(VENV)/.fake_xpu
 
 bench: $(VENV)/.peers $(VENV)/.fake_xpu
 	$(BIN)/python benchmarks/step_overhead.py
+	$(BIN)/python benchmarks/ddp_overhead.py
 	$(BIN)/python benchmarks/start_cost.py
 	$(BIN)/python benchmarks/list_cost.py
 	$(BIN)/python benchmarks/fake_xpu_cost.py
@@ -77,6 +79,27 @@ conformance: compiler $(VENV)/.fake_xpu
 selftest: compiler $(VENV)/.fake_xpu
 	mkdir -p build/conformance
 	$(BIN)/accelkit conformance selftest -n $(WORKERS) --output build/conformance/selftest.kills
+
+# What the tests marked slurm, openmpi, mpich, ray and deepspeed run. MPICH and Ray get an environment of their own, in which the first one's packages
+# are seen too: MPICH's mpirun would hide Open MPI's, and Ray brings a lot. Where nobody may install servers, their tests are skipped and say so.
+PARTS := build/cluster-parts
+ROOT_COMMAND := $(if $(filter 0,$(shell id -u)),,sudo)
+cluster-parts: $(PARTS)/.ready $(VENV)/.deepspeed
+	@PATH="$$PATH:/usr/sbin"; for program in slurmctld slurmd munged mpirun mpicc; do command -v $$program >/dev/null || missing=1; done; \
+	if [ "$$missing" ]; then $(ROOT_COMMAND) apt-get update -qq && DEBIAN_FRONTEND=noninteractive $(ROOT_COMMAND) apt-get install -y -qq \
+		--no-install-recommends slurmctld slurmd slurm-client munge openmpi-bin libopenmpi-dev || \
+		echo "SLURM and Open MPI could not be installed: their tests will be skipped"; fi
+
+$(PARTS)/.ready: $(VENV)/.ready
+	$(BIN)/python -m venv $(PARTS)
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		> "$$($(PARTS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/first.pth"
+	$(PARTS)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt mpich mpi4py ray
+	@touch $@
+
+$(VENV)/.deepspeed: $(VENV)/.ready
+	DS_BUILD_OPS=0 DS_ACCELERATOR=cpu $(PIP) --no-build-isolation deepspeed
+	@touch $@
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "accelkit needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.11"; exit 1; }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from torch import nn
 
@@ -46,6 +48,19 @@ class Everything:
         self.calls.append(f"configured {state.accelerator}")
 
     @hookimpl
+    def launched(self, state):
+        self.calls.append(f"launched {state.num_processes}")
+
+    @hookimpl
+    def preempted(self, path):
+        self.calls.append(f"preempted {path.name}")
+
+    @hookimpl
+    def requeue(self):
+        self.calls.append("requeue")
+        return True
+
+    @hookimpl
     def checkpoint_saved(self, path):
         self.calls.append(f"saved {path.name}")
 
@@ -56,19 +71,30 @@ class Everything:
 
 def test_every_hook_is_called_in_the_life_of_a_runtime(tmp_path):
     hooks = Everything()
-    with accelkit.Runtime(accelerator="cpu", hooks=[hooks]) as rt:
+    before = signal.getsignal(signal.SIGTERM)
+    with accelkit.Runtime(accelerator="cpu", strategy="ddp", hooks=[hooks], requeue=True) as rt:
         rt.prepare(nn.Linear(1, 1))
         rt.device_stats()
         rt.save_state(tmp_path)
         rt.load_state(tmp_path)
+        rt.save_and_stop_if_preempted(tmp_path)
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(SystemExit) as ended:
+            rt.save_and_stop_if_preempted(tmp_path)
+    assert ended.value.code == 0
+    assert signal.getsignal(signal.SIGTERM) == before, "teardown gives the signals back"
     assert hooks.calls == [
         "detect_cluster",
         "configured cpu",
         "setup_device",
         "make_precision 32-true",
+        "launched 1",
         "get_device_stats",
         "saved step-0",
         "loaded step-0",
+        "saved step-1",
+        "preempted step-1",
+        "requeue",
         "teardown",
     ]
     implemented = {name for name in vars(Everything) if hasattr(getattr(Everything, name), "accelkit_impl")}

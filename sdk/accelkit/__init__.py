@@ -11,9 +11,9 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "accelkit.errors": (
-        "AccelkitError", "AmbiguousError", "BrokenPluginError", "CheckpointError", "ContradictionError", "DevicesError",
+        "AccelkitError", "AmbiguousError", "BrokenPluginError", "CheckpointError", "CollectiveError", "ContradictionError", "DevicesError",
         "DisabledPluginError", "HookError", "IncompatiblePluginError", "NameConflictError", "PluginError", "PrepareError",
-        "UnavailableError", "UnknownNameError", "UnsupportedError", "UsageError",
+        "RankFailedError", "UnavailableError", "UnknownNameError", "UnsupportedError", "UsageError",
     ),
     "accelkit.types": ("Availability", "Candidate", "Capabilities", "Decision", "Detection", "PluginRecord", "RuntimeState"),
     "accelkit.specs.accelerator": ("Accelerator",),
@@ -21,7 +21,9 @@ _HOMES = {
     "accelkit.specs.devices": ("parse_devices",),
     "accelkit.specs.hooks": ("hookimpl",),
     "accelkit.specs.precision": ("Precision",),
-    "accelkit.specs.strategy": ("Strategy",),
+    "accelkit.specs.process_group": ("ProcessGroupOptions",),
+    "accelkit.specs.strategy": ("Strategy", "Training"),
+    "accelkit.specs.variables": ("job_port",),
     "accelkit.nested": ("map_leaves",),
     "accelkit.discovery.catalog": ("plugins", "refresh", "register"),
     "accelkit.selection": ("select",),
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from accelkit.errors import AmbiguousError as AmbiguousError
     from accelkit.errors import BrokenPluginError as BrokenPluginError
     from accelkit.errors import CheckpointError as CheckpointError
+    from accelkit.errors import CollectiveError as CollectiveError
     from accelkit.errors import ContradictionError as ContradictionError
     from accelkit.errors import DevicesError as DevicesError
     from accelkit.errors import DisabledPluginError as DisabledPluginError
@@ -62,6 +65,7 @@ if TYPE_CHECKING:
     from accelkit.errors import NameConflictError as NameConflictError
     from accelkit.errors import PluginError as PluginError
     from accelkit.errors import PrepareError as PrepareError
+    from accelkit.errors import RankFailedError as RankFailedError
     from accelkit.errors import UnavailableError as UnavailableError
     from accelkit.errors import UnknownNameError as UnknownNameError
     from accelkit.errors import UnsupportedError as UnsupportedError
@@ -74,7 +78,10 @@ if TYPE_CHECKING:
     from accelkit.specs.devices import parse_devices as parse_devices
     from accelkit.specs.hooks import hookimpl as hookimpl
     from accelkit.specs.precision import Precision as Precision
+    from accelkit.specs.process_group import ProcessGroupOptions as ProcessGroupOptions
     from accelkit.specs.strategy import Strategy as Strategy
+    from accelkit.specs.strategy import Training as Training
+    from accelkit.specs.variables import job_port as job_port
     from accelkit.types import Availability as Availability
     from accelkit.types import Candidate as Candidate
     from accelkit.types import Capabilities as Capabilities

@@ -37,12 +37,12 @@ class Selection:
 
     Attributes:
         accelerator: The instance; it knows its name and plugin.
-        devices: What the user asked for, as written; ``accelerator.parse_devices`` reads it.
+        devices: What the user asked for, as written; ``accelerator.parse_devices`` reads it. None if nobody said.
         decision: Why this one.
     """
 
     accelerator: Accelerator
-    devices: Devices
+    devices: Devices | None
     decision: Decision
 
 
@@ -60,7 +60,7 @@ def select(accelerator: str | Accelerator | None = None, *, devices: Devices | N
     Args:
         accelerator: A name, ``dist:name``, ``torch:<device_type>``, an alias, ``auto``, an instance, or None for
             ACCELKIT_ACCELERATOR and then auto.
-        devices: As in ``parse_devices``; None for ACCELKIT_DEVICES and then 1.
+        devices: As in ``parse_devices``; None for ACCELKIT_DEVICES.
         cpu: Force the CPU, whatever the environment says.
 
     Raises:
@@ -68,14 +68,14 @@ def select(accelerator: str | Accelerator | None = None, *, devices: Devices | N
         ContradictionError: If ``cpu`` and ``accelerator`` name different devices.
     """
     _refuse_nesting()
-    wanted: Devices = devices if devices is not None else os.environ.get(DEVICES_VARIABLE) or 1
+    wanted: Devices | None = devices if devices is not None else os.environ.get(DEVICES_VARIABLE) or None
     if cpu:
         host = known.host_name()
         if accelerator not in (None, host):
             raise ContradictionError(
                 f"cpu=True and accelerator={accelerator!r}", why="they name different devices", hint="keep one of the two"
             )
-        accelerator, wanted = host, 1
+        accelerator, wanted = host, devices
     if isinstance(accelerator, Accelerator):
         return _from_instance(accelerator, wanted)
     decision, record = _decide(accelerator)
@@ -174,7 +174,7 @@ def _insist(answer: Availability, record: PluginRecord) -> Availability:
     raise error(f"the {record.kind} {record.name!r} {state}", plugin=record.plugin, why=answer.reason, hint=hint)
 
 
-def _from_instance(accelerator: Accelerator, devices: Devices) -> Selection:
+def _from_instance(accelerator: Accelerator, devices: Devices | None) -> Selection:
     cls = type(accelerator)
     accelerator.name = accelerator.name or accelerator.device_type
     accelerator.plugin = accelerator.plugin or f"{FROM_CODE}=={cls.__module__}"

@@ -240,7 +240,7 @@ class Decision:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Detection:
-    """A cluster environment's claim on this process: the highest rank wins, and the reason is shown."""
+    """A cluster environment's claim on this process: the highest rank wins; below 0 it is none, and the reason says why."""
 
     name: str
     rank: int

@@ -61,7 +61,8 @@ def test_contradictions(arguments, text):
         ({"plugins": ["nobody"]}, accelkit.UnknownNameError, r"plugins=\['nobody'\] cannot be placed"),
         ({"precision": 32}, accelkit.UsageError, "precision=32 cannot be used"),
         ({"strategy": MyPrecision()}, accelkit.UsageError, "an instance of accelkit.Strategy is expected"),
-        ({"devices": 2}, accelkit.DevicesError, "2 are asked for, 1 is there"),
+        ({"devices": [0, 1]}, accelkit.DevicesError, "there is no device 1"),
+        ({"process_group": accelkit.ProcessGroupOptions(timeout=0)}, accelkit.UsageError, "timeout=0 is no time-out"),
         ({"hooks": "step_log"}, accelkit.UsageError, "hooks='step_log' is a string"),
         ({"plugins": "cpu"}, accelkit.UsageError, "write plugins=\\['cpu'\\]"),
         ({"devices": "all"}, accelkit.DevicesError, "neither a number"),
@@ -82,10 +83,105 @@ def test_more_devices_than_one_process_drives_is_an_error_at_first_use():
             return 2
 
     rt = accelkit.Runtime(accelerator=Twin(), devices=2)
-    with pytest.raises(accelkit.UnsupportedError, match="devices=\\[0, 1\\] on 1 node.* is more than one process can drive"):
+    assert rt.state.strategy == "ddp"
+    with pytest.raises(accelkit.UnsupportedError, match="devices=\\[0, 1\\] on 1 node.* need 2 processes, and this is one"):
         _ = rt.device
-    with pytest.raises(accelkit.UnsupportedError, match="accelkit 0.1.0 trains on one device"):
+    with pytest.raises(accelkit.UnsupportedError, match="accelkit launch --accelerator cpu --devices 1 --num-nodes 2 "):
         _ = accelkit.Runtime(accelerator="cpu", num_nodes=2).device
+    with pytest.raises(accelkit.UnsupportedError, match="'single_device' runs one process on one device"):
+        _ = accelkit.Runtime(accelerator="cpu", devices=2, strategy="single_device").device
+
+
+@pytest.mark.parametrize("value", ["soon", "-1", "inf"])
+def test_a_time_out_that_is_none(monkeypatch, value):
+    monkeypatch.setenv("ACCELKIT_TIMEOUT", value)
+    with pytest.raises(accelkit.UsageError, match=f"ACCELKIT_TIMEOUT='{value}' is no time-out"):
+        accelkit.Runtime(accelerator="cpu")
+
+
+def test_a_strategy_that_the_device_cannot_do():
+    class Alone(accelkit.Accelerator):
+        device_type = "cpu"
+        declared_capabilities = accelkit.Capabilities.declare(none=["process_group"])
+
+    with pytest.raises(accelkit.UnsupportedError, match="cannot do strategy 'ddp'") as caught:
+        accelkit.Runtime(accelerator=Alone(), strategy="ddp")
+    assert "it declares that it has no process_group" in str(caught.value)
+
+
+def test_ddp_with_one_process_is_a_group_of_one():
+    with accelkit.Runtime(accelerator="cpu", strategy="ddp") as rt:
+        model = rt.prepare(torch.nn.Linear(2, 1))
+        assert torch.distributed.get_world_size() == 1
+        assert rt.unwrap_model(model) is model.module
+        rt.backward(model(torch.ones(1, 2)).sum())
+        assert model.module.weight.grad.tolist() == [[1.0, 1.0]]
+    assert not torch.distributed.is_initialized()
+
+
+def test_a_group_that_the_program_made_is_kept_or_refused():
+    class Two(accelkit.ClusterEnvironment):
+        creates_processes_externally = True
+        world_size = local_world_size = 2
+
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        with accelkit.Runtime(accelerator="cpu", strategy="ddp") as rt:
+            _ = rt.device
+        assert torch.distributed.is_initialized()
+        with pytest.raises(accelkit.ContradictionError, match="torch.distributed is initialised as rank 0 of 1"):
+            _ = accelkit.Runtime(accelerator="cpu", cluster=Two()).device
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_processes_that_do_not_find_each_other_are_told_so():
+    class Lonely(accelkit.ClusterEnvironment):
+        creates_processes_externally = True
+        world_size = local_world_size = 2
+        global_rank = local_rank = 1
+        main_port = 9
+
+    rt = accelkit.Runtime(accelerator="cpu", cluster=Lonely(), process_group=accelkit.ProcessGroupOptions(timeout=2))
+    with pytest.raises(accelkit.UnavailableError, match="rank 1 of 2 could not join the others at 127.0.0.1:9") as caught:
+        _ = rt.device
+    assert "see whether all 2 processes run" in str(caught.value)
+
+
+def test_more_processes_than_devices_is_an_error():
+    class Three(accelkit.ClusterEnvironment):
+        creates_processes_externally = True
+        world_size = local_world_size = 3
+
+    class One(accelkit.Accelerator):
+        device_type = "cpu"
+        visible_devices_variable = "ONE_VISIBLE_DEVICES"
+
+        def auto_device_count(self):
+            return 1
+
+    with pytest.raises(accelkit.ContradictionError, match="3 processes were started on this machine"):
+        accelkit.Runtime(accelerator=One(), cluster=Three())
+
+
+def test_one_visible_device_for_each_process_is_its_own(monkeypatch):
+    class Third(accelkit.ClusterEnvironment):
+        creates_processes_externally = True
+        world_size = local_world_size = 3
+        global_rank = local_rank = 2
+
+    class One(accelkit.Accelerator):
+        device_type = "cpu"
+        visible_devices_variable = "ONE_VISIBLE_DEVICES"
+
+        def auto_device_count(self):
+            return 1
+
+    monkeypatch.setenv("ONE_VISIBLE_DEVICES", "2")
+    rt = accelkit.Runtime(accelerator=One(), cluster=Third())
+    assert rt.state.devices == (0,)
+    assert rt.strategy.root_device(rt.accelerator, rt.state.devices, rt.local_process_index).index == 0
 
 
 def test_a_process_that_a_launcher_started_with_others_is_no_silent_single_one(monkeypatch):

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import accelkit
-from accelkit.runtime.data import PreparedLoader, check_split
+from accelkit.runtime.data.loaders import PreparedLoader, check_split
 
 
 class Stream(IterableDataset):
@@ -131,8 +131,8 @@ def test_on_one_process_the_collectives_are_the_identity(rt, capsys):
 def test_collectives_refuse_what_they_cannot_do(rt):
     with pytest.raises(TypeError, match="gather takes nested tensors, and was given str"):
         rt.gather(["text"])
-    with pytest.raises(ValueError, match="one of sum, mean, none is expected"):
-        rt.reduce(torch.ones(1), "max")
+    with pytest.raises(ValueError, match="one of sum, mean, max, min, product, none"):
+        rt.reduce(torch.ones(1), "median")
     with pytest.raises(ValueError, match="there are processes 0 to 0"):
         rt.broadcast(torch.ones(1), from_process=1)
 
@@ -162,7 +162,7 @@ def test_batches_of_any_nesting_move(rt):
         "user": Encoded(ids=torch.ones(4)),
         "object": nn.utils.rnn.pack_sequence([torch.ones(2)]),
     }
-    from accelkit.runtime.data import move
+    from accelkit.runtime.data.loaders import move
 
     moved = move(batch, meta)
     assert moved["list"][0].is_meta
@@ -323,3 +323,21 @@ def test_device_stats_have_units_and_hooks_add_theirs():
     assert stats["memory.resident.bytes"] > 1e6
     assert stats["power.watts"] == 7.0
     assert stats["threads.intraop"] > 0, "the accelerator's own come first"
+
+
+def test_the_end_of_an_outer_loop_is_not_the_end_of_the_inner_one():
+    """Both loaders are prepared; the outer one is at its last batch all the while, and an evaluation may run inside."""
+    rt = accelkit.Runtime(accelerator="cpu", gradient_accumulation_steps=2)
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    outer, inner, evaluation = (torch.utils.data.DataLoader(torch.ones(size, 1)) for size in (1, 4, 1))
+    model, optimizer, outer, inner, evaluation = rt.prepare(model, optimizer, outer, inner, evaluation)
+    complete = []
+    for _ in outer:
+        for batch in inner:
+            with rt.accumulate(model):
+                rt.backward(model(batch).sum())
+                complete.append(rt.sync_gradients)
+            for _ in evaluation:
+                pass
+    assert complete == [False, True, False, True]

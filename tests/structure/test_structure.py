@@ -28,6 +28,8 @@ LAYERS = [
     {"nested", "specs"},
     {"discovery", "hook_manager"},
     {"automatic", "selection"},
+    {"cluster"},
+    {"launching"},
     {"runtime"},
     {"cli", "__main__"},
 ]
@@ -77,7 +79,8 @@ def test_builtins_import_public_names_only(path):
 
 @pytest.mark.parametrize("path", relative(PYTHON))
 def test_only_the_runtime_imports_torch_at_module_level(path):
-    if "sdk/accelkit/runtime/" not in path:
+    own = {"agent.py", "elastic.py", "rendezvous.py"}  # imported when a job is started, on torch's own classes
+    if "sdk/accelkit/runtime/" not in path and not (path.startswith("sdk/accelkit/launching/") and Path(path).name in own):
         assert not {name for name in imports_of(ROOT / path, at_module_level=True) if name.partition(".")[0] == "torch"}
 
 
@@ -103,7 +106,7 @@ def test_the_core_names_no_device(path):
         for node in ast.walk(tree)
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and node.body and isinstance(node.body[0], ast.Expr)
     }
-    host_tensors_only = {"sdk/accelkit/runtime/checkpoint.py"}  # loads into main memory: torch's word for that is "cpu"
+    host_tensors_only = {"sdk/accelkit/runtime/checkpoints/checkpoint.py"}  # loads into main memory: torch's word for that is "cpu"
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings and node.value in devices:
             assert path in host_tensors_only, f"{path}:{node.lineno} names {node.value!r}"

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from accelkit import Accelerator, Availability, Capabilities, DevicesError, parse_devices
+from accelkit import Accelerator, Availability, Capabilities, parse_devices
 
 if TYPE_CHECKING:
     import torch
@@ -50,12 +50,16 @@ class CPUAccelerator(Accelerator):
         return 1
 
     def parse_devices(self, devices: int | str | Sequence[int]) -> list[int]:
-        """``[0]``. More than one CPU device means more than one process, which a launcher starts."""
-        try:
-            return parse_devices(devices, self.auto_device_count(), self.name or self.device_type)
-        except DevicesError as error:
-            hint = f"{error.hint}; its cores are threads of that one device (torch.set_num_threads)"
-            raise DevicesError(error.what, plugin=self.plugin, why=error.why, hint=hint) from None
+        """A number of processes: all of them compute on the one CPU, whose cores are threads to torch.
+
+        Raises:
+            DevicesError: If it cannot be read. ``-1`` and ``"auto"`` are one.
+        """
+        name = self.name or self.device_type
+        count = int(devices) if isinstance(devices, str) and devices.strip().isdigit() else devices
+        if isinstance(count, int) and not isinstance(count, bool) and count > 1:
+            return list(range(count))
+        return parse_devices(devices, self.auto_device_count(), name)
 
     def synchronize(self, device: torch.device) -> None:
         """Nothing to wait for: the CPU computes before it returns."""

@@ -198,6 +198,8 @@ def _refusal(record: PluginRecord) -> AccelkitError:
 
 
 def _unknown(kind: Kind, name: str) -> UnknownNameError:
+    if kind == "strategy" and (former := known.former_strategy(name)):
+        return UnknownNameError(f"there is no strategy {name!r} any more", why=former[0], hint=former[1])
     names = sorted({record.name for record in plugins(kind)})
     if kind == "accelerator":
         names = sorted({*names, *known.aliases(), "auto"})

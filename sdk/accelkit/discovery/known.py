@@ -1,6 +1,6 @@
 """Facts about devices that accelkit knows without a plugin: reserved names, aliases, vendors' packages.
 
-Data, read from the built-ins' ``known_devices.toml``.
+Data, read from the built-ins' ``known_devices.toml``; and names of strategies that are no more, from ``former_strategies.toml``.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ _BUILTIN_PACKAGE = "accelkit_builtin"
 @functools.cache
 def facts() -> Mapping[str, Any]:
     """The file ``known_devices.toml``, found without importing the package that holds it."""
-    specification = importlib.util.find_spec(_BUILTIN_PACKAGE)
-    if specification is None or specification.origin is None:
-        raise RuntimeError(f"{_BUILTIN_PACKAGE} is not installed beside accelkit; reinstall accelkit")
-    with Path(specification.origin).with_name("known_devices.toml").open("rb") as file:
-        return tomllib.load(file)
+    return _read("known_devices.toml")
+
+
+def former_strategy(name: str) -> tuple[str, str] | None:
+    """(reason, hint) for a name that strategies have elsewhere, or had, and that nobody offers here."""
+    entry = _read("former_strategies.toml").get(name)
+    return (entry["reason"], entry["hint"]) if entry else None
 
 
 def host_name() -> str:
@@ -85,3 +87,11 @@ def fallback_records(version: str) -> list[PluginRecord]:
         )
         for name, row in vendors().items()
     ]
+
+
+def _read(name: str) -> Mapping[str, Any]:
+    specification = importlib.util.find_spec(_BUILTIN_PACKAGE)
+    if specification is None or specification.origin is None:
+        raise RuntimeError(f"{_BUILTIN_PACKAGE} is not installed beside accelkit; reinstall accelkit")
+    with Path(specification.origin).with_name(name).open("rb") as file:
+        return tomllib.load(file)

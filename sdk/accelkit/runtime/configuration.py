@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
+import sys
 from collections.abc import Iterable, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
+from accelkit.cluster.detection import check_environment, select_cluster
 from accelkit.discovery import loading
 from accelkit.discovery.catalog import plugins
-from accelkit.errors import ContradictionError, UnavailableError, UnknownNameError, UnsupportedError, UsageError
+from accelkit.errors import ContradictionError, DevicesError, UnavailableError, UnknownNameError, UnsupportedError, UsageError
 from accelkit.hook_manager import HookManager
 from accelkit.selection import Devices, load_named, select
 from accelkit.specs.accelerator import Accelerator
@@ -41,6 +45,13 @@ class Configuration:
     hooks: HookManager
     num_nodes: int
 
+    @property
+    def num_processes(self) -> int:
+        """How many processes the job needs: those that a launcher started, else what devices and strategy come to."""
+        if self.cluster.creates_processes_externally:
+            return self.cluster.world_size
+        return self.strategy.num_processes(len(self.device_indices), self.num_nodes)
+
 
 def configure(
     *,
@@ -68,22 +79,24 @@ def configure(
     chosen = selection.accelerator
     with loading.blaming(chosen.plugin, f"loading the accelerator {chosen.name}"):
         chosen.load()
-    with loading.blaming(chosen.plugin, f"counting the devices of {chosen.name}"):
-        indices = tuple(chosen.parse_devices(selection.devices))
-
     manager = HookManager()
     manager.add(chosen, chosen.plugin)
     for hook in hooks:
         manager.add(*_hook_plugin(hook))
-    the_precision, name, owner = _precision(given["precision"], chosen)
-    the_strategy = _instance("strategy", given["strategy"] or os.environ.get("ACCELKIT_STRATEGY") or chosen.default_strategy)
-    _check_strategy(the_strategy, chosen)
-    manager.add(the_strategy, the_strategy.plugin)
-    manager.add(_NamedPrecision(the_precision), owner)
     environment = _cluster(given["cluster"], manager)
     manager.add(environment, environment.plugin)
-    nodes = num_nodes if num_nodes is not None else _num_nodes()
-    environment.validate_settings(len(indices), nodes)
+    nodes_said = num_nodes if num_nodes is not None else _num_nodes()
+    with loading.blaming(chosen.plugin, f"counting the devices of {chosen.name}"):
+        indices = tuple(_indices(chosen, selection.devices, environment))
+    environment.validate_settings(len(indices) if selection.devices is not None else None, nodes_said)
+    nodes = nodes_said or environment.num_nodes
+    is_alone = environment.world_size == len(indices) * nodes == 1
+    default = chosen.default_strategy if is_alone else chosen.default_distributed_strategy
+    the_strategy = _instance("strategy", given["strategy"] or os.environ.get("ACCELKIT_STRATEGY") or default)
+    _check_strategy(the_strategy, chosen)
+    manager.add(the_strategy, the_strategy.plugin)
+    the_precision, name, owner = _precision(given["precision"], chosen)
+    manager.add(_NamedPrecision(the_precision), owner)
     return Configuration(chosen, indices, selection.decision, the_precision, name, owner, the_strategy, environment, manager, nodes)
 
 
@@ -175,7 +188,30 @@ def _can(name: str, capabilities: Any) -> bool:
     return all(capabilities[key] != "none" for key in load_named("precision", name).cls.required_capabilities)
 
 
+def _indices(accelerator: Accelerator, wanted: Devices | None, environment: ClusterEnvironment) -> list[int]:
+    """The devices of this machine's processes: those that were asked for, else one for each process that was started here.
+
+    One index where each process sees a device of its own only, as under ``srun --gpus-per-task=1``.
+    """
+    if wanted is not None:
+        return accelerator.parse_devices(wanted)
+    started = environment.local_world_size if environment.creates_processes_externally else 1
+    limited = accelerator.visible_devices_variable
+    if started > 1 and limited and os.environ.get(limited) and accelerator.auto_device_count() == 1:
+        return accelerator.parse_devices(1)
+    try:
+        return accelerator.parse_devices(started)
+    except DevicesError as error:
+        raise ContradictionError(
+            f"{started} processes were started on this machine for {accelerator.name}",
+            plugin=accelerator.plugin,
+            why=error.hint,
+            hint="start one process a device, or say devices=",
+        ) from error
+
+
 def _check_strategy(strategy: Strategy, accelerator: Accelerator) -> None:
+    strategy.check(accelerator)
     if strategy.requested_device is None:
         return
     wanted = torch.device(strategy.requested_device).type
@@ -187,27 +223,46 @@ def _check_strategy(strategy: Strategy, accelerator: Accelerator) -> None:
         )
 
 
-def _cluster(cluster: Any, manager: HookManager) -> ClusterEnvironment:
-    named = cluster if cluster is not None else os.environ.get("ACCELKIT_CLUSTER")
-    if named:
-        environment: ClusterEnvironment = _instance("cluster", named)
-        return environment
-    builtin = {record.name: _instance("cluster", record.name) for record in plugins("cluster") if record.is_builtin}
-    claims = [claim for candidate in builtin.values() if (claim := candidate.detect_cluster(os.environ)) is not None]
-    claims += [claim for claim in manager.hook.detect_cluster(environ=os.environ) if claim is not None]
-    winner = max(claims, key=lambda claim: claim.rank)
-    if winner.name in builtin:
-        found: ClusterEnvironment = builtin[winner.name]
-        return found
-    detected: ClusterEnvironment = _instance("cluster", winner.name)
-    return detected
+def _cluster(cluster: str | ClusterEnvironment | None, manager: HookManager) -> ClusterEnvironment:
+    claims = manager.hook.detect_cluster(environ=MappingProxyType(os.environ)) if cluster is None else []
+    environment = select_cluster(cluster, further_claims=claims).environment
+    check_environment(environment)
+    return environment
 
 
-def _num_nodes() -> int:
-    text = os.environ.get("ACCELKIT_NUM_NODES") or "1"
+def _num_nodes() -> int | None:
+    text = os.environ.get("ACCELKIT_NUM_NODES")
+    if not text:
+        return None
     if not text.isdigit() or int(text) < 1:
         raise UsageError(f"ACCELKIT_NUM_NODES={text!r} is no number of nodes", why="a positive integer is expected", hint="unset it for 1")
     return int(text)
+
+
+def check_started(config: Configuration) -> None:
+    """Whether the processes that the configuration needs are there, before any device is touched.
+
+    Raises:
+        UnsupportedError: With the command that starts them.
+    """
+    needed, there = config.num_processes, config.cluster.world_size
+    if not config.strategy.is_distributed and max(needed, there, len(config.device_indices) * config.num_nodes) > 1:
+        raise UnsupportedError(
+            f"strategy {config.strategy.name!r} runs one process on one device",
+            plugin=config.strategy.plugin,
+            why=f"devices={list(config.device_indices)}, nodes: {config.num_nodes}, processes of this job: {there}",
+            hint=f"leave strategy out for {config.accelerator.default_distributed_strategy!r}, or use one process and devices=1",
+        )
+    if needed != there:
+        nodes = f" --num-nodes {config.num_nodes}" if config.num_nodes > 1 else ""
+        devices = ",".join(map(str, config.device_indices))
+        program = " ".join(shlex.quote(word) for word in sys.argv) if sys.argv[0] not in ("", "-c") else "train.py"
+        spelled = len(config.device_indices) if list(config.device_indices) == list(range(len(config.device_indices))) else devices
+        raise UnsupportedError(
+            f"devices={list(config.device_indices)} on {config.num_nodes} node(s) need {needed} processes, and this is one",
+            why=f"the cluster environment {config.cluster.name!r} says that nobody started others",
+            hint=f"accelkit launch --accelerator {config.accelerator.name} --devices {spelled}{nodes} {program}",
+        )
 
 
 def check_device(accelerator: Accelerator) -> None:

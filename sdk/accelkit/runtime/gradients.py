@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from accelkit.errors import UnsupportedError
 from accelkit.runtime.accumulation import Accumulation
-from accelkit.runtime.data import PreparedLoader
+from accelkit.runtime.data.loaders import PreparedLoader, innermost
 from accelkit.specs.precision import Precision
+from accelkit.specs.strategy import Strategy
 
 
 class Gradients:
     """The part of a Runtime that is about gradients."""
 
+    strategy: Strategy
     _accumulation: Accumulation
     _loaders: list[PreparedLoader]
 
@@ -24,6 +27,8 @@ class Gradients:
 
         @property
         def precision(self) -> Precision: ...
+        @property
+        def device(self) -> torch.device: ...
 
     @property
     def gradient_accumulation_steps(self) -> int:
@@ -44,32 +49,68 @@ class Gradients:
         """
         if self._accumulation.num_steps > 1:
             loss = loss / self._accumulation.num_steps
-        self.precision.backward(loss, **kwargs)
+        self._backward(loss, **kwargs)
+
+    def _backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        """The precision's, or the strategy's. Starting the device puts that itself on the instance."""
+        _ = self.device
+        self._backward(loss, **kwargs)
 
     @contextlib.contextmanager
     def accumulate(self, *models: torch.nn.Module) -> Iterator[None]:
         """One micro-batch: prepared optimizers and schedulers act only when ``gradient_accumulation_steps`` of them are done.
 
-        The last batch of a prepared loader always completes the step.
-        """
-        if self._accumulation.num_steps > 1:
-            self._accumulation.begin(any(loader.is_at_end for loader in self._loaders))
-        yield
+        The last batch of a prepared loader always completes the step. Until then gradients of ``models`` stay on each process, so that they
+        are reduced once.
 
-    @contextlib.contextmanager
-    def no_sync(self, model: torch.nn.Module) -> Iterator[None]:
-        """Gradients are not averaged over processes inside. One process has nothing to average."""
-        yield
+        Args:
+            models: The prepared models that the block runs backward through.
+        """
+        if self._accumulation.num_steps == 1:
+            yield
+            return
+        loader = innermost(self._loaders)
+        self._accumulation.begin(loader is not None and loader.is_at_end)
+        with contextlib.ExitStack() as stack:
+            if not self._accumulation.is_complete:
+                for model in models:
+                    stack.enter_context(self.strategy.no_sync(model))
+            yield
+
+    def no_sync(self, model: torch.nn.Module) -> AbstractContextManager[Any]:
+        """Gradients of ``model`` are not reduced over processes inside, but by the next backward pass outside."""
+        return self.strategy.no_sync(model)
+
+    def join_uneven_inputs(self, models: Sequence[torch.nn.Module]) -> AbstractContextManager[Any]:
+        """Inside, processes may have different numbers of batches: one that has none left takes part in the reductions of the others.
+
+        Raises:
+            UnsupportedError: If the strategy cannot do that.
+        """
+        joined = self.strategy.join(models)
+        if joined is None:
+            raise UnsupportedError(
+                f"strategy {self.strategy.name!r} cannot join uneven inputs",
+                plugin=self.strategy.plugin,
+                why="each of its steps needs every process",
+                hint="give every process equally many batches (even_batches=True), or use strategy='ddp'",
+            )
+        return joined
 
     def clip_grad_norm_(
         self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float = 2.0, **kwargs: Any
     ) -> torch.Tensor:
-        """Scale gradients in place so that their norm is at most ``max_norm``; returns the norm before, a 0-d tensor."""
-        return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, **kwargs)
+        """Scale gradients in place so that their norm over the whole model is at most ``max_norm``; returns the norm before, a 0-d tensor.
+
+        Args:
+            parameters: Of prepared modules; sharded ones count whole.
+            kwargs: ``error_if_nonfinite`` and ``foreach``, as ``torch.nn.utils.clip_grad_norm_`` takes them.
+        """
+        return self.strategy.clip_grad_norm_(parameters, max_norm, norm_type, **kwargs)
 
     def clip_grad_value_(self, parameters: torch.Tensor | Iterable[torch.Tensor], clip_value: float) -> None:
         """Clamp every gradient in place to ``[-clip_value, clip_value]``."""
-        torch.nn.utils.clip_grad_value_(parameters, clip_value)
+        self.strategy.clip_grad_value_(parameters, clip_value)
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The precision's forward context, for computing outside a prepared module (a loss function)."""

@@ -32,27 +32,34 @@ class ParameterMoves:
 
 
 def place_module(
-    module: torch.nn.Module, device: torch.device | None, precision: Precision, strategy: Strategy, moves: ParameterMoves
+    module: torch.nn.Module,
+    device: torch.device,
+    precision: Precision,
+    strategy: Strategy,
+    moves: ParameterMoves,
+    *,
+    has_to_move: bool = True,
 ) -> torch.nn.Module:
     """Convert, move and wrap a module; remember where its parameters went.
 
     Args:
         module: Changed in place. Tied parameters and buffers stay tied.
-        device: Where to; None leaves it where it is.
+        device: This process's.
         precision, strategy: The runtime's.
         moves: Filled.
+        has_to_move: Whether it goes to the device; else it stays where it is.
     """
     before = _slots(module)
     converted = precision.convert_module(module)
-    if device is not None:
-        converted = converted.to(device)
+    if has_to_move:
+        converted = strategy.place_module(converted, device)
     _tie_again(before)
+    if acts_on_forward(precision):
+        apply_to_forward(converted, precision)
+    wrapped = strategy.wrap_module(converted, device)
     for (owner, name), tensor in before.items():
         if isinstance(tensor, torch.nn.Parameter):
             moves.record(tensor, getattr(owner, name))
-    wrapped = strategy.wrap_module(converted)
-    if acts_on_forward(precision):
-        apply_to_forward(wrapped, precision)
     return wrapped
 
 

@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import DataLoader
 
 from accelkit.discovery import loading
-from accelkit.errors import PrepareError, UnsupportedError
-from accelkit.runtime import data, seeding
+from accelkit.errors import PrepareError
+from accelkit.runtime import seeding
 from accelkit.runtime.accumulation import Accumulation
-from accelkit.runtime.configuration import Configuration, Plugin, check_device, configure
+from accelkit.runtime.configuration import Configuration, Plugin, check_device, check_started, configure
+from accelkit.runtime.data import loaders
 from accelkit.runtime.gradients import Gradients
 from accelkit.runtime.mixed import is_overridden
-from accelkit.runtime.preparing import ParameterMoves, follow_parameters, place_module
+from accelkit.runtime.preemption import Notice, Preemption, check_requeue
+from accelkit.runtime.prepared import Prepared
+from accelkit.runtime.preparing import ParameterMoves
 from accelkit.runtime.processes import Processes
 from accelkit.runtime.saved_state import SavedState
 from accelkit.selection import Devices
 from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.cluster import ClusterEnvironment
 from accelkit.specs.precision import Precision
+from accelkit.specs.process_group import ProcessGroupOptions
 from accelkit.specs.strategy import Strategy
 from accelkit.startup import collector_paused
 from accelkit.types import Decision, RuntimeState
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
-class Runtime(Processes, Gradients, SavedState):
+class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
     """The object that a training script talks to.
 
     Making one selects and checks everything and initialises no driver; the first use of the device does. An argument that
@@ -45,13 +48,17 @@ class Runtime(Processes, Gradients, SavedState):
         strategy, precision, cluster: Names or instances.
         plugins: Any mix of accelerator, precision, cluster environment, strategy and hook plugins, as names or instances.
         hooks: Hook plugins, by name or as instances.
-        cpu: Force the CPU and one process.
+        cpu: Force the CPU, whatever the environment says.
         seed: For the generators of Python, NumPy and torch now, and for the device's at its first use.
         device_placement: Whether ``prepare`` moves modules and batches to the device.
         split_batches: Whether a loader's batch is the whole job's (else each process's).
+        even_batches: Whether the last batches are filled with samples from the beginning, so that processes have equally many.
+        dispatch_batches: Whether the main process reads for all. None: if the dataset is iterable.
         rng_types: Which generators processes synchronise: ``torch``, the device's name, ``generator``.
         gradient_accumulation_steps: Backward passes a step, inside ``accumulate``.
         num_nodes: Machines of the job.
+        process_group: Backend and time-out of the job's process group.
+        requeue: Whether ``save_and_stop_if_preempted`` puts the job back into the scheduler's queue.
 
     Raises:
         AccelkitError: What cannot be used, whose fault it is, why, and what to do.
@@ -71,10 +78,15 @@ class Runtime(Processes, Gradients, SavedState):
         seed: int | None = None,
         device_placement: bool = True,
         split_batches: bool = False,
+        even_batches: bool = True,
+        dispatch_batches: bool | None = None,
         rng_types: Sequence[str] | None = None,
         gradient_accumulation_steps: int = 1,
         num_nodes: int | None = None,
+        process_group: ProcessGroupOptions | None = None,
+        requeue: bool = False,
     ) -> None:
+        self._arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         if gradient_accumulation_steps < 1:
             raise PrepareError(f"gradient_accumulation_steps={gradient_accumulation_steps}", why="at least 1 is expected")
         with collector_paused():
@@ -93,7 +105,14 @@ class Runtime(Processes, Gradients, SavedState):
         self.strategy = self._configuration.strategy
         self.cluster = self._configuration.cluster
         self.hooks = self._configuration.hooks
-        self.device_placement, self.split_batches = device_placement, split_batches
+        self.device_placement = device_placement
+        self.split_batches, self.even_batches, self.dispatch_batches = split_batches, even_batches, dispatch_batches
+        self._process_group = process_group or ProcessGroupOptions()
+        self._timeout = self._process_group.seconds
+        self._has_joined = False
+        self._notice, self._wants_requeue = Notice(), requeue
+        if requeue:
+            check_requeue(self.hooks, self.cluster)
         self.rng_types = seeding.check_rng_types(rng_types, self.accelerator.device_type)
         self._seed = seed
         if seed is not None:
@@ -105,7 +124,7 @@ class Runtime(Processes, Gradients, SavedState):
         self._modules: list[torch.nn.Module] = []
         self._optimizers: list[torch.optim.Optimizer] = []
         self._schedulers: list[LRScheduler] = []
-        self._loaders: list[data.PreparedLoader] = []
+        self._loaders: list[loaders.PreparedLoader] = []
         self._custom: list[Any] = []
         self.hooks.hook.configured(state=self.state)
 
@@ -120,10 +139,12 @@ class Runtime(Processes, Gradients, SavedState):
     def state(self) -> RuntimeState:
         """A frozen description, that prints well."""
         device_indices = self._configuration.device_indices
+        is_known = len(device_indices) == 1 or self.num_processes > 1
+        device = self.strategy.root_device(self.accelerator, device_indices, self.local_process_index) if is_known else None
         return RuntimeState(
             accelerator=self.accelerator.name,
             plugin=self.accelerator.plugin,
-            device=str(self.accelerator.device(device_indices[0])) if len(device_indices) == 1 else self.accelerator.device_type,
+            device=str(device or self.accelerator.device_type),
             devices=device_indices,
             precision=self._configuration.precision_name,
             strategy=self.strategy.name,
@@ -150,14 +171,8 @@ class Runtime(Processes, Gradients, SavedState):
 
     def _start(self) -> torch.device:
         config: Configuration = self._configuration
-        needed = config.strategy.num_processes(list(config.device_indices), config.num_nodes)
-        if len(config.device_indices) * config.num_nodes != needed or needed != self.num_processes:
-            raise UnsupportedError(
-                f"devices={list(config.device_indices)} on {config.num_nodes} node(s) is more than one process can drive",
-                why=f"strategy {config.strategy.name!r} runs {needed} process on one device; processes of this job: {self.num_processes}",
-                hint="accelkit 0.1.0 trains on one device: devices=1, or devices=[i] for the i-th",
-            )
-        device = self.strategy.root_device(self.accelerator, list(config.device_indices), self.local_process_index)
+        check_started(config)
+        device = self.strategy.root_device(self.accelerator, config.device_indices, self.local_process_index)
         check_device(self.accelerator)
         with loading.blaming(self.accelerator.plugin, f"setting up {device}"):
             self.hooks.hook.setup_device(device=device)
@@ -166,97 +181,61 @@ class Runtime(Processes, Gradients, SavedState):
             precision: Precision = self.hooks.hook.make_precision(name=config.precision_name, accelerator=self.accelerator, device=device)
             precision.name = precision.name or config.precision_name
             precision.plugin = precision.plugin or config.precision_plugin
+        if self.strategy.is_distributed:
+            self._join(device)
         self._precision, self._device = precision, device
         if self._seed is not None:
             seeding.seed_device(self._seed, self.accelerator, device)
-        if self._accumulation.num_steps == 1 and not is_overridden(precision, "backward"):
-            self.__dict__["backward"] = torch.Tensor.backward  # nothing of ours on the step path
+        backward: Any = self.strategy.backward if self.strategy.wraps_optimizers else precision.backward
+        if not self.strategy.wraps_optimizers and not is_overridden(precision, "backward"):
+            backward = torch.Tensor.backward  # nothing of ours on the step path
+        self.__dict__["_backward"] = backward
+        if self._accumulation.num_steps == 1:
+            self.__dict__["backward"] = backward
         return device
 
-    # -- preparing ----------------------------------------------------------------------------------------------------
+    def _join(self, device: torch.device) -> None:
+        from accelkit.runtime import joining  # torch.distributed takes half a second to import
 
-    def prepare(self, *objects: Any) -> Any:
-        """Place models, point optimizers at their parameters, let loaders deliver to the device.
+        config = self._configuration
+        backend = self._process_group.process_group_backend or self.strategy.process_group_backend(self.accelerator)
+        self._has_joined = joining.join(self.cluster, device, backend, self._timeout)
+        chosen = {"accelerator": self.accelerator.name, "plugin": self.accelerator.plugin}
+        joining.agree(chosen | {"precision": config.precision_name, "strategy": self.strategy.name})
+        self.hooks.hook.launched(state=self.state)
 
-        Modules are placed first, whatever the order of arguments. In ``32-true`` on one device the very same objects come back;
-        another precision changes a module's class to a subclass of it.
+    def launch(self, function: Callable[..., R], *arguments: Any) -> R:
+        """Run ``function(runtime, *arguments)`` on all of this Runtime's devices, from a script or a notebook, and wait.
 
-        Args:
-            objects: Modules, optimizers, schedulers and DataLoaders, in any order and number.
+        With several devices, new processes of this machine run it, one for each, every one with a Runtime made as this one was. Afterwards
+        the modules and optimizers among the arguments have the trained weights and state. In a job that a launcher started, and on one
+        device, this process runs it with this Runtime.
 
         Returns:
-            The prepared objects in the order given; one object for one argument.
+            What the function returned on rank 0, with tensors on the CPU if other processes ran it.
 
         Raises:
-            PrepareError: For anything else, or an optimizer of parameters that are in no prepared module.
+            RankFailedError: With the traceback of the process that failed first.
+            UnsupportedError: If the function cannot be sent to another process.
         """
-        for thing in objects:
-            if not isinstance(thing, torch.nn.Module | torch.optim.Optimizer | LRScheduler | DataLoader | data.PreparedLoader):
-                raise PrepareError(
-                    f"prepare cannot prepare {type(thing).__module__}.{type(thing).__qualname__}",
-                    why="it prepares torch.nn.Module, Optimizer, LRScheduler and DataLoader objects",
-                    hint="pass it to register_for_checkpointing if it has a state_dict, to to_device if it is a batch",
-                )
-        prepared = {id(thing): self._prepare_module(thing) for thing in objects if isinstance(thing, torch.nn.Module)}
-        for thing in objects:
-            if isinstance(thing, torch.optim.Optimizer):
-                self._prepare_optimizer(thing)
-            elif isinstance(thing, LRScheduler):
-                self._prepare_scheduler(thing)
-            elif isinstance(thing, DataLoader):
-                prepared[id(thing)] = self._prepare_loader(thing)
-        result = tuple(prepared.get(id(thing), thing) for thing in objects)
-        return result[0] if len(result) == 1 else result
+        if self._configuration.num_processes == self.num_processes:
+            return function(self, *arguments)
+        if self._configuration.num_nodes > 1:
+            check_started(self._configuration)
+        from accelkit.launching import spawning
 
-    def _prepare_module(self, module: torch.nn.Module) -> torch.nn.Module:
-        device = self.device if self.device_placement else None
-        placed = place_module(module, device, self.precision, self.strategy, self._moves)
-        _add_once(self._modules, placed)
-        return placed
-
-    def _prepare_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        follow_parameters(optimizer, self._moves)
-        _add_once(self._optimizers, optimizer)
-        if self._accumulation.num_steps > 1:
-            self._accumulation.govern(optimizer)
-
-    def _prepare_scheduler(self, scheduler: LRScheduler) -> None:
-        _add_once(self._schedulers, scheduler)
-        if self._accumulation.num_steps > 1:
-            self._accumulation.govern(scheduler)
-
-    def _prepare_loader(self, loader: DataLoader[Any]) -> Any:
-        if self.split_batches:
-            data.check_split(loader, self.num_processes)
-        has_to_move = self.device_placement and not torch.empty(0, device=self.device).is_cpu
-        if not has_to_move and self._accumulation.num_steps == 1:
-            return loader
-        has_streams = has_to_move and self.accelerator.capabilities(self.device).can("streams")
-        prepared = data.PreparedLoader(loader, self.device if has_to_move else None, has_streams=has_streams)
-        self._loaders.append(prepared)
-        return prepared
-
-    def unwrap_model(self, model: torch.nn.Module, keep_torch_compile: bool = True) -> torch.nn.Module:
-        """The model without what a strategy wrapped around it: on one device, itself. Without ``torch.compile``'s wrapper if asked."""
-        inner = getattr(model, "_orig_mod", None)
-        return inner if isinstance(inner, torch.nn.Module) and not keep_torch_compile else model
+        rest = {name: value for name, value in self._arguments.items() if name not in ("accelerator", "devices")}
+        chosen: Any = self._arguments["accelerator"]
+        result: R = spawning.launch(function, *arguments, accelerator=chosen, devices=self._arguments["devices"], runtime=rest)
+        return result
 
     def to_device(self, batch: T, non_blocking: bool = False) -> T:
         """``batch`` (any nesting of dicts, lists, tuples, dataclasses, objects with ``.to``) on this process's device."""
-        return data.move(batch, self.device, non_blocking)
+        return loaders.move(batch, self.device, non_blocking)
 
     def skip_first_batches(self, loader: Any, num_batches: int = 0) -> Any:
-        """A loader that begins ``num_batches`` later: to resume in the middle of an epoch."""
-        return data.skip_batches(loader, num_batches)
-
-    def free_memory(self, *objects: Any) -> tuple[None, ...]:
-        """Forget everything that was prepared, collect garbage, give cached memory back. Returns a None for each object, to assign."""
-        for kept in (self._modules, self._optimizers, self._schedulers, self._loaders, self._custom):
-            kept.clear()
-        gc.collect()
-        if self._device is not None:
-            self.accelerator.empty_cache()
-        return (None,) * len(objects)
+        """A loader that begins ``num_batches`` later: to resume in the middle of an epoch, whose rest it is."""
+        return loaders.skip_batches(loader, num_batches)
 
     def device_stats(self) -> dict[str, Any]:
         """Statistics of this process's device, with the unit in each key; the accelerator's and those of hook plugins."""
@@ -266,11 +245,19 @@ class Runtime(Processes, Gradients, SavedState):
         return merged
 
     def teardown(self) -> None:
-        """Give back what the device was given. The Runtime starts anew if it is used again."""
+        """Wait for saves, leave the process group, give back what the device was given. The Runtime starts anew if it is used again."""
+        self.wait_for_saves()
+        self._notice.forget()
         if self._device is not None:
             self.hooks.hook.teardown()
+            if self._has_joined:
+                from accelkit.runtime import joining
+
+                joining.leave()
+                self._has_joined = False
             self._device = self._precision = None
             self.__dict__.pop("backward", None)
+            self.__dict__.pop("_backward", None)
 
     def __enter__(self) -> Self:
         return self
@@ -280,8 +267,3 @@ class Runtime(Processes, Gradients, SavedState):
 
     def __repr__(self) -> str:
         return f"<Runtime {self.state.device} {self.state.precision} {self.state.strategy}>"
-
-
-def _add_once(kept: list[Any], thing: Any) -> None:
-    if not any(other is thing for other in kept):
-        kept.append(thing)

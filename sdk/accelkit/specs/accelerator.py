@@ -51,7 +51,8 @@ class Accelerator:
         process_group_backend: The torch.distributed backend; None asks torch for its default.
         compile_backend: The ``torch.compile`` backend that serves this device; None is torch's default.
         visible_devices_variable: The environment variable that limits what a process sees, as ``CUDA_VISIBLE_DEVICES``.
-        default_strategy: The strategy used when the user names none.
+        default_strategy: The strategy used on one device when the user names none.
+        default_distributed_strategy: The one used on several.
         is_simulated: No hardware is behind it, so ``auto`` never chooses it.
         declared_capabilities: What the device can do; conformance holds the plugin to it.
 
@@ -64,6 +65,7 @@ class Accelerator:
     compile_backend: ClassVar[str | None] = None
     visible_devices_variable: ClassVar[str | None] = None
     default_strategy: ClassVar[str] = "single_device"
+    default_distributed_strategy: ClassVar[str] = "ddp"
     is_simulated: ClassVar[bool] = False
     declared_capabilities: ClassVar[Capabilities] = Capabilities()
 

@@ -84,7 +84,23 @@ class ClusterEnvironmentHooks:
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
         """Called once by a Runtime that was given no cluster environment, on every process, before any device is touched.
 
-        Collected from the built-ins and from the hook plugins that the user enabled; the highest rank wins. Must not change ``environ``.
+        Collected from the built-ins and from the hook plugins that the user enabled; the highest rank wins. A rank below 0 is no claim, and
+        its reason is shown by ``accelkit why --cluster``. Must not change ``environ``.
+        """
+
+    @hookspec
+    def preempted(self, path: Path) -> None:
+        """Called on every process of a job that was told to end, after its state was saved at ``path`` and before it is queued again.
+
+        Results are ignored.
+        """
+
+    @hookspec(firstresult=True)
+    def requeue(self) -> bool | None:
+        """Called on one process of a job that was told to end and is to run again, after every process has saved.
+
+        Put the job back into its scheduler's queue. The first result that is not None is used, hook plugins' before the cluster
+        environment's; True means that the scheduler took it.
         """
 
 
@@ -96,8 +112,12 @@ class RuntimeHooks:
         """Called once at the end of ``Runtime.__init__`` on every process; no driver was initialised."""
 
     @hookspec
+    def launched(self, state: RuntimeState) -> None:
+        """Called once by each process's Runtime if its strategy is distributed, when all have joined and agree on what they run."""
+
+    @hookspec
     def checkpoint_saved(self, path: Path) -> None:
-        """Called after ``save_state`` has made ``path`` durable, on the process that wrote it."""
+        """Called after ``save_state`` has made ``path`` durable, on the main process. With ``is_async``: in the thread that wrote it."""
 
     @hookspec
     def checkpoint_loaded(self, path: Path) -> None:

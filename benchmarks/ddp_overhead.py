@@ -1,0 +1,97 @@
+"""What a step of distributed data parallel costs over torch's own: accelkit, Fabric and Accelerate, two processes over gloo in one run.
+
+An MLP 64-256-256-10, batch 32 a process, SGD, float32 on the CPU, one thread a process; wall-clock time a step on rank 0. All four are
+alive in the same two processes and take turns, so that a drift of the machine's speed meets all of them alike.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import logging
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from measuring import arguments, interleave, microseconds, print_rounds
+
+import accelkit
+
+STEPS = 150
+Step = Callable[[], None]
+
+
+def model_and_optimizer() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10)]
+    model = torch.nn.Sequential(*layers)
+    return model, torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+def step_of(model: Any, optimizer: Any, backward: Callable[[torch.Tensor], object]) -> Step:
+    batch = torch.randn(32, 64)
+
+    def step() -> None:
+        loss = model(batch).square().mean()
+        backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def raw() -> Step:
+    model, optimizer = model_and_optimizer()
+    return step_of(torch.nn.parallel.DistributedDataParallel(model), optimizer, torch.Tensor.backward)
+
+
+def with_accelkit() -> Step:
+    runtime = accelkit.Runtime(accelerator="cpu")
+    model, optimizer = runtime.prepare(*model_and_optimizer())
+    return step_of(model, optimizer, runtime.backward)
+
+
+def with_fabric() -> Step:
+    from lightning.fabric import Fabric
+
+    fabric = Fabric(accelerator="cpu", devices=2, strategy="ddp")
+    fabric.launch()
+    model, optimizer = fabric.setup(*model_and_optimizer())
+    return step_of(model, optimizer, fabric.backward)
+
+
+def with_accelerate() -> Step:
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    model, optimizer = accelerator.prepare(*model_and_optimizer())
+    return step_of(model, optimizer, accelerator.backward)
+
+
+def main() -> None:
+    options = arguments("Cost of a step of distributed data parallel over torch's own.", rounds=9)
+    if "RANK" not in os.environ:
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *sys.argv]
+        os.execve(sys.executable, launcher, os.environ | {"OMP_NUM_THREADS": "1"})
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    logging.disable(logging.INFO)
+    dist.init_process_group("gloo")
+    is_first = dist.get_rank() == 0
+    if not is_first:
+        sys.stderr = io.StringIO()
+    steps = {"raw DDP": raw(), "accelkit": with_accelkit(), "Fabric": with_fabric(), "Accelerate": with_accelerate()}
+    measure = functools.partial(microseconds, calls=STEPS, warm_up=20, clock=time.perf_counter)
+    found = interleave({name: functools.partial(measure, step) for name, step in steps.items()}, options.rounds)
+    if is_first:
+        print_rounds("step of distributed data parallel", "us", found, is_json=options.json)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""``ddp``: every process has the whole model and a share of each batch; gradients are averaged while they are computed."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Literal
+
+from accelkit import Strategy, UnsupportedError, UsageError
+
+if TYPE_CHECKING:
+    import torch
+    import torch.distributed as dist
+
+CommunicationHook = Literal["fp16_compress", "bf16_compress", "power_sgd", "batched_power_sgd"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DDPOptions:
+    """What ``torch.nn.parallel.DistributedDataParallel`` can be told; the names are its own.
+
+    Args:
+        find_unused_parameters: Whether a forward pass may leave parameters out; costs a walk of the graph each time.
+        static_graph: The same parameters are used in every step: allows reentrant checkpointing, and parameters used twice.
+        gradient_as_bucket_view: Gradients are views of the communication buffers: saves their memory, and a copy.
+        broadcast_buffers: Buffers are rank 0's before each forward pass.
+        bucket_cap_mb: Size of a communication buffer in MiB; None for torch's default.
+        communication_hook: How a buffer is reduced: a name of torch's own hooks, or ``hook(state, bucket)`` as they are.
+        communication_state: The state of a hook given as a function.
+        powersgd_rank: Rank of the approximation of ``power_sgd``.
+        sync_batch_norm: Batch norms compute their statistics over all processes.
+        sync_batch_norm_group: Over these only: a process group.
+    """
+
+    find_unused_parameters: bool = False
+    static_graph: bool = False
+    gradient_as_bucket_view: bool = False
+    broadcast_buffers: bool = True
+    bucket_cap_mb: float | None = None
+    communication_hook: CommunicationHook | Callable[[Any, Any], Any] | None = None
+    communication_state: Any = None
+    powersgd_rank: int = 1
+    sync_batch_norm: bool = False
+    sync_batch_norm_group: dist.ProcessGroup | None = None
+
+
+class DDPStrategy(Strategy):
+    """torch's DistributedDataParallel.
+
+    Args:
+        options: How to wrap.
+        device: As for every strategy.
+    """
+
+    is_distributed = True
+
+    def __init__(self, options: DDPOptions | None = None, *, device: torch.device | str | None = None) -> None:
+        super().__init__(device)
+        if options is not None and not isinstance(options, DDPOptions):
+            raise UsageError(
+                f"DDPStrategy({options!r:.60})", why="DDPOptions are expected", hint="DDPStrategy(DDPOptions(static_graph=True))"
+            )
+        self.options = options or DDPOptions()
+
+    def wrap_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
+        """The module in DistributedDataParallel; one without parameters to train as it is, for there is nothing to average.
+
+        Raises:
+            UnsupportedError: If a parameter is on the meta device: every process needs the whole model.
+        """
+        from torch.nn.parallel import DistributedDataParallel
+
+        if any(parameter.is_meta for parameter in module.parameters()):
+            raise UnsupportedError(
+                f"{type(module).__name__} has parameters on the meta device",
+                plugin=self.plugin,
+                why="ddp needs the whole model, with values, on every process",
+                hint="use strategy='fsdp', or make the model on the device",
+            )
+        options = self.options
+        if options.sync_batch_norm:
+            import torch
+
+            convert: Any = torch.nn.SyncBatchNorm.convert_sync_batchnorm
+            module = convert(module, options.sync_batch_norm_group)
+        if not any(parameter.requires_grad for parameter in module.parameters()):
+            return module
+        renamed: dict[str, Any] = {} if options.broadcast_buffers else {"broadcast_buffers": False}  # torch 2.13 warns of the name
+        wrapped = DistributedDataParallel(
+            module,
+            find_unused_parameters=options.find_unused_parameters,
+            static_graph=options.static_graph,
+            gradient_as_bucket_view=options.gradient_as_bucket_view,
+            bucket_cap_mb=options.bucket_cap_mb,
+            **renamed,
+        )
+        self._register_hook(wrapped)
+        return wrapped
+
+    def unwrap_module(self, module: torch.nn.Module) -> torch.nn.Module:
+        """The module inside DistributedDataParallel."""
+        from torch.nn.parallel import DistributedDataParallel
+
+        return module.module if isinstance(module, DistributedDataParallel) else module
+
+    def no_sync(self, module: torch.nn.Module) -> AbstractContextManager[Any]:
+        """DistributedDataParallel's own."""
+        from torch.nn.parallel import DistributedDataParallel
+
+        return module.no_sync() if isinstance(module, DistributedDataParallel) else contextlib.nullcontext()
+
+    def join(self, modules: Sequence[torch.nn.Module]) -> AbstractContextManager[Any]:
+        """torch's Join: a process without batches takes part in the others' reductions until the last has none."""
+        from torch.distributed.algorithms.join import Join, Joinable
+
+        joinable: list[Joinable] = [module for module in modules if isinstance(module, Joinable)]
+        return Join(joinable) if joinable else contextlib.nullcontext()
+
+    def _register_hook(self, wrapped: Any) -> None:
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+        hook = self.options.communication_hook
+        if hook is None:
+            return
+        if callable(hook):
+            wrapped.register_comm_hook(self.options.communication_state, hook)
+            return
+        named: dict[str, tuple[Any, Callable[[], Any]]] = {
+            "fp16_compress": (default_hooks.fp16_compress_hook, lambda: None),
+            "bf16_compress": (default_hooks.bf16_compress_hook, lambda: None),
+            "power_sgd": (powerSGD_hook.powerSGD_hook, self._powersgd_state),
+            "batched_power_sgd": (powerSGD_hook.batched_powerSGD_hook, self._powersgd_state),
+        }
+        if hook not in named:
+            raise UsageError(f"communication_hook={hook!r}", why="it is no function and no name", hint=f"use one of {', '.join(named)}")
+        function, state = named[hook]
+        try:
+            wrapped.register_comm_hook(state(), function)
+        except TypeError as error:
+            hint = "use fp16_compress, or a function of your own"
+            raise UnsupportedError(
+                f"communication_hook={hook!r} cannot be used here", plugin=self.plugin, why=str(error), hint=hint
+            ) from error
+
+    def _powersgd_state(self) -> Any:
+        from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState
+
+        return PowerSGDState(None, matrix_approximation_rank=self.options.powersgd_rank)

@@ -1,0 +1,256 @@
+"""``deepspeed``: optimizer state, gradients and parameters are sharded by the package deepspeed (ZeRO 1 to 3).
+
+DeepSpeed wraps a module together with its optimizer in an engine, which owns the backward pass, clipping and the step. By its option
+``managed_gradient_accumulation=false`` every call of ``optimizer.step()`` is a step, as elsewhere in torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import weakref
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from accelkit import (
+    Accelerator,
+    AccelkitError,
+    CheckpointError,
+    ContradictionError,
+    Strategy,
+    Training,
+    UnsupportedError,
+    UsageError,
+    hookimpl,
+)
+from accelkit_builtin.strategies.deepspeed_config import DeepSpeedOptions, configuration
+from accelkit_builtin.strategies.deepspeed_package import check_package, initialize
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["DeepSpeedOptions", "DeepSpeedStrategy"]
+
+
+class DeepSpeedStrategy(Strategy):
+    """DeepSpeed's ZeRO. One module with one optimizer in a Runtime.
+
+    Args:
+        options: How to shard.
+        device: As for every strategy.
+    """
+
+    is_distributed = True
+    wraps_optimizers = True
+
+    def __init__(self, options: DeepSpeedOptions | None = None, *, device: torch.device | str | None = None) -> None:
+        super().__init__(device)
+        if options is not None and not isinstance(options, DeepSpeedOptions):
+            raise UsageError(
+                f"DeepSpeedStrategy({options!r:.60})",
+                why="DeepSpeedOptions are expected",
+                hint="DeepSpeedStrategy(DeepSpeedOptions(stage=3)), or DeepSpeedOptions(config='ds_config.json')",
+            )
+        self.options = options or DeepSpeedOptions()
+        self._held: weakref.ref[Any] | None = None
+        self._clipping: tuple[float, torch.Tensor] | None = None
+
+    def check(self, accelerator: Accelerator) -> None:
+        """DeepSpeed is installed, new enough, and has an accelerator of this device type. It is not imported.
+
+        Raises:
+            UnavailableError: If it is not installed, or too old.
+            UnsupportedError: If DeepSpeed does not know the device type; it would compute on the CPU.
+            ContradictionError: If DS_ACCELERATOR names another device.
+        """
+        super().check(accelerator)
+        check_package(accelerator)
+
+    def place_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
+        """On the device, whole: DeepSpeed shards it there.
+
+        Raises:
+            UnsupportedError: If a parameter is on the meta device.
+        """
+        if any(parameter.is_meta for parameter in module.parameters()):
+            raise UnsupportedError(
+                f"{type(module).__name__} has parameters on the meta device",
+                plugin=self.plugin,
+                why="DeepSpeed shards a model that is there, with values",
+                hint="make it on the CPU, or under deepspeed.zero.Init (stage 3), or use strategy='fsdp'",
+            )
+        return module.to(device)
+
+    def wrap_training(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, training: Training) -> torch.nn.Module:
+        """The module in a DeepSpeedEngine.
+
+        Raises:
+            UnsupportedError: If this Runtime has an engine already, or the precision is none of DeepSpeed's.
+            ContradictionError, UsageError: If DeepSpeed's configuration is not the Runtime's, or DeepSpeed refuses it.
+        """
+        if self._held is not None and self._held() is not None:
+            raise UnsupportedError(
+                f"{type(module).__name__} cannot be prepared beside another model",
+                plugin=self.plugin,
+                why="DeepSpeed runs the backward pass of one engine, and a loss does not say of which",
+                hint="put both models into one torch.nn.ModuleDict with one optimizer, or use strategy='fsdp'",
+            )
+        config = configuration(self.options, training, self.plugin)
+        try:
+            engine = initialize(module, optimizer, config, training.device)
+        except AccelkitError:
+            raise
+        except Exception as error:
+            raise UsageError(
+                f"DeepSpeed does not wrap {type(module).__name__} and {type(optimizer).__name__}",
+                plugin=self.plugin,
+                why=f"{type(error).__name__}: {' '.join(str(error).split())}",
+                hint="see DeepSpeedOptions(config=...), and DeepSpeed's documentation of its configuration",
+            ) from error
+        self._held = weakref.ref(engine)
+        wrapped: torch.nn.Module = engine
+        return wrapped
+
+    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        """The engine's.
+
+        Raises:
+            UnsupportedError: For any other argument than ``retain_graph``.
+        """
+        if kwargs.keys() - {"retain_graph"}:
+            raise UnsupportedError(
+                f"backward({', '.join(sorted(kwargs))}) cannot be done",
+                plugin=self.plugin,
+                why="DeepSpeed's backward pass takes a scalar loss and retain_graph",
+                hint="use strategy='fsdp' or 'ddp'",
+            )
+        self._engine.backward(loss, retain_graph=bool(kwargs.get("retain_graph")))
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        """The engine's, which clips and clears gradients too."""
+        engine = self._engine
+        engine.step()
+        if self._clipping is not None:
+            engine.optimizer.clip_grad, norm = self._clipping
+            self._clipping = None
+            norm.fill_(engine.get_global_grad_norm())
+
+    def zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
+        """Forget gradients, also those that are reduced already. After a step there are none."""
+        zero = self._engine.optimizer
+        zero.zero_grad(set_to_none=True)
+        if hasattr(zero, "all_grad_tensors"):  # ZeRO 1 and 2 sum up beside the parameters: dropped as its own step drops what overflowed
+            zero.micro_step_id = -1
+            zero._release_preflattened_grad_buffers()
+            for held in (zero.all_grad_tensors, zero.averaged_gradients):
+                held.update(dict.fromkeys(held))
+            if zero.cpu_offload:
+                zero._offload_accumulated_param_ids = set()
+                zero.reset_cpu_buffers()
+
+    def check_state(self) -> None:
+        """Refuse: what the optimizer holds are flat pieces of this process, which mean nothing elsewhere.
+
+        Raises:
+            CheckpointError: Always.
+        """
+        raise CheckpointError(
+            "save_state and load_state cannot be done under strategy 'deepspeed'",
+            plugin=self.plugin,
+            why="DeepSpeed keeps the state of the optimizer in pieces of its own, and writes and reads checkpoints itself",
+            hint="model.save_checkpoint(folder) and model.load_checkpoint(folder), of the model that prepare returned, on every process",
+        )
+
+    def unwrap_module(self, module: torch.nn.Module) -> torch.nn.Module:
+        """The module inside the engine."""
+        deepspeed = sys.modules.get("deepspeed")
+        if deepspeed is None or not isinstance(module, deepspeed.DeepSpeedEngine):
+            return module
+        inner: torch.nn.Module = module.module
+        return inner
+
+    def whole_parameters(self, module: torch.nn.Module) -> AbstractContextManager[Any]:
+        """Stage 3: all parameters gathered on every process."""
+        sharded = [parameter for parameter in module.parameters() if hasattr(parameter, "ds_id")]
+        if not sharded:
+            return contextlib.nullcontext()
+        gathered: AbstractContextManager[Any] = sys.modules["deepspeed"].zero.GatheredParameters(sharded)
+        return gathered
+
+    def join(self, modules: Sequence[torch.nn.Module]) -> None:
+        """Not there: sharded steps need every process."""
+
+    def clip_grad_norm_(
+        self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float, **kwargs: Any
+    ) -> torch.Tensor:
+        """The next step clips. What is returned has the norm when that step is done, and is nan before.
+
+        Raises:
+            UnsupportedError: For another norm than the 2-norm of all parameters, or other arguments.
+            ContradictionError: If DeepSpeed's configuration clips by another norm.
+            UsageError: If ``max_norm`` is not positive.
+        """
+        import torch
+
+        engine = self._engine
+        given = {id(parameter) for parameter in ([parameters] if isinstance(parameters, torch.Tensor) else parameters)}
+        expected = {id(parameter) for parameter in engine.module.parameters() if parameter.requires_grad}
+        reasons = ["only the 2-norm is there"] if norm_type != 2 else []
+        reasons += ["it clips all parameters of the model together"] if not expected <= given else []
+        reasons += [f"it has no {', '.join(sorted(kwargs))}"] if any(kwargs.values()) else []
+        if reasons:
+            raise UnsupportedError(
+                "DeepSpeed cannot clip so",
+                plugin=self.plugin,
+                why="; ".join(reasons),
+                hint="rt.clip_grad_norm_(model.parameters(), max_norm)",
+            )
+        if not max_norm > 0:
+            raise UsageError(f"clip_grad_norm_ was given max_norm={max_norm!r}", why="a positive number is expected")
+        configured = engine.gradient_clipping()
+        if configured and configured != max_norm:
+            raise ContradictionError(
+                f"max_norm={max_norm!r}, and DeepSpeed's configuration has gradient_clipping={configured!r}",
+                why="every step would be clipped by that",
+                hint='write "auto" there',
+            )
+        norm = torch.full((), float("nan"), device=engine.device)
+        self._clipping = (configured, norm)
+        engine.optimizer.clip_grad = float(max_norm)
+        return norm
+
+    def clip_grad_value_(self, parameters: torch.Tensor | Iterable[torch.Tensor], clip_value: float) -> None:
+        """Not there.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        raise UnsupportedError(
+            "DeepSpeed cannot clip values of gradients",
+            plugin=self.plugin,
+            why="it holds them in pieces of its own",
+            hint="rt.clip_grad_norm_",
+        )
+
+    @hookimpl
+    def teardown(self) -> None:
+        """Give back what DeepSpeed holds for the process's groups, which are about to be left."""
+        deepspeed = sys.modules.get("deepspeed")
+        engine = self._held() if self._held is not None else None
+        self._held = self._clipping = None
+        if deepspeed is not None and engine is not None:
+            engine.destroy()
+            deepspeed.utils.groups._release_process_group_references()  # what deepspeed.comm.destroy_process_group does besides
+
+    @property
+    def _engine(self) -> Any:
+        engine = self._held() if self._held is not None else None
+        if engine is None:
+            raise UnsupportedError(
+                "there is nothing that DeepSpeed trains",
+                plugin=self.plugin,
+                why="no module was prepared with its optimizer, or nobody keeps what prepare returned",
+                hint="model, optimizer = rt.prepare(model, optimizer)",
+            )
+        return engine

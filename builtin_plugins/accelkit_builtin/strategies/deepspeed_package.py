@@ -1,0 +1,115 @@
+"""The package deepspeed: whether it can be used for a device, and starting it for that one.
+
+Importing it takes seconds, sets variables in ``os.environ`` (which is put back here) and chooses a device for the whole process. It logs
+through the logger ``DeepSpeed``, warnings and worse unless its configuration has another ``log_level``. It installs no signal handler.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from accelkit import Accelerator, ContradictionError, UnavailableError, UnsupportedError
+
+if TYPE_CHECKING:
+    import torch
+
+MINIMUM = (0, 19, 8)  # this one does managed_gradient_accumulation=false in every stage
+_COMPILED_FOR_INFERENCE = "deepspeed_shm_comm"
+_LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
+
+
+def check_package(accelerator: Accelerator) -> None:
+    """Whether DeepSpeed is installed, new enough, and has an accelerator of this device type. It is not imported.
+
+    Raises:
+        UnavailableError: If it is not installed, or too old.
+        UnsupportedError: If DeepSpeed does not know the device type; it would compute on the CPU.
+        ContradictionError: If DS_ACCELERATOR names another device.
+    """
+    device_type = accelerator.device_type
+    line = "pip install 'accelkit[deepspeed]'"
+    if device_type == "cpu":
+        line = "DS_BUILD_OPS=0 DS_ACCELERATOR=cpu pip install --no-build-isolation deepspeed"
+    specification = importlib.util.find_spec("deepspeed")
+    if specification is None or not specification.submodule_search_locations:
+        raise UnavailableError("strategy 'deepspeed' cannot be used", why="the package deepspeed is not installed", hint=line)
+    version = importlib.metadata.version("deepspeed")
+    if tuple(int(part) for part in version.split("+")[0].split(".")[:3] if part.isdigit()) < MINIMUM:
+        why = f"deepspeed {version} is installed, and {'.'.join(map(str, MINIMUM))} or newer is needed"
+        raise UnavailableError("strategy 'deepspeed' cannot be used", why=why, hint=f"{line} --upgrade")
+    known = _known_devices(Path(next(iter(specification.submodule_search_locations))))
+    if device_type not in known:
+        raise UnsupportedError(
+            f"{accelerator.name} cannot do strategy 'deepspeed'",
+            plugin=accelerator.plugin,
+            why=f"DeepSpeed has no accelerator for the device type {device_type!r}; it has {', '.join(known)}",
+            hint="use strategy='fsdp'",
+        )
+    said = os.environ.get("DS_ACCELERATOR")
+    if said and said != device_type:
+        raise ContradictionError(
+            f"DS_ACCELERATOR={said}, and accelerator {accelerator.name!r} drives {device_type}",
+            why="DeepSpeed would compute elsewhere than the Runtime",
+            hint=f"unset DS_ACCELERATOR, or set it to {device_type}",
+        )
+
+
+def initialize(module: torch.nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any], device: torch.device) -> Any:
+    """The DeepSpeedEngine of a module and its optimizer. ``os.environ`` is afterwards as it was before.
+
+    Raises:
+        ContradictionError: If this process has DeepSpeed at work on another device.
+        Exception: DeepSpeed's own, of any type.
+    """
+    with _environment(device):
+        deepspeed = _load(device)
+        compatible = deepspeed.ops.__compatible_ops__
+        before = compatible.get(_COMPILED_FOR_INFERENCE, False)
+        compatible[_COMPILED_FOR_INFERENCE] = False  # else it would be compiled now, and training does not use it
+        try:
+            return deepspeed.initialize(model=module, optimizer=optimizer, config=config)[0]
+        finally:
+            compatible[_COMPILED_FOR_INFERENCE] = before
+
+
+def _known_devices(package: Path) -> list[str]:
+    """What DeepSpeed has accelerators for: each is a file named after its device."""
+    names = {path.name.removesuffix("_accelerator.py") for path in (package / "accelerator").glob("*_accelerator.py")}
+    return sorted(names - {"abstract", "real"})
+
+
+def _load(device: torch.device) -> Any:
+    import deepspeed
+
+    accelerator = deepspeed.accelerator.get_accelerator()
+    if accelerator.device_name() != device.type:
+        raise ContradictionError(
+            f"DeepSpeed computes on {accelerator.device_name()} in this process, and the Runtime on {device.type}",
+            why="the program imported deepspeed before, and DeepSpeed chose by itself",
+            hint=f"set DS_ACCELERATOR={device.type}, or import deepspeed after the model is prepared",
+        )
+    # torch 2.13 has new names for what DeepSpeed calls in every step.
+    warnings.filterwarnings("ignore", r"`torch\.distributed\.(all_gather_into|reduce_scatter)_tensor` is deprecated", FutureWarning)
+    return deepspeed
+
+
+@contextlib.contextmanager
+def _environment(device: torch.device) -> Iterator[None]:
+    """What DeepSpeed reads: which device it is, and the index of this process's. What it and its imports set is undone."""
+    before = dict(os.environ)
+    os.environ["DS_ACCELERATOR"] = device.type
+    if device.index is not None or "LOCAL_RANK" not in os.environ:
+        os.environ |= {name: str(device.index or 0) for name in _LOCAL_RANKS if name == "LOCAL_RANK" or name in os.environ}
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)

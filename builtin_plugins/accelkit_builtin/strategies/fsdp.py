@@ -1,0 +1,227 @@
+"""``fsdp``: parameters, gradients and optimizer state are sharded over the processes (torch's FSDP2, ``fully_shard``)."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Literal
+
+from accelkit import Accelerator, Strategy, UnsupportedError, UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+WrapPolicy = Literal["blocks", "root"] | type | Collection[type] | Callable[["torch.nn.Module"], bool]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FSDPOptions:
+    """What ``fully_shard`` can be told.
+
+    Args:
+        wrap: Which modules inside are sharded and gathered by themselves, besides the whole: ``blocks`` (each entry of a ``ModuleList``,
+            the repeated blocks of most models), ``root`` (none), classes, or a function of a module.
+        reshard_after_forward: Whether parameters are given back between forward and backward: less memory, one more gathering.
+        param_dtype, reduce_dtype, output_dtype: Names of dtypes, as ``bfloat16``: of gathered parameters and computation, of the reduction
+            of gradients, of results. None leaves the parameters' own. The sharded parameters stay as they are.
+        cast_forward_inputs: Whether inputs are cast to ``param_dtype``.
+        cpu_offload: Keep sharded parameters, gradients and optimizer state in host memory.
+        pin_memory: Pin that memory, so that copies overlap with computing.
+    """
+
+    wrap: WrapPolicy = "blocks"
+    reshard_after_forward: bool = True
+    param_dtype: str | None = None
+    reduce_dtype: str | None = None
+    output_dtype: str | None = None
+    cast_forward_inputs: bool = True
+    cpu_offload: bool = False
+    pin_memory: bool = True
+
+
+class FSDPStrategy(Strategy):
+    """torch's FSDP2.
+
+    A model that was made on the meta device is never whole anywhere: its shards are allocated on the device, and each module's
+    ``reset_parameters`` fills them, one module after another, with the same values whatever the number of processes.
+
+    Args:
+        options: How to shard.
+        device: As for every strategy.
+    """
+
+    is_distributed = True
+
+    def __init__(self, options: FSDPOptions | None = None, *, device: torch.device | str | None = None) -> None:
+        super().__init__(device)
+        if options is not None and not isinstance(options, FSDPOptions):
+            raise UsageError(
+                f"FSDPStrategy({options!r:.60})", why="FSDPOptions are expected", hint="FSDPStrategy(FSDPOptions(wrap='root'))"
+            )
+        self.options = options or FSDPOptions()
+
+    def check(self, accelerator: Accelerator) -> None:
+        """Sharding needs a process group of the device; offloading with pinned memory needs that.
+
+        Raises:
+            UnsupportedError: If the accelerator declares that it has none.
+        """
+        super().check(accelerator)
+        if self.options.cpu_offload and self.options.pin_memory and accelerator.capabilities()["pinned_memory"] == "none":
+            raise UnsupportedError(
+                f"{accelerator.name} cannot offload through pinned memory",
+                plugin=accelerator.plugin,
+                why="it declares that it has no pinned_memory",
+                hint="FSDPOptions(cpu_offload=True, pin_memory=False)",
+            )
+
+    def place_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
+        """On the device, unless it is on the meta device: then its shards are allocated once they are known."""
+        return module if _is_on_meta(module) else module.to(device)
+
+    def wrap_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
+        """The same module, its parameters sharded DTensors, and its class a subclass of its own that gathers and reduces.
+
+        Raises:
+            UnsupportedError: If a module with parameters on the meta device has no ``reset_parameters``.
+        """
+        from torch.distributed.fsdp import fully_shard
+
+        was_on_meta = _is_on_meta(module)
+        if was_on_meta:
+            self._check_resettable(module)
+        settings = self._settings(device)
+        for inner in self._inner(module):
+            fully_shard(inner, **settings)
+        fully_shard(module, **settings)
+        if was_on_meta:
+            module.to_empty(device="cpu" if self.options.cpu_offload else device)
+            _fill(module)
+        return module
+
+    def no_sync(self, module: torch.nn.Module) -> AbstractContextManager[Any]:
+        """Gradients stay whole and unreduced on each process inside."""
+        from torch.distributed.fsdp import FSDPModule
+
+        return _without_reduction(module) if isinstance(module, FSDPModule) else contextlib.nullcontext()
+
+    def join(self, modules: Sequence[torch.nn.Module]) -> None:
+        """Not there: gathering parameters needs every process in every step."""
+
+    def _settings(self, device: torch.device) -> dict[str, Any]:
+        import torch
+        import torch.distributed as dist
+        from torch.distributed.device_mesh import DeviceMesh
+        from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
+
+        options = self.options
+
+        def dtype(name: str | None) -> torch.dtype | None:
+            found = getattr(torch, name, None) if name is not None else None
+            if name is not None and not isinstance(found, torch.dtype):
+                raise UsageError(
+                    f"FSDPOptions names the dtype {name!r}", why="torch has no such dtype", hint="as in param_dtype='bfloat16'"
+                )
+            return found
+
+        return {
+            "mesh": DeviceMesh(device.type, list(range(dist.get_world_size()))),
+            "reshard_after_forward": options.reshard_after_forward,
+            "mp_policy": MixedPrecisionPolicy(
+                param_dtype=dtype(options.param_dtype),
+                reduce_dtype=dtype(options.reduce_dtype),
+                output_dtype=dtype(options.output_dtype),
+                cast_forward_inputs=options.cast_forward_inputs,
+            ),
+            "offload_policy": CPUOffloadPolicy(pin_memory=options.pin_memory) if options.cpu_offload else OffloadPolicy(),
+        }
+
+    def _inner(self, module: torch.nn.Module) -> list[torch.nn.Module]:
+        """The modules that are sharded by themselves, the innermost first, as ``fully_shard`` wants them."""
+        import torch
+
+        wrap = self.options.wrap
+        others = [inner for inner in module.modules() if inner is not module]
+        if wrap == "root":
+            chosen = []
+        elif wrap == "blocks":
+            chosen = [block for holder in module.modules() if isinstance(holder, torch.nn.ModuleList) for block in holder]
+        elif isinstance(wrap, str):
+            raise UsageError(f"FSDPOptions(wrap={wrap!r})", why="it is no policy", hint="use 'blocks', 'root', classes, or a function")
+        elif callable(wrap) and not isinstance(wrap, type):
+            chosen = [inner for inner in others if wrap(inner)]
+        else:
+            chosen = [inner for inner in others if isinstance(inner, (wrap,) if isinstance(wrap, type) else tuple(wrap))]
+        return [inner for inner in reversed(others) if any(inner is one for one in chosen) and any(True for _ in inner.parameters())]
+
+    def _check_resettable(self, module: torch.nn.Module) -> None:
+        unable = sorted(
+            {type(owner).__name__ for owner in module.modules() if _owns_tensors(owner) and not hasattr(owner, "reset_parameters")}
+        )
+        if unable:
+            raise UnsupportedError(
+                f"{type(module).__name__} was made on the meta device and cannot be filled",
+                plugin=self.plugin,
+                why=f"{', '.join(unable)} has parameters or buffers and no reset_parameters",
+                hint="give it reset_parameters(), or make the model on the CPU",
+            )
+
+
+def _is_on_meta(module: torch.nn.Module) -> bool:
+    return any(parameter.is_meta for parameter in module.parameters())
+
+
+def _owns_tensors(module: torch.nn.Module) -> bool:
+    return any(tensor is not None for tensor in (*module._parameters.values(), *module._buffers.values()))
+
+
+def _fill(module: torch.nn.Module) -> None:
+    """Let each module fill whole parameters of its own on the CPU, all processes from one seed, and keep this process's shards.
+
+    DTensor draws shard by shard only on devices whose generator has an offset; elsewhere all shards would be alike.
+    """
+    import torch
+    import torch.distributed as dist
+
+    seed = [int(torch.empty((), dtype=torch.int64).random_().item())]  # moves the generator on, as filling the model would
+    dist.broadcast_object_list(seed)
+    before = torch.default_generator.get_state()
+    torch.default_generator.manual_seed(seed[0])
+    try:
+        for owner in module.modules():
+            if _owns_tensors(owner):
+                _fill_one(owner)
+    finally:
+        torch.default_generator.set_state(before)
+
+
+def _fill_one(owner: Any) -> None:
+    import torch
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    shards = {name: tensor for name, tensor in owner._parameters.items() if tensor is not None}
+    for name, shard in shards.items():
+        owner._parameters[name] = torch.nn.Parameter(torch.empty(shard.shape, dtype=shard.dtype), shard.requires_grad)
+    try:
+        owner.reset_parameters()
+        with torch.no_grad():
+            for name, shard in shards.items():
+                whole = owner._parameters[name]
+                if isinstance(shard, DTensor):
+                    mine = distribute_tensor(whole.to(shard.device), shard.device_mesh, shard.placements, src_data_rank=None)
+                    shard.to_local().copy_(mine.to_local())
+                else:
+                    shard.copy_(whole)
+    finally:
+        owner._parameters.update(shards)
+
+
+@contextlib.contextmanager
+def _without_reduction(module: Any) -> Iterator[None]:
+    module.set_requires_gradient_sync(False)
+    try:
+        yield
+    finally:
+        module.set_requires_gradient_sync(True)

@@ -1,0 +1,137 @@
+"""Joining the job's process group, and agreeing with the other processes on what the job is."""
+
+from __future__ import annotations
+
+import atexit
+import datetime
+import socket
+import sys
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore, PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
+
+import accelkit
+from accelkit.errors import ContradictionError, UnavailableError
+from accelkit.specs.cluster import ClusterEnvironment
+
+
+def join(cluster: ClusterEnvironment, device: torch.device, backend: str | None, seconds: float) -> bool:
+    """Make this process a member of the default process group. Returns when every process has come.
+
+    Tensors on the device travel by ``backend``, those on the CPU (and objects) by gloo.
+
+    Args:
+        cluster: Says where to meet, this process's rank, and how many there are.
+        device: This process's.
+        backend: None for torch's default for the device.
+        seconds: The group's time-out.
+
+    Returns:
+        Whether the group was made here; a program may have made it before.
+
+    Raises:
+        ContradictionError: If there is a group of another size, or in which this process has another rank.
+        UnavailableError: If the processes do not find each other.
+    """
+    size, rank = cluster.world_size, cluster.global_rank
+    if dist.is_initialized():
+        if (dist.get_world_size(), dist.get_rank()) != (size, rank):
+            raise ContradictionError(
+                f"torch.distributed is initialised as rank {dist.get_rank()} of {dist.get_world_size()}",
+                plugin=cluster.plugin,
+                why=f"the cluster environment {cluster.name!r} says rank {rank} of {size}",
+                hint="let the Runtime initialise it, or start the processes with accelkit launch",
+            )
+        return False
+    address, port = cluster.main_address, cluster.main_port
+    timeout = datetime.timedelta(seconds=seconds)
+    try:
+        store = HashStore() if size == 1 else _meeting_place(address, port, rank, size, timeout)
+        dist.init_process_group(backends_of(device, backend), store=store, rank=rank, world_size=size, timeout=timeout)
+        atexit.register(_leave_at_exit)
+    except (dist.DistError, RuntimeError, ValueError, OSError) as error:
+        raise UnavailableError(
+            f"rank {rank} of {size} could not join the others at {address}:{port}",
+            plugin=cluster.plugin,
+            why=f"{type(error).__name__}: {str(error).splitlines()[0]}",
+            hint=f"see whether all {size} processes run and this machine reaches {address}; accelkit why --cluster shows the settings",
+        ) from error
+    return True
+
+
+_stores: dict[tuple[str, int], Store] = {}
+_num_joined = 0
+
+
+def _meeting_place(address: str, port: int, rank: int, size: int, timeout: datetime.timedelta) -> Store:
+    """The store at which processes leave their addresses: one connection for the life of the process, and a corner of it for each group.
+
+    A second group at the same address would find what the first one left there, or the first one's server going away.
+    """
+    global _num_joined
+    if (address, port) not in _stores:
+        host = f"[{address}]" if ":" in address else address
+        store, _, _ = next(rendezvous(f"tcp://{host}:{port}", rank, size, timeout=timeout))
+        _stores[address, port] = store
+    _num_joined += 1
+    return PrefixStore(f"accelkit/{_num_joined}", _stores[address, port])
+
+
+def backends_of(device: torch.device, backend: str | None) -> str:
+    """The backends of a process group for this device, as torch.distributed writes them: ``cpu:gloo,<device type>:<backend>``."""
+    chosen = backend or dist.get_default_backend_for_device(device.type)
+    return chosen if torch.empty(0, device=device).is_cpu else f"cpu:gloo,{device.type}:{chosen}"
+
+
+def agree(mine: dict[str, str]) -> None:
+    """Compare what each process runs on: one that chose another accelerator, precision or strategy would train something else.
+
+    Args:
+        mine: This process's settings by name. Compared with rank 0's.
+
+    Raises:
+        ContradictionError: On every process, naming the ranks that differ.
+    """
+    mine = mine | {"accelkit": accelkit.__version__, "torch": torch.__version__}
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, (socket.gethostname(), mine))
+    _, first = everyone[0]
+    differences = [
+        f"{name} is {first[name]} on rank 0 and {theirs[name]} on rank {rank} ({host})"
+        for rank, (host, theirs) in enumerate(everyone)
+        for name in first
+        if theirs[name] != first[name]
+    ]
+    if differences:
+        raise ContradictionError(
+            "the processes of this job do not run the same",
+            why="; ".join(differences[:8]) + ("; ..." if len(differences) > 8 else ""),
+            hint="name accelerator, precision and strategy in the program or with accelkit launch, and install the same on every machine",
+        )
+
+
+_left: list[Any] = []
+
+
+def _leave_at_exit() -> None:
+    """A process that ends as a member of a group may be aborted by torch's threads, after all its work.
+
+    https://github.com/pytorch/pytorch/issues/190489. Not after an error: the others may wait inside a collective.
+    """
+    if not hasattr(sys, "last_type"):
+        leave()
+        _left.clear()
+
+
+def leave() -> None:
+    """Leave the process group. The others are not waited for.
+
+    The object is kept: a DistributedDataParallel that outlives its group would be the last to let it go, with Python's lock in hand, and
+    gloo's destructor waits for threads that may be waiting for that lock.
+    """
+    if dist.is_initialized():
+        _left.append(dist.group.WORLD)
+        dist.destroy_process_group()

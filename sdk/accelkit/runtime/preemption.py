@@ -1,0 +1,165 @@
+"""Preemption: a scheduler asks a job to stop; all processes save once, at the same step, and the job is queued again."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from accelkit.errors import CheckpointError, UnsupportedError, UsageError
+from accelkit.hook_manager import HookManager
+from accelkit.specs.cluster import ClusterEnvironment
+
+SIGNALS = ("SIGTERM", "SIGUSR1")
+
+
+class Notice:
+    """Whether one of the signals by which schedulers announce the end has come to this process.
+
+    SLURM sends SIGTERM at the end of the time limit and to a preempted job, and what ``sbatch --signal=USR1@60`` says before; torchrun's
+    agent and Kubernetes send SIGTERM. A handler that was there before is called too; the default action, to die, is not taken.
+    """
+
+    def __init__(self) -> None:
+        self.received = ""
+        self._before: dict[int, Any] = {}
+
+    def listen(self, names: Sequence[str] = SIGNALS) -> None:
+        """Install the handlers, once.
+
+        Raises:
+            UsageError: Outside the main thread, where Python allows none.
+        """
+        if self._before:
+            return
+        if threading.current_thread() is not threading.main_thread():
+            why, hint = "Python lets only the main thread install signal handlers", "call watch_preemption() in the main thread"
+            raise UsageError("preemption cannot be watched for from this thread", why=why, hint=hint)
+        for name in names:
+            number = getattr(signal, name, None)
+            if number is not None:  # Windows has no SIGUSR1
+                self._before[number] = signal.signal(number, self._note)
+
+    def forget(self) -> None:
+        """Give the signals back."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        self._before = {}
+        self.received = ""
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.received = self.received or signal.Signals(number).name
+        before = self._before.get(number)
+        if callable(before):
+            before(number, frame)
+
+
+def check_requeue(hooks: HookManager, cluster: ClusterEnvironment) -> None:
+    """Refuse ``requeue=True`` at the start rather than at the end of a job.
+
+    Raises:
+        UnsupportedError: If neither the cluster environment nor a hook plugin can put a job back into a queue.
+    """
+    able = [one for one in hooks.hook.requeue.get_hookimpls() if getattr(one.function, "__func__", None) is not ClusterEnvironment.requeue]
+    if not able:
+        raise UnsupportedError(
+            f"requeue=True, and the cluster environment {cluster.name!r} has no queue",
+            plugin=cluster.plugin,
+            why="it does not implement requeue(), and no hook plugin does",
+            hint="leave requeue out, or run under a scheduler; accelkit why --cluster shows what was recognised",
+        )
+
+
+class Preemption:
+    """The part of a Runtime that is about being stopped and going on later."""
+
+    cluster: ClusterEnvironment
+    hooks: HookManager
+    _notice: Notice
+    _wants_requeue: bool
+
+    if TYPE_CHECKING:
+
+        @property
+        def num_processes(self) -> int: ...
+        @property
+        def is_main_process(self) -> bool: ...
+        @property
+        def device(self) -> torch.device: ...
+
+        def wait_for_everyone(self) -> None: ...
+        def save_state(self, path: str | Path) -> Path: ...
+        def load_state(self, path: str | Path) -> None: ...
+
+    def watch_preemption(self) -> None:
+        """From now on SIGTERM and SIGUSR1 do not end this process: ``is_preempted`` tells of them. The methods below call it too."""
+        self._notice.listen()
+
+    def is_preempted(self) -> bool:
+        """Whether any process of the job was told to stop. Every process must ask at the same step, and all get the same answer.
+
+        On several processes this is a reduction of one number on the CPU, some 100 microseconds: ask every step where steps are long,
+        else every tenth.
+        """
+        self._notice.listen()
+        told = bool(self._notice.received)
+        if self.num_processes == 1:
+            return told
+        _ = self.device
+        import torch.distributed as dist
+
+        flag = torch.tensor([int(told)], dtype=torch.int32)
+        dist.all_reduce(flag, dist.ReduceOp.MAX)
+        return bool(flag.item())
+
+    def save_and_stop_if_preempted(self, path: str | Path) -> None:
+        """If any process of the job was told to stop: save once, queue the job again if it was made with ``requeue=True``, and end.
+
+        Every process must call it at the same step. All of them have saved before the job is queued again.
+
+        Raises:
+            SystemExit: With status 0 if the scheduler took the job back, else with 128 and the signal's number (143), so that a launcher
+                that restarts what failed does so.
+        """
+        if not self.is_preempted():
+            return
+        saved = self.save_state(path)
+        self.hooks.hook.preempted(path=saved)
+        self.wait_for_everyone()
+        raise SystemExit(0 if self._requeue() else 128 + signal.SIGTERM)
+
+    def resume(self, path: str | Path) -> bool:
+        """Load the newest state under ``path`` if there is one; whether there was. The folder need not exist."""
+        from accelkit.runtime.checkpoints import checkpoint  # torch.distributed takes half a second to import
+
+        self.watch_preemption()
+        try:
+            checkpoint.find(Path(path))
+        except CheckpointError:
+            return False
+        self.load_state(path)
+        return True
+
+    def _requeue(self) -> bool:
+        """Ask the scheduler, on the main process; what it said, on all.
+
+        Raises:
+            AccelkitError: On the main process, if the cluster environment cannot; the others get False.
+        """
+        if not self._wants_requeue:
+            return False
+        answer: list[Any] = [False]
+        try:
+            if self.is_main_process:
+                answer[0] = bool(self.hooks.hook.requeue())
+        finally:
+            if self.num_processes > 1:
+                import torch.distributed as dist
+
+                dist.broadcast_object_list(answer)
+        return bool(answer[0])

@@ -1,0 +1,161 @@
+"""Preparing what trains, and remembering what was prepared."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
+
+from accelkit.errors import PrepareError
+from accelkit.runtime.accumulation import Accumulation
+from accelkit.runtime.data import loaders
+from accelkit.runtime.data.dividing import prepare_loader
+from accelkit.runtime.preparing import ParameterMoves, follow_parameters, place_module
+from accelkit.runtime.stepping import Stepping, pairs
+from accelkit.specs.accelerator import Accelerator
+from accelkit.specs.precision import Precision
+from accelkit.specs.strategy import Strategy, Training
+
+
+class Prepared:
+    """The part of a Runtime that is about what it prepared."""
+
+    accelerator: Accelerator
+    strategy: Strategy
+    device_placement: bool
+    split_batches: bool
+    even_batches: bool
+    dispatch_batches: bool | None
+    rng_types: tuple[str, ...]
+    _accumulation: Accumulation
+    _device: torch.device | None
+    _moves: ParameterMoves
+    _modules: list[torch.nn.Module]
+    _optimizers: list[torch.optim.Optimizer]
+    _schedulers: list[LRScheduler]
+    _loaders: list[loaders.PreparedLoader]
+    _custom: list[Any]
+
+    if TYPE_CHECKING:
+
+        @property
+        def device(self) -> torch.device: ...
+        @property
+        def precision(self) -> Precision: ...
+        @property
+        def num_processes(self) -> int: ...
+        @property
+        def process_index(self) -> int: ...
+
+    def prepare(self, *objects: Any) -> Any:
+        """Place models, point optimizers at their parameters, let loaders deliver to the device.
+
+        Modules are placed first, whatever the order of arguments. In ``32-true`` on one device the very same objects come back;
+        another precision changes a module's class to a subclass of it.
+
+        Args:
+            objects: Modules, optimizers, schedulers and DataLoaders, in any order and number.
+
+        Returns:
+            The prepared objects in the order given; one object for one argument.
+
+        Raises:
+            PrepareError: For anything else, or an optimizer of parameters that are in no prepared module.
+        """
+        for thing in objects:
+            if not isinstance(thing, torch.nn.Module | torch.optim.Optimizer | LRScheduler | DataLoader | loaders.PreparedLoader):
+                raise PrepareError(
+                    f"prepare cannot prepare {type(thing).__module__}.{type(thing).__qualname__}",
+                    why="it prepares torch.nn.Module, Optimizer, LRScheduler and DataLoader objects",
+                    hint="pass it to register_for_checkpointing if it has a state_dict, to to_device if it is a batch",
+                )
+        trained = pairs(objects, self.strategy) if self.strategy.wraps_optimizers else {}
+        prepared = {id(thing): self._prepare_module(thing) for thing in objects if isinstance(thing, torch.nn.Module)}
+        for thing in objects:
+            if isinstance(thing, torch.optim.Optimizer):
+                follow_parameters(thing, self._moves)
+                if trained:
+                    module = id(trained[id(thing)])
+                    prepared[module] = self._wrap_training(prepared[module], thing, objects)
+                self._prepare_optimizer(thing)
+            elif isinstance(thing, LRScheduler):
+                self._prepare_scheduler(thing)
+            elif isinstance(thing, DataLoader):
+                prepared[id(thing)] = self._prepare_loader(thing)
+        result = tuple(prepared.get(id(thing), thing) for thing in objects)
+        return result[0] if len(result) == 1 else result
+
+    def _prepare_module(self, module: torch.nn.Module) -> torch.nn.Module:
+        device = self.device
+        placed = place_module(module, device, self.precision, self.strategy, self._moves, has_to_move=self.device_placement)
+        _add_once(self._modules, placed)
+        return placed
+
+    def _wrap_training(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, objects: Sequence[object]) -> torch.nn.Module:
+        sizes = [thing.batch_size for thing in objects if isinstance(thing, DataLoader) and thing.batch_size is not None]
+        training = Training(
+            device=self.device,
+            precision=self.precision,
+            num_processes=self.num_processes,
+            accumulation_steps=self._accumulation.num_steps,
+            batch_size=sizes[0] // (self.num_processes if self.split_batches else 1) if sizes else None,
+        )
+        wrapped = self.strategy.wrap_training(module, optimizer, training)
+        Stepping(self.strategy).take_over(optimizer)
+        self._modules[:] = [wrapped if other is module else other for other in self._modules]
+        return wrapped
+
+    def _prepare_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        _add_once(self._optimizers, optimizer)
+        if self._accumulation.num_steps > 1:
+            self._accumulation.govern(optimizer)
+
+    def _prepare_scheduler(self, scheduler: LRScheduler) -> None:
+        _add_once(self._schedulers, scheduler)
+        if self._accumulation.num_steps > 1:
+            self._accumulation.govern(scheduler)
+
+    def _prepare_loader(self, loader: DataLoader[Any]) -> Any:
+        has_to_move = self.device_placement and not torch.empty(0, device=self.device).is_cpu
+        if self.split_batches:
+            loaders.check_split(loader, self.num_processes)
+        if self.num_processes == 1 and not has_to_move and self._accumulation.num_steps == 1:
+            return loader
+        prepared = prepare_loader(
+            loader,
+            device=self.device if has_to_move else None,
+            has_streams=has_to_move and self.accelerator.capabilities(self.device).can("streams"),
+            num_processes=self.num_processes,
+            process_index=self.process_index,
+            split_batches=self.split_batches,
+            even_batches=self.even_batches,
+            dispatch_batches=self.dispatch_batches,
+            rng_types=self.rng_types,
+            accelerator=self.accelerator,
+        )
+        self._loaders.append(prepared)
+        return prepared
+
+    def unwrap_model(self, model: torch.nn.Module, keep_torch_compile: bool = True) -> torch.nn.Module:
+        """The model without what a strategy wrapped around it: on one device, itself. Without ``torch.compile``'s wrapper if asked."""
+        bare = self.strategy.unwrap_module(model)
+        inner = getattr(bare, "_orig_mod", None)
+        return inner if isinstance(inner, torch.nn.Module) and not keep_torch_compile else bare
+
+    def free_memory(self, *objects: Any) -> tuple[None, ...]:
+        """Forget everything that was prepared, collect garbage, give cached memory back. Returns a None for each object, to assign."""
+        for kept in (self._modules, self._optimizers, self._schedulers, self._loaders, self._custom):
+            kept.clear()
+        gc.collect()
+        if self._device is not None:
+            self.accelerator.empty_cache()
+        return (None,) * len(objects)
+
+
+def _add_once(kept: list[Any], thing: Any) -> None:
+    if not any(other is thing for other in kept):
+        kept.append(thing)

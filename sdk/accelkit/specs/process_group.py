@@ -1,0 +1,42 @@
+"""How processes talk to each other, as the user says it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any
+
+from accelkit.errors import UsageError
+
+TIMEOUT_VARIABLE = "ACCELKIT_TIMEOUT"
+DEFAULT_SECONDS = 1800.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ProcessGroupOptions:
+    """What the job's process group is made with, as ``Runtime(process_group=ProcessGroupOptions(timeout=60))``.
+
+    Args:
+        process_group_backend: The torch.distributed backend for tensors on the device; None for the accelerator's own word.
+        timeout: Seconds after which a collective fails that not every process has called; None for ACCELKIT_TIMEOUT, else 1800.
+    """
+
+    process_group_backend: str | None = None
+    timeout: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """The time-out.
+
+        Raises:
+            UsageError: If it is no positive number.
+        """
+        given: Any = self.timeout if self.timeout is not None else os.environ.get(TIMEOUT_VARIABLE) or DEFAULT_SECONDS
+        source = "timeout" if self.timeout is not None else TIMEOUT_VARIABLE
+        try:
+            seconds = float(given)
+        except (TypeError, ValueError):
+            seconds = 0.0
+        if not 0 < seconds < float("inf"):
+            raise UsageError(f"{source}={given!r} is no time-out", why="a positive number of seconds is expected", hint="unset it for 1800")
+        return seconds

@@ -1,0 +1,87 @@
+"""What each rank does in test_recovery.py: trains, saves every second step, and may be killed at a step.
+
+``on_recovery.py FOLDER STRATEGY KILLS``: KILLS is ``rank@step`` for each life of the job, as ``1@3,0@7``; ``-`` for none. In the
+environment, SLOW is a pause after each step in seconds, and REQUEUE=1 asks for the scheduler's queue.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+import accelkit
+
+STEPS = 12
+
+
+class Done:
+    """How many steps were taken, in the checkpoint."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def state_dict(self):
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state):
+        self.steps = state["steps"]
+
+
+def kill_at(kills: str, rank: int) -> int:
+    """The step of this life at which this rank dies; -1 for none."""
+    mine = [kill.split("@") for kill in kills.split(",") if "@" in kill]
+    life = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    if life < len(mine) and int(mine[life][0]) == rank:
+        return int(mine[life][1])
+    return -1
+
+
+def stop_if_told(rt: accelkit.Runtime, folder: Path, done: Done) -> None:
+    try:
+        rt.save_and_stop_if_preempted(folder / "ckpt")
+    except SystemExit:
+        (folder / f"stopped-{rt.process_index}").write_text(str(done.steps))
+        raise
+
+
+def main() -> None:
+    folder, strategy, kills = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+    rt = accelkit.Runtime("cpu", strategy=strategy, seed=5, requeue=bool(os.environ.get("REQUEUE")))
+    (folder / f"pid-{rt.process_index}").write_text(f"{os.getpid()}\n")
+    deadly = kill_at(kills, rt.process_index)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Dropout(0.3), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.8)
+    data = torch.utils.data.TensorDataset(torch.randn(40, 6, generator=torch.Generator().manual_seed(1)))
+    loader = torch.utils.data.DataLoader(data, batch_size=4, shuffle=True)
+    model, optimizer, scheduler, loader = rt.prepare(model, optimizer, scheduler, loader)
+    done = Done()
+    rt.register_for_checkpointing(done)
+    rt.resume(folder / "ckpt")
+    while done.steps < STEPS:
+        for (batch,) in loader:
+            rt.backward(model(batch).square().mean())
+            if deadly == done.steps:
+                os.kill(os.getpid(), signal.SIGKILL)
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+            done.steps += 1
+            if done.steps % 2 == 0:
+                rt.save_state(folder / "ckpt", keep_last=2)
+            time.sleep(float(os.environ.get("SLOW", "0")))
+            stop_if_told(rt, folder, done)
+            if done.steps == STEPS:
+                break
+    weights = rt.get_state_dict(model)
+    if rt.is_main_process:
+        torch.save({name: tensor.cpu() for name, tensor in weights.items()}, folder / "weights.pt")
+    rt.teardown()
+
+
+main()

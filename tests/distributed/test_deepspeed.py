@@ -1,0 +1,148 @@
+"""The deepspeed strategy on real processes, and what it tells DeepSpeed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+
+import pytest
+
+import accelkit
+from accelkit import Training
+from accelkit_builtin.precisions.bf16_mixed import BFloat16Mixed
+from accelkit_builtin.precisions.p32_true import Float32
+from accelkit_builtin.precisions.p64_true import Float64
+from accelkit_builtin.strategies.deepspeed import DeepSpeedOptions, DeepSpeedStrategy
+from accelkit_builtin.strategies.deepspeed_config import configuration
+from tests.distributed import ranks
+
+IS_INSTALLED = importlib.util.find_spec("deepspeed") is not None
+on_deepspeed = [
+    pytest.mark.deepspeed,
+    pytest.mark.skipif(not IS_INSTALLED, reason="DS_BUILD_OPS=0 DS_ACCELERATOR=cpu pip install --no-build-isolation deepspeed"),
+]
+
+
+@pytest.mark.parametrize("stage", [pytest.param(stage, marks=on_deepspeed) for stage in (1, 2, 3)])
+def test_weights_are_those_of_one_process(stage, tmp_path):
+    cases = [f"{name}={stage}" for name in ("behaved", "plain", "loader", "everything", "offloaded", "several_backwards", "mixed", "kept")]
+    for text in ranks.run("on_deepspeed.py", 2, *cases, environ={"FOLDER": str(tmp_path)}):
+        assert text.count("done") == len(cases)
+
+
+@pytest.mark.parametrize("size", [pytest.param(size, marks=on_deepspeed) for size in (1, 2)])
+def test_what_cannot_be_done_says_what_to_do(size):
+    for text in ranks.run("on_deepspeed.py", size, "errors=2", "elsewhere=2"):
+        assert text.count("done") == 2
+
+
+def training(precision=Float32, **options):
+    made = precision()
+    made.name = {Float32: "32-true", BFloat16Mixed: "bf16-mixed", Float64: "64-true"}[precision]
+    return Training(device=None, precision=made, num_processes=2, **options)
+
+
+def test_options_are_deepspeeds_configuration():
+    options = DeepSpeedOptions(stage=3, offload_optimizer=True, offload_parameters=True)
+    told = configuration(options, training(accumulation_steps=4, batch_size=8), "")
+    assert told["zero_optimization"] == {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}
+    assert (told["train_micro_batch_size_per_gpu"], told["gradient_clipping"], told["bf16"]) == (8, 0.0, {"enabled": False})
+    assert (told["gradient_accumulation_steps"], told["managed_gradient_accumulation"]) == (1, False)
+    assert configuration(DeepSpeedOptions(), training(BFloat16Mixed), "")["bf16"] == {"enabled": True}
+
+
+def test_a_file_wins_and_auto_is_filled(tmp_path):
+    path = tmp_path / "ds_config.json"
+    zero = {"stage": 1, "reduce_bucket_size": "auto", "overlap_comm": False}
+    given = {"zero_optimization": zero, "bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}, "gradient_accumulation_steps": "auto"}
+    path.write_text(json.dumps(given | {"train_batch_size": 16, "gradient_clipping": 0.5, "wall_clock_breakdown": True}))
+    told = configuration(DeepSpeedOptions(config=path), training(BFloat16Mixed, accumulation_steps=2), "")
+    assert told["zero_optimization"] == {"stage": 1, "overlap_comm": False}
+    assert (told["bf16"], told["fp16"], told["gradient_clipping"]) == ({"enabled": True}, {}, 0.5)
+    assert (told["train_micro_batch_size_per_gpu"], told["wall_clock_breakdown"]) == (4, True)
+    assert "train_batch_size" not in told
+    assert json.loads(path.read_text())["gradient_accumulation_steps"] == "auto"
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ({"gradient_accumulation_steps": 4}, "the Runtime accumulates 1"),
+        (
+            {"train_batch_size": 7, "train_micro_batch_size_per_gpu": 2},
+            "2 processes with batches of 2 and 1 backward passes a step come to 4",
+        ),
+        ({"bf16": {"enabled": True}}, "the Runtime's precision is '32-true'"),
+        ({"fp16": {"enabled": True}}, "fp16.enabled=true"),
+        ({"optimizer": {"type": "AdamW"}}, "leave 'optimizer' out, and make it in the program"),
+        ({"scheduler": {"type": "WarmupLR"}}, "leave 'scheduler' out"),
+        ({"managed_gradient_accumulation": True}, "the Runtime says when gradients are complete"),
+    ],
+)
+def test_a_configuration_that_contradicts_the_runtime(config, text):
+    with pytest.raises(accelkit.ContradictionError, match="DeepSpeed's configuration has") as caught:
+        configuration(DeepSpeedOptions(config=config), training(), "")
+    assert text in str(caught.value)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (DeepSpeedOptions(stage=0), "strategy='ddp'"),
+        (DeepSpeedOptions(config={"zero_optimization": {"stage": 4}}), "ZeRO stage is 4"),
+        (DeepSpeedOptions(stage=2, offload_parameters=True), "DeepSpeedOptions(stage=3, offload_parameters=True)"),
+        (DeepSpeedOptions(config="nowhere.json"), "No such file"),
+        (DeepSpeedOptions(config=3), "it is a int"),
+    ],
+)
+def test_options_that_cannot_be_used(options, text):
+    with pytest.raises(accelkit.UsageError) as caught:
+        configuration(options, training(), "")
+    assert text in str(caught.value)
+    assert caught.value.hint
+
+
+def test_precisions_that_deepspeed_has_not():
+    with pytest.raises(accelkit.UnsupportedError, match="precision '64-true'") as caught:
+        configuration(DeepSpeedOptions(), training(Float64), "")
+    assert caught.value.hint == "use precision='bf16-mixed' or '32-true', or strategy='fsdp'"
+
+
+def test_options_must_be_options():
+    with pytest.raises(accelkit.UsageError, match="DeepSpeedOptions are expected"):
+        DeepSpeedStrategy({"stage": 3})
+
+
+def test_without_the_package_the_line_that_installs_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "deepspeed", None)
+    with pytest.raises(accelkit.UnavailableError, match="the package deepspeed is not installed") as caught:
+        accelkit.Runtime("cpu", strategy="deepspeed")
+    assert caught.value.hint == "DS_BUILD_OPS=0 DS_ACCELERATOR=cpu pip install --no-build-isolation deepspeed"
+
+
+@pytest.mark.skipif(not IS_INSTALLED, reason="deepspeed is not installed")
+def test_a_package_that_is_too_old(monkeypatch, tmp_path):
+    folder = tmp_path / "deepspeed-0.18.2.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: deepspeed\nVersion: 0.18.2\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(accelkit.UnavailableError, match=r"deepspeed 0\.18\.2 is installed, and 0\.19\.8 or newer is needed"):
+        accelkit.Runtime("cpu", strategy="deepspeed")
+
+
+@pytest.mark.skipif(not IS_INSTALLED, reason="deepspeed is not installed")
+def test_a_device_that_deepspeed_does_not_know():
+    with pytest.raises(
+        accelkit.UnsupportedError, match="DeepSpeed has no accelerator for the device type 'fake_xpu'; it has cpu, cuda"
+    ) as caught:
+        accelkit.Runtime("fake_xpu", strategy="deepspeed")
+    assert caught.value.hint == "use strategy='fsdp'"
+
+
+@pytest.mark.skipif(not IS_INSTALLED, reason="deepspeed is not installed")
+def test_a_variable_that_names_another_device(monkeypatch):
+    monkeypatch.setenv("DS_ACCELERATOR", "cuda")
+    with pytest.raises(accelkit.ContradictionError, match="DS_ACCELERATOR=cuda, and accelerator 'cpu' drives cpu"):
+        accelkit.Runtime("cpu", strategy="deepspeed")

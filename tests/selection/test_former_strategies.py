@@ -1,0 +1,76 @@
+"""Names that strategies had, or have elsewhere: each leads to what replaced it."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import accelkit
+import accelkit_builtin
+from accelkit.discovery import catalog
+
+TABLE = tomllib.loads((Path(accelkit_builtin.__file__).parent / "former_strategies.toml").read_text("utf-8"))
+
+REPLACED_BY = {
+    "dp": "use strategy='ddp'",
+    "ddp2": "use strategy='ddp'",
+    "ddp_spawn": "strategy='ddp', and start the processes with Runtime.launch(function)",
+    "ddp_fork": "strategy='ddp', and start the processes with Runtime.launch(function)",
+    "ddp_notebook": "strategy='ddp', and start the processes from the notebook with Runtime.launch(function)",
+    "ddp_sharded": "strategy='fsdp'",
+    "ddp_sharded_spawn": "strategy='fsdp', and start the processes with Runtime.launch(function)",
+    "ddp_fully_sharded": "strategy='fsdp'",
+    "ddp_cpu": "accelerator='cpu', strategy='ddp'",
+    "ddp_find_unused_parameters_false": "use strategy='ddp'",
+    "ddp_find_unused_parameters_true": "strategy=DDPStrategy(DDPOptions(find_unused_parameters=True))",
+    "fsdp_native": "strategy='fsdp'",
+    "fsdp2": "strategy='fsdp'",
+    "fsdp_cpu_offload": "strategy=FSDPStrategy(FSDPOptions(cpu_offload=True))",
+    "deepspeed_stage_1": "strategy=DeepSpeedStrategy(DeepSpeedOptions(stage=1))",
+    "deepspeed_stage_2": "strategy='deepspeed'",
+    "deepspeed_stage_2_offload": "strategy=DeepSpeedStrategy(DeepSpeedOptions(stage=2, offload_optimizer=True))",
+    "deepspeed_stage_3": "strategy=DeepSpeedStrategy(DeepSpeedOptions(stage=3))",
+    "deepspeed_stage_3_offload": "strategy=DeepSpeedStrategy(DeepSpeedOptions(stage=3, offload_optimizer=True, offload_parameters=True))",
+    "horovod": "strategy='ddp'",
+    "tpu_spawn": "accelerator='xla'",
+    "single_tpu": "accelerator='xla', devices=1",
+    "single_xla": "accelerator='xla', devices=1",
+}
+
+
+def test_the_table_is_what_is_tested():
+    assert TABLE.keys() == REPLACED_BY.keys()
+
+
+@pytest.mark.parametrize("name", REPLACED_BY)
+def test_a_former_name_leads_to_what_replaced_it(name):
+    with pytest.raises(accelkit.UnknownNameError, match=f"there is no strategy '{name}' any more") as caught:
+        accelkit.Runtime("cpu", strategy=name)
+    assert REPLACED_BY[name] in caught.value.hint
+    assert caught.value.why == TABLE[name]["reason"]
+
+
+@pytest.mark.parametrize("name", [name for name in TABLE if "import" in TABLE[name]["hint"]])
+def test_what_an_error_says_to_write_runs(name):
+    scope = {}
+    code = TABLE[name]["hint"]
+    exec(code, scope)
+    assert isinstance(scope["strategy"], accelkit.Strategy)
+
+
+def test_the_variable_and_a_distribution_that_offers_such_a_name(monkeypatch):
+    monkeypatch.setenv("ACCELKIT_STRATEGY", "dp")
+    with pytest.raises(accelkit.UnknownNameError, match=re.escape("use strategy='ddp'")):
+        accelkit.Runtime("cpu")
+
+    class Horovod(accelkit.Strategy):
+        """Somebody's own."""
+
+    monkeypatch.setattr(catalog, "_registered", {})
+    accelkit.register("horovod", Horovod)
+    assert isinstance(accelkit.Runtime("cpu", strategy="horovod").strategy, Horovod)
+    monkeypatch.undo()
+    accelkit.refresh()
