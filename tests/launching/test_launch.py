@@ -100,7 +100,7 @@ def test_what_is_chosen_is_spelled_as_devices_reads_it(monkeypatch):
         (["--num-nodes", "2", "--node-rank", "2", "--main-address", "a", "train.py"], "--node-rank 2 of --num-nodes 2"),
         (["--precision", "33-true", "train.py"], "33-true"),
         (["--strategy", "dpd", "train.py"], "dpd"),
-        (["--timeout", "soon", "train.py"], "--timeout soon is no time-out"),
+        (["--timeout", "soon", "train.py"], "--timeout='soon' is no time-out"),
         (["--monitor-interval", "0", "train.py"], "positive number of seconds"),
         (["--max-restarts", "-1", "train.py"], "--max-restarts"),
         ([], "Missing argument"),

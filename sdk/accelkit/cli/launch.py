@@ -17,6 +17,7 @@ from accelkit.errors import UsageError
 from accelkit.launching import choosing
 from accelkit.launching.job import Job
 from accelkit.launching.ranks import Program
+from accelkit.specs.process_group import read_seconds
 
 _MAIN_PORT = 12910
 
@@ -104,7 +105,7 @@ def _job(
     if precision is not None:
         environ["ACCELKIT_PRECISION"] = _known("precision", precision)
     if timeout is not None:
-        environ["ACCELKIT_TIMEOUT"] = choosing.seconds(timeout)
+        environ["ACCELKIT_TIMEOUT"] = str(read_seconds(timeout, "--timeout"))
     if num_nodes is not None:
         environ["ACCELKIT_NUM_NODES"] = str(num_nodes)
     choice = choosing.choose(accelerator, devices)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 
 import psutil
 
 from accelkit.discovery import known, loading
-from accelkit.errors import UsageError
 from accelkit.selection import ACCELERATOR_VARIABLE, AUTO, DEVICES_VARIABLE, Devices, select
 from accelkit.specs.accelerator import Accelerator
+from accelkit.specs.devices import spell_devices
 
 THREADS_VARIABLE = "OMP_NUM_THREADS"
 
@@ -32,11 +31,8 @@ class Choice:
 
     @property
     def spelled(self) -> str:
-        """The devices as ``devices=`` reads them: a number for the first ones, else a list."""
-        count = len(self.device_indices)
-        if self.device_indices == tuple(range(count)):
-            return str(count)
-        return ",".join(map(str, self.device_indices)) + "," * (count == 1)
+        """The devices as ``devices=`` reads them."""
+        return spell_devices(self.device_indices)
 
     @property
     def environ(self) -> dict[str, str]:
@@ -63,21 +59,6 @@ def choose(accelerator: str | Accelerator | None = None, devices: Devices | None
         indices = tuple(chosen.parse_devices(selection.devices if selection.devices is not None else AUTO))
     asked = selection.decision.requested
     return Choice(chosen, asked if ":" in asked and asked not in known.aliases() else selection.decision.chosen, indices)
-
-
-def seconds(text: str) -> str:
-    """A time-out as the processes are told it, ACCELKIT_TIMEOUT.
-
-    Raises:
-        UsageError: If it is no positive number.
-    """
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise UsageError(f"--timeout {text} is no time-out", why="a positive number of seconds is expected", hint="leave it out for 1800")
-    return text
 
 
 def threads_each(num_processes: int) -> int | None:

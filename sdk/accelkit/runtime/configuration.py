@@ -20,6 +20,7 @@ from accelkit.hook_manager import HookManager
 from accelkit.selection import Devices, load_named, select
 from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.cluster import ClusterEnvironment
+from accelkit.specs.devices import spell_devices
 from accelkit.specs.hooks import hookimpl
 from accelkit.specs.precision import Precision
 from accelkit.specs.strategy import Strategy
@@ -255,13 +256,12 @@ def check_started(config: Configuration) -> None:
         )
     if needed != there:
         nodes = f" --num-nodes {config.num_nodes}" if config.num_nodes > 1 else ""
-        devices = ",".join(map(str, config.device_indices))
+        devices = spell_devices(config.device_indices)
         program = " ".join(shlex.quote(word) for word in sys.argv) if sys.argv[0] not in ("", "-c") else "train.py"
-        spelled = len(config.device_indices) if list(config.device_indices) == list(range(len(config.device_indices))) else devices
         raise UnsupportedError(
             f"devices={list(config.device_indices)} on {config.num_nodes} node(s) need {needed} processes, and this is one",
             why=f"the cluster environment {config.cluster.name!r} says that nobody started others",
-            hint=f"accelkit launch --accelerator {config.accelerator.name} --devices {spelled}{nodes} {program}",
+            hint=f"accelkit launch --accelerator {config.accelerator.name} --devices {devices}{nodes} {program}",
         )
 
 

@@ -67,6 +67,14 @@ def parse_devices(devices: int | str | Sequence[int], count: int, name: str) -> 
     return wanted
 
 
+def spell_devices(indices: Sequence[int]) -> str:
+    """What ``parse_devices`` reads as these indices: a number for the first ones, else a list."""
+    count = len(indices)
+    if list(indices) == list(range(count)):
+        return str(count)
+    return ",".join(map(str, indices)) + "," * (count == 1)
+
+
 def _spell(indices: Sequence[int]) -> str:
     if len(indices) > 4 and list(indices) == list(range(indices[0], indices[0] + len(indices))):
         return f"{indices[0]} to {indices[-1]}"

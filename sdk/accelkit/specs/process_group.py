@@ -31,12 +31,21 @@ class ProcessGroupOptions:
         Raises:
             UsageError: If it is no positive number.
         """
-        given: Any = self.timeout if self.timeout is not None else os.environ.get(TIMEOUT_VARIABLE) or DEFAULT_SECONDS
-        source = "timeout" if self.timeout is not None else TIMEOUT_VARIABLE
-        try:
-            seconds = float(given)
-        except (TypeError, ValueError):
-            seconds = 0.0
-        if not 0 < seconds < float("inf"):
-            raise UsageError(f"{source}={given!r} is no time-out", why="a positive number of seconds is expected", hint="unset it for 1800")
-        return seconds
+        if self.timeout is not None:
+            return read_seconds(self.timeout, "timeout")
+        return read_seconds(os.environ.get(TIMEOUT_VARIABLE) or DEFAULT_SECONDS, TIMEOUT_VARIABLE)
+
+
+def read_seconds(given: Any, source: str) -> float:
+    """A time-out in seconds, from an argument, a variable or a flag called ``source``.
+
+    Raises:
+        UsageError: If it is no positive number.
+    """
+    try:
+        seconds = float(given)
+    except (TypeError, ValueError):
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise UsageError(f"{source}={given!r} is no time-out", why="a positive number of seconds is expected", hint="leave it out for 1800")
+    return seconds
