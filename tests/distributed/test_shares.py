@@ -252,7 +252,9 @@ class Shuffled(Sampler):
         return iter(random.sample(range(10), 10))
 
 
-@pytest.mark.parametrize("options", [{"shuffle": True}, {"sampler": Shuffled()}, {"shuffle": True, "batch_size": None}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"shuffle": True}, {"sampler": Shuffled()}, {"shuffle": True, "batch_size": None}], ids=["shuffle", "sampler", "samples"]
+)
 def test_one_process_goes_on_in_the_middle_too(options):
     def make():
         return PreparedLoader(DataLoader(range(10), **{"batch_size": 2} | options), None)
