@@ -34,8 +34,12 @@ demo: compiler $(VENV)/.fake_xpu
 	@echo; echo "== Proof that it works: the conformance suite, and its report"
 	$(BIN)/accelkit conformance run fake_xpu --profile smoke --html build/conformance/fake_xpu.html
 
+# Jobs of several processes crowd a small machine, and other tests hold plugins to seconds: one after the other.
+JOBS := tests/cluster tests/distributed tests/launching
+
 test: compiler $(VENV)/.fake_xpu cluster-parts
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not soak"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not soak" tests $(addprefix --ignore=,$(JOBS))
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not soak" $(JOBS)
 	$(MAKE) test-fake-xpu
 
 # Once as it is, once with device memory closed outside kernels and copies.

@@ -94,7 +94,7 @@ def plugin_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plu
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads what another remembered, nor the user's own cache; nor is any steered by the user's environment."""
-    for name in [name for name in os.environ if name.startswith("ACCELKIT_")]:
+    for name in [name for name in os.environ if name.startswith("ACCELKIT_") or name == "FORBID_SKIPS"]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("ACCELKIT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
     accelkit.refresh()

@@ -128,8 +128,10 @@ def test_what_lightning_asks_of_an_accelerator():
     assert stats["memory.total.bytes"] > stats["memory.resident.bytes"] > 0
     assert stats["threads.intraop"] == torch.get_num_threads()
     assert cpu.teardown() is None
-    with pytest.raises(accelkit.DevicesError, match="its cores are threads of that one device"):
-        cpu.parse_devices(2)
+    assert cpu.parse_devices(2) == cpu.parse_devices("2") == [0, 1], "processes, which all compute on the one CPU"
+    for none in (0, "0,1", "two", True):
+        with pytest.raises(accelkit.DevicesError):
+            cpu.parse_devices(none)
     assert not CUDAAccelerator().is_available() or torch.cuda.is_available()
 
 

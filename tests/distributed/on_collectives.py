@@ -242,16 +242,11 @@ def pad():
     assert gathered.sum() == sum(other + 1 for other in everyone)
 
 
-class Loader:
-    is_at_end, remainder = False, -1
-
-
 def metrics():
     data = torch.arange(4 * size + 1)  # the last batch of the job is filled with samples from the beginning
     seen = [rt.gather_for_metrics(batch.float()) for batch in rt.prepare(torch.utils.data.DataLoader(data, batch_size=2))]
     same(torch.cat(seen), data.float())
 
-    rt._loaders = [Loader()]
     batch = {"x": mine([2.0 * rank, 2.0 * rank + 1]), "n": torch.tensor([2 * rank, 2 * rank + 1])}
     assert len(rt.gather_for_metrics(batch)["x"]) == 2 * size
     assert rt.gather_for_metrics([f"a{rank}", f"b{rank}"]) == [f"{x}{other}" for other in everyone for x in "ab"]
@@ -261,13 +256,17 @@ def metrics():
     assert [len(tensor) for tensor in uneven[::2]] == [other + 1 for other in everyone]
     assert all(tensor.device == rt.device for tensor in uneven[::2])
     assert all(tensor.device.type == "cpu" for tensor in uneven[1::2])
-    rt._loaders[0].is_at_end = True
-    assert len(rt.gather_for_metrics(batch)["x"]) == 2 * size
-    rt._loaders[0].remainder = 3
-    same(rt.gather_for_metrics(batch)["n"], [0, 1, 2])
-    assert rt.gather_for_metrics([f"a{rank}", f"b{rank}"]) == ["a0", "b0", "a1"]
-    assert len(rt.gather(batch)["n"]) == 2 * size
-    rt._loaders[0].is_at_end = False
+    loader = rt.prepare(torch.utils.data.DataLoader(torch.arange(2 * size + 3), batch_size=2))
+    for _ in loader:
+        assert loader.remainder == (3 if loader.is_at_end else -1)
+        if loader.is_at_end:
+            same(rt.gather_for_metrics(batch)["n"], [0, 1, 2])
+            assert rt.gather_for_metrics([f"a{rank}", f"b{rank}"]) == ["a0", "b0", "a1"]
+            assert len(rt.gather(batch)["n"]) == 2 * size
+            for _ in rt.prepare(torch.utils.data.DataLoader(torch.arange(4 * size), batch_size=2)):
+                assert len(rt.gather_for_metrics(batch)["n"]) == 2 * size, "an evaluation is not the training's end"
+        else:
+            assert len(rt.gather_for_metrics(batch)["n"]) == 2 * size
     assert len(rt.gather_for_metrics(batch)["n"]) == 2 * size
 
 

@@ -73,7 +73,7 @@ def test_one_process_meets_nobody():
         "rt.wait_for_everyone(); rt.gather(x, sync_grads=True); rt.reduce(x, 'max'); rt.broadcast(x); rt.pad_across_processes(x)\n"
         "rt.gather_for_metrics(['a'], use_gather_object=True)\n"
         "with rt.local_main_process_first(), rt.split_between_processes([1, 2]) as share: assert share == [1, 2]\n"
-        "print(sorted(name for name in set(sys.modules) - before if name.endswith(('.collectives', '.reducing', '.objects'))))\n"
+        "print(sorted(name for name in set(sys.modules) - before if name.endswith(('.calls', '.reducing', '.objects'))))\n"
         "assert not torch.distributed.is_initialized()\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -7,6 +7,7 @@ import json
 import sys
 
 import pytest
+import ranks
 
 import accelkit
 from accelkit import Training
@@ -15,7 +16,6 @@ from accelkit_builtin.precisions.p32_true import Float32
 from accelkit_builtin.precisions.p64_true import Float64
 from accelkit_builtin.strategies.deepspeed import DeepSpeedOptions, DeepSpeedStrategy
 from accelkit_builtin.strategies.deepspeed_config import configuration
-from tests.distributed import ranks
 
 IS_INSTALLED = importlib.util.find_spec("deepspeed") is not None
 on_deepspeed = [

@@ -33,7 +33,8 @@ def test_a_device_that_is_not_there_is_an_error_and_no_cpu():
     assert "digits: the accelerator 'ipu' cannot be used" in result.stderr
 
 
-def test_two_devices_of_one_are_refused():
+def test_more_devices_than_were_launched_are_refused_with_the_line_that_launches_them():
     result = digits("--accelerator", "cpu", "--devices", "2")
-    assert result.returncode == 2
-    assert "2 are asked for, 1 is there" in result.stderr
+    assert result.returncode == 1
+    assert "accelkit launch --accelerator cpu --devices 2" in result.stderr
+    assert result.stderr.rstrip().endswith("digits.py --accelerator cpu --devices 2")

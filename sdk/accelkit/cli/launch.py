@@ -105,7 +105,7 @@ def _job(
     if precision is not None:
         environ["ACCELKIT_PRECISION"] = _known("precision", precision)
     if timeout is not None:
-        environ["ACCELKIT_TIMEOUT"] = str(read_seconds(timeout, "--timeout"))
+        environ["ACCELKIT_TIMEOUT"] = f"{read_seconds(timeout, '--timeout'):g}"
     if num_nodes is not None:
         environ["ACCELKIT_NUM_NODES"] = str(num_nodes)
     choice = choosing.choose(accelerator, devices)
