@@ -6,6 +6,7 @@ Saves, reloads into a fresh runtime and evaluates again. Exits 1 if that differs
 """
 
 import argparse
+import math
 import sys
 import tempfile
 
@@ -48,7 +49,8 @@ class Training:
         self.rt = accelkit.Runtime(options.accelerator, devices=options.devices, precision=options.precision, seed=options.seed)
         model, (train_loader, held_out_loader) = make_model(), make_loaders()
         optimizer = torch.optim.AdamW(model.parameters())
-        scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=3e-3, total_steps=options.epochs * len(train_loader))
+        steps = options.epochs * math.ceil(len(train_loader) / self.rt.num_processes)
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=3e-3, total_steps=steps)
         prepared = self.rt.prepare(model, optimizer, scheduler, train_loader, held_out_loader)
         self.model, self.optimizer, self.scheduler, self.train_loader, self.held_out_loader = prepared
 
@@ -81,7 +83,7 @@ class Training:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--accelerator", help="a name, as accelkit list shows them; by default auto")
-    parser.add_argument("--devices", default=1, help="how many, or which: 1, 0,")
+    parser.add_argument("--devices", help="how many, or which: 1, 0,; by default one, or those that accelkit launch was told")
     parser.add_argument("--precision", help="32-true, 64-true or bf16-mixed")
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--seed", type=int, default=0)
@@ -90,15 +92,16 @@ def main() -> int:
 
     training = Training(options)
     training.rt.print(f"{training.rt.decision}\n\n{training.rt.state}\n")
-    for _ in track(range(options.epochs), "training"):
+    for _ in track(range(options.epochs), "training", disable=not training.rt.is_main_process):
         training.epoch()
     trained = training.accuracy()
 
     with tempfile.TemporaryDirectory() as temporary:
-        path = training.rt.save_state(options.output_dir or temporary)
+        path = training.rt.save_state(options.output_dir or training.rt.broadcast(temporary))  # one folder for all processes
         fresh = Training(options)
         fresh.rt.load_state(path)
         reloaded = fresh.accuracy()
+        training.rt.wait_for_everyone()
 
     training.rt.print(f"{trained:.2%} of the held-out digits are right, {reloaded:.2%} after saving and loading")
     return 0 if trained == reloaded and trained >= 0.97 else 1

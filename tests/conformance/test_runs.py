@@ -26,11 +26,6 @@ TORCH = installed_version("torch")
 pytestmark = pytest.mark.xdist_group("conformance")
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("ACCELKIT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-
-
 def command(*arguments, **options):
     return subprocess.run(
         [sys.executable, "-m", "accelkit", "conformance", *arguments], capture_output=True, text=True, check=False, **options

@@ -33,6 +33,16 @@ def test_a_device_that_is_not_there_is_an_error_and_no_cpu():
     assert "digits: the accelerator 'ipu' cannot be used" in result.stderr
 
 
+def test_two_processes_learn_it_together():
+    launch = [sys.executable, "-m", "accelkit", "launch", "--accelerator", "cpu", "--devices", "2"]
+    result = subprocess.run([*launch, DIGITS], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert re.search(r"num_processes +2\n", result.stdout)
+    trained, reloaded = re.findall(r"([\d.]+)%", result.stdout.splitlines()[-1])
+    assert float(trained) >= 97
+    assert trained == reloaded
+
+
 def test_more_devices_than_were_launched_are_refused_with_the_line_that_launches_them():
     result = digits("--accelerator", "cpu", "--devices", "2")
     assert result.returncode == 1

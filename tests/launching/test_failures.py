@@ -10,6 +10,8 @@ import time
 import pytest
 from launched import FAMILY, GLOO
 
+from accelkit.launching.failures import Ending, describe, first
+
 TWO = ("--accelerator", "cpu", "--devices", 2)
 
 
@@ -34,6 +36,16 @@ def test_the_first_to_fail_is_told_first_and_not_those_that_lost_it(launch, scri
     assert "rank.py" not in report or code == 139, "the launcher's own frames are not the user's business"
     for rank in (0, 1):
         assert (one.logs() / "restart-0" / f"rank-{rank}" / "stderr.log").exists()
+
+
+def test_a_rank_that_was_ended_while_it_exited_is_told_by_its_own_exit_code(tmp_path):
+    record = {"error": "SystemExit: 3", "causes": [], "traceback": "SystemExit: 3", "time": 1.0, "exit_code": 3}
+    slow = Ending(1, tmp_path, exit_code=-15, at=2.0, sent=signal.SIGTERM, record=record)
+    quick = Ending(0, tmp_path, exit_code=3, at=1.5)
+    assert first([quick, slow]) is slow
+    report = describe([quick, slow], slow)
+    assert "rank 1: exit code 3 (first)" in report
+    assert "rank 0: exit code 3 (+0.500 s)" in report
 
 
 def test_a_hung_rank_ends_the_job_after_the_time_out(launch, script):

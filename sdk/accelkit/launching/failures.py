@@ -63,7 +63,9 @@ class Ending:
         return 128 - code if code < 0 else code or 1
 
     def __str__(self) -> str:
-        if self.record is not None and not self.record["error"].startswith("SystemExit"):
+        if self.record is not None and self.record["error"].startswith("SystemExit"):
+            return f"exit code {self.shell_code}"
+        if self.record is not None:
             return str(self.record["error"]).partition("\n")[0][:200]
         if self.sent is not None:
             return f"was running, ended with {self.sent.name}"
