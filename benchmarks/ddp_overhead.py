@@ -22,7 +22,7 @@ from measuring import arguments, interleave, microseconds, print_rounds
 
 import accelkit
 
-STEPS = 150
+STEPS = 300
 Step = Callable[[], None]
 
 
