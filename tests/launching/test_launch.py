@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -75,15 +78,23 @@ def test_the_user_s_numbering_of_devices_reaches_every_process(launch, script):
     assert several.out == "", "nothing was started"
 
 
-def test_what_is_chosen_is_spelled_as_devices_reads_it(monkeypatch):
-    monkeypatch.setenv("FAKE_XPU_DEVICES", "4")
-    for devices, spelled in ((None, "4"), ("auto", "4"), (2, "2"), ("1,", "1,"), ([3, 0], "3,0"), ("0,1", "2")):
-        assert choose("fake_xpu", devices).environ == {"ACCELKIT_ACCELERATOR": "fake_xpu", "ACCELKIT_DEVICES": spelled}
-    monkeypatch.setenv("ACCELKIT_DEVICES", "2,")
-    assert choose("fake_xpu").device_indices == (2,)
-    qualified = choose("accelkit-fake-xpu:fake_xpu", 1)
-    assert qualified.name == "accelkit-fake-xpu:fake_xpu"
-    assert choose("cpu", "3").device_indices == (0, 1, 2)
+CHOSEN = """
+import os
+from accelkit.launching.choosing import choose
+for devices, spelled in ((None, "4"), ("auto", "4"), (2, "2"), ("1,", "1,"), ([3, 0], "3,0"), ("0,1", "2")):
+    assert choose("fake_xpu", devices).environ == {"ACCELKIT_ACCELERATOR": "fake_xpu", "ACCELKIT_DEVICES": spelled}, devices
+os.environ["ACCELKIT_DEVICES"] = "2,"
+assert choose("fake_xpu").device_indices == (2,)
+assert choose("accelkit-fake-xpu:fake_xpu", 1).name == "accelkit-fake-xpu:fake_xpu"
+assert choose("cpu", "3").device_indices == (0, 1, 2)
+"""
+
+
+def test_what_is_chosen_is_spelled_as_devices_reads_it():
+    """In a process of its own: the fake XPU counts its devices once."""
+    environ = os.environ | {"FAKE_XPU_DEVICES": "4"}
+    done = subprocess.run([sys.executable, "-c", CHOSEN], capture_output=True, text=True, check=False, env=environ)
+    assert done.returncode == 0, done.stderr
     with pytest.raises(accelkit.UnavailableError):
         choose("gpu")
 
