@@ -113,7 +113,7 @@ def select_cluster(
     if name is None:
         name, source = _DETECT, "default"
     if isinstance(name, ClusterEnvironment):
-        environment = _adopt(name)
+        environment = loading.adopt(name)
         decision = ClusterDecision(environment.name, source, environment.name, environment.plugin, (_chosen(environment, None),))
     elif isinstance(name, str) and name == _DETECT:
         environment, decision = _detect(environ, further_claims, source)
@@ -150,12 +150,6 @@ def make_environment(name: str, environ: Mapping[str, str] | None = None) -> Clu
     environment: ClusterEnvironment = loading.instantiate(loaded.cls, loaded.record)
     if environ is not None:
         environment.environ = environ
-    return environment
-
-
-def _adopt(environment: ClusterEnvironment) -> ClusterEnvironment:
-    environment.name = environment.name or type(environment).__name__
-    environment.plugin = environment.plugin or f"(code)=={type(environment).__module__}"
     return environment
 
 

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 from accelkit.errors import AccelkitError, BrokenPluginError
-from accelkit.types import OWN_DISTRIBUTION, Availability, Kind, PluginRecord
+from accelkit.types import FROM_CODE, OWN_DISTRIBUTION, Availability, Kind, PluginRecord
 
 BASES: Mapping[Kind, str] = {
     "accelerator": "accelkit.specs.accelerator:Accelerator",
@@ -94,6 +94,13 @@ def instantiate(cls: Any, record: PluginRecord) -> Any:
         instance = cls()
         if record.kind != "hooks":
             instance.name, instance.plugin = record.name, record.plugin
+    return instance
+
+
+def adopt(instance: Any) -> Any:
+    """An instance that code gave, with a name and a plugin if it has none: its class's, and its module."""
+    instance.name = instance.name or type(instance).__name__
+    instance.plugin = instance.plugin or f"{FROM_CODE}=={type(instance).__module__}"
     return instance
 
 

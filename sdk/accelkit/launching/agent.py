@@ -17,8 +17,8 @@ from torch.distributed.elastic.agent.server.api import RunResult, SimpleElasticA
 
 from accelkit.launching import failures
 from accelkit.launching.failures import Ending
-from accelkit.launching.job import Job
-from accelkit.launching.ranks import Ranks
+from accelkit.launching.job import Job, torchrun_variables
+from accelkit.launching.ranks import LocalRanks
 from accelkit.launching.rendezvous import OrderedRendezvous, linger
 from accelkit.launching.streams import Screen
 
@@ -50,7 +50,7 @@ class Agent(SimpleElasticAgent):
         self._meeting = meeting
         self._job, self._folder, self._say, self._is_hurried = job, folder, say, is_hurried
         self._screens = Screen(sys.stdout.buffer), Screen(sys.stderr.buffer)
-        self._ranks: Ranks | None = None
+        self._ranks: LocalRanks | None = None
         self._round = 0
         self._has_finished = False
         self.cause: Ending | None = None
@@ -73,30 +73,27 @@ class Agent(SimpleElasticAgent):
         environs = {worker.global_rank: os.environ | self._variables(worker_group, worker) for worker in worker_group.workers}
         folder = self._folder / f"restart-{self._round}"
         self._round += 1
-        self._ranks = Ranks(self._job.program, folder, environs, self._screens)
+        self._ranks = LocalRanks(self._job.program, folder, environs, self._screens)
         return dict(enumerate(self._ranks.pids))
 
     def _variables(self, group: WorkerGroup, worker: Any) -> dict[str, str]:
-        """What torchrun sets: https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables."""
-        return {
-            **self._job.environ,
-            "RANK": str(worker.global_rank),
-            "LOCAL_RANK": str(worker.local_rank),
-            "GROUP_RANK": str(group.group_rank),
-            "ROLE_RANK": str(worker.role_rank),
-            "ROLE_NAME": group.spec.role,
-            "WORLD_SIZE": str(worker.world_size),
-            "LOCAL_WORLD_SIZE": str(group.spec.local_world_size),
-            "GROUP_WORLD_SIZE": str(group.group_world_size),
-            "ROLE_WORLD_SIZE": str(worker.role_world_size),
-            "MASTER_ADDR": str(group.master_addr),
-            "MASTER_PORT": str(group.master_port),
-            "TORCHELASTIC_RESTART_COUNT": str(group.spec.max_restarts - self._remaining_restarts),
-            "TORCHELASTIC_MAX_RESTARTS": str(group.spec.max_restarts),
-            "TORCHELASTIC_RUN_ID": group.spec.rdzv_handler.get_run_id(),
-            "TORCHELASTIC_USE_AGENT_STORE": str(group.spec.rdzv_handler.use_agent_store),
-            "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
-        }
+        most = group.spec.max_restarts
+        torchrun = torchrun_variables(
+            rank=worker.global_rank,
+            world_size=worker.world_size,
+            local_rank=worker.local_rank,
+            local_world_size=group.spec.local_world_size,
+            group_rank=group.group_rank or 0,
+            group_world_size=group.group_world_size or 1,
+            main_address=str(group.master_addr),
+            main_port=int(group.master_port or 0),
+            run_id=group.spec.rdzv_handler.get_run_id(),
+            restart_count=most - self._remaining_restarts,
+            max_restarts=most,
+            uses_agent_store=group.spec.rdzv_handler.use_agent_store,
+        )
+        waiting = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")}
+        return {**self._job.environ, **torchrun, **waiting}
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         assert self._ranks is not None

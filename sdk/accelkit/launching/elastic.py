@@ -23,7 +23,7 @@ from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 from accelkit.errors import UnavailableError, UsageError
 from accelkit.launching import process_tree
 from accelkit.launching.agent import Agent, Say
-from accelkit.launching.job import Job
+from accelkit.launching.job import ROLE, Job
 from accelkit.launching.rendezvous import OrderedRendezvous, address_towards
 
 _SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
@@ -65,7 +65,7 @@ def run(job: Job, say: Say) -> int:
 def _run(job: Job, folder: Path, say: Say, signals: _Signals) -> int:
     handler = _meet(job)
     spec = WorkerSpec(
-        role="accelkit",
+        role=ROLE,
         local_world_size=job.num_processes,
         rdzv_handler=handler,
         entrypoint=job.program.name,

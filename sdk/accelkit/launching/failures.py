@@ -39,6 +39,12 @@ class Ending:
     sent: signal.Signals | None = None
     record: dict[str, Any] | None = None
 
+    def read(self, error_file: Path, began: float) -> None:
+        """Take what it wrote of its error, unless it wrote that because it was told to end: after ``began``, by the launcher's signal."""
+        record = read_record(error_file)
+        is_own = record is not None and (self.sent is None or float(record["time"]) < began)
+        self.record = record if is_own else None
+
     @property
     def has_failed(self) -> bool:
         """Whether it failed by itself."""

@@ -8,6 +8,44 @@ from pathlib import Path
 
 from accelkit.launching.ranks import Program
 
+ROLE = "accelkit"
+"""torch's word for what processes of a job do; here all do the same."""
+
+
+def torchrun_variables(
+    *,
+    rank: int,
+    world_size: int,
+    local_rank: int,
+    local_world_size: int,
+    group_rank: int,
+    group_world_size: int,
+    main_address: str,
+    main_port: int,
+    run_id: str,
+    restart_count: int,
+    max_restarts: int,
+    uses_agent_store: bool,
+) -> dict[str, str]:
+    """What torchrun sets: https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables. All processes have one role."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local_rank),
+        "GROUP_RANK": str(group_rank),
+        "ROLE_RANK": str(rank),
+        "ROLE_NAME": ROLE,
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(local_world_size),
+        "GROUP_WORLD_SIZE": str(group_world_size),
+        "ROLE_WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": main_address,
+        "MASTER_PORT": str(main_port),
+        "TORCHELASTIC_RESTART_COUNT": str(restart_count),
+        "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
+        "TORCHELASTIC_RUN_ID": run_id,
+        "TORCHELASTIC_USE_AGENT_STORE": str(uses_agent_store),
+    }
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Job:

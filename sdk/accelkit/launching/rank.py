@@ -27,7 +27,6 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 _INTERRUPTED = 128 + signal.SIGINT
 _LOOK_SECONDS = 1.0
 _MOST_CAUSES = 20
-_has_failed = False
 _OWN_CODE = (os.path.dirname(__file__), runpy.__file__, "<frozen runpy>")
 
 
@@ -45,9 +44,11 @@ def end_with_parent(parent: int) -> None:
 
 
 def write_error(path: str, error: BaseException, trace: TracebackType | None, exit_code: int) -> None:
-    """Write down what ended this process: JSON with ``time`` (since the epoch), ``error``, ``causes``, ``traceback``, ``exit_code``."""
-    global _has_failed
-    _has_failed = True
+    """Write down what ended this process: JSON with ``time`` (since the epoch), ``error``, ``causes``, ``traceback``, ``exit_code``.
+
+    What runs at exit can tell by ``sys.last_type``, as after an error that Python itself prints.
+    """
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
     causes: list[str] = []
     cause: BaseException | None = error
     while cause is not None and len(causes) < _MOST_CAUSES:
@@ -109,7 +110,7 @@ def _leave_process_group() -> None:
     https://github.com/pytorch/pytorch/issues/190489. Not after an error: the others may wait inside a collective.
     """
     distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and not _has_failed and distributed.is_available() and distributed.is_initialized():
+    if distributed is not None and not hasattr(sys, "last_type") and distributed.is_available() and distributed.is_initialized():
         distributed.destroy_process_group()
 
 

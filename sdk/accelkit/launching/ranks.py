@@ -83,7 +83,7 @@ class _Process:
         self._process.wait()
 
 
-class Ranks:
+class LocalRanks:
     """The processes of one round of a job on this machine.
 
     Args:
@@ -165,7 +165,5 @@ class Ranks:
             process_tree.kill_group(process.pid)
             if process.has_ended.is_set():
                 process.reap()
-            record = read_record(process.error_file)
-            is_own = record is not None and (process.ending.sent is None or float(record["time"]) < began)
-            process.ending.record = record if is_own else None
+            process.ending.read(process.error_file, began)
         self._streams.close()

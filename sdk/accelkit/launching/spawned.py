@@ -15,6 +15,7 @@ from typing import Any
 import accelkit
 from accelkit.errors import UnsupportedError
 from accelkit.launching import carrying, rank
+from accelkit.launching.job import torchrun_variables
 
 HERE = "127.0.0.1"
 ERROR_FILE, RESULT_FILE = "error.json", "result"
@@ -98,9 +99,17 @@ def _leave(result: dict[str, Any], task: Task, place: Place) -> None:
 
 
 def _variables(place: Place, port: int, run_id: str) -> dict[str, str]:
-    """What torchrun sets: https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables."""
-    ranks = dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), str(place.index))
-    sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), str(place.count))
-    meeting = {"MASTER_ADDR": HERE, "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": run_id}
-    others = {"GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1", "ROLE_NAME": "accelkit"}
-    return ranks | sizes | meeting | others | {"TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "0"}
+    return torchrun_variables(
+        rank=place.index,
+        world_size=place.count,
+        local_rank=place.index,
+        local_world_size=place.count,
+        group_rank=0,
+        group_world_size=1,
+        main_address=HERE,
+        main_port=port,
+        run_id=run_id,
+        restart_count=0,
+        max_restarts=0,
+        uses_agent_store=True,
+    )

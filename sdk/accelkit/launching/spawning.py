@@ -144,9 +144,7 @@ def _end(processes: list[Any], endings: list[Ending], number: signal.Signals) ->
     for process, ending in zip(processes, endings, strict=False):
         if ending.exit_code is None:
             ending.exit_code, ending.at = process.exitcode, time.time()
-        record = failures.read_record(ending.folder / spawned.ERROR_FILE)
-        is_own = record is not None and (ending.sent is None or float(record["time"]) < began)
-        ending.record = record if is_own else None
+        ending.read(ending.folder / spawned.ERROR_FILE, began)
 
 
 def _failure(cause: Ending, endings: list[Ending], method: StartMethod) -> AccelkitError:

@@ -149,9 +149,7 @@ def _instance(kind: Kind, plugin: Any) -> Any:
         if not isinstance(plugin, base):
             why = f"a name or an instance of accelkit.{base.__name__} is expected"
             raise UsageError(f"{kind}={plugin!r:.80} cannot be used", why=why, hint=f"accelkit list --kind {kind} shows the names")
-        plugin.name = plugin.name or type(plugin).__name__
-        plugin.plugin = plugin.plugin or f"(code)=={type(plugin).__module__}"
-        return plugin
+        return loading.adopt(plugin)
     loaded = load_named(kind, plugin)
     return loading.instantiate(loaded.cls, loaded.record)
 

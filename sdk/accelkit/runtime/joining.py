@@ -51,7 +51,6 @@ def join(cluster: ClusterEnvironment, device: torch.device, backend: str | None,
     try:
         store = HashStore() if size == 1 else _meeting_place(address, port, rank, size, timeout)
         dist.init_process_group(backends_of(device, backend), store=store, rank=rank, world_size=size, timeout=timeout)
-        atexit.register(_leave_at_exit)
     except (dist.DistError, RuntimeError, ValueError, OSError) as error:
         raise UnavailableError(
             f"rank {rank} of {size} could not join the others at {address}:{port}",
@@ -116,6 +115,7 @@ def agree(mine: dict[str, str]) -> None:
 _left: list[Any] = []
 
 
+@atexit.register
 def _leave_at_exit() -> None:
     """A process that ends as a member of a group may be aborted by torch's threads, after all its work.
 

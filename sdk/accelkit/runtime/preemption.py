@@ -135,7 +135,7 @@ class Preemption:
 
     def resume(self, path: str | Path) -> bool:
         """Load the newest state under ``path`` if there is one; whether there was. The folder need not exist."""
-        from accelkit.runtime.checkpoints import checkpoint  # torch.distributed takes half a second to import
+        from accelkit.runtime.checkpoints import checkpoint  # torch.distributed.checkpoint is slow to import
 
         self.watch_preemption()
         try:

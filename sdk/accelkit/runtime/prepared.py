@@ -13,7 +13,6 @@ from torch.utils.data import DataLoader
 from accelkit.errors import PrepareError
 from accelkit.runtime.accumulation import Accumulation
 from accelkit.runtime.data import loaders
-from accelkit.runtime.data.dividing import prepare_loader
 from accelkit.runtime.preparing import ParameterMoves, follow_parameters, place_module
 from accelkit.runtime.stepping import Stepping, pairs
 from accelkit.specs.accelerator import Accelerator
@@ -121,10 +120,10 @@ class Prepared:
 
     def _prepare_loader(self, loader: DataLoader[Any]) -> Any:
         has_to_move = self.device_placement and not torch.empty(0, device=self.device).is_cpu
-        if self.split_batches:
-            loaders.check_split(loader, self.num_processes)
         if self.num_processes == 1 and not has_to_move and self._accumulation.num_steps == 1:
             return loader
+        from accelkit.runtime.data.dividing import prepare_loader
+
         prepared = prepare_loader(
             loader,
             device=self.device if has_to_move else None,

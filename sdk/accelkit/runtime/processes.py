@@ -1,6 +1,6 @@
 """What a process knows of the others, and what they do together. On one process the collectives are the identity.
 
-Nothing here imports torch.distributed before a job of several processes needs it: that takes half a second.
+Nothing here imports what a job of several processes needs before there is one.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import torch
 
 from accelkit.errors import CollectiveError
 from accelkit.nested import leaves, map_leaves
+from accelkit.runtime.collectives.tensors import tensors_of
 from accelkit.runtime.data.loaders import PreparedLoader, innermost
-from accelkit.runtime.ranks import Ranks
+from accelkit.runtime.this_process import ThisProcess
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -27,7 +28,7 @@ T = TypeVar("T")
 REDUCTIONS = ("sum", "mean", "max", "min", "product", "none")
 
 
-class Processes(Ranks):
+class Processes(ThisProcess):
     """The part of a Runtime in which processes act together. Names and behaviour are Accelerate's.
 
     Before data move, every process tells the others what it calls and with what, always over the host: a ``reduce`` of one float takes two
@@ -87,7 +88,8 @@ class Processes(Ranks):
             CollectiveError: If the data differ: it gives each rank's shapes. ``pad_across_processes`` makes first dimensions equal.
         """
         if self.num_processes == 1:
-            return _tensors_only(data, "gather")
+            tensors_of(data, "gather")
+            return data
         from accelkit.runtime.collectives import calls
 
         return calls.gather(self._channel(group), data, sync_grads=sync_grads)
@@ -138,7 +140,7 @@ class Processes(Ranks):
         for op in (reduction, reduce_op):
             if isinstance(op, str) and op not in REDUCTIONS:
                 raise ValueError(f"reduction is {op!r}; one of {', '.join(REDUCTIONS)}, or a torch.distributed.ReduceOp is expected")
-        data = _tensors_only(data, "reduce")
+        tensors_of(data, "reduce")
         if (reduction if reduce_op is None else reduce_op) == "none":
             return data
         if self.num_processes > 1:
@@ -170,7 +172,8 @@ class Processes(Ranks):
         One that is long enough, or has no such dimension, is returned as it is. Gradients flow back through the padded ones.
         """
         if self.num_processes == 1:
-            return _tensors_only(data, "pad_across_processes")
+            tensors_of(data, "pad_across_processes")
+            return data
         from accelkit.runtime.collectives import calls
 
         return calls.pad(self._channel(None), data, dim, pad_index, pad_first)
@@ -213,12 +216,3 @@ class Processes(Ranks):
         """How many samples of the job's batch are real, if the innermost running loader is at its last and some are not."""
         loader = innermost(self._loaders)
         return loader.remainder if loader is not None and loader.remainder > 0 else None
-
-
-def _tensors_only(data: T, call: str) -> T:
-    for leaf in leaves(data):
-        if not isinstance(leaf, torch.Tensor):
-            raise TypeError(
-                f"{call} takes nested tensors, and was given {type(leaf).__name__}; gather_for_metrics and broadcast take objects"
-            )
-    return data

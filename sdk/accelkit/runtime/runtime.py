@@ -195,7 +195,7 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
         return device
 
     def _join(self, device: torch.device) -> None:
-        from accelkit.runtime import joining  # torch.distributed takes half a second to import
+        from accelkit.runtime import joining
 
         config = self._configuration
         backend = self._process_group.process_group_backend or self.strategy.process_group_backend(self.accelerator)

@@ -95,7 +95,7 @@ class SavedState:
             CheckpointError: On every process, if something in it could not be loaded safely again, or the disk refuses, or a process died.
             UsageError: If ``keep_last`` is less than 1.
         """
-        from accelkit.runtime.checkpoints import checkpoint  # torch.distributed takes half a second to import
+        from accelkit.runtime.checkpoints import checkpoint  # torch.distributed.checkpoint is slow to import
 
         if keep_last is not None and (isinstance(keep_last, bool) or keep_last < 1):
             raise UsageError(f"keep_last={keep_last!r}", why="the checkpoint being saved is kept", hint="give 1 or more, or None for all")

@@ -73,7 +73,11 @@ def explain(call: Call, error: BaseException) -> CollectiveError:
     if absent:
         seen = "; ".join(_last_seen(rank, note) for rank, note in _first(absent.items()))
         waited = "waited in vain for" if _is_timeout(error) else "lost the connection before it heard of"
-        hint = _SAME_CALLS + "; Runtime(timeout=seconds) or ACCELKIT_TIMEOUT changes how long one waits" if _is_timeout(error) else _DIED
+        hint = (
+            _SAME_CALLS + "; ACCELKIT_TIMEOUT or Runtime(process_group=ProcessGroupOptions(timeout=seconds)) changes how long one waits"
+            if _is_timeout(error)
+            else _DIED
+        )
         return CollectiveError(f"{this} {waited} {_ranks(list(absent))}", why=f"{seen}; {reason}", hint=hint)
     if len(notes) < len(call.ranks) - 1:
         return CollectiveError(f"{this} failed", why=f"{reason}; the store that would say who came does not answer", hint=_DIED)

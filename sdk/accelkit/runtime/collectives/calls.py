@@ -12,26 +12,12 @@ from accelkit.nested import leaves, map_leaves
 from accelkit.runtime.collectives import moving, objects, reducing
 from accelkit.runtime.collectives.differentiable import with_gradients
 from accelkit.runtime.collectives.meeting import INLINE_BYTES, Channel, exchange, meet, outline_of, watching
+from accelkit.runtime.collectives.tensors import tensors_of
 
 T = TypeVar("T")
 
 _ALIKE = "give every process the same structure, dtypes and shapes, on the same kind of device"
 _PAD = f"{_ALIKE}: pad_across_processes before gather, or gather_for_metrics(use_gather_object=True)"
-
-
-def tensors_of(data: Any, name: str) -> list[torch.Tensor]:
-    """The leaves of nested tensors.
-
-    Raises:
-        TypeError: If one is no tensor.
-    """
-    found = leaves(data)
-    for leaf in found:
-        if not isinstance(leaf, torch.Tensor):
-            raise TypeError(
-                f"{name} takes nested tensors, and was given {type(leaf).__name__}; gather_for_metrics and broadcast take objects"
-            )
-    return found
 
 
 def gather(channel: Channel, data: T, *, sync_grads: bool = False) -> T:

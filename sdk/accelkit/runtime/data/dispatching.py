@@ -17,6 +17,7 @@ from accelkit.nested import map_leaves
 from accelkit.runtime.collectives import attendance
 from accelkit.runtime.collectives.meeting import watching
 from accelkit.runtime.data.cutting import rounds
+from accelkit.runtime.data.sampling import Counted
 from accelkit.runtime.data.skipping import index_sampler, starting_at
 
 
@@ -45,7 +46,7 @@ class _Message:
     error: str = ""
 
 
-class DispatchedBatches:
+class DispatchedBatches(Counted):
     """A loader that only rank 0 reads. Iterating over it is a collective: every process takes as many steps.
 
     One that does not is named in a CollectiveError of the others, after the group's time-out.

@@ -7,13 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset
 
 from accelkit.errors import CheckpointError
 from accelkit.runtime import seeding
-from accelkit.runtime.collectives import attendance
-from accelkit.runtime.collectives.meeting import watching
 from accelkit.specs.accelerator import Accelerator
 
 
@@ -173,6 +170,11 @@ class Epochs:
         """The state of generators that this pass begins with, here and, of those to be agreed on, on every process."""
         if self.num_processes == 1 or not self.rng_types or self.accelerator is None:
             return self._found(has_workers)
+        import torch.distributed as dist
+
+        from accelkit.runtime.collectives import attendance
+        from accelkit.runtime.collectives.meeting import watching
+
         device = self.device if self.device is not None else torch.empty(0, device=self.accelerator.device_type).device  # the current one
         sent: list[Any] = [None]
         if self.process_index == 0:

@@ -11,9 +11,8 @@ from torch.utils.data import DataLoader
 
 from accelkit.errors import PrepareError
 from accelkit.nested import leaves, map_leaves
-from accelkit.runtime.data.dispatching import DispatchedBatches
 from accelkit.runtime.data.epochs import Epochs
-from accelkit.runtime.data.sampling import ShardedBatches, ShardedDataset
+from accelkit.runtime.data.sampling import Counted
 from accelkit.runtime.data.skipping import index_sampler, starting_at
 
 T = TypeVar("T")
@@ -88,7 +87,7 @@ class PreparedLoader:
             return -1
         source = self.epochs.source
         kinds = (source, getattr(source, "batch_sampler", None), getattr(source, "sampler", None), source.dataset)
-        known = (kind.remainder for kind in kinds if isinstance(kind, DispatchedBatches | ShardedBatches | ShardedDataset))
+        known = (kind.remainder for kind in kinds if isinstance(kind, Counted))
         return next(known, -1)
 
     def set_epoch(self, epoch: int) -> None:

@@ -16,7 +16,17 @@ from torch.utils.data import IterableDataset, Sampler
 Order = Callable[[], AbstractContextManager[Any]]
 
 
-class ShardedBatches(Sampler[Any]):
+class Counted:
+    """What gives processes their shares of a loader and fills the end of an epoch.
+
+    Attributes:
+        remainder: How many samples of the job's last batch are no repetition; -1 if all, if it is not known, and before.
+    """
+
+    remainder = -1
+
+
+class ShardedBatches(Counted, Sampler[Any]):
     """One process's share of a batch sampler's batches, or (``process_index`` None) all processes' shares, one round after another.
 
     The batches of a round go to processes 0, 1, ... in their order. With ``split`` each batch is a round, and each process gets a piece.
@@ -145,7 +155,7 @@ def cut_evenly(samples: Sequence[Any], pieces: int) -> list[Any]:
     return [samples[size * number // pieces : size * (number + 1) // pieces] for number in range(pieces)]
 
 
-class ShardedDataset(IterableDataset[Any]):
+class ShardedDataset(Counted, IterableDataset[Any]):
     """One process's share of a stream. Every process reads all of it (each worker, what the worker reads of it) and keeps its own.
 
     Args:

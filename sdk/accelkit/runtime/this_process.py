@@ -14,22 +14,25 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-class Ranks:
-    """The part of a Runtime that is about this process's place. Names and behaviour are Accelerate's."""
+class ThisProcess:
+    """The part of a Runtime that is about this process's place. Names and behaviour are Accelerate's.
+
+    The environment is read once: these are asked in training loops.
+    """
 
     cluster: ClusterEnvironment
 
-    @property
+    @functools.cached_property
     def num_processes(self) -> int:
         """Number of processes of the job."""
         return self.cluster.world_size
 
-    @property
+    @functools.cached_property
     def process_index(self) -> int:
         """This process's rank in the job."""
         return self.cluster.global_rank
 
-    @property
+    @functools.cached_property
     def local_process_index(self) -> int:
         """This process's rank on its machine."""
         return self.cluster.local_rank
