@@ -141,3 +141,20 @@ def test_two_jobs_on_one_machine_do_not_meet(launch, script):
     for number, job in enumerate(jobs):
         job.wait()
         assert job.out.count(f"total {3.0 + number * 100}") == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only on Linux can a process see what its threads are at")
+def test_a_program_without_accelkit_is_not_aborted_after_its_work_either(launch, script):
+    """One of gloo's threads is not done with a collective, and the program's end does not wait for it: see tests/distributed/on_exit.py."""
+    slow = """
+import threading, zlib
+has_begun = threading.Event()
+def compress(_):
+    has_begun.set()
+    zlib.compress(os.urandom(1 << 24))
+group = dist.group.WORLD
+total()
+dist.all_reduce(torch.ones(3), async_op=True).get_future().then(compress)
+has_begun.wait()
+"""
+    launch(*CPU, "--devices", 2, script(GLOO, slow)).wait()

@@ -1,6 +1,7 @@
 """The first thing in each process of a job: it ends with its launcher, and an error of the program is written down with its time.
 
-``accelkit launch`` runs this file by its path, so it imports the standard library only: nothing stands between the user and their program.
+``accelkit launch`` runs this file by its path, so it imports the standard library only, until the program
+has ended: nothing stands between the user and their program.
 """
 
 from __future__ import annotations
@@ -105,13 +106,15 @@ def _main(parent: str, error_file: str, kind: str, program: str, *arguments: str
 
 
 def _leave_process_group() -> None:
-    """What the program should have done: torch's threads may abort a process that ends as a member of a group, after all its work.
-
-    https://github.com/pytorch/pytorch/issues/190489. Not after an error: the others may wait inside a collective.
-    """
+    """What the program should have done. Not after an error: the others may wait inside a collective."""
     distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and not hasattr(sys, "last_type") and distributed.is_available() and distributed.is_initialized():
+    if distributed is None or not distributed.is_available():
+        return
+    if not hasattr(sys, "last_type") and distributed.is_initialized():
         distributed.destroy_process_group()
+    from accelkit import exiting  # now, when nothing of the program can be disturbed
+
+    exiting.settle()
 
 
 def _run(kind: str, program: str, arguments: list[str]) -> None:

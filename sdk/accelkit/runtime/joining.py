@@ -14,6 +14,7 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 import accelkit
+from accelkit import exiting
 from accelkit.errors import ContradictionError, UnavailableError
 from accelkit.specs.cluster import ClusterEnvironment
 
@@ -117,13 +118,11 @@ _left: list[Any] = []
 
 @atexit.register
 def _leave_at_exit() -> None:
-    """A process that ends as a member of a group may be aborted by torch's threads, after all its work.
-
-    https://github.com/pytorch/pytorch/issues/190489. Not after an error: the others may wait inside a collective.
-    """
+    """Not after an error: the others may wait inside a collective."""
     if not hasattr(sys, "last_type"):
         leave()
         _left.clear()
+    exiting.settle()
 
 
 def leave() -> None:

@@ -1,0 +1,27 @@
+"""What each rank does in test_exit.py: ``on_exit.py STRATEGY``. It ends while one of gloo's threads is not yet done with a collective."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import zlib
+
+import torch
+
+import accelkit
+
+
+def compress(_):
+    """Work for a while without Python's lock; to return from here takes the lock."""
+    has_begun.set()
+    zlib.compress(os.urandom(1 << 24))
+
+
+rt = accelkit.Runtime("cpu", strategy=sys.argv[1])
+model = rt.prepare(torch.nn.Linear(5, 7))  # a global: it keeps the process group, and its threads, to the end
+rt.backward(model(torch.randn(4, 5)).square().mean())
+has_begun = threading.Event()
+torch.distributed.all_reduce(torch.ones(3), async_op=True).get_future().then(compress)
+has_begun.wait()
+print("done", flush=True)
