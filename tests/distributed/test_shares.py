@@ -227,8 +227,6 @@ def test_lengths_and_sizes():
     assert prepared(DataLoader(data, batch_size=None)).total_batch_size is None
     with pytest.raises(TypeError, match="has no len"):
         len(prepared(DataLoader(Endless(), batch_size=2), dispatch_batches=False))
-    alone = DataLoader(data, batch_size=3)
-    assert prepared(alone, num_processes=1).loader is alone
 
 
 class Endless(IterableDataset):

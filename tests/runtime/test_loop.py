@@ -341,3 +341,23 @@ def test_the_end_of_an_outer_loop_is_not_the_end_of_the_inner_one():
             for _ in evaluation:
                 pass
     assert complete == [False, True, False, True]
+
+
+@pytest.mark.parametrize("is_shuffled", [True, False])
+def test_a_loader_goes_on_in_the_middle_of_an_epoch(tmp_path, is_shuffled):
+    """On one process too: the batches that were still to come, in the order that was drawn, and the next epoch as it would have been."""
+
+    def made():
+        rt = accelkit.Runtime(accelerator="cpu")
+        torch.manual_seed(3)
+        return rt, rt.prepare(DataLoader(Counting(), batch_size=3, shuffle=is_shuffled))
+
+    rt, loader = made()
+    straight = [batch.tolist() for _ in range(2) for batch in loader]
+    rt, loader = made()
+    begun = iter(loader)
+    first = [next(begun).tolist(), next(begun).tolist()]
+    rt.save_state(tmp_path)
+    rt, loader = made()
+    rt.load_state(tmp_path)
+    assert first + [batch.tolist() for _ in range(2) for batch in loader] == straight

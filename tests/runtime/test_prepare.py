@@ -34,9 +34,9 @@ def test_the_very_same_objects_come_back_in_the_order_given(rt):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
     loader = DataLoader(TensorDataset(torch.zeros(4, 2)))
-    given = (loader, optimizer, scheduler, model)
-    prepared = rt.prepare(*given)
-    assert all(one is other for one, other in zip(prepared, given, strict=True))
+    prepared, *others = rt.prepare(loader, optimizer, scheduler, model)
+    assert all(one is other for one, other in zip(others, (optimizer, scheduler, model), strict=True))
+    assert prepared.loader is loader, "a loader is wrapped: its position is part of a saved state"
     assert rt.prepare(nn.Linear(1, 1)).__class__ is nn.Linear
 
 

@@ -53,8 +53,8 @@ class Prepared:
     def prepare(self, *objects: Any) -> Any:
         """Place models, point optimizers at their parameters, let loaders deliver to the device.
 
-        Modules are placed first, whatever the order of arguments. In ``32-true`` on one device the very same objects come back;
-        another precision changes a module's class to a subclass of it.
+        Modules are placed first, whatever the order of arguments. In ``32-true`` on one device the very same modules, optimizers and
+        schedulers come back; another precision changes a module's class to a subclass of it. Loaders are wrapped.
 
         Args:
             objects: Modules, optimizers, schedulers and DataLoaders, in any order and number.
@@ -120,22 +120,25 @@ class Prepared:
 
     def _prepare_loader(self, loader: DataLoader[Any]) -> Any:
         has_to_move = self.device_placement and not torch.empty(0, device=self.device).is_cpu
-        if self.num_processes == 1 and not has_to_move and self._accumulation.num_steps == 1:
-            return loader
-        from accelkit.runtime.data.dividing import prepare_loader
+        device = self.device if has_to_move else None
+        has_streams = has_to_move and self.accelerator.capabilities(self.device).can("streams")
+        if self.num_processes == 1:
+            prepared = loaders.PreparedLoader(loader, device, has_streams=has_streams)
+        else:
+            from accelkit.runtime.data.dividing import prepare_loader
 
-        prepared = prepare_loader(
-            loader,
-            device=self.device if has_to_move else None,
-            has_streams=has_to_move and self.accelerator.capabilities(self.device).can("streams"),
-            num_processes=self.num_processes,
-            process_index=self.process_index,
-            split_batches=self.split_batches,
-            even_batches=self.even_batches,
-            dispatch_batches=self.dispatch_batches,
-            rng_types=self.rng_types,
-            accelerator=self.accelerator,
-        )
+            prepared = prepare_loader(
+                loader,
+                device=device,
+                has_streams=has_streams,
+                num_processes=self.num_processes,
+                process_index=self.process_index,
+                split_batches=self.split_batches,
+                even_batches=self.even_batches,
+                dispatch_batches=self.dispatch_batches,
+                rng_types=self.rng_types,
+                accelerator=self.accelerator,
+            )
         self._loaders.append(prepared)
         return prepared
 

@@ -36,7 +36,7 @@ def prepare_loader(
         loader: The user's. One whose sampler divides itself (DistributedSampler and others with ``num_replicas``) is not divided again.
         device: Where batches go; None leaves them.
         has_streams: Copy on a side stream, one batch ahead.
-        num_processes, process_index: Of the job. With several, iterating is a collective of the default process group.
+        num_processes, process_index: Of the job, of several processes. Iterating is a collective of the default process group.
         split_batches: Whether a batch of ``loader`` is the whole job's; else it is a process's.
         even_batches: Fill the last batches with samples from the beginning, so that every process has equally many full ones.
         dispatch_batches: Whether rank 0 alone reads, and sends each process its share. None: if the dataset is iterable.
@@ -46,8 +46,6 @@ def prepare_loader(
     Raises:
         PrepareError: If the loader cannot be divided so.
     """
-    if num_processes == 1:
-        return PreparedLoader(loader, device, has_streams=has_streams)
     is_shared = _divides_itself(loader, num_processes)
     if is_shared and (split_batches or dispatch_batches):
         raise PrepareError(
