@@ -147,6 +147,11 @@ def test_a_policy_that_cannot_be_used_is_an_error(monkeypatch, variable, value, 
         accelkit.plugins()
 
 
+def test_a_number_in_a_name_is_told_where_it_belongs():
+    with pytest.raises(accelkit.UnknownNameError, match=r"accelerator='cuda', devices=\[1\]"):
+        catalog.find("accelerator", "cuda:1")
+
+
 def test_unknown_names_suggest(plugin_site):
     plugin_site.install("vendor-good", GOOD, accelerators={"good": "Good"})
     with pytest.raises(accelkit.UnknownNameError, match="did you mean 'good'"):

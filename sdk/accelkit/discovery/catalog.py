@@ -206,6 +206,10 @@ def _unknown(kind: Kind, name: str) -> UnknownNameError:
     bare = name.rpartition(":")[2]
     near = [known_name for known_name in names if known_name.startswith(bare)] or difflib.get_close_matches(bare, names, n=1)
     variable = os.environ.get("ACCELKIT_PLUGINS")
-    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names) or 'none'}; a plugin's package adds more"
+    numbered, _, number = name.partition(":")
+    if numbered in names and number.isdecimal():
+        hint = f"the number of a device is given beside its name: accelerator={numbered!r}, devices=[{number}]"
+    else:
+        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names) or 'none'}; a plugin's package adds more"
     why = "no installed distribution offers it" + (f" (ACCELKIT_PLUGINS={variable})" if variable else "")
     return UnknownNameError(f"there is no {kind} {name!r}", why=why, hint=hint)
