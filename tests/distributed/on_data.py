@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDa
 
 import accelkit
 from accelkit.runtime.data.dividing import prepare_loader
-from accelkit.runtime.data.loaders import skip_batches
+from accelkit.runtime.data.loaders import PreparedLoader, skip_batches
 from accelkit_builtin.accelerators.cpu import CPUAccelerator
 
 warnings.simplefilter("error", UserWarning)
@@ -257,7 +257,7 @@ def resuming():
         assert resumed.epoch == 2
         assert after is None or passed(resumed)[0] == after
 
-        alone = prepared(make(Numbers(25)), num_processes=1, **options)
+        alone = PreparedLoader(make(Numbers(25)), None)
         alone.load_state_dict(state)
         found[name] = [rest, passed(alone)[0]]
         fresh = prepared(make(Numbers(25)), **options)
