@@ -8,7 +8,7 @@ FAKE_XPU := builtin_plugins/accelkit-fake-xpu
 TORCH ?= 2.13.0
 WORKERS ?= 2
 
-.PHONY: help demo test test-fake-xpu test-oldest soak lint types structure bench conformance selftest clean compiler cluster-parts
+.PHONY: help demo test test-fake-xpu test-oldest soak lint types structure bench precisions conformance selftest clean compiler cluster-parts
 
 help:
 	@echo "make demo    train on real digits, on auto and on a plugin from a wheel"
@@ -17,6 +17,7 @@ help:
 	@echo "make soak    the long ones: every kill, every combination"
 	@echo "make lint    ruff, mypy"
 	@echo "make bench   cost of a step on one and two processes, of starting, of listing and of the fake XPU, against the raw loop, peers and the CPU"
+	@echo "make precisions  train in every precision, and write the table of docs/precisions.md"
 	@echo "make conformance  certify cpu and fake_xpu with every test (10 minutes)"
 	@echo "make selftest  prove that the conformance suite finds broken accelerators (10 minutes)"
 	@echo "make cluster-parts  install what the tests of schedulers run: SLURM, Open MPI, MPICH, Ray, DeepSpeed (as root or with sudo)"
@@ -70,6 +71,9 @@ bench: $(VENV)/.peers $(VENV)/.fake_xpu
 	$(BIN)/python benchmarks/start_cost.py
 	$(BIN)/python benchmarks/list_cost.py
 	$(BIN)/python benchmarks/fake_xpu_cost.py
+
+precisions: $(VENV)/.fake_xpu
+	$(BIN)/python benchmarks/precisions.py --accelerator cpu --accelerator fake_xpu --write docs/precisions.md
 
 # Every test on both, and what a vendor may declare; reports in build/conformance.
 conformance: compiler $(VENV)/.fake_xpu

@@ -48,7 +48,8 @@ class Training:
     def __init__(self, options: argparse.Namespace) -> None:
         self.rt = accelkit.Runtime(options.accelerator, devices=options.devices, precision=options.precision, seed=options.seed)
         model, (train_loader, held_out_loader) = make_model(), make_loaders()
-        optimizer = torch.optim.AdamW(model.parameters())
+        eps = 1e-4 if options.precision == "16-true" else 1e-8  # which is 0 in float16
+        optimizer = torch.optim.AdamW(model.parameters(), eps=eps)
         steps = options.epochs * math.ceil(len(train_loader) / self.rt.num_processes)
         scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=3e-3, total_steps=steps)
         prepared = self.rt.prepare(model, optimizer, scheduler, train_loader, held_out_loader)
@@ -84,7 +85,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--accelerator", help="a name, as accelkit list shows them; by default auto")
     parser.add_argument("--devices", help="how many, or which: 1, 0,; by default one, or those that accelkit launch was told")
-    parser.add_argument("--precision", help="32-true, 64-true or bf16-mixed")
+    parser.add_argument("--precision", help="as accelkit list --kind precision shows them; by default 32-true")
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output-dir", help="where the checkpoint goes; by default a temporary folder")

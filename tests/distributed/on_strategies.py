@@ -126,6 +126,32 @@ def reduced_once(strategy):
     rt.teardown()
 
 
+def scaling(strategy):
+    """``16-mixed``: an infinite gradient in one process's share of the batch skips the step of every process."""
+    rt = accelkit.Runtime(ACCELERATOR, strategy=strategy, precision="16-mixed")
+    torch.default_generator.manual_seed(0)
+    model = Model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    model, optimizer, scheduler = rt.prepare(model, optimizer, scheduler)
+    before = [whole(parameter) for parameter in rt.unwrap_model(model).parameters()]
+    for is_infinite in (True, False):
+        batch = torch.randn(4, 5, device=rt.device)
+        factor = float("inf") if is_infinite and rt.is_main_process else 1e-3
+        rt.backward(model(batch).square().mean() * factor)
+        norm = rt.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+        assert rt.optimizer_step_was_skipped is is_infinite
+        assert bool(norm.isfinite()) is not is_infinite
+        after = [whole(parameter) for parameter in rt.unwrap_model(model).parameters()]
+        assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True)) is is_infinite
+        assert (rt.precision.scale, optimizer.param_groups[0]["lr"]) == (32768.0, 0.1 if is_infinite else 0.05)
+        assert all(bool(parameter.isfinite().all()) for parameter in after)
+    rt.teardown()
+
+
 def ddp_options(_):
     """Each option trains; what it changes, it changes."""
     for options in (

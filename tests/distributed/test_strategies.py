@@ -24,6 +24,13 @@ def test_options_of_ddp_and_a_wrapper_of_ones_own():
         assert text.count("done") == 2
 
 
+@pytest.mark.parametrize("accelerator", ["cpu", "fake_xpu"])
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_an_infinite_gradient_of_one_process_skips_the_step_of_all(accelerator, strategy):
+    for text in ranks.run("on_strategies.py", 2, accelerator, f"scaling={strategy}"):
+        assert "done scaling" in text
+
+
 def test_batch_norm_over_processes():
     """On the fake XPU, for torch's SyncBatchNorm refuses the CPU."""
     for text in ranks.run("on_strategies.py", 2, "fake_xpu", "batch_norm"):

@@ -16,7 +16,7 @@ def digits(*arguments):
     return subprocess.run([sys.executable, DIGITS, *arguments], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("precision", ["32-true", "64-true", "bf16-mixed"])
+@pytest.mark.parametrize("precision", ["32-true", "64-true", "16-true", "bf16-true", "16-mixed", "bf16-mixed"])
 def test_it_learns_and_survives_saving(precision, tmp_path):
     result = digits("--accelerator", "cpu", "--precision", precision, "--output-dir", str(tmp_path))
     assert result.returncode == 0, result.stdout + result.stderr

@@ -59,7 +59,7 @@ def test_contradictions(arguments, text):
     ("arguments", "error", "text"),
     [
         ({"plugins": ["nobody"]}, accelkit.UnknownNameError, r"plugins=\['nobody'\] cannot be placed"),
-        ({"precision": 32}, accelkit.UsageError, "precision=32 cannot be used"),
+        ({"precision": 3.2}, accelkit.UsageError, "precision=3.2 cannot be used"),
         ({"strategy": MyPrecision()}, accelkit.UsageError, "an instance of accelkit.Strategy is expected"),
         ({"devices": [0, 1]}, accelkit.DevicesError, "there is no device 1"),
         ({"process_group": accelkit.ProcessGroupOptions(timeout=0)}, accelkit.UsageError, "timeout=0 is no time-out"),

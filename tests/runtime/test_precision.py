@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 
 import accelkit
 
-PRECISIONS = ["bf16-mixed", "64-true"]
+PRECISIONS = ["bf16-mixed", "16-mixed", "64-true", "16-true", "bf16-true"]
 
 
 class Net(nn.Module):
@@ -43,15 +44,39 @@ def prepared(precision, cls=Net):
     return rt, rt.prepare(cls())
 
 
-def test_what_is_stored_and_computed_in_which_dtype():
-    _, net = prepared("bf16-mixed")
-    result = net(torch.zeros(2, 4), scale=torch.ones(1))
-    assert (net.layer.weight.dtype, net.seen[0][0], result["logits"].dtype) == (torch.float32, torch.bfloat16, torch.float32)
-    assert (result["pair"][0].dtype, result["pair"][1].dtype) == (torch.float32, torch.int64)
-    _, net = prepared("64-true")
-    result = net(torch.zeros(2, 4, dtype=torch.float32), scale=torch.ones(1))
-    assert (net.layer.weight.dtype, net.seen[0], result["logits"].dtype) == (torch.float64, (torch.float64, torch.float64), torch.float64)
+@pytest.mark.parametrize(
+    ("precision", "stored", "computed", "default", "result"),
+    [
+        ("32-true", torch.float32, torch.float32, torch.float32, torch.float32),
+        ("64-true", torch.float64, torch.float64, torch.float64, torch.float64),
+        ("16-true", torch.float16, torch.float16, torch.float16, torch.float32),
+        ("bf16-true", torch.bfloat16, torch.bfloat16, torch.bfloat16, torch.float32),
+        ("16-mixed", torch.float32, torch.float16, torch.float32, torch.float32),
+        ("bf16-mixed", torch.float32, torch.bfloat16, torch.float32, torch.float32),
+    ],
+)
+def test_what_is_stored_and_computed_in_which_dtype(precision, stored, computed, default, result):
+    rt, net = prepared(precision)
+    optimizer = rt.prepare(torch.optim.AdamW(net.parameters(), eps=1e-3))
+    given = net(torch.zeros(2, 4), scale=torch.ones(1))
+    assert (net.layer.weight.dtype, net.seen[0]) == (stored, (computed, default))
+    assert (given["logits"].dtype, given["pair"][0].dtype, given["pair"][1].dtype) == (result, result, torch.int64)
     assert torch.get_default_dtype() is torch.float32
+    rt.backward(given["logits"].mean())
+    optimizer.step()
+    assert net.layer.weight.grad.dtype is stored
+    assert optimizer.state[net.layer.weight]["exp_avg"].dtype is stored
+    is_true = precision.endswith("true")
+    for context in (rt.precision.module_init_context, rt.precision.tensor_init_context):
+        with context():
+            assert torch.ones(1).dtype is (stored if is_true else torch.float32)
+
+
+def test_every_step_context_is_the_forward_passs():
+    precision = prepared("64-true")[0].precision
+    for context in (precision.train_step_context, precision.val_step_context, precision.test_step_context, precision.predict_step_context):
+        with context():
+            assert torch.get_default_dtype() is torch.float64
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -137,6 +162,35 @@ def test_the_default_dtype_comes_back_after_an_exception():
     assert torch.get_default_dtype() is torch.float32
 
 
+def test_the_default_dtype_comes_back_after_threads_that_leave_in_any_order():
+    contexts = [prepared(name)[0].autocast() for name in ("64-true", "bf16-true", "64-true")]
+    steps = [threading.Event() for _ in range(8)]
+    order = ((0, 2), (1, 4), (3, 5))  # each thread's entering and leaving, in the order of all
+
+    def one(context, enters, leaves):
+        steps[enters].wait(10)
+        with context:
+            steps[enters + 1].set()
+            steps[leaves].wait(10)
+        steps[leaves + 1].set()
+
+    threads = [threading.Thread(target=one, args=(context, *when)) for context, when in zip(contexts, order, strict=True)]
+    for thread in threads:
+        thread.start()
+    steps[0].set()
+    for thread in threads:
+        thread.join(10)
+    assert steps[6].is_set()
+    assert torch.get_default_dtype() is torch.float32
+
+
+def test_adam_in_float16_is_warned_of():
+    rt, net = prepared("16-true")
+    with pytest.warns(UserWarning, match=r"AdamW\(eps=1e-08\) divides by eps .* 0 in float16"):
+        rt.prepare(torch.optim.AdamW(net.parameters()))
+    rt.prepare(torch.optim.AdamW(net.parameters(), eps=1e-4), torch.optim.SGD(net.parameters(), lr=0.1))
+
+
 def test_a_device_that_declares_no_autocast_refuses_mixed_precision():
     class Plain(accelkit.Accelerator):
         device_type = "cpu"
@@ -145,7 +199,7 @@ def test_a_device_that_declares_no_autocast_refuses_mixed_precision():
     with pytest.raises(accelkit.UnsupportedError) as caught:
         accelkit.Runtime(accelerator=Plain(), precision="bf16-mixed")
     assert "cpu cannot do precision 'bf16-mixed'" in str(caught.value)
-    assert "it can do: 32-true, 64-true" in str(caught.value)
+    assert "it can do: 16-mixed, 16-true, 32-true, 64-true, bf16-true" in str(caught.value)
 
 
 def test_autocast_is_the_precisions_own():

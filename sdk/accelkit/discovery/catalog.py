@@ -105,7 +105,7 @@ def register(name: str, cls: type, description: str = "") -> None:
 
 
 def find(kind: Kind, name: str) -> PluginRecord:
-    """The record that ``name`` or ``dist:name`` selects.
+    """The record that ``name`` or ``dist:name`` selects; where nobody offers it, the one of which it is another spelling.
 
     Raises:
         UnknownNameError: Nobody offers it; with an install hint or a near name.
@@ -116,6 +116,8 @@ def find(kind: Kind, name: str) -> PluginRecord:
     if distribution:
         wanted = normalized(distribution)
         records = [record for record in records if normalized(record.distribution) == wanted]
+    if not records and (spelled := known.other_spelling(kind, name)) != name:
+        return find(kind, spelled)
     if not records:
         raise _unknown(kind, name)
     usable = [record for record in records if record.status == "available"]
@@ -198,8 +200,8 @@ def _refusal(record: PluginRecord) -> AccelkitError:
 
 
 def _unknown(kind: Kind, name: str) -> UnknownNameError:
-    if kind == "strategy" and (former := known.former_strategy(name)):
-        return UnknownNameError(f"there is no strategy {name!r} any more", why=former[0], hint=former[1])
+    if former := known.former_name(kind, name):
+        return UnknownNameError(f"there is no {kind} {name!r}", why=former[0], hint=former[1])
     names = sorted({record.name for record in plugins(kind)})
     if kind == "accelerator":
         names = sorted({*names, *known.aliases(), "auto"})

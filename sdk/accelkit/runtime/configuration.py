@@ -38,9 +38,7 @@ class Configuration:
     accelerator: Accelerator
     device_indices: tuple[int, ...]
     decision: Decision
-    precision: Precision | type[Precision]
-    precision_name: str
-    precision_plugin: str
+    precision: Precision
     strategy: Strategy
     cluster: ClusterEnvironment
     hooks: HookManager
@@ -96,22 +94,20 @@ def configure(
     the_strategy = _instance("strategy", given["strategy"] or os.environ.get("ACCELKIT_STRATEGY") or default)
     _check_strategy(the_strategy, chosen)
     manager.add(the_strategy, the_strategy.plugin)
-    the_precision, name, owner = _precision(given["precision"], chosen)
-    manager.add(_NamedPrecision(the_precision), owner)
-    return Configuration(chosen, indices, selection.decision, the_precision, name, owner, the_strategy, environment, manager, nodes)
+    the_precision = _precision(given["precision"], chosen)
+    manager.add(_NamedPrecision(the_precision), the_precision.plugin)
+    return Configuration(chosen, indices, selection.decision, the_precision, the_strategy, environment, manager, nodes)
 
 
 class _NamedPrecision:
     """The named precision's answer to the hook that asks for one; the accelerator's own comes before it."""
 
-    def __init__(self, precision: Precision | type[Precision]) -> None:
+    def __init__(self, precision: Precision) -> None:
         self._precision = precision
 
     @hookimpl(trylast=True)
-    def make_precision(self, accelerator: Accelerator, device: torch.device) -> Precision:
-        if isinstance(self._precision, Precision):
-            return self._precision
-        return self._precision.for_accelerator(accelerator, device)
+    def make_precision(self) -> Precision:
+        return self._precision
 
 
 def _sort_in(given: dict[str, Any], given_plugins: Sequence[Plugin]) -> list[str | object]:
@@ -161,26 +157,22 @@ def _hook_plugin(hook: str | object) -> tuple[object, str]:
     return loading.instantiate(loaded.cls, loaded.record), loaded.record.plugin
 
 
-def _precision(precision: Any, accelerator: Accelerator) -> tuple[Precision | type[Precision], str, str]:
+def _precision(precision: Any, accelerator: Accelerator) -> Precision:
     precision = precision if precision is not None else os.environ.get("ACCELKIT_PRECISION") or _DEFAULT_PRECISION
-    chosen: Precision | type[Precision]
-    if isinstance(precision, str):
-        loaded = load_named("precision", precision)
-        chosen, name, owner = loaded.cls, loaded.record.name, loaded.record.plugin
-    else:
-        chosen = _instance("precision", precision)
-        name, owner = chosen.name, chosen.plugin
+    if isinstance(precision, int) and not isinstance(precision, bool):
+        precision = str(precision)
+    chosen: Precision = _instance("precision", precision)
     capabilities = accelerator.capabilities()
     lacking = [key for key in chosen.required_capabilities if capabilities[key] == "none"]
     if lacking:
         able = [record.name for record in plugins("precision") if record.is_builtin and _can(record.name, capabilities)]
         raise UnsupportedError(
-            f"{accelerator.name} cannot do precision {name!r}",
+            f"{accelerator.name} cannot do precision {chosen.name!r}",
             plugin=accelerator.plugin,
             why=f"it declares that it has no {', '.join(lacking)}",
             hint=f"it can do: {', '.join(able)}",
         )
-    return chosen, name, owner
+    return chosen
 
 
 def _can(name: str, capabilities: Any) -> bool:

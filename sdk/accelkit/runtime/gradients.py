@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from accelkit.errors import UnsupportedError
+from accelkit.errors import UnsupportedError, UsageError
 from accelkit.runtime.accumulation import Accumulation
 from accelkit.runtime.data.loaders import PreparedLoader, innermost
+from accelkit.runtime.mixed import overrides
+from accelkit.runtime.stepping import Stepping
 from accelkit.specs.precision import Precision
 from accelkit.specs.strategy import Strategy
 
@@ -21,6 +23,8 @@ class Gradients:
 
     strategy: Strategy
     _accumulation: Accumulation
+    _stepping: Stepping
+    _optimizers: list[torch.optim.Optimizer]
     _loaders: list[PreparedLoader]
 
     if TYPE_CHECKING:
@@ -29,6 +33,12 @@ class Gradients:
         def precision(self) -> Precision: ...
         @property
         def device(self) -> torch.device: ...
+
+    @property
+    def optimizer_step_was_skipped(self) -> bool:
+        """Whether the last step of one of the optimizers was skipped, because a gradient was infinite (``16-mixed``)."""
+        _ = self.device
+        return self._stepping.has_skipped
 
     @property
     def gradient_accumulation_steps(self) -> int:
@@ -106,11 +116,44 @@ class Gradients:
             parameters: Of prepared modules; sharded ones count whole.
             kwargs: ``error_if_nonfinite`` and ``foreach``, as ``torch.nn.utils.clip_grad_norm_`` takes them.
         """
-        return self.strategy.clip_grad_norm_(parameters, max_norm, norm_type, **kwargs)
+        return self.strategy.clip_grad_norm_(self._unscaled(parameters), max_norm, norm_type, **kwargs)
 
     def clip_grad_value_(self, parameters: torch.Tensor | Iterable[torch.Tensor], clip_value: float) -> None:
         """Clamp every gradient in place to ``[-clip_value, clip_value]``."""
-        self.strategy.clip_grad_value_(parameters, clip_value)
+        self.strategy.clip_grad_value_(self._unscaled(parameters), clip_value)
+
+    def unscale_gradients(self, optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None) -> None:
+        """Give gradients their true size, in place: in ``16-mixed`` they are multiples of it after ``backward``. Clipping does that itself.
+
+        Args:
+            optimizer: Whose gradients; None for all prepared optimizers.
+
+        Raises:
+            UsageError: Inside ``accumulate``, before gradients are complete: those of the next backward pass would be added unscaled.
+        """
+        if not overrides(self.precision, "unscale_gradients"):
+            return
+        if not self.sync_gradients:
+            raise UsageError(
+                "gradients cannot be unscaled or clipped yet",
+                why=f"precision {self.precision.name!r} scales them, and they are not complete: "
+                f"{self.gradient_accumulation_steps} backward passes make a step",
+                hint="if rt.sync_gradients: rt.clip_grad_norm_(...)",
+            )
+        chosen = self._optimizers if optimizer is None else [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else optimizer
+        for one in chosen:
+            self.precision.unscale_gradients(one)
+
+    def _unscaled(self, parameters: torch.Tensor | Iterable[torch.Tensor]) -> torch.Tensor | Iterable[torch.Tensor]:
+        """``parameters``, with the gradients of every optimizer that trains one of them unscaled."""
+        if not overrides(self.precision, "unscale_gradients"):
+            return parameters
+        given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        wanted = {id(parameter) for parameter in given}
+        self.unscale_gradients(
+            [one for one in self._optimizers if any(id(parameter) in wanted for group in one.param_groups for parameter in group["params"])]
+        )
+        return given
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The precision's forward context, for computing outside a prepared module (a loss function)."""

@@ -1,7 +1,8 @@
-"""The precision's part of a forward pass: inputs converted, a context around, outputs converted."""
+"""The precision's part of forward and backward passes: inputs converted, a context around, outputs converted, losses scaled."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,22 +14,32 @@ from accelkit.specs.precision import Precision
 _ATTRIBUTE = "_accelkit_precision"
 
 
-def is_overridden(precision: Precision, method: str) -> bool:
-    """Whether this precision's class does anything in ``method``."""
-    return getattr(type(precision), method) is not getattr(Precision, method)
+def overrides(precision: Precision, *methods: str) -> bool:
+    """Whether this precision's class does anything of its own in one of ``methods``."""
+    return any(getattr(type(precision), method) is not getattr(Precision, method) for method in methods)
 
 
-def acts_on_forward(precision: Precision) -> bool:
-    """Whether a forward pass differs from the module's own."""
-    return any(is_overridden(precision, method) for method in ("convert_input", "forward_context", "convert_output"))
+def backward_of(precision: Precision) -> Callable[..., None]:
+    """The backward pass of a loss: torch's own if the precision adds nothing, so that nothing of ours is on the step path."""
+    if not overrides(precision, "pre_backward", "backward", "post_backward"):
+        return torch.Tensor.backward
+
+    def backward(loss: torch.Tensor, **kwargs: Any) -> None:
+        loss = precision.pre_backward(loss)
+        precision.backward(loss, **kwargs)
+        precision.post_backward(loss)
+
+    return backward
 
 
 def apply_to_forward(module: torch.nn.Module, precision: Precision) -> None:
-    """Make every forward pass of ``module`` one in this precision, in place.
+    """Make every forward pass of ``module`` one in this precision, in place. Nothing is done if it would be the module's own.
 
     Raises:
         PrepareError: If the module's ``forward`` was replaced on the instance, where a subclass's cannot reach.
     """
+    if not overrides(precision, "convert_input", "forward_context", "convert_output"):
+        return
     target = getattr(module, "_orig_mod", module)  # torch.compile's wrapper calls the module inside, which it traces
     if "forward" in vars(target):
         raise PrepareError(

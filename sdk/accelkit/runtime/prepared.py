@@ -11,7 +11,6 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from accelkit.errors import PrepareError
-from accelkit.runtime.accumulation import Accumulation
 from accelkit.runtime.data import loaders
 from accelkit.runtime.preparing import ParameterMoves, follow_parameters, place_module
 from accelkit.runtime.stepping import Stepping, pairs
@@ -30,9 +29,9 @@ class Prepared:
     even_batches: bool
     dispatch_batches: bool | None
     rng_types: tuple[str, ...]
-    _accumulation: Accumulation
     _device: torch.device | None
     _moves: ParameterMoves
+    _stepping: Stepping
     _modules: list[torch.nn.Module]
     _optimizers: list[torch.optim.Optimizer]
     _schedulers: list[LRScheduler]
@@ -45,6 +44,8 @@ class Prepared:
         def device(self) -> torch.device: ...
         @property
         def precision(self) -> Precision: ...
+        @property
+        def gradient_accumulation_steps(self) -> int: ...
         @property
         def num_processes(self) -> int: ...
         @property
@@ -100,23 +101,22 @@ class Prepared:
             device=self.device,
             precision=self.precision,
             num_processes=self.num_processes,
-            accumulation_steps=self._accumulation.num_steps,
+            accumulation_steps=self.gradient_accumulation_steps,
             batch_size=sizes[0] // (self.num_processes if self.split_batches else 1) if sizes else None,
         )
         wrapped = self.strategy.wrap_training(module, optimizer, training)
-        Stepping(self.strategy).take_over(optimizer)
         self._modules[:] = [wrapped if other is module else other for other in self._modules]
         return wrapped
 
     def _prepare_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         _add_once(self._optimizers, optimizer)
-        if self._accumulation.num_steps > 1:
-            self._accumulation.govern(optimizer)
+        self.precision.check_optimizer(optimizer)
+        self._stepping.take_over(optimizer)
 
     def _prepare_scheduler(self, scheduler: LRScheduler) -> None:
+        _ = self.device
         _add_once(self._schedulers, scheduler)
-        if self._accumulation.num_steps > 1:
-            self._accumulation.govern(scheduler)
+        self._stepping.take_over(scheduler)
 
     def _prepare_loader(self, loader: DataLoader[Any]) -> Any:
         has_to_move = self.device_placement and not torch.empty(0, device=self.device).is_cpu

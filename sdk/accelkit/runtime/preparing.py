@@ -10,7 +10,7 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from accelkit.errors import PrepareError
-from accelkit.runtime.mixed import acts_on_forward, apply_to_forward
+from accelkit.runtime.mixed import apply_to_forward
 from accelkit.specs.precision import Precision
 from accelkit.specs.strategy import Strategy
 
@@ -54,8 +54,7 @@ def place_module(
     if has_to_move:
         converted = strategy.place_module(converted, device)
     _tie_again(before)
-    if acts_on_forward(precision):
-        apply_to_forward(converted, precision)
+    apply_to_forward(converted, precision)
     wrapped = strategy.wrap_module(converted, device)
     for (owner, name), tensor in before.items():
         if isinstance(tensor, torch.nn.Parameter):

@@ -16,12 +16,13 @@ from accelkit.runtime.accumulation import Accumulation
 from accelkit.runtime.configuration import Configuration, Plugin, check_device, check_started, configure
 from accelkit.runtime.data import loaders
 from accelkit.runtime.gradients import Gradients
-from accelkit.runtime.mixed import is_overridden
+from accelkit.runtime.mixed import backward_of
 from accelkit.runtime.preemption import Notice, Preemption, check_requeue
 from accelkit.runtime.prepared import Prepared
 from accelkit.runtime.preparing import ParameterMoves
 from accelkit.runtime.processes import Processes
 from accelkit.runtime.saved_state import SavedState
+from accelkit.runtime.stepping import Stepping
 from accelkit.selection import Devices
 from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.cluster import ClusterEnvironment
@@ -146,7 +147,7 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
             plugin=self.accelerator.plugin,
             device=str(device or self.accelerator.device_type),
             devices=device_indices,
-            precision=self._configuration.precision_name,
+            precision=self._configuration.precision.name,
             strategy=self.strategy.name,
             cluster=self.cluster.name,
             num_processes=self.num_processes,
@@ -177,18 +178,18 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
         with loading.blaming(self.accelerator.plugin, f"setting up {device}"):
             self.hooks.hook.setup_device(device=device)
             device = torch.empty(0, device=device).device  # as tensors on it name it: the CPU's has no index
-        with loading.blaming(config.precision_plugin, f"making the precision {config.precision_name} for {device}"):
-            precision: Precision = self.hooks.hook.make_precision(name=config.precision_name, accelerator=self.accelerator, device=device)
-            precision.name = precision.name or config.precision_name
-            precision.plugin = precision.plugin or config.precision_plugin
+        named = config.precision
+        with loading.blaming(named.plugin, f"making the precision {named.name} for {device}"):
+            precision: Precision = self.hooks.hook.make_precision(name=named.name, accelerator=self.accelerator, device=device)
+            precision.name, precision.plugin = precision.name or named.name, precision.plugin or named.plugin
+            precision.setup(self.accelerator, device)
         if self.strategy.is_distributed:
             self._join(device)
         self._precision, self._device = precision, device
         if self._seed is not None:
             seeding.seed_device(self._seed, self.accelerator, device)
-        backward: Any = self.strategy.backward if self.strategy.wraps_optimizers else precision.backward
-        if not self.strategy.wraps_optimizers and not is_overridden(precision, "backward"):
-            backward = torch.Tensor.backward  # nothing of ours on the step path
+        self._stepping = Stepping(self._accumulation, precision, self.strategy)
+        backward = self.strategy.backward if self.strategy.wraps_optimizers else backward_of(precision)
         self.__dict__["_backward"] = backward
         if self._accumulation.num_steps == 1:
             self.__dict__["backward"] = backward
@@ -201,7 +202,7 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
         backend = self._process_group.process_group_backend or self.strategy.process_group_backend(self.accelerator)
         self._has_joined = joining.join(self.cluster, device, backend, self._timeout)
         chosen = {"accelerator": self.accelerator.name, "plugin": self.accelerator.plugin}
-        joining.agree(chosen | {"precision": config.precision_name, "strategy": self.strategy.name})
+        joining.agree(chosen | {"precision": config.precision.name, "strategy": self.strategy.name})
         self.hooks.hook.launched(state=self.state)
 
     def launch(self, function: Callable[..., R], *arguments: Any) -> R:
@@ -249,6 +250,7 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
         self.wait_for_saves()
         self._notice.forget()
         if self._device is not None:
+            self.precision.teardown()
             self.hooks.hook.teardown()
             if self._has_joined:
                 from accelkit.runtime import joining

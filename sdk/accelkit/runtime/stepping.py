@@ -1,68 +1,152 @@
-"""Optimizers whose steps are a strategy's, because it wrapped them together with their module.
+"""Steps that are not just the optimizer's own: not every backward pass completes them, or a precision or a strategy has a part in them.
 
-The user's optimizer stays the object in the loop: schedulers refer to it, and hooks were registered with it. Its ``step`` and ``zero_grad``
-call the strategy; within the strategy's step, its ``step`` is its own. Nothing here is on the step path of other strategies.
+The user's optimizer and scheduler stay the objects in the loop: schedulers refer to the optimizer, and hooks were registered with it. Their
+classes are swapped. Nothing here is on the step path of a Runtime that accumulates no gradients and scales none.
 """
 
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler
 
 from accelkit.errors import PrepareError, UnsupportedError
+from accelkit.runtime.accumulation import Accumulation
+from accelkit.runtime.mixed import overrides
 from accelkit.runtime.swapping import swap_class
+from accelkit.specs.precision import Precision
 from accelkit.specs.strategy import Strategy
 
-_ATTRIBUTE = "_accelkit_stepping"
+_steppings: weakref.WeakKeyDictionary[Any, Stepping] = weakref.WeakKeyDictionary()
+"""Whose steps a prepared optimizer's or scheduler's are. Not an attribute of theirs: a scheduler's state dict holds all of these."""
 
 
 class Stepping:
-    """Between one optimizer and the strategy that steps it."""
+    """What the steps of a Runtime's optimizers and schedulers are.
 
-    def __init__(self, strategy: Strategy) -> None:
-        self.strategy = strategy
-        self._is_inside = False
+    Args:
+        accumulation: Says when gradients are complete. Until then ``step`` and ``zero_grad`` do nothing.
+        precision: Has a part in a step if it overrides ``optimizer_step``.
+        strategy: Takes all steps if it wraps modules together with their optimizers; within its own, an optimizer's step is its own.
+    """
 
-    def take_over(self, optimizer: torch.optim.Optimizer) -> None:
-        """Make the optimizer's ``step`` and ``zero_grad`` the strategy's, in place."""
-        if "step" in vars(optimizer):  # a scheduler made before put its own wrapper on the instance, which hides the class's step
-            own = vars(optimizer)["step"]
-            optimizer.step = functools.wraps(own)(functools.partial(self.step, optimizer, own))  # type: ignore[method-assign]
-        optimizer.__dict__[_ATTRIBUTE] = self
-        swap_class(optimizer, stepped_optimizer)
+    def __init__(self, accumulation: Accumulation, precision: Precision, strategy: Strategy) -> None:
+        self._accumulation = accumulation
+        self._precision = precision if overrides(precision, "optimizer_step") else None
+        self._strategy = strategy if strategy.wraps_optimizers else None
+        self._inside: torch.optim.Optimizer | None = None
+        self._skipped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 
-    def step(self, optimizer: torch.optim.Optimizer, own: Any, closure: Any = None) -> Any:
-        """``own`` is the optimizer's step; it is what the strategy itself calls."""
-        if self._is_inside:
-            return own(closure) if closure is not None else own()
+    @property
+    def has_skipped(self) -> bool:
+        """Whether the last step of one of the optimizers was skipped by the precision."""
+        return len(self._skipped) > 0
+
+    def take_over(self, thing: torch.optim.Optimizer | LRScheduler) -> None:
+        """Make an optimizer's ``step`` and ``zero_grad``, or a scheduler's ``step``, this one's, in place; nothing if they are the same."""
+        if self._accumulation.num_steps == 1 and self._precision is None and self._strategy is None:
+            return
+        is_first = thing not in _steppings
+        _steppings[thing] = self
+        if isinstance(thing, LRScheduler):
+            swap_class(thing, governed_scheduler)
+            return
+        if is_first and "step" in vars(thing):  # a scheduler made before put its own wrapper on the instance, which hides the class's step
+            own = vars(thing)["step"]
+            thing.step = functools.wraps(own)(functools.partial(_step, thing, own))  # type: ignore[method-assign]
+        swap_class(thing, governed_optimizer)
+
+    def step(self, optimizer: torch.optim.Optimizer, own: Any, closure: Any) -> Any:
+        """``own`` is the optimizer's step, which takes the closure."""
+        if self._inside is optimizer:
+            self._skipped.discard(optimizer)
+            return _called(own, closure)
+        if not self._accumulation.is_complete:
+            return None
+        if self._strategy is None and self._precision is None:
+            return _called(own, closure)
+        before, self._inside = self._inside, optimizer
+        try:
+            return self._wrapped_step(optimizer, own, closure)
+        finally:
+            self._inside = before
+
+    def zero_grad(self, optimizer: torch.optim.Optimizer, own: Any, set_to_none: bool) -> None:
+        """``own`` is the optimizer's ``zero_grad``."""
+        if not self._accumulation.is_complete:
+            return
+        if self._strategy is not None:
+            self._strategy.zero_grad(optimizer)
+        else:
+            own(set_to_none)
+
+    def has_to_wait(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether a scheduler of this optimizer does not step now."""
+        return not self._accumulation.is_complete or optimizer in self._skipped
+
+    def _wrapped_step(self, optimizer: torch.optim.Optimizer, own: Any, closure: Any) -> Any:
+        if self._strategy is None:
+            assert self._precision is not None
+            self._skipped.add(optimizer)
+            return self._precision.optimizer_step(optimizer, functools.partial(self._own_step, optimizer, own), closure)
         if closure is not None:
             raise UnsupportedError(
                 f"{type(optimizer).__name__}.step was given a closure",
-                plugin=self.strategy.plugin,
-                why=f"strategy {self.strategy.name!r} steps by itself, after the backward passes",
+                plugin=self._strategy.plugin,
+                why=f"strategy {self._strategy.name!r} steps by itself, after the backward passes",
                 hint="call backward before step, without a closure",
             )
-        self._is_inside = True
-        try:
-            return self.strategy.step(optimizer)
-        finally:
-            self._is_inside = False
+        return self._strategy.step(optimizer)
+
+    def _own_step(self, optimizer: torch.optim.Optimizer, own: Any, *closure: Any) -> Any:
+        self._skipped.discard(optimizer)
+        return own(*closure)
 
 
-def stepped_optimizer(cls: type) -> dict[str, Any]:
-    """The behaviour of an optimizer that a strategy steps."""
+def _step(optimizer: torch.optim.Optimizer, own: Any, closure: Any = None) -> Any:
+    stepping = _steppings.get(optimizer)
+    if stepping is not None:
+        return stepping.step(optimizer, own, closure)
+    return _called(own, closure)  # a copy of a prepared one
+
+
+def _called(own: Any, closure: Any) -> Any:
+    return own(closure) if closure is not None else own()  # some optimizers' steps take none
+
+
+def governed_optimizer(cls: type) -> dict[str, Any]:
+    """The behaviour of an optimizer whose steps are a Stepping's."""
     original: Any = cls
 
     def step(self: Any, closure: Any = None) -> Any:
-        return self.__dict__[_ATTRIBUTE].step(self, functools.partial(original.step, self), closure)
+        return _step(self, functools.partial(original.step, self), closure)
+
+    step.hooked = True  # type: ignore[attr-defined] # torch would wrap it, when a copy is made, and run the optimizer's hooks twice
 
     def zero_grad(self: Any, set_to_none: bool = True) -> None:
-        self.__dict__[_ATTRIBUTE].strategy.zero_grad(self)
+        stepping, own = _steppings.get(self), functools.partial(original.zero_grad, self)
+        if stepping is not None:
+            stepping.zero_grad(self, own, set_to_none)
+        else:
+            own(set_to_none)
 
     return {"step": step, "zero_grad": zero_grad}
+
+
+def governed_scheduler(cls: type) -> dict[str, Any]:
+    """The behaviour of a learning-rate scheduler that steps when its optimizer does."""
+    original: Any = cls
+
+    def step(self: Any, *args: Any, **kwargs: Any) -> None:
+        stepping = _steppings.get(self)
+        if stepping is None or not stepping.has_to_wait(self.optimizer):
+            original.step(self, *args, **kwargs)
+
+    return {"step": step}
 
 
 def pairs(objects: Sequence[object], strategy: Strategy) -> dict[int, torch.nn.Module]:

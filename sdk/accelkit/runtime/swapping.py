@@ -40,12 +40,6 @@ def swapped_class(cls: type, behaviour: Behaviour) -> type:
     return type(cls.__name__, (cls,), attributes | behaviour(cls))
 
 
-def original_class(instance: object) -> type:
-    """The class that the user wrote."""
-    cls: type = getattr(type(instance), "_accelkit_original", type(instance))
-    return cls
-
-
 def _reduce_ex(self: Any, protocol: Any) -> Any:
     """As the original class reduces itself, with the subclass (which no module has) replaced by how to make it."""
     swapped = type(self)

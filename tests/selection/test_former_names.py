@@ -1,4 +1,4 @@
-"""Names that strategies had, or have elsewhere: each leads to what replaced it."""
+"""Names that are used elsewhere, or were: each leads to what replaced it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import accelkit
 import accelkit_builtin
 from accelkit.discovery import catalog
 
-TABLE = tomllib.loads((Path(accelkit_builtin.__file__).parent / "former_strategies.toml").read_text("utf-8"))
+NAMES = tomllib.loads((Path(accelkit_builtin.__file__).parent / "former_names.toml").read_text("utf-8"))
+TABLE = NAMES["strategy"]
 
 REPLACED_BY = {
     "dp": "use strategy='ddp'",
@@ -47,10 +48,52 @@ def test_the_table_is_what_is_tested():
 
 @pytest.mark.parametrize("name", REPLACED_BY)
 def test_a_former_name_leads_to_what_replaced_it(name):
-    with pytest.raises(accelkit.UnknownNameError, match=f"there is no strategy '{name}' any more") as caught:
+    with pytest.raises(accelkit.UnknownNameError, match=f"there is no strategy '{name}'") as caught:
         accelkit.Runtime("cpu", strategy=name)
     assert REPLACED_BY[name] in caught.value.hint
     assert caught.value.why == TABLE[name]["reason"]
+
+
+def test_every_other_spelling_is_of_a_name_that_is_there():
+    for kind, names in NAMES["alias"].items():
+        for name, spelled in names.items():
+            assert catalog.find(kind, name) == catalog.find(kind, spelled)
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        (16, "16-mixed"),
+        ("16", "16-mixed"),
+        ("fp16", "16-mixed"),
+        ("bf16", "bf16-mixed"),
+        (32, "32-true"),
+        ("no", "32-true"),
+        (64, "64-true"),
+    ],
+)
+def test_precisions_are_spelled_as_elsewhere(given, name, monkeypatch):
+    rt = accelkit.Runtime("cpu", precision=given)
+    assert (rt.state.precision, rt.precision.name) == (name, name)
+    monkeypatch.setenv("ACCELKIT_PRECISION", str(given))
+    assert accelkit.Runtime("cpu").state.precision == name
+
+
+@pytest.mark.parametrize("name", NAMES["precision"])
+def test_a_precision_that_is_no_more_leads_to_another(name):
+    with pytest.raises(accelkit.UnknownNameError, match=f"there is no precision '{name}'") as caught:
+        accelkit.Runtime("cpu", precision=name)
+    assert caught.value.why == NAMES["precision"][name]["reason"]
+    for named in re.findall(r"'([\w-]+)'", caught.value.hint):
+        assert any(
+            catalog.plugins(kind) and named in {record.name for record in catalog.plugins(kind)} for kind in ("precision", "strategy")
+        )
+
+
+@pytest.mark.parametrize("value", [True, 17, 3.5, "half", None.__class__])
+def test_what_is_no_precision(value):
+    with pytest.raises(accelkit.UsageError):
+        accelkit.Runtime("cpu", precision=value)
 
 
 @pytest.mark.parametrize("name", [name for name in TABLE if "import" in TABLE[name]["hint"]])

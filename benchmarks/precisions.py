@@ -1,0 +1,135 @@
+"""What each precision stores and computes in which dtype, and how well it learns: the table of docs/precisions.md.
+
+    python benchmarks/precisions.py --accelerator cpu --accelerator fake_xpu --write docs/precisions.md
+
+Trains examples/digits.py in every precision on every accelerator. Exits 1 if a layer, a gradient or an optimizer's state has another dtype
+than the precision promises, or if a precision reaches less than 97 % of float32's accuracy. One that the accelerator declares it cannot do
+has a row that says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import platform
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+import accelkit
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "examples"))
+import digits  # noqa: E402
+
+PROMISED = {  # stored (parameters, gradients, optimizer state), computed
+    "32-true": ("float32", "float32"),
+    "64-true": ("float64", "float64"),
+    "bf16-mixed": ("float32", "bfloat16"),
+    "16-mixed": ("float32", "float16"),
+    "bf16-true": ("bfloat16", "bfloat16"),
+    "16-true": ("float16", "float16"),
+}
+_LEAST = 0.97
+_BEGIN, _END = "<!-- table: make precisions -->", "<!-- end of table -->"
+
+
+class Trained:
+    """One training, and what was seen in it.
+
+    Attributes:
+        accuracy: On the held-out digits.
+        layers: Of each layer with parameters, its name, and the dtypes of its parameters, its result, its gradients and its moments.
+        result: The dtype of what the model returns.
+    """
+
+    def __init__(self, accelerator: str, precision: str, epochs: int) -> None:
+        training = digits.Training(argparse.Namespace(accelerator=accelerator, devices=None, precision=precision, epochs=epochs, seed=0))
+        computed: dict[str, torch.dtype] = {}
+        gradients: dict[str, torch.dtype] = {}
+        for name, layer in training.model.named_children():
+            layer.register_forward_hook(lambda module, given, result, name=name: computed.update({name: result.dtype}))
+        for name, parameter in training.model.named_parameters():
+            parameter.register_post_accumulate_grad_hook(lambda tensor, name=name: gradients.update({name: tensor.grad.dtype}))
+        for _ in range(epochs):
+            training.epoch()
+        self.accuracy = training.accuracy()
+        (self.result,) = {short(training.model(images).dtype) for images, _ in list(training.held_out_loader)[:1]}
+        self.layers = []
+        for name, layer in training.model.named_children():
+            if own := dict(layer.named_parameters()):
+                moments = {
+                    training.optimizer.state[tensor][moment].dtype for tensor in own.values() for moment in ("exp_avg", "exp_avg_sq")
+                }
+                seen = ({tensor.dtype for tensor in own.values()}, {computed[name]}, {gradients[f"{name}.{key}"] for key in own}, moments)
+                self.layers.append((f"{name} {type(layer).__name__}", *(" ".join(sorted(map(short, dtypes))) for dtypes in seen)))
+
+    def differences(self, precision: str) -> list[str]:
+        """What is not as the precision promises."""
+        stored, computed = PROMISED[precision]
+        expected = (stored, computed, stored, stored)
+        kinds = ("parameters", "result", "gradients", "moments")
+        return [
+            f"{layer}: {kind} in {dtype}, not in {promised}"
+            for layer, *seen in self.layers
+            for kind, dtype, promised in zip(kinds, seen, expected, strict=True)
+            if dtype != promised
+        ]
+
+
+def short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def row(accelerator: str, precision: str, baseline: float | None, epochs: int) -> tuple[str, float | None, list[str]]:
+    """A line of the table, the accuracy, and what is wrong."""
+    try:
+        trained = Trained(accelerator, precision, epochs)
+    except accelkit.UnsupportedError as error:
+        return f"| `{accelerator}` | `{precision}` | cannot: {error.why} | | | | | |", None, []
+    wrong = trained.differences(precision)
+    if baseline is not None and trained.accuracy < _LEAST * baseline:
+        wrong.append(f"{trained.accuracy:.2%} of the digits are right; in float32 {baseline:.2%}")
+    first = trained.layers[0][1:]
+    same = all(layer[1:] == first for layer in trained.layers)
+    cells = first if same else tuple(", ".join(f"{layer[0]}: {layer[number]}" for layer in trained.layers) for number in range(1, 5))
+    return f"| `{accelerator}` | `{precision}` | {trained.accuracy:.2%} | {' | '.join(cells)} | {trained.result} |", trained.accuracy, wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--accelerator", action="append", required=True, help="may be given several times")
+    parser.add_argument("--precision", action="append", choices=PROMISED, help="by default all")
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="put the table into this page, between its markers")
+    options = parser.parse_args()
+    lines = [
+        "| accelerator | precision | digits | parameters | layers compute in | gradients | optimizer state | the model returns |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    failures = []
+    for accelerator in options.accelerator:
+        _ = accelkit.Runtime(accelerator).device  # torch counts devices at the first backward pass of a process, and never again
+    for accelerator in options.accelerator:
+        baseline = None
+        for precision in dict.fromkeys(["32-true", *(options.precision or PROMISED)]):
+            line, accuracy, wrong = row(accelerator, precision, baseline, options.epochs)
+            baseline = accuracy if precision == "32-true" else baseline
+            lines.append(line)
+            failures += [f"{accelerator} {precision}: {text}" for text in wrong]
+            print(line, *wrong, sep="\n", flush=True)
+    if options.write is not None and not failures:
+        found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+        commit = found.stdout.strip() or "unknown"
+        where = f"{datetime.date.today()}, accelkit {accelkit.__version__} at {commit}, torch {torch.__version__}, {platform.machine()}"
+        table = "\n".join([_BEGIN, *lines, "", f"{where}, {options.epochs} epochs.", _END])
+        page = options.write.read_text("utf-8")
+        options.write.write_text(re.sub(f"{_BEGIN}.*{_END}", lambda _: table, page, flags=re.DOTALL), "utf-8")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

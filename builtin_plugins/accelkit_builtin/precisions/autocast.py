@@ -1,0 +1,72 @@
+"""Mixed precision: parameters in float32, forward passes under the device's own autocast."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from accelkit import Accelerator, Precision, UnsupportedError
+from accelkit_builtin.precisions.casting import cast
+
+if TYPE_CHECKING:
+    import torch
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AutocastOptions:
+    """What ``torch.autocast`` can be told.
+
+    Args:
+        cache_enabled: Whether a parameter that is used several times in a forward pass is cast once.
+    """
+
+    cache_enabled: bool = True
+
+
+class AutocastPrecision(Precision):
+    """Autocast in a dtype narrower than float32, over float32 parameters.
+
+    Args:
+        autocast: Options.
+    """
+
+    dtype_name: ClassVar[str]
+
+    def __init__(self, autocast: AutocastOptions | None = None) -> None:
+        self.autocast = autocast or AutocastOptions()
+
+    def setup(self, accelerator: Accelerator, device: torch.device) -> None:
+        """Ask torch for this device type's autocast.
+
+        Raises:
+            UnsupportedError: If there is none in this dtype.
+        """
+        import torch
+
+        self._device_type, self._dtype = accelerator.autocast_device_type, getattr(torch, self.dtype_name)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # torch only warns where it then computes in float32
+                torch.autocast(self._device_type, self._dtype)
+        except (RuntimeError, AssertionError, UserWarning) as error:
+            raise UnsupportedError(
+                f"{accelerator.name} cannot do {self.name}",
+                plugin=accelerator.plugin,
+                why=f"torch.autocast({self._device_type!r}, torch.{self.dtype_name}) says: {' '.join(str(error).split())}",
+                hint=f"use precision='32-true', or ask the vendor to support torch's autocast in {self.dtype_name}",
+            ) from error
+
+    def forward_context(self) -> AbstractContextManager[Any]:
+        import torch
+
+        return torch.autocast(self._device_type, self._dtype, cache_enabled=self.autocast.cache_enabled)
+
+    def convert_output(self, data: T) -> T:
+        """Results in the narrow dtype as float32, so that losses and metrics are computed in full precision."""
+        import torch
+
+        return cast(data, torch.float32, lambda tensor: tensor.dtype is self._dtype)

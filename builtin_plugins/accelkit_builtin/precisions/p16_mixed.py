@@ -1,0 +1,147 @@
+"""``16-mixed``: parameters in float32, the forward pass under the device's own autocast in float16, and losses scaled up.
+
+float16 ends at 6e-8 and 65504: gradients below vanish, so the loss is multiplied by a scale before the backward pass, and gradients are
+divided by it. A scale that is too large makes them infinite; that step is skipped, and the scale made smaller.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from accelkit import Accelerator, UnsupportedError
+from accelkit_builtin.precisions.autocast import AutocastOptions, AutocastPrecision
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GradScalerOptions:
+    """What ``torch.amp.GradScaler`` can be told; the names are its own.
+
+    Args:
+        init_scale: The first scale.
+        growth_factor: What it is multiplied by after ``growth_interval`` steps without an infinite gradient.
+        backoff_factor: What it is multiplied by after a step with one.
+        growth_interval: How many steps.
+    """
+
+    init_scale: float = 65536.0
+    growth_factor: float = 2.0
+    backoff_factor: float = 0.5
+    growth_interval: int = 2000
+
+
+class Float16Mixed(AutocastPrecision):
+    """float16 autocast over float32 parameters, with the device's own gradient scaler.
+
+    All backward passes up to an optimizer's step, and all optimizers that step before the next backward pass, share one scale.
+
+    Args:
+        scaler: Options of the scaler.
+        autocast: Options of autocast.
+    """
+
+    required_capabilities = ("autocast.float16",)
+    dtype_name = "float16"
+
+    def __init__(self, scaler: GradScalerOptions | None = None, autocast: AutocastOptions | None = None) -> None:
+        super().__init__(autocast)
+        self.scaler_options = scaler or GradScalerOptions()
+
+    def setup(self, accelerator: Accelerator, device: torch.device) -> None:
+        """Ask torch for this device type's autocast and scaler.
+
+        Raises:
+            UnsupportedError: If there is none in float16.
+        """
+        super().setup(accelerator, device)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # torch only warns where it then scales nothing
+                self._make_scaler()
+        except (RuntimeError, AssertionError, UserWarning) as error:
+            raise UnsupportedError(
+                f"{accelerator.name} cannot do {self.name}",
+                plugin=accelerator.plugin,
+                why=f"torch.amp.GradScaler({self._device_type!r}) says: {' '.join(str(error).split())}",
+                hint="use precision='bf16-mixed' or '32-true'",
+            ) from error
+
+    @property
+    def scale(self) -> float:
+        """What the next loss is multiplied by. Waits for the device."""
+        self._update()
+        return float(self._scaler.get_scale())
+
+    def pre_backward(self, loss: torch.Tensor) -> torch.Tensor:
+        """The loss, times the scale."""
+        self._update()
+        scaled: torch.Tensor = self._scaler.scale(loss)
+        return scaled
+
+    def unscale_gradients(self, optimizer: torch.optim.Optimizer) -> None:
+        """Divide by the scale, once before each step."""
+        if id(optimizer) not in self._unscaled and _has_gradients(optimizer):
+            self._scaler.unscale_(optimizer)
+            self._unscaled.add(id(optimizer))
+
+    def optimizer_step(self, optimizer: torch.optim.Optimizer, step: Callable[..., Any], closure: Callable[[], Any] | None = None) -> Any:
+        """Step unless a gradient is infinite or nan. Waits for the device, to know.
+
+        Raises:
+            UnsupportedError: If there is a closure: the scale may not change between its calls.
+        """
+        if closure is not None:
+            raise UnsupportedError(
+                f"{type(optimizer).__name__}.step was given a closure",
+                plugin=self.plugin,
+                why=f"precision {self.name!r} looks at all gradients before it steps, and a closure computes them in the step",
+                hint="call backward before step, without a closure, or use precision='bf16-mixed'",
+            )
+        self.unscale_gradients(optimizer)
+        found = self._scaler._found_inf_per_device(optimizer).values()
+        return None if any(bool(flag.item()) for flag in found) else step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """``scale`` and what it grows by."""
+        self._update()
+        state: dict[str, Any] = self._scaler.state_dict()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Nothing is restored of a checkpoint that a precision without a scaler saved."""
+        if state:
+            self._scaler.load_state_dict(dict(state))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy (of a module, whose precision this is) has a scaler of its own, with the same scale."""
+        state = dict(vars(self))
+        if "_scaler" in state:
+            state["_scaler"] = self._scaler.state_dict()
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if "_scaler" in state:
+            self._make_scaler()
+            self._scaler.load_state_dict(state["_scaler"])
+
+    def _make_scaler(self) -> None:
+        import torch
+
+        self._scaler: Any = torch.amp.GradScaler(self._device_type, **dataclasses.asdict(self.scaler_options))
+        self._unscaled: set[int] = set()
+
+    def _update(self) -> None:
+        """Adapt the scale to what the last steps found. Not before the next backward pass: another optimizer may have to step first."""
+        if self._unscaled:
+            self._scaler.update()
+            self._unscaled.clear()
+
+
+def _has_gradients(optimizer: torch.optim.Optimizer) -> bool:
+    return any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"])

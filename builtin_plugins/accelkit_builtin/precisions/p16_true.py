@@ -1,0 +1,31 @@
+"""``16-true``: parameters, inputs and arithmetic in float16. Half of float32's memory, and a range that training easily leaves."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+from accelkit_builtin.precisions.true_precision import NarrowPrecision
+
+if TYPE_CHECKING:
+    import torch
+
+_SMALLEST = 2.0**-24  # float16's smallest subnormal
+
+
+class Float16(NarrowPrecision):
+    """float16 throughout."""
+
+    required_capabilities = ("dtype.float16",)
+    dtype_name = "float16"
+
+    def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Warn of an ``eps`` that float16 rounds to zero: then the parameters whose gradients are zero become 0/0."""
+        vanishing = sorted({group["eps"] for group in optimizer.param_groups if 0 < group.get("eps", 0) <= _SMALLEST / 2})
+        if vanishing:
+            name = type(optimizer).__name__
+            warnings.warn(
+                f"{name}(eps={vanishing[0]:g}) divides by eps where gradients are zero, and that is 0 in float16: parameters become nan. "
+                f"Use {name}(eps=1e-4) or more, or precision='16-mixed' or 'bf16-true'",
+                stacklevel=4,
+            )

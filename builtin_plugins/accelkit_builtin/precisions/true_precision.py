@@ -1,0 +1,53 @@
+"""One dtype throughout: parameters, inputs and arithmetic."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, ClassVar, TypeVar
+
+from accelkit import Precision
+from accelkit_builtin.precisions.casting import cast, default_dtype
+
+if TYPE_CHECKING:
+    import torch
+
+T = TypeVar("T")
+
+
+class TruePrecision(Precision):
+    """Parameters, buffers, inputs and arithmetic in one dtype."""
+
+    dtype_name: ClassVar[str]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """In which all is stored and computed."""
+        import torch
+
+        found: torch.dtype = getattr(torch, self.dtype_name)
+        return found
+
+    def convert_module(self, module: torch.nn.Module) -> torch.nn.Module:
+        return module.to(self.dtype)
+
+    def convert_input(self, data: T) -> T:
+        """Floating tensors in this dtype; integers and complex numbers as they are."""
+        import torch
+
+        return cast(data, self.dtype, torch.is_floating_point)
+
+    def forward_context(self) -> AbstractContextManager[None]:
+        """Tensors that the forward pass makes are of this dtype too."""
+        return default_dtype(self.dtype)
+
+    def tensor_init_context(self) -> AbstractContextManager[None]:
+        return default_dtype(self.dtype)
+
+
+class NarrowPrecision(TruePrecision):
+    """One dtype throughout, narrower than float32. Results are float32, so that losses and metrics are computed in full precision."""
+
+    def convert_output(self, data: T) -> T:
+        import torch
+
+        return cast(data, torch.float32, lambda tensor: tensor.dtype is self.dtype)

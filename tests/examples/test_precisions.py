@@ -1,0 +1,36 @@
+"""The table of docs/precisions.md: made by a short run of what makes it, and what fails it."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "precisions.py"
+
+
+def test_every_precision_learns_and_stores_what_it_promises(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- table: make precisions -->\nold\n<!-- end of table -->\nafter\n")
+    command = [sys.executable, SCRIPT, "--accelerator", "cpu", "--accelerator", "fake_xpu", "--epochs", "4", "--write", page]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    lines = page.read_text().splitlines()
+    assert (lines[0], lines[-1]) == ("before", "after")
+    rows = [line for line in lines if line.startswith("| `")]
+    assert len(rows) == 12
+    assert not any("cannot" in row for row in rows)
+    assert f"torch {torch.__version__}" in lines[-3]
+
+
+def test_another_dtype_than_promised_is_a_failure(monkeypatch):
+    spec = importlib.util.spec_from_file_location("precisions", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setitem(module.PROMISED, "64-true", ("float64", "float32"))
+    _, _, wrong = module.row("cpu", "64-true", 2.0, 1)
+    assert "1 Conv2d: result in float64, not in float32" in wrong
+    assert wrong[-1].endswith("in float32 200.00%")
