@@ -215,14 +215,26 @@ def scaler_unscales_once(subject: Subject) -> None:
         scaler.unscale_(optimizer)
 
 
-@check("training", over=["32-true", "bf16-mixed", "64-true"])
+# What it needs, and the dtypes that parameters are stored and layers computed in.
+_NAMED = {
+    "32-true": ("dtype.float32", "float32", "float32"),
+    "64-true": ("dtype.float64", "float64", "float64"),
+    "16-true": ("dtype.float16", "float16", "float16"),
+    "bf16-true": ("dtype.bfloat16", "bfloat16", "bfloat16"),
+    "16-mixed": ("autocast.float16", "float32", "float16"),
+    "bf16-mixed": ("autocast.bfloat16", "float32", "bfloat16"),
+}
+
+
+@check("training", over=list(_NAMED))
 def named_precisions(subject: Subject, name: str) -> None:
     """A Runtime in a named precision trains in the dtypes that the name says, or refuses with an error that says why."""
     import torch
 
     from accelkit import AccelkitError
 
-    needs = {"32-true": "dtype.float32", "bf16-mixed": "autocast.bfloat16", "64-true": "dtype.float64"}[name]
+    needs, *dtypes = _NAMED[name]
+    stored, computed = (getattr(torch, dtype) for dtype in dtypes)
     if subject.capabilities[needs] == "none":
         with raises(AccelkitError, doing=f"precision {name} on a device that cannot"):
             _ = subject.runtime(precision=name).device
@@ -232,11 +244,14 @@ def named_precisions(subject: Subject, name: str) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
     model[0].register_forward_hook(lambda module, args, output: seen.append(output.dtype))
     model = runtime.prepare(model)
-    runtime.backward(model(runtime.to_device(torch.ones(2, 4))).sum())
-    expected = {"32-true": torch.float32, "bf16-mixed": torch.bfloat16, "64-true": torch.float64}[name]
-    stored = torch.float64 if name == "64-true" else torch.float32
-    assert seen == [expected], f"a layer in {name} computed in {seen}"
-    weight = next(model.parameters())
-    assert weight.dtype == stored
-    assert weight.grad is not None
-    assert weight.grad.dtype == stored
+    optimizer = runtime.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
+    runtime.backward(model(runtime.to_device(torch.ones(2, 4))).mean() / 2)
+    assert seen == [computed], f"a layer in {name} computed in {seen}"
+    bias = model[1].bias
+    assert bias.dtype == stored
+    assert bias.grad is not None
+    assert bias.grad.dtype == stored
+    before = bias.detach().clone()
+    optimizer.step()
+    assert bias.grad.tolist() == [0.5], f"the optimizer steps by a gradient of {bias.grad.tolist()}, not 0.5"
+    torch.testing.assert_close((before - bias.detach()).float().cpu(), torch.tensor([0.05]), rtol=0, atol=0.01)
