@@ -181,6 +181,20 @@ def test_probe_computes():
     assert (report["schema"], report["name"], report["status"]) == ("accelkit.probe/1", "torch:cpu", "usable")
 
 
+def test_info_says_which_precisions_a_device_can_do(some):
+    report = run_json("info", "cpu")
+    assert report["precisions"] == {
+        "16-mixed": "native",
+        "16-true": "emulated",
+        "32-true": "native",
+        "64-true": "native",
+        "bf16-mixed": "native",
+        "bf16-true": "emulated",
+    }
+    assert "bf16-true emulated" in run("info", "cpu").stdout
+    assert run_json("info", "bf16-mixed")["precisions"] == {}
+
+
 def test_info(some):
     some()
     text = run("info", "some").stdout

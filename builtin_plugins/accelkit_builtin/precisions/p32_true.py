@@ -7,3 +7,5 @@ from accelkit import Precision
 
 class Float32(Precision):
     """float32 throughout."""
+
+    required_capabilities = ("dtype.float32",)

@@ -11,7 +11,8 @@ from accelkit.cli.rows import Row, asked, complete_names
 from accelkit.discovery import probing
 from accelkit.discovery.catalog import find, plugins
 from accelkit.errors import AccelkitError, UsageError, printable
-from accelkit.types import Kind, PluginRecord
+from accelkit.support import precisions_of
+from accelkit.types import Kind, PluginRecord, Support
 
 
 @click.command("info")
@@ -24,7 +25,8 @@ def command(name: str, kind: Kind | None, is_json: bool) -> None:
     verdicts = {record: probing.ask(record, is_trial=True)} if record.status == "available" else {}
     (row,) = asked([record], verdicts)
     if is_json:
-        print_json("info", row.as_dict() | {"asked": row.verdict.as_dict() if row.verdict else None})
+        asked_now = row.verdict.as_dict() if row.verdict else None
+        print_json("info", row.as_dict() | {"asked": asked_now, "precisions": _precisions(row)})
         return
     for field, value in _fields(row):
         click.echo(printable(f"{field:<14}{value}"))
@@ -42,6 +44,11 @@ def _find(name: str, kind: Kind | None) -> PluginRecord:
         if not candidates:
             raise
         return candidates[0]
+
+
+def _precisions(row: Row) -> dict[str, Support]:
+    """Which an accelerator can do, and how; empty where nothing is known of it."""
+    return precisions_of(row.verdict.capabilities) if row.verdict is not None and row.verdict.capabilities else {}
 
 
 def _fields(row: Row) -> list[tuple[str, str]]:
@@ -64,5 +71,6 @@ def _fields(row: Row) -> list[tuple[str, str]]:
             ("simulated", "yes: auto never chooses it" if verdict.is_simulated else "no"),
             ("devices", "" if verdict.device_count is None else str(verdict.device_count)),
             ("capabilities", declared or "none declared"),
+            ("precisions", ", ".join(f"{name} {support}" for name, support in _precisions(row).items())),
         ]
     return [(field, value) for field, value in fields if value]

@@ -24,6 +24,7 @@ from accelkit.specs.devices import spell_devices
 from accelkit.specs.hooks import hookimpl
 from accelkit.specs.precision import Precision
 from accelkit.specs.strategy import Strategy
+from accelkit.support import precisions_of
 from accelkit.types import Decision, Kind
 
 Plugin = str | Accelerator | Precision | ClusterEnvironment | Strategy
@@ -165,7 +166,7 @@ def _precision(precision: Any, accelerator: Accelerator) -> Precision:
     capabilities = accelerator.capabilities()
     lacking = [key for key in chosen.required_capabilities if capabilities[key] == "none"]
     if lacking:
-        able = [record.name for record in plugins("precision") if record.is_builtin and _can(record.name, capabilities)]
+        able = [name for name, support in precisions_of(capabilities).items() if support != "none"]
         raise UnsupportedError(
             f"{accelerator.name} cannot do precision {chosen.name!r}",
             plugin=accelerator.plugin,
@@ -173,10 +174,6 @@ def _precision(precision: Any, accelerator: Accelerator) -> Precision:
             hint=f"it can do: {', '.join(able)}",
         )
     return chosen
-
-
-def _can(name: str, capabilities: Any) -> bool:
-    return all(capabilities[key] != "none" for key in load_named("precision", name).cls.required_capabilities)
 
 
 def _indices(accelerator: Accelerator, wanted: Devices | None, environment: ClusterEnvironment) -> list[int]:
