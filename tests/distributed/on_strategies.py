@@ -120,6 +120,8 @@ def reduced_once(strategy):
         rt.backward(model(mine).square().mean())
     if strategy == "ddp":
         equal_gradients(rt, model, own)
+    else:
+        assert all(parameter.grad is None for parameter in model.parameters()), "they are whole, and wait to be reduced"
     rt.backward(model(mine).square().mean())
     (2 * reference(batch).square().mean()).backward()
     equal_gradients(rt, model, reference)

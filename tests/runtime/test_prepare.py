@@ -40,6 +40,41 @@ def test_the_very_same_objects_come_back_in_the_order_given(rt):
     assert rt.prepare(nn.Linear(1, 1)).__class__ is nn.Linear
 
 
+class Replacing(accelkit.Precision):
+    """Puts modules of its own where linear layers were, as quantising ones do."""
+
+    def __init__(self, weight_name="weight"):
+        self.weight_name = weight_name
+
+    def convert_module(self, module):
+        for name, layer in module.named_children():
+            if type(layer) is nn.Linear:
+                other = Other(layer.in_features, layer.out_features)
+                with torch.no_grad():
+                    other.weight.copy_(layer.weight)
+                if self.weight_name != "weight":
+                    setattr(other, self.weight_name, other._parameters.pop("weight"))
+                setattr(module, name, other)
+        return module
+
+
+class Other(nn.Linear):
+    """Another class, with parameters of its own."""
+
+
+def test_an_optimizer_made_before_trains_the_modules_that_a_precision_put_there():
+    rt = accelkit.Runtime("cpu", precision=Replacing())
+    model = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = rt.prepare(model, optimizer)
+    assert type(model[0]) is Other
+    assert optimizer.param_groups[0]["params"][0] is model[0].weight
+    gone = nn.Sequential(nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(gone.parameters(), lr=0.1)
+    with pytest.raises(accelkit.PrepareError, match="parameter 0 of group 0 of SGD is in no prepared module"):
+        accelkit.Runtime("cpu", precision=Replacing("packed")).prepare(gone, optimizer)
+
+
 @pytest.mark.usefixtures("parameters_are_made_anew")
 @pytest.mark.parametrize("order", ["model first", "optimizer first", "two calls"])
 def test_an_optimizer_made_before_trains_the_new_parameters(rt, order):

@@ -6,6 +6,9 @@ nothing, and parameters that were tied would be tied no more.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -53,12 +56,13 @@ def place_module(
     converted = precision.convert_module(module)
     if has_to_move:
         converted = strategy.place_module(converted, device)
-    _tie_again(before)
+    _tie_again(before, _slots(converted))
     apply_to_forward(converted, precision)
     wrapped = strategy.wrap_module(converted, device)
-    for (owner, name), tensor in before.items():
-        if isinstance(tensor, torch.nn.Parameter):
-            moves.record(tensor, getattr(owner, name))
+    after = _slots(converted)
+    for path, (_, _, tensor) in before.items():
+        if isinstance(tensor, torch.nn.Parameter) and path in after:  # a conversion may put another module there
+            moves.record(tensor, after[path].tensor)
     return wrapped
 
 
@@ -86,27 +90,34 @@ def follow_parameters(optimizer: torch.optim.Optimizer, moves: ParameterMoves) -
         optimizer.load_state_dict(state)
 
 
-Slots = dict[tuple[torch.nn.Module, str], torch.Tensor]
+class Slot(NamedTuple):
+    """A place that holds a parameter or buffer, and what it holds."""
+
+    owner: torch.nn.Module
+    name: str
+    tensor: torch.Tensor
 
 
-def _slots(module: torch.nn.Module) -> Slots:
-    """Every place that holds a parameter or buffer, and what it holds: a tied one stands in several."""
-    found: Slots = {}
-    for owner in module.modules():
-        for name, tensor in [*owner._parameters.items(), *owner._buffers.items()]:
-            if tensor is not None:
-                found[owner, name] = tensor
-    return found
+def _slots(module: torch.nn.Module) -> dict[str, Slot]:
+    """Every place that holds a parameter or buffer, by its path; a tied one stands in several."""
+    return {
+        f"{prefix}.{name}": Slot(owner, name, tensor)
+        for prefix, owner in module.named_modules(remove_duplicate=False)
+        for name, tensor in [*owner._parameters.items(), *owner._buffers.items()]
+        if tensor is not None
+    }
 
 
-def _tie_again(before: Slots) -> None:
-    """Where one tensor stood in several places, put the first place's new one into all of them."""
+def _tie_again(before: Mapping[str, Slot], after: Mapping[str, Slot]) -> None:
+    """Where one tensor stood in several places, put the first place's new one into all those that still hold such a tensor."""
     first: dict[int, torch.Tensor] = {}
-    for (owner, name), tensor in before.items():
-        holder = owner._parameters if name in owner._parameters else owner._buffers
-        now = first.setdefault(id(tensor), getattr(owner, name))
-        if holder[name] is not now:
-            holder[name] = now  # type: ignore[assignment]
+    for path in (path for path in before if path in after):
+        owner, name, tensor = after[path]
+        now = first.setdefault(id(before[path].tensor), tensor)
+        is_alike = (type(now), now.dtype, now.shape) == (type(tensor), tensor.dtype, tensor.shape)
+        if tensor is not now and is_alike:
+            holder: Any = owner._parameters if name in owner._parameters else owner._buffers
+            holder[name] = now
 
 
 def _is_elsewhere(optimizer: torch.optim.Optimizer) -> bool:
