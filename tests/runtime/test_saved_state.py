@@ -1,0 +1,90 @@
+"""What a Runtime saves on one process comes back."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import accelkit
+
+
+def trained(tmp_path=None, **options):
+    rt = accelkit.Runtime(accelerator="cpu", seed=7, **options)
+    assert rt.device
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.9)
+    return rt, *rt.prepare(model, optimizer, scheduler)
+
+
+def step(rt, model, optimizer, scheduler):
+    rt.backward(model(torch.randn(8, 4)).square().mean())
+    optimizer.step()
+    scheduler.step()
+    optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "64-true"])
+def test_three_steps_and_three_more_are_six_steps_bit_for_bit(tmp_path, precision):
+    straight = trained(precision=precision)
+    for _ in range(3):
+        step(*straight)
+    saved = straight[0].save_state(tmp_path)
+    for _ in range(3):
+        step(*straight)
+    resumed = trained(precision=precision)
+    resumed[0].load_state(saved)
+    for _ in range(3):
+        step(*resumed)
+    for one, other in zip(straight[1].parameters(), resumed[1].parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert straight[3].get_last_lr() == resumed[3].get_last_lr()
+
+
+def test_a_compiled_model_saves_the_bare_models_keys(rt, tmp_path):
+    model = rt.prepare(torch.compile(nn.Linear(2, 2), backend="eager"))
+    rt.save_state(tmp_path)
+    fresh = accelkit.Runtime(accelerator="cpu")
+    bare = fresh.prepare(nn.Linear(2, 2))
+    fresh.load_state(tmp_path)
+    assert torch.equal(bare.weight, model.weight)
+
+
+def test_loading_into_other_objects_is_refused(rt, tmp_path):
+    rt.prepare(nn.Linear(2, 2))
+    rt.save_state(tmp_path)
+    with pytest.raises(accelkit.CheckpointError, match="nothing is prepared for model_0"):
+        accelkit.Runtime(accelerator="cpu").load_state(tmp_path)
+    other = accelkit.Runtime(accelerator="cpu")
+    other.prepare(nn.Linear(3, 2))
+    with pytest.raises(accelkit.CheckpointError, match="model_0 \\(Linear\\) does not take its state.*\\n.*size mismatch"):
+        other.load_state(tmp_path)
+
+
+def test_registered_objects_are_saved_too(rt, tmp_path):
+    class Counter:
+        def __init__(self):
+            self.count = 0
+
+        def state_dict(self):
+            return {"count": self.count}
+
+        def load_state_dict(self, state):
+            self.count = state["count"]
+
+    counter = Counter()
+    rt.register_for_checkpointing(counter)
+    counter.count = 3
+    rt.save_state(tmp_path)
+    counter.count = 0
+    rt.load_state(tmp_path)
+    assert counter.count == 3
+    with pytest.raises(accelkit.PrepareError, match="it has no state_dict and no load_state_dict"):
+        rt.register_for_checkpointing(object())
+
+
+def test_save_is_whole_or_not_at_all(rt, tmp_path):
+    rt.save({"a": torch.ones(2)}, tmp_path / "file.pt")
+    assert torch.load(tmp_path / "file.pt")["a"].tolist() == [1, 1]
+    assert [path.name for path in tmp_path.iterdir()] == ["file.pt"]
