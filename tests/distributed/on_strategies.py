@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import sys
 
@@ -190,7 +191,8 @@ def ddp_options(_):
                 torch.testing.assert_close(next(prepared.parameters()).grad.cpu(), exact, rtol=1e-2, atol=1e-2)
         rt.teardown()
     rt = runtime(DDPStrategy(DDPOptions(communication_hook="bf16_compress")))
-    with pytest.raises(accelkit.UnsupportedError, match="BF16"):
+    has_to_refuse = torch.version.cuda is None and torch.version.hip is None  # torch asks how it was built, not for the device
+    with pytest.raises(accelkit.UnsupportedError, match="BF16") if has_to_refuse else contextlib.nullcontext():
         rt.prepare(made()[0])
     rt.teardown()
 
