@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from accelkit import Accelerator, Precision, UnsupportedError
@@ -48,16 +49,24 @@ class AutocastPrecision(Precision):
         import torch
 
         self._device_type, self._dtype = accelerator.autocast_device_type, getattr(torch, self.dtype_name)
+        call = f"torch.autocast({self._device_type!r}, torch.{self.dtype_name})"
+        hint = f"use precision='32-true', or ask the vendor to support torch's autocast in {self.dtype_name}"
+        with self._asking_torch(accelerator, call, hint):
+            torch.autocast(self._device_type, self._dtype)
+
+    @contextmanager
+    def _asking_torch(self, accelerator: Accelerator, call: str, hint: str) -> Iterator[None]:
+        """An UnsupportedError where torch refuses what is called inside, or only warns, and then computes in float32."""
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("error")  # torch only warns where it then computes in float32
-                torch.autocast(self._device_type, self._dtype)
+                warnings.simplefilter("error")
+                yield
         except (RuntimeError, AssertionError, UserWarning) as error:
             raise UnsupportedError(
                 f"{accelerator.name} cannot do {self.name}",
                 plugin=accelerator.plugin,
-                why=f"torch.autocast({self._device_type!r}, torch.{self.dtype_name}) says: {' '.join(str(error).split())}",
-                hint=f"use precision='32-true', or ask the vendor to support torch's autocast in {self.dtype_name}",
+                why=f"{call} says: {' '.join(str(error).split())}",
+                hint=hint,
             ) from error
 
     def forward_context(self) -> AbstractContextManager[Any]:

@@ -7,7 +7,6 @@ divided by it. A scale that is too large makes them infinite; that step is skipp
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -59,17 +58,8 @@ class Float16Mixed(AutocastPrecision):
             UnsupportedError: If there is none in float16.
         """
         super().setup(accelerator, device)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("error")  # torch only warns where it then scales nothing
-                self._make_scaler()
-        except (RuntimeError, AssertionError, UserWarning) as error:
-            raise UnsupportedError(
-                f"{accelerator.name} cannot do {self.name}",
-                plugin=accelerator.plugin,
-                why=f"torch.amp.GradScaler({self._device_type!r}) says: {' '.join(str(error).split())}",
-                hint="use precision='bf16-mixed' or '32-true'",
-            ) from error
+        with self._asking_torch(accelerator, f"torch.amp.GradScaler({self._device_type!r})", "use precision='bf16-mixed' or '32-true'"):
+            self._make_scaler()
 
     @property
     def scale(self) -> float:

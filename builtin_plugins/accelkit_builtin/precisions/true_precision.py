@@ -50,4 +50,5 @@ class NarrowPrecision(TruePrecision):
     def convert_output(self, data: T) -> T:
         import torch
 
-        return cast(data, torch.float32, lambda tensor: tensor.dtype is self.dtype)
+        narrow = self.dtype
+        return cast(data, torch.float32, lambda tensor: tensor.dtype is narrow)

@@ -200,8 +200,8 @@ def _refusal(record: PluginRecord) -> AccelkitError:
 
 
 def _unknown(kind: Kind, name: str) -> UnknownNameError:
-    if former := known.former_name(kind, name):
-        return UnknownNameError(f"there is no {kind} {name!r}", why=former[0], hint=former[1])
+    if absent := known.not_offered(kind, name):
+        return UnknownNameError(f"there is no {kind} {name!r}", why=absent[0], hint=absent[1])
     names = sorted({record.name for record in plugins(kind)})
     if kind == "accelerator":
         names = sorted({*names, *known.aliases(), "auto"})

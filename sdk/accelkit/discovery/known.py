@@ -1,6 +1,6 @@
 """Facts about devices that accelkit knows without a plugin: reserved names, aliases, vendors' packages.
 
-Data, read from the built-ins' ``known_devices.toml``; and names that are used elsewhere, or were, from ``former_names.toml``.
+Data, read from the built-ins' ``known_devices.toml``; and names that are used elsewhere, were, or are to be, from ``other_names.toml``.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ def facts() -> Mapping[str, Any]:
     return _read("known_devices.toml")
 
 
-def former_name(kind: Kind, name: str) -> tuple[str, str] | None:
-    """(reason, hint) for a name that plugins of this kind have elsewhere, or had, and that nobody offers here."""
-    entry = _former_names().get(kind, {}).get(name)
+def not_offered(kind: Kind, name: str) -> tuple[str, str] | None:
+    """(reason, hint) for a name that is used elsewhere for a plugin of this kind, or was, and that nobody offers here."""
+    entry = _other_names().get(kind, {}).get(name)
     return (entry["reason"], entry["hint"]) if entry else None
 
 
 def other_spelling(kind: Kind, name: str) -> str:
     """The name that ``name`` is another spelling of; itself if it is none."""
-    spelled: str = _former_names()["alias"].get(kind, {}).get(name, name)
+    spelled: str = _other_names()["alias"].get(kind, {}).get(name, name)
     return spelled
 
 
 @functools.cache
-def _former_names() -> Mapping[str, Any]:
-    return _read("former_names.toml")
+def _other_names() -> Mapping[str, Any]:
+    return _read("other_names.toml")
 
 
 def host_name() -> str:

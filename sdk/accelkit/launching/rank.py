@@ -1,7 +1,7 @@
 """The first thing in each process of a job: it ends with its launcher, and an error of the program is written down with its time.
 
-``accelkit launch`` runs this file by its path, so it imports the standard library only, until the program
-has ended: nothing stands between the user and their program.
+``accelkit launch`` runs this file by its path, so it imports the standard library only, until the program has
+ended: nothing stands between the user and their program.
 """
 
 from __future__ import annotations

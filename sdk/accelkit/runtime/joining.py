@@ -118,7 +118,7 @@ _left: list[Any] = []
 
 @atexit.register
 def _leave_at_exit() -> None:
-    """Not after an error: the others may wait inside a collective."""
+    """Leave the group, but not after an error: the others may wait inside a collective."""
     if not hasattr(sys, "last_type"):
         leave()
         _left.clear()

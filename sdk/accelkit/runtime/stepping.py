@@ -63,8 +63,7 @@ class Stepping:
     def step(self, optimizer: torch.optim.Optimizer, own: Any, closure: Any) -> Any:
         """``own`` is the optimizer's step, which takes the closure."""
         if self._inside is optimizer:
-            self._skipped.discard(optimizer)
-            return _called(own, closure)
+            return self._own_step(optimizer, own, closure)
         if not self._accumulation.is_complete:
             return None
         if self._strategy is None and self._precision is None:
@@ -102,9 +101,9 @@ class Stepping:
             )
         return self._strategy.step(optimizer)
 
-    def _own_step(self, optimizer: torch.optim.Optimizer, own: Any, *closure: Any) -> Any:
+    def _own_step(self, optimizer: torch.optim.Optimizer, own: Any, closure: Any = None) -> Any:
         self._skipped.discard(optimizer)
-        return own(*closure)
+        return _called(own, closure)
 
 
 def _step(optimizer: torch.optim.Optimizer, own: Any, closure: Any = None) -> Any:

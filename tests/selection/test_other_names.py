@@ -12,7 +12,7 @@ import accelkit
 import accelkit_builtin
 from accelkit.discovery import catalog
 
-NAMES = tomllib.loads((Path(accelkit_builtin.__file__).parent / "former_names.toml").read_text("utf-8"))
+NAMES = tomllib.loads((Path(accelkit_builtin.__file__).parent / "other_names.toml").read_text("utf-8"))
 TABLE = NAMES["strategy"]
 
 REPLACED_BY = {
