@@ -123,6 +123,39 @@ def test_two_optimizers_of_one_backward_pass_share_its_scale():
         assert rt.precision.scale == 2 * scale
 
 
+def test_looking_at_the_scale_changes_nothing(tmp_path):
+    """Neither between clipping and the step, nor between the steps of two optimizers."""
+    rt = accelkit.Runtime("cpu", precision=Float16Mixed(GradScalerOptions(init_scale=1024.0, growth_interval=2)))
+    first, second = nn.Linear(2, 1), nn.Linear(2, 1)
+    one, two = (torch.optim.SGD(model.parameters(), lr=1.0) for model in (first, second))
+    rt.prepare(first, second, one, two)
+    for expected in (1024.0, 2048.0, 2048.0, 4096.0):
+        rt.backward(first(torch.ones(1, 2)).sum() + second(torch.ones(1, 2)).sum())
+        rt.clip_grad_value_(first.parameters(), 10.0)
+        assert rt.precision.scale == expected
+        rt.save_state(tmp_path)
+        one.step()
+        assert rt.precision.scale == expected
+        two.step()
+        for model, optimizer in ((first, one), (second, two)):
+            assert model.weight.grad.tolist() == [[1.0, 1.0]]
+            optimizer.zero_grad()
+        state = rt.precision.state_dict()
+        assert state["scale"] == expected
+    rt.backward(first(torch.ones(1, 2)).sum())
+    assert rt.precision.state_dict() == state, "what was foreseen is what torch makes of it"
+
+
+def test_gradients_that_were_not_scaled_are_refused():
+    rt, model, optimizer, _ = made()
+    model(torch.ones(1, 4)).sum().backward()
+    with pytest.raises(accelkit.UsageError, match="SGD has gradients that were not scaled") as caught:
+        optimizer.step()
+    assert caught.value.hint == "rt.backward(loss) instead of loss.backward()"
+    with pytest.raises(accelkit.UsageError, match="were not scaled"):
+        rt.clip_grad_norm_(model.parameters(), 1.0)
+
+
 def test_an_optimizer_without_gradients_and_a_second_step():
     rt, model, optimizer, _ = made()
     optimizer.step()

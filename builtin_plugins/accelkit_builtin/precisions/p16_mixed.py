@@ -7,10 +7,11 @@ divided by it. A scale that is too large makes them infinite; that step is skipp
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from accelkit import Accelerator, UnsupportedError
+from accelkit import Accelerator, UnsupportedError, UsageError
 from accelkit_builtin.precisions.autocast import AutocastOptions, AutocastPrecision
 
 if TYPE_CHECKING:
@@ -63,21 +64,34 @@ class Float16Mixed(AutocastPrecision):
 
     @property
     def scale(self) -> float:
-        """What the next loss is multiplied by. Waits for the device."""
-        self._update()
-        return float(self._scaler.get_scale())
+        """What the next loss is multiplied by, as far as is known yet. Waits for the device."""
+        return float(self.state_dict()["scale"])
 
     def pre_backward(self, loss: torch.Tensor) -> torch.Tensor:
-        """The loss, times the scale."""
-        self._update()
+        """The loss, times the scale. That is adapted here to what the last steps found: before, another optimizer may have to step."""
+        if self._unscaled:
+            self._scaler.update()
+            self._unscaled.clear()
+        self._has_scaled = True
         scaled: torch.Tensor = self._scaler.scale(loss)
         return scaled
 
     def unscale_gradients(self, optimizer: torch.optim.Optimizer) -> None:
-        """Divide by the scale, once before each step."""
-        if id(optimizer) not in self._unscaled and _has_gradients(optimizer):
-            self._scaler.unscale_(optimizer)
-            self._unscaled.add(id(optimizer))
+        """Divide by the scale, once before each step.
+
+        Raises:
+            UsageError: If the gradients are not those of ``Runtime.backward``.
+        """
+        if optimizer in self._unscaled or not _has_gradients(optimizer):
+            return
+        if not self._has_scaled:
+            raise UsageError(
+                f"{type(optimizer).__name__} has gradients that were not scaled",
+                why=f"precision {self.name!r} scales the loss in the runtime's backward, and that was not called",
+                hint="rt.backward(loss) instead of loss.backward()",
+            )
+        self._scaler.unscale_(optimizer)
+        self._unscaled.add(optimizer)
 
     def optimizer_step(self, optimizer: torch.optim.Optimizer, step: Callable[..., Any], closure: Callable[[], Any] | None = None) -> Any:
         """Step unless a gradient is infinite or nan. Waits for the device, to know.
@@ -93,13 +107,19 @@ class Float16Mixed(AutocastPrecision):
                 hint="call backward before step, without a closure, or use precision='bf16-mixed'",
             )
         self.unscale_gradients(optimizer)
-        found = self._scaler._found_inf_per_device(optimizer).values()
-        return None if any(bool(flag.item()) for flag in found) else step()
+        return None if self._has_found_infinity(optimizer) else step()
 
     def state_dict(self) -> dict[str, Any]:
-        """``scale`` and what it grows by."""
-        self._update()
+        """torch's, as it will be at the next backward pass: ``scale``, ``_growth_tracker`` and the options."""
         state: dict[str, Any] = self._scaler.state_dict()
+        if self._unscaled:  # what GradScaler.update does, which would forget them
+            state["_growth_tracker"] += 1
+            if any(self._has_found_infinity(optimizer) for optimizer in self._unscaled):
+                state["scale"] *= state["backoff_factor"]
+                state["_growth_tracker"] = 0
+            elif state["_growth_tracker"] == state["growth_interval"]:
+                state["scale"] *= state["growth_factor"]
+                state["_growth_tracker"] = 0
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -112,6 +132,7 @@ class Float16Mixed(AutocastPrecision):
         state = dict(vars(self))
         if "_scaler" in state:
             state["_scaler"] = self._scaler.state_dict()
+            del state["_unscaled"]  # optimizers
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -124,13 +145,11 @@ class Float16Mixed(AutocastPrecision):
         import torch
 
         self._scaler: Any = torch.amp.GradScaler(self._device_type, **dataclasses.asdict(self.scaler_options))
-        self._unscaled: set[int] = set()
+        self._unscaled: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._has_scaled = False
 
-    def _update(self) -> None:
-        """Adapt the scale to what the last steps found. Not before the next backward pass: another optimizer may have to step first."""
-        if self._unscaled:
-            self._scaler.update()
-            self._unscaled.clear()
+    def _has_found_infinity(self, optimizer: torch.optim.Optimizer) -> bool:
+        return any(bool(flag.item()) for flag in self._scaler._found_inf_per_device(optimizer).values())
 
 
 def _has_gradients(optimizer: torch.optim.Optimizer) -> bool:
