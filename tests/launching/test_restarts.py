@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import socket
+import time
 
 from launched import FAMILY, GLOO
 
@@ -58,19 +59,35 @@ def test_ctrl_c_on_one_machine_ends_the_other(launch, script):
 
 
 def test_machines_that_do_not_agree_on_their_ranks(launch, script):
-    for node in _nodes(launch, script("print('started')"), ranks=(0, None)):
+    path, port = script("print('started')"), _free_port()
+    told = _node(launch, path, 0, port)
+    _until_listening(port)
+    for node in (told, _node(launch, path, None, port)):
         node.wait(2)
         assert "--node-rank is not 0 to 1, each once" in node.err
         assert "says nothing" in node.err
         assert node.out == ""
 
 
-def _nodes(launch, path, *more, ranks=(0, 1)):
-    meeting = ("--num-nodes", 2, "--main-address", "127.0.0.1", "--main-port", _free_port())
-    started = {}
-    for rank in reversed(ranks):  # the last one comes first
-        started[rank] = launch(*CPU, *meeting, *(("--node-rank", rank) if rank is not None else ()), *more, path)
-    return [started[rank] for rank in ranks]
+def test_a_machine_without_a_rank_that_took_the_port_first(launch, script):
+    path, port = script("print('started')"), _free_port()
+    untold = _node(launch, path, None, port)
+    _until_listening(port)
+    late = _node(launch, path, 0, port).wait(4)
+    assert "started here without --node-rank: give each machine its own" in late.err
+    untold.process.send_signal(2)
+    untold.wait(130)
+
+
+def _nodes(launch, path, *more):
+    port = _free_port()
+    last = _node(launch, path, 1, port, *more)  # the last one comes first
+    return _node(launch, path, 0, port, *more), last
+
+
+def _node(launch, path, rank, port, *more):
+    meeting = ("--num-nodes", 2, "--main-address", "127.0.0.1", "--main-port", port)
+    return launch(*CPU, *meeting, *(("--node-rank", rank) if rank is not None else ()), *more, path)
 
 
 def _free_port():
@@ -82,6 +99,16 @@ def _free_port():
             return port
 
 
+def _until_listening(port):
+    deadline = time.monotonic() + 60
+    while True:
+        with socket.socket() as trial:
+            if trial.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        assert time.monotonic() < deadline, "nobody listens"
+        time.sleep(0.05)
+
+
 def test_a_port_that_is_taken_is_told(launch, script):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
@@ -90,4 +117,4 @@ def test_a_port_that_is_taken_is_told(launch, script):
         meeting = ("--num-nodes", 2, "--node-rank", 0, "--main-address", "127.0.0.1", "--main-port", port)
         one = launch(*CPU, *meeting, script("")).wait(4)
     assert f"did not meet at 127.0.0.1:{port}" in one.err
-    assert "another program uses the port here: give every machine another --main-port" in one.err
+    assert "the port is taken here. By another program: give every machine another --main-port" in one.err
