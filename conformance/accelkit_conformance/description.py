@@ -36,8 +36,8 @@ def versions() -> dict[str, str]:
 
 
 def _name_of(subject: Subject, device: Any) -> str:
-    getter = getattr(subject.module, "get_device_name", None)
     try:
+        getter = getattr(subject.module, "get_device_name", None)
         return str(getter(device)) if getter is not None else str(device)
     except Exception as error:  # a name is information only
         return f"{device} ({type(error).__name__}: {error})"

@@ -45,15 +45,15 @@ def map_leaves(function: Callable[[Any], Any], data: T, is_leaf: Callable[[Any],
     return result
 
 
-def leaves(data: Any) -> list[Any]:
-    """Every leaf, in order."""
+def leaves(data: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
+    """Every leaf, in order; as ``map_leaves`` meets them."""
     found: list[Any] = []
 
     def collect(leaf: Any) -> Any:
         found.append(leaf)
         return leaf
 
-    map_leaves(collect, data)
+    map_leaves(collect, data, is_leaf)
     return found
 
 

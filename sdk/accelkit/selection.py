@@ -192,7 +192,7 @@ def _generic(name: str, device_type: str) -> PluginRecord:
 
 
 def _offered(name: str) -> PluginRecord:
-    """The record of a name, unless the name was retired or is not there yet."""
+    """The record of a name, unless the name was retired."""
     if (ended := known.obituary(name)) and not _is_offered(name):
         raise UnavailableError(f"the accelerator {name!r} cannot be used", why=ended[0], hint=ended[1])
     return find("accelerator", name)

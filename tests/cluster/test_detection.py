@@ -68,7 +68,7 @@ def test_the_innermost_launcher_wins(environs, name):
     decision = select_cluster(environ=environ).decision
     assert decision.chosen == name
     assert decision.candidates[0].verdict == "chosen"
-    assert {one.name for one in decision.candidates} == {"torchelastic", "slurm", "lsf", "kubeflow", "mpi", "ray", "local"}
+    assert {one.name for one in decision.candidates} == {"torchelastic", "slurm", "lsf", "kubeflow", "mpi", "ray", "xla", "local"}
     assert all(one.reason for one in decision.candidates)
     assert f"cluster environment {name} from accelkit==" in str(decision)
 

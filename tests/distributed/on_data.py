@@ -87,7 +87,7 @@ class PythonsOrder(Sampler):
 
 def prepared(loader, **options):
     defaults = {"split_batches": False, "even_batches": True, "dispatch_batches": None, "rng_types": ("generator",)}
-    made = {"device": None, "has_streams": False, "num_processes": WORLD, "process_index": RANK, "accelerator": CPUAccelerator()}
+    made = {"device": None, "num_processes": WORLD, "process_index": RANK, "accelerator": CPUAccelerator()}
     return prepare_loader(loader, **made | defaults | options)
 
 
@@ -316,7 +316,7 @@ def device():
     accelerator = FakeXPUAccelerator()
     accelerator.load()
     mine = accelerator.device(RANK)
-    options = {"device": mine, "has_streams": True, "accelerator": accelerator, "rng_types": ("generator", accelerator.device_type)}
+    options = {"device": mine, "accelerator": accelerator, "rng_types": ("generator", accelerator.device_type)}
     accelerator.setup_device(mine)
     torch.get_device_module(mine.type).manual_seed(RANK)
     found = []

@@ -193,7 +193,7 @@ def test_batches_that_cannot_be_cut_are_given_whole():
 def prepared(loader, **options):
     """On two processes, of which nobody asks the other anything as long as no epoch begins."""
     defaults = {"split_batches": False, "even_batches": True, "dispatch_batches": None, "rng_types": ("generator",)}
-    made = {"device": None, "has_streams": False, "num_processes": 2, "process_index": 0, "accelerator": CPUAccelerator()}
+    made = {"device": None, "num_processes": 2, "process_index": 0, "accelerator": CPUAccelerator()}
     return prepare_loader(loader, **made | defaults | options)
 
 

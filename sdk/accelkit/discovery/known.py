@@ -57,12 +57,9 @@ def aliases() -> Mapping[str, Mapping[str, Any]]:
 
 
 def obituary(name: str) -> tuple[str, str] | None:
-    """(reason, hint) for a name that was retired or is not there yet."""
-    for section in ("retired", "planned"):
-        entry = facts().get(section, {}).get(name)
-        if entry:
-            return str(entry["reason"]), str(entry.get("hint", ""))
-    return None
+    """(reason, hint) for a name that was retired."""
+    entry = facts().get("retired", {}).get(name)
+    return (str(entry["reason"]), str(entry.get("hint", ""))) if entry else None
 
 
 def vendors() -> Mapping[str, Mapping[str, Any]]:

@@ -131,7 +131,10 @@ def _not_met(job: Job, error: Exception) -> UnavailableError:
     why = str(error.__cause__ or error).partition("\n")[0][:300]
     hint = "start accelkit launch on each, with one --main-address and --main-port that all can reach"
     if "EADDRINUSE" in why:
-        hint = "the port is taken here. By another program: give every machine another --main-port. By this job, started here without --node-rank: give each machine its own"
+        hint = (
+            "the port is taken here. By another program: give every machine another --main-port. "
+            "By this job, started here without --node-rank: give each machine its own"
+        )
     return UnavailableError(
         f"the {job.num_nodes} machines of the job did not meet at {job.rdzv_endpoint or 'this machine'}",
         why=why,

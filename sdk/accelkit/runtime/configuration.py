@@ -234,7 +234,8 @@ def check_started(config: Configuration) -> None:
         UnsupportedError: With the command that starts them.
     """
     needed, there = config.num_processes, config.cluster.world_size
-    if not config.strategy.is_distributed and max(needed, there, len(config.device_indices) * config.num_nodes) > 1:
+    num_devices = 1 if config.strategy.drives_all_devices else len(config.device_indices)
+    if not config.strategy.is_distributed and max(needed, there, num_devices * config.num_nodes) > 1:
         raise UnsupportedError(
             f"strategy {config.strategy.name!r} runs one process on one device",
             plugin=config.strategy.plugin,
@@ -267,3 +268,25 @@ def check_device(accelerator: Accelerator) -> None:
             why=answer.reason,
             hint=answer.hint or f"accelkit probe {accelerator.name} repeats this; check the driver and the installed torch",
         )
+
+
+def check_backward(accelerator: Accelerator, device: torch.device) -> None:
+    """Run a backward pass on the device. torch counts the devices of a process at its first one, and never again.
+
+    Raises:
+        UnavailableError: If torch refuses it.
+    """
+    start = torch.zeros(1, device=device, requires_grad=True)
+    if start.is_cpu:
+        return
+    try:
+        with torch.enable_grad():
+            start.sum().backward()  # type: ignore[no-untyped-call]
+    except RuntimeError as error:
+        package = accelerator.torch_package or f"what adds {accelerator.name} to torch"
+        raise UnavailableError(
+            f"{device} runs no backward pass in this process",
+            plugin=accelerator.plugin,
+            why=str(error).splitlines()[0],
+            hint=f"import {package}, or make the Runtime, before the first backward pass of the process, on whatever device that is",
+        ) from error

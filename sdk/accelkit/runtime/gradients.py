@@ -12,8 +12,8 @@ import torch
 from accelkit.errors import UnsupportedError, UsageError
 from accelkit.runtime.accumulation import Accumulation
 from accelkit.runtime.data.loaders import PreparedLoader, innermost
-from accelkit.runtime.mixed import overrides
 from accelkit.runtime.stepping import Stepping
+from accelkit.specs.overriding import overrides
 from accelkit.specs.precision import Precision
 from accelkit.specs.strategy import Strategy
 
@@ -131,7 +131,7 @@ class Gradients:
         Raises:
             UsageError: Inside ``accumulate``, before gradients are complete: those of the next backward pass would be added unscaled.
         """
-        if not overrides(self.precision, "unscale_gradients"):
+        if not overrides(self.precision, Precision, "unscale_gradients"):
             return
         if not self.sync_gradients:
             raise UsageError(
@@ -146,7 +146,7 @@ class Gradients:
 
     def _unscaled(self, parameters: torch.Tensor | Iterable[torch.Tensor]) -> torch.Tensor | Iterable[torch.Tensor]:
         """``parameters``, with the gradients of every optimizer that trains one of them unscaled."""
-        if not overrides(self.precision, "unscale_gradients"):
+        if not overrides(self.precision, Precision, "unscale_gradients"):
             return parameters
         given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         wanted = {id(parameter) for parameter in given}

@@ -15,8 +15,9 @@ from torch.distributed.rendezvous import rendezvous
 
 import accelkit
 from accelkit import exiting
-from accelkit.errors import ContradictionError, UnavailableError
+from accelkit.errors import ContradictionError, UnavailableError, UnsupportedError
 from accelkit.specs.cluster import ClusterEnvironment
+from accelkit.specs.process_group import THROUGH_HOST
 
 
 def join(cluster: ClusterEnvironment, device: torch.device, backend: str | None, seconds: float) -> bool:
@@ -46,6 +47,7 @@ def join(cluster: ClusterEnvironment, device: torch.device, backend: str | None,
                 why=f"the cluster environment {cluster.name!r} says rank {rank} of {size}",
                 hint="let the Runtime initialise it, or start the processes with accelkit launch",
             )
+        _check_reduces(device)
         return False
     address, port = cluster.main_address, cluster.main_port
     timeout = datetime.timedelta(seconds=seconds)
@@ -59,7 +61,31 @@ def join(cluster: ClusterEnvironment, device: torch.device, backend: str | None,
             why=f"{type(error).__name__}: {str(error).splitlines()[0]}",
             hint=f"see whether all {size} processes run and this machine reaches {address}; accelkit why --cluster shows the settings",
         ) from error
+    _check_reduces(device)
     return True
+
+
+def _check_reduces(device: torch.device) -> None:
+    """Add up 1, 2, ... on the device. gloo leaves tensors of a device that it does not know as they are, and says nothing.
+
+    Raises:
+        UnsupportedError: If the sum is wrong, or the group has no backend for the device.
+    """
+    size = dist.get_world_size()
+    numbers = torch.tensor([dist.get_rank() + 1.0], device=device)
+    if numbers.is_cpu or size == 1:
+        return
+    try:
+        dist.all_reduce(numbers)
+        found = f"the numbers 1 to {size} add up to {numbers.item():g}"
+    except RuntimeError as error:
+        found = str(error).splitlines()[0]
+    if found != f"the numbers 1 to {size} add up to {size * (size + 1) / 2:g}":
+        raise UnsupportedError(
+            f"the process group does not reduce tensors on {device.type}",
+            why=f"{found}; its backends are {dist.get_backend_config()}",
+            hint="let the Runtime make the group, without a process_group_backend, or with process_group_backend='host'",
+        )
 
 
 _stores: dict[tuple[str, int], Store] = {}
@@ -83,6 +109,10 @@ def _meeting_place(address: str, port: int, rank: int, size: int, timeout: datet
 def backends_of(device: torch.device, backend: str | None) -> str:
     """The backends of a process group for this device, as torch.distributed writes them: ``cpu:gloo,<device type>:<backend>``."""
     chosen = backend or dist.get_default_backend_for_device(device.type)
+    if chosen == THROUGH_HOST:
+        from accelkit.runtime.collectives import staging
+
+        staging.register(chosen, device.type)
     return chosen if torch.empty(0, device=device).is_cpu else f"cpu:gloo,{device.type}:{chosen}"
 
 

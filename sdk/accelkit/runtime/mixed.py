@@ -9,19 +9,15 @@ import torch
 
 from accelkit.errors import PrepareError
 from accelkit.runtime.swapping import swap_class
+from accelkit.specs.overriding import overrides
 from accelkit.specs.precision import Precision
 
 _ATTRIBUTE = "_accelkit_precision"
 
 
-def overrides(precision: Precision, *methods: str) -> bool:
-    """Whether this precision's class does anything of its own in one of ``methods``."""
-    return any(getattr(type(precision), method) is not getattr(Precision, method) for method in methods)
-
-
 def backward_of(precision: Precision) -> Callable[..., None]:
     """The backward pass of a loss: torch's own if the precision adds nothing, so that nothing of ours is on the step path."""
-    if not overrides(precision, "pre_backward", "backward", "post_backward"):
+    if not overrides(precision, Precision, "pre_backward", "backward", "post_backward"):
         return torch.Tensor.backward
 
     def backward(loss: torch.Tensor, **kwargs: Any) -> None:
@@ -38,7 +34,7 @@ def apply_to_forward(module: torch.nn.Module, precision: Precision) -> None:
     Raises:
         PrepareError: If the module's ``forward`` was replaced on the instance, where a subclass's cannot reach.
     """
-    if not overrides(precision, "convert_input", "forward_context", "convert_output"):
+    if not overrides(precision, Precision, "convert_input", "forward_context", "convert_output"):
         return
     target = getattr(module, "_orig_mod", module)  # torch.compile's wrapper calls the module inside, which it traces
     if "forward" in vars(target):

@@ -121,16 +121,14 @@ class Prepared:
     def _prepare_loader(self, loader: DataLoader[Any]) -> Any:
         has_to_move = self.device_placement and not torch.empty(0, device=self.device).is_cpu
         device = self.device if has_to_move else None
-        has_streams = has_to_move and self.accelerator.capabilities(self.device).can("streams")
         if self.num_processes == 1:
-            prepared = loaders.PreparedLoader(loader, device, has_streams=has_streams)
+            prepared = loaders.PreparedLoader(loader, device, accelerator=self.accelerator, strategy=self.strategy)
         else:
             from accelkit.runtime.data.dividing import prepare_loader
 
             prepared = prepare_loader(
                 loader,
                 device=device,
-                has_streams=has_streams,
                 num_processes=self.num_processes,
                 process_index=self.process_index,
                 split_batches=self.split_batches,
@@ -138,6 +136,7 @@ class Prepared:
                 dispatch_batches=self.dispatch_batches,
                 rng_types=self.rng_types,
                 accelerator=self.accelerator,
+                strategy=self.strategy,
             )
         self._loaders.append(prepared)
         return prepared

@@ -13,7 +13,7 @@ from accelkit.discovery import loading
 from accelkit.errors import PrepareError
 from accelkit.runtime import seeding
 from accelkit.runtime.accumulation import Accumulation
-from accelkit.runtime.configuration import Configuration, Plugin, check_device, check_started, configure
+from accelkit.runtime.configuration import Configuration, Plugin, check_backward, check_device, check_started, configure
 from accelkit.runtime.data import loaders
 from accelkit.runtime.gradients import Gradients
 from accelkit.runtime.mixed import backward_of
@@ -22,10 +22,11 @@ from accelkit.runtime.prepared import Prepared
 from accelkit.runtime.preparing import ParameterMoves
 from accelkit.runtime.processes import Processes
 from accelkit.runtime.saved_state import SavedState
-from accelkit.runtime.stepping import Stepping
+from accelkit.runtime.stepping import Stepping, ending_a_step
 from accelkit.selection import Devices
 from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.cluster import ClusterEnvironment
+from accelkit.specs.overriding import overrides
 from accelkit.specs.precision import Precision
 from accelkit.specs.process_group import ProcessGroupOptions
 from accelkit.specs.strategy import Strategy
@@ -140,7 +141,7 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
     def state(self) -> RuntimeState:
         """A frozen description, that prints well."""
         device_indices = self._configuration.device_indices
-        is_known = len(device_indices) == 1 or self.num_processes > 1
+        is_known = len(device_indices) == 1 or self.num_processes > 1 or self.strategy.drives_all_devices
         device = self.strategy.root_device(self.accelerator, device_indices, self.local_process_index) if is_known else None
         return RuntimeState(
             accelerator=self.accelerator.name,
@@ -173,11 +174,14 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
     def _start(self) -> torch.device:
         config: Configuration = self._configuration
         check_started(config)
+        with loading.blaming(self.strategy.plugin, f"setting up the strategy {self.strategy.name}"):
+            self.strategy.setup(self.accelerator, config.device_indices)
         device = self.strategy.root_device(self.accelerator, config.device_indices, self.local_process_index)
         check_device(self.accelerator)
         with loading.blaming(self.accelerator.plugin, f"setting up {device}"):
             self.hooks.hook.setup_device(device=device)
             device = torch.empty(0, device=device).device  # as tensors on it name it: the CPU's has no index
+        check_backward(self.accelerator, device)
         named = config.precision
         with loading.blaming(named.plugin, f"making the precision {named.name} for {device}"):
             precision: Precision = self.hooks.hook.make_precision(name=named.name, accelerator=self.accelerator, device=device)
@@ -188,8 +192,10 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
         self._precision, self._device = precision, device
         if self._seed is not None:
             seeding.seed_device(self._seed, self.accelerator, device)
-        self._stepping = Stepping(self._accumulation, precision, self.strategy)
+        self._stepping = Stepping(self._accumulation, precision, self.strategy, self.accelerator)
         backward = self.strategy.backward if self.strategy.wraps_optimizers else backward_of(precision)
+        if overrides(self.accelerator, Accelerator, "step_end"):
+            backward = ending_a_step(backward, self.accelerator)
         self.__dict__["_backward"] = backward
         if self._accumulation.num_steps == 1:
             self.__dict__["backward"] = backward
@@ -232,7 +238,7 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
 
     def to_device(self, batch: T, non_blocking: bool = False) -> T:
         """``batch`` (any nesting of dicts, lists, tuples, dataclasses, objects with ``.to``) on this process's device."""
-        return loaders.move(batch, self.device, non_blocking)
+        return self.strategy.place_batch(loaders.move(batch, self.device, non_blocking))
 
     def skip_first_batches(self, loader: Any, num_batches: int = 0) -> Any:
         """A loader that begins ``num_batches`` later: to resume in the middle of an epoch, whose rest it is."""

@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from accelkit.errors import CheckpointError, PrepareError, UsageError
 from accelkit.hook_manager import HookManager
+from accelkit.nested import map_leaves
 from accelkit.runtime import seeding
 from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.precision import Precision
@@ -69,9 +70,15 @@ class SavedState:
         self._custom += objects
 
     def save(self, obj: Any, path: str | Path) -> None:
-        """``torch.save``, once per machine; the file appears whole or not at all."""
+        """``torch.save``, once per machine; the file appears whole or not at all.
+
+        Tensors of a device without addresses (XLA's) are saved as the host's: others could not be loaded without it.
+        """
         if not self.is_local_main_process:
             return
+        from accelkit.runtime.checkpoints.state_encoding import address_of
+
+        obj = map_leaves(lambda leaf: leaf.cpu() if isinstance(leaf, torch.Tensor) and not address_of(leaf) else leaf, obj)
         target = Path(path)
         temporary = target.with_name(f"{target.name}.{self.process_index}.tmp")  # machines may share the folder
         torch.save(obj, temporary)

@@ -1,14 +1,15 @@
 """Steps that are not just the optimizer's own: not every backward pass completes them, or a precision or a strategy has a part in them.
 
 The user's optimizer and scheduler stay the objects in the loop: schedulers refer to the optimizer, and hooks were registered with it. Their
-classes are swapped. Nothing here is on the step path of a Runtime that accumulates no gradients and scales none.
+classes are swapped. Nothing here is on the step path of a Runtime that accumulates no gradients and scales none, on a device that
+computes at once.
 """
 
 from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,8 +17,9 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from accelkit.errors import PrepareError, UnsupportedError
 from accelkit.runtime.accumulation import Accumulation
-from accelkit.runtime.mixed import overrides
 from accelkit.runtime.swapping import swap_class
+from accelkit.specs.accelerator import Accelerator
+from accelkit.specs.overriding import overrides
 from accelkit.specs.precision import Precision
 from accelkit.specs.strategy import Strategy
 
@@ -32,11 +34,13 @@ class Stepping:
         accumulation: Says when gradients are complete. Until then ``step`` and ``zero_grad`` do nothing.
         precision: Has a part in a step if it overrides ``optimizer_step``.
         strategy: Takes all steps if it wraps modules together with their optimizers; within its own, an optimizer's step is its own.
+        accelerator: Told of each step's end if it overrides ``step_end``.
     """
 
-    def __init__(self, accumulation: Accumulation, precision: Precision, strategy: Strategy) -> None:
+    def __init__(self, accumulation: Accumulation, precision: Precision, strategy: Strategy, accelerator: Accelerator) -> None:
         self._accumulation = accumulation
-        self._precision = precision if overrides(precision, "optimizer_step") else None
+        self._precision = precision if overrides(precision, Precision, "optimizer_step") else None
+        self._end = accelerator.step_end if overrides(accelerator, Accelerator, "step_end") else None
         self._strategy = strategy if strategy.wraps_optimizers else None
         self._inside: torch.optim.Optimizer | None = None
         self._skipped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
@@ -48,7 +52,7 @@ class Stepping:
 
     def take_over(self, thing: torch.optim.Optimizer | LRScheduler) -> None:
         """Make an optimizer's ``step`` and ``zero_grad``, or a scheduler's ``step``, this one's, in place; nothing if they are the same."""
-        if self._accumulation.num_steps == 1 and self._precision is None and self._strategy is None:
+        if self._accumulation.num_steps == 1 and self._precision is None and self._strategy is None and self._end is None:
             return
         is_first = thing not in _steppings
         _steppings[thing] = self
@@ -67,12 +71,16 @@ class Stepping:
         if not self._accumulation.is_complete:
             return None
         if self._strategy is None and self._precision is None:
-            return _called(own, closure)
-        before, self._inside = self._inside, optimizer
-        try:
-            return self._wrapped_step(optimizer, own, closure)
-        finally:
-            self._inside = before
+            result = _called(own, closure)
+        else:
+            before, self._inside = self._inside, optimizer
+            try:
+                result = self._wrapped_step(optimizer, own, closure)
+            finally:
+                self._inside = before
+        if self._end is not None:
+            self._end()
+        return result
 
     def zero_grad(self, optimizer: torch.optim.Optimizer, own: Any, set_to_none: bool) -> None:
         """``own`` is the optimizer's ``zero_grad``."""
@@ -104,6 +112,17 @@ class Stepping:
     def _own_step(self, optimizer: torch.optim.Optimizer, own: Any, closure: Any = None) -> Any:
         self._skipped.discard(optimizer)
         return _called(own, closure)
+
+
+def ending_a_step(backward: Callable[..., None], accelerator: Accelerator) -> Callable[..., None]:
+    """The backward pass, after which a device that traces lazily runs it: a loss that is read then is not computed once more."""
+
+    @functools.wraps(backward)
+    def backward_to_the_end(loss: torch.Tensor, **kwargs: Any) -> None:
+        backward(loss, **kwargs)
+        accelerator.step_end()
+
+    return backward_to_the_end
 
 
 def _step(optimizer: torch.optim.Optimizer, own: Any, closure: Any = None) -> Any:

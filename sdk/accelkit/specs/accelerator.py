@@ -23,7 +23,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -48,7 +48,8 @@ class Accelerator:
     Attributes:
         device_type: The torch device type, as in ``torch.device("acme", 0)``. Required.
         torch_package: The package whose import adds the device to torch; None if torch has the device itself.
-        process_group_backend: The torch.distributed backend; None asks torch for its default.
+        process_group_backend: The torch.distributed backend; None asks torch for its default. ``host`` for a device that has none:
+            tensors travel through main memory, by gloo.
         compile_backend: The ``torch.compile`` backend that serves this device; None is torch's default.
         visible_devices_variable: The environment variable that limits what a process sees, as ``CUDA_VISIBLE_DEVICES``.
         default_strategy: The strategy used on one device when the user names none.
@@ -252,7 +253,23 @@ class Accelerator:
         return None
 
     def step_end(self) -> None:
-        """What ends a step, for devices that trace lazily. Never called where it is not overridden."""
+        """For devices that trace lazily: run what was traced. It need not wait for the device.
+
+        Called after each backward pass and each optimizer's step, and before a prepared loader hands out a batch. Never where it is not
+        overridden.
+        """
+
+    def upload(self, batches: Iterator[list[torch.Tensor]], device: torch.device) -> Iterator[list[torch.Tensor]] | None:
+        """For devices with a way of their own to upload ahead: the batches of an epoch on ``device``, in their order, alike in structure.
+
+        Args:
+            batches: On the host. It may be read in one thread; an error that it raises must be raised by what is returned.
+            device: This process's.
+
+        Returns:
+            An iterator, which is closed when the loop ends early; None where the runtime is to copy, on a stream if the device has streams.
+        """
+        return None
 
     def capabilities(self, device: torch.device | None = None) -> Capabilities:
         """What the device can do. ``device`` may refine it (a newer chip); without it, what the kind of device can do."""

@@ -9,6 +9,8 @@ from typing import Any
 from accelkit.errors import UsageError
 
 TIMEOUT_VARIABLE = "ACCELKIT_TIMEOUT"
+THROUGH_HOST = "host"
+"""The backend that accelkit itself has, for devices without collectives of their own: tensors travel through main memory, by gloo."""
 DEFAULT_SECONDS = 1800.0
 
 
@@ -17,7 +19,8 @@ class ProcessGroupOptions:
     """What the job's process group is made with, as ``Runtime(process_group=ProcessGroupOptions(timeout=60))``.
 
     Args:
-        process_group_backend: The torch.distributed backend for tensors on the device; None for the accelerator's own word.
+        process_group_backend: The torch.distributed backend for tensors on the device; ``host`` for
+            copies through main memory, by gloo; None for the accelerator's own word.
         timeout: Seconds after which a collective fails that not every process has called; None for ACCELKIT_TIMEOUT, else 1800.
     """
 

@@ -1,8 +1,8 @@
 """The strategy specification: how one program spans devices.
 
-A strategy is asked, in this order, by each process's Runtime: ``check`` (in the constructor), ``root_device`` and ``process_group_backend``
-(at first use), then for every module ``place_module`` and ``wrap_module``, and if it ``wraps_optimizers`` for every optimizer
-``wrap_training``. A complete one that wraps modules in a class of its own::
+A strategy is asked, in this order, by each process's Runtime: ``check`` (in the constructor), ``setup``, ``root_device`` and
+``process_group_backend`` (at first use), then for every module ``place_module`` and ``wrap_module``, and if it ``wraps_optimizers`` for
+every optimizer ``wrap_training``. A complete one that wraps modules in a class of its own::
 
     from accelkit import Strategy
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from accelkit.errors import UnsupportedError
 
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
     from accelkit.specs.accelerator import Accelerator
     from accelkit.specs.precision import Precision
+
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class Strategy:
 
     Attributes:
         is_distributed: Whether it trains on one process a device, in a process group of all of them (also of one).
+        drives_all_devices: Whether one process drives all of its machine's devices, as one.
         wraps_optimizers: Whether it wraps a module together with its optimizer, and runs backward and steps itself. Then ``wrap_training``,
             ``backward``, ``step`` and ``zero_grad`` are required; of other strategies they are never called.
         name: The name it was selected by. Set by whoever loaded the class.
@@ -65,6 +69,7 @@ class Strategy:
     """
 
     is_distributed: ClassVar[bool] = False
+    drives_all_devices: ClassVar[bool] = False
     wraps_optimizers: ClassVar[bool] = False
 
     name: str = ""
@@ -86,6 +91,16 @@ class Strategy:
                 hint="use devices=1, or strategy='single_device'",
             )
 
+    def setup(self, accelerator: Accelerator, devices: Sequence[int]) -> None:
+        """Called once by each process's Runtime at first use, before the device is touched.
+
+        Args:
+            devices: The indices of the devices that were asked for.
+
+        Raises:
+            UnsupportedError: If these devices cannot do it.
+        """
+
     def num_processes(self, num_devices: int, num_nodes: int) -> int:
         """How many processes the job has, for this many devices a machine."""
         return num_devices * num_nodes if self.is_distributed else 1
@@ -101,6 +116,10 @@ class Strategy:
     def place_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
         """The module on ``device``. Called before ``wrap_module``, unless the Runtime was told not to place anything."""
         return module.to(device)
+
+    def place_batch(self, batch: T) -> T:
+        """A batch that is on the device, laid out as the strategy wants it. Called for those of prepared loaders and of ``to_device``."""
+        return batch
 
     def wrap_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
         """The module as the training loop calls it: itself, or wrapped for communication. The one to override for another wrapper.

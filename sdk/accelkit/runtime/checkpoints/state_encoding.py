@@ -26,6 +26,7 @@ class Encoder:
     def __init__(self) -> None:
         self.tensors: Tensors = {}
         self._stored: dict[tuple[Any, ...], str] = {}
+        self._seen: list[torch.Tensor] = []
 
     def encode(self, value: Any, path: str) -> Any:
         """``value`` as JSON.
@@ -70,22 +71,31 @@ class Encoder:
             while key in self.tensors:  # {"a.b": ..., "a": {"b": ...}}, or {1: ..., "1": ...}
                 key += "+"
             self._stored[memory], self.tensors[key] = key, tensor.detach()
+            self._seen.append(tensor)
         return {"tensor": self._stored[memory]}
 
 
 def place_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Where its values are: equal for the same tensor at two places, as tied weights are.
 
-    Of a DTensor its shard's: by storage, since a shard of no element has no address, and all processes must see the same ties.
+    Only while the tensor lives. Of a DTensor its shard's: by storage, since a shard of no element has no address, and all processes must
+    see the same ties.
     """
     if isinstance(tensor, DTensor):
         local = tensor.to_local()
         storage = local.untyped_storage()._cdata
         return (storage, local.storage_offset(), local.shape, local.stride(), tensor.dtype, tensor.shape, tuple(tensor.placements))
-    try:
-        return (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
-    except RuntimeError:  # a device without addresses
+    if not (address := address_of(tensor)):  # XLA's: a slice and the whole look as if they were in one place
         return (id(tensor),)
+    return (address, tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+
+
+def address_of(tensor: torch.Tensor) -> int:
+    """Of its first element; 0 if its device has no addresses, or it has no element."""
+    try:
+        return tensor.data_ptr()
+    except RuntimeError:
+        return 0
 
 
 def decode(value: Any, get: Callable[[str, str], torch.Tensor], path: str = "") -> Any:

@@ -61,8 +61,11 @@ class DispatchedBatches(Counted):
         first: Of a stream, the first round to deliver; those before are read and dropped.
 
     Attributes:
+        is_collective: Yes.
         remainder: How many samples of the last round are no repetition; -1 if all, or it is not known.
     """
+
+    is_collective = True
 
     def __init__(self, loader: DataLoader[Any], num_processes: int, process_index: int, *, even: bool, first: int = 0) -> None:
         self.loader, self.num_processes, self.process_index = loader, num_processes, process_index

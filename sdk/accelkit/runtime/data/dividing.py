@@ -15,13 +15,13 @@ from accelkit.runtime.data.loaders import PreparedLoader, check_split
 from accelkit.runtime.data.sampling import ShardedBatches, ShardedDataset, SharedOrder
 from accelkit.runtime.data.skipping import index_sampler, reshaped
 from accelkit.specs.accelerator import Accelerator
+from accelkit.specs.strategy import Strategy
 
 
 def prepare_loader(
     loader: DataLoader[Any],
     *,
     device: torch.device | None,
-    has_streams: bool,
     num_processes: int,
     process_index: int,
     split_batches: bool,
@@ -29,19 +29,20 @@ def prepare_loader(
     dispatch_batches: bool | None,
     rng_types: Sequence[str],
     accelerator: Accelerator,
+    strategy: Strategy | None = None,
 ) -> PreparedLoader:
     """A loader that gives this process its share, on its device. The user's own is left as it is.
 
     Args:
         loader: The user's. One whose sampler divides itself (DistributedSampler and others with ``num_replicas``) is not divided again.
         device: Where batches go; None leaves them.
-        has_streams: Copy on a side stream, one batch ahead.
         num_processes, process_index: Of the job, of several processes. Iterating is a collective of the default process group.
         split_batches: Whether a batch of ``loader`` is the whole job's; else it is a process's.
         even_batches: Fill the last batches with samples from the beginning, so that every process has equally many full ones.
         dispatch_batches: Whether rank 0 alone reads, and sends each process its share. None: if the dataset is iterable.
         rng_types: The generators that processes agree on before each epoch.
-        accelerator: Has the device's generator.
+        accelerator: Whose the device is, and its generator.
+        strategy: Lays out batches that are on the device.
 
     Raises:
         PrepareError: If the loader cannot be divided so.
@@ -73,7 +74,7 @@ def prepare_loader(
         divided = divide(loader, epochs, split=split_batches, even=even_batches, is_dispatched=is_dispatched)
         if is_dispatched:
             divided = DispatchedBatches(divided, num_processes, process_index, even=even_batches)
-    return PreparedLoader(divided, device, has_streams=has_streams, epochs=epochs)
+    return PreparedLoader(divided, device, accelerator=accelerator, strategy=strategy, epochs=epochs)
 
 
 def _divides_itself(loader: DataLoader[Any], num_processes: int) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -14,6 +16,9 @@ from accelkit.nested import leaves, map_leaves
 from accelkit.runtime.data.epochs import Epochs
 from accelkit.runtime.data.sampling import Counted
 from accelkit.runtime.data.skipping import index_sampler, starting_at
+from accelkit.specs.accelerator import Accelerator
+from accelkit.specs.overriding import overrides
+from accelkit.specs.strategy import Strategy
 
 T = TypeVar("T")
 
@@ -34,6 +39,29 @@ def _moves_itself(thing: Any) -> bool:
     return callable(getattr(thing, "to", None)) and not isinstance(thing, type)
 
 
+def _uploaded(batches: Iterator[Any], device: torch.device, accelerator: Accelerator) -> Iterator[Any]:
+    """Each batch on the device, by the accelerator's own upload of their tensors."""
+    waiting: deque[Any] = deque()
+
+    def tensors() -> Iterator[list[torch.Tensor]]:
+        for batch in batches:
+            waiting.append(batch)
+            yield [leaf for leaf in leaves(batch, _moves_itself) if isinstance(leaf, torch.Tensor)]
+
+    first = list(itertools.islice(ahead := tensors(), 1))  # what a sampler does at the start of an epoch may be a collective
+    uploaded = accelerator.upload(itertools.chain(first, ahead), device)
+    assert uploaded is not None
+    for moved in uploaded:
+        arrived = iter(moved)
+        yield map_leaves(lambda leaf, arrived=arrived: _moved(leaf, arrived, device), waiting.popleft(), _moves_itself)  # type: ignore[misc]
+
+
+def _moved(leaf: Any, arrived: Iterator[torch.Tensor], device: torch.device) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return next(arrived)
+    return leaf.to(device) if _moves_itself(leaf) else leaf
+
+
 _begun = itertools.count(1)
 
 
@@ -43,15 +71,24 @@ class PreparedLoader:
     Args:
         loader: The user's, or this process's share of it.
         device: Where batches go; None leaves them.
-        has_streams: Copy on a side stream, one batch ahead, so that copying overlaps with computing.
+        accelerator: Whose the device is. Where it has streams, copy on one, one batch ahead, so that copying overlaps with computing; where
+            it has a way of its own to upload ahead, by that.
+        strategy: Lays out batches that are on the device.
         epochs: Of the user's loader, where that is another.
         first: How many of the user's loader's batches each pass leaves out.
     """
 
     def __init__(
-        self, loader: Any, device: torch.device | None, *, has_streams: bool = False, epochs: Epochs | None = None, first: int = 0
+        self,
+        loader: Any,
+        device: torch.device | None,
+        *,
+        accelerator: Accelerator | None = None,
+        strategy: Strategy | None = None,
+        epochs: Epochs | None = None,
+        first: int = 0,
     ) -> None:
-        self.loader, self.device, self.has_streams = loader, device, has_streams
+        self.loader, self.device, self.accelerator, self.strategy = loader, device, accelerator, strategy
         self.epochs, self.first = epochs or Epochs(loader), first
 
     def __getattr__(self, name: str) -> Any:
@@ -142,27 +179,38 @@ class PreparedLoader:
 
     def _copies(self) -> Iterator[tuple[Any, torch.Event | None]]:
         """Each batch on the device; with streams, the event that its copy ends with."""
-        side = torch.Stream(self.device) if self.has_streams and self.device is not None else None
-        for batch in self._begun():
-            if self.device is None:
-                yield batch, None
-            elif side is None:
-                yield move(batch, self.device), None
-            else:
+        device, accelerator = self.device, self.accelerator
+        batches = self._begun()
+        if device is None:
+            yield from ((batch, None) for batch in batches)
+        elif accelerator is not None and overrides(accelerator, Accelerator, "upload") and not self._is_collective:
+            yield from ((batch, None) for batch in _uploaded(batches, device, accelerator))
+        elif accelerator is None or not accelerator.capabilities(device).can("streams"):
+            yield from ((move(batch, device), None) for batch in batches)
+        else:
+            side = torch.Stream(device)
+            for batch in batches:
                 with side:
-                    moved = move(batch, self.device, non_blocking=True)
+                    moved = move(batch, device, non_blocking=True)
                 yield moved, side.record_event()
+
+    @property
+    def _is_collective(self) -> bool:
+        """Whether reading is a collective, which belongs into the thread of all others."""
+        return bool(getattr(self.loader, "is_collective", False))
 
     def _hand_over(self, batch: Any, event: torch.Event | None) -> Any:
         """The computing stream waits for this batch's copy, not for the next one's, and its memory is kept until that stream is done."""
         self.epochs.num_batches += self.epochs.step
+        if self.accelerator is not None and overrides(self.accelerator, Accelerator, "step_end"):
+            self.accelerator.step_end()
         if event is not None:
             computing = torch.accelerator.current_stream(self.device)
             computing.wait_event(event)
             for leaf in leaves(batch):
                 if isinstance(leaf, torch.Tensor) and leaf.device == self.device:
                     leaf.record_stream(computing)
-        return batch
+        return batch if self.strategy is None or self.device is None else self.strategy.place_batch(batch)
 
 
 def innermost(loaders: Sequence[PreparedLoader]) -> PreparedLoader | None:
@@ -178,7 +226,9 @@ def skip_batches(loader: DataLoader[Any] | PreparedLoader, count: int) -> Any:
     if not isinstance(loader, PreparedLoader):
         return starting_at(loader, count)
     first = loader.first + count * loader.epochs.step
-    return PreparedLoader(loader.loader, loader.device, has_streams=loader.has_streams, epochs=loader.epochs, first=first)
+    later = copy.copy(loader)
+    later.first = first
+    return later
 
 
 def batch_size_of(loader: DataLoader[Any]) -> int | None:

@@ -1,0 +1,242 @@
+"""Google's TPUs, and whatever else XLA compiles for, through PyTorch/XLA.
+
+Nothing runs until a step ends: operations are traced, then compiled.
+Which device XLA drives is PJRT_DEVICE's word, else a TPU if there is one. XLA's own CPU device is never taken unasked.
+Source: https://github.com/pytorch/xla/blob/master/docs/source/learn/pjrt.md (PJRT_DEVICE, CPU_NUM_DEVICES).
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from accelkit import Accelerator, Availability, Capabilities, UsageError, parse_devices
+
+if TYPE_CHECKING:
+    import torch
+
+PJRT_DEVICE = "PJRT_DEVICE"
+_NUM_CPU_DEVICES = "CPU_NUM_DEVICES"
+_VISIBLE_CHIPS = "TPU_VISIBLE_CHIPS"
+_GOOGLE = "0x1ae0"
+_CHIPS = frozenset({"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"})
+"""PCI device ids of TPU v2 to v7, as torch_xla._internal.tpu has them."""
+
+
+class _OnTheCPU:
+    """Whether XLA's device is the CPU, read when it is asked for."""
+
+    def __get__(self, instance: object, owner: type) -> bool:
+        return pjrt_device() == "CPU"
+
+
+class XLAAccelerator(Accelerator):
+    """TPUs and other devices that XLA compiles for."""
+
+    device_type = "xla"
+    torch_package = "torch_xla"
+    process_group_backend = "host"
+    compile_backend = "openxla"
+    visible_devices_variable = _VISIBLE_CHIPS
+    is_simulated = _OnTheCPU()
+    declared_capabilities = Capabilities.declare(
+        native=[
+            *("dtype.float32", "dtype.bfloat16", "dtype.bool", "dtype.uint8", "dtype.int8", "dtype.int16", "dtype.int32", "dtype.int64"),
+            *("autocast.bfloat16", "random_state", "process_group", "numbered_devices"),
+        ],
+        emulated=["dtype.float64", "dtype.float16", "dtype.complex64", "autocast.float16"],
+        none=[
+            *("streams", "events", "pinned_memory", "memory_limit", "graphs", "generator_offset", "fp8"),
+            *("dtype.uint16", "dtype.uint32", "dtype.uint64"),
+        ],
+    )
+
+    @classmethod
+    def probe(cls) -> Availability:
+        """Looks at PJRT_DEVICE, the packages' versions, and the PCI bus. Imports neither torch nor torch_xla."""
+        answer = _package()
+        if not answer.is_usable:
+            return answer
+        device = pjrt_device()
+        if device is None:
+            hint = f"on a TPU VM: pip install 'torch_xla[tpu]'; to try XLA on this machine's CPU: {PJRT_DEVICE}=CPU"
+            return Availability.absent(f"there is no TPU here, and {PJRT_DEVICE} is not set", hint)
+        if device == "CPU":
+            return Availability.usable(f"XLA compiles for this machine's CPU ({PJRT_DEVICE}=CPU)")
+        if device == "TPU" and not _num_chips():
+            return Availability.absent(f"{PJRT_DEVICE} is TPU, and no TPU chip is on this machine's PCI bus", f"unset {PJRT_DEVICE}")
+        return Availability.usable(f"{_num_chips()} TPU chip(s)" if device == "TPU" else f"{PJRT_DEVICE}={device}")
+
+    def load(self) -> None:
+        """Import torch_xla. In a process that torchrun or accelkit launch started on a TPU machine, limit it to its own chip first."""
+        super().load()
+        if pjrt_device() != "CPU":  # there XLA has no collectives between processes: github.com/pytorch/xla/issues/9089
+            self.process_group_backend = "xla"  # type: ignore[misc]
+        if pjrt_device() == "TPU":
+            _take_own_chip()
+
+    def setup_device(self, device: torch.device) -> None:
+        """Make it XLA's default device of this process."""
+        import torch_xla
+
+        torch_xla.device(device.index)
+
+    # -- devices ------------------------------------------------------------------------------------------------------
+
+    def device(self, index: int) -> torch.device:
+        """The device of this index; number 0 in a process that has one device of its own, whatever its place among the processes."""
+        import torch
+
+        return torch.device(self.device_type, index if index < self.auto_device_count() else 0)
+
+    def parse_devices(self, devices: int | str | Sequence[int]) -> list[int]:
+        """As written. On the CPU also a number of processes: each has a device of its own.
+
+        Raises:
+            DevicesError: If it cannot be read, or asks for what does not exist.
+        """
+        count = int(devices) if isinstance(devices, str) and devices.strip().isdigit() else devices
+        if self.is_simulated and isinstance(count, int) and not isinstance(count, bool) and count > self.auto_device_count():
+            return list(range(count))
+        return parse_devices(devices, self.auto_device_count(), self.name or self.device_type)
+
+    def auto_device_count(self) -> int:
+        """How many devices this process sees: chips (of TPU v2 and v3 two cores each are devices), or CPU_NUM_DEVICES on the CPU.
+
+        Raises:
+            UsageError: If CPU_NUM_DEVICES is no number.
+        """
+        device = pjrt_device()
+        if device == "CPU":
+            text = os.environ.get(_NUM_CPU_DEVICES) or "1"
+            if not text.isdigit() or int(text) < 1:
+                raise UsageError(f"{_NUM_CPU_DEVICES}={text!r} is no number of devices", why="a positive integer is expected")
+            return int(text)
+        if device == "TPU":
+            visible = os.environ.get(_VISIBLE_CHIPS)
+            return len(visible.split(",")) if visible else _num_chips()
+        from torch_xla import runtime
+
+        return int(runtime.addressable_device_count()) if device else 0
+
+    def synchronize(self, device: torch.device) -> None:
+        """Compile and run what was traced, and wait for it."""
+        import torch_xla
+
+        torch_xla.sync(wait=True)
+
+    def empty_cache(self) -> None:
+        """Nothing to give back: XLA's runtime keeps memory to itself."""
+
+    def memory_stats(self, device: torch.device) -> dict[str, float]:
+        """Of the whole device, as its runtime says; empty where it does not, as on the CPU."""
+        import torch_xla.core.xla_model as xm
+
+        try:
+            info = xm.get_memory_info(device)
+        except RuntimeError:  # UNIMPLEMENTED
+            return {}
+        names = {"bytes_used": "allocated", "peak_bytes_used": "peak", "bytes_limit": "total"}
+        return {f"memory.{names[key]}.bytes": float(value) for key, value in info.items() if key in names}
+
+    def reset_peak_memory_stats(self, device: torch.device) -> None:
+        """XLA's runtime has no way to start a new peak."""
+
+    def get_device_stats(self, device: torch.device) -> dict[str, Any]:
+        """Memory, and how often this process has compiled and run a graph: one that compiles in every step is slow."""
+        from torch_xla.debug import metrics
+
+        counted = {"xla.compilations": ["CompileTime"], "xla.executions": ["ExecuteTime", "ExecuteReplicatedTime"]}
+        counts = {name: float(sum((metrics.metric_data(kind) or (0,))[0] for kind in kinds)) for name, kinds in counted.items()}
+        return {**self.memory_stats(device), **counts}
+
+    # -- random state -------------------------------------------------------------------------------------------------
+
+    def manual_seed(self, seed: int) -> None:
+        """Seed the generators of all devices of this process; ``torch.manual_seed`` does not."""
+        import torch_xla
+        import torch_xla.core.xla_model as xm
+
+        for device in torch_xla.devices():
+            xm.set_rng_state(seed % 2**63, device=str(device))
+
+    def get_rng_state(self, device: torch.device) -> torch.Tensor:
+        """XLA's one integer, as 8 bytes. Ends the step: the state moves on with what was traced."""
+        import torch
+        import torch_xla.core.xla_model as xm
+
+        return torch.tensor([xm.get_rng_state(device=str(device))], dtype=torch.uint64).view(torch.uint8)
+
+    def set_rng_state(self, state: torch.Tensor, device: torch.device) -> None:
+        import torch
+        import torch_xla.core.xla_model as xm
+
+        xm.set_rng_state(int(state.clone().view(torch.uint64).item()), device=str(device))
+
+    # -- computing ----------------------------------------------------------------------------------------------------
+
+    def step_end(self) -> None:
+        """Compile (the first time) and start what was traced since the last step's end. Does not wait for it."""
+        import torch_xla
+
+        torch_xla.sync()
+
+    def upload(self, batches: Iterator[list[torch.Tensor]], device: torch.device) -> Iterator[list[torch.Tensor]]:
+        """torch_xla's ParallelLoader reads and uploads ahead in threads."""
+        from accelkit_builtin.accelerators.xla_loader import uploaded
+
+        return uploaded(batches, device)
+
+    def capabilities(self, device: torch.device | None = None) -> Capabilities:
+        """On the CPU the runtime keeps no statistics of memory, and there are none of its bfloat16 units."""
+        if pjrt_device() != "CPU":
+            return self.declared_capabilities.updated({"memory_statistics": "native"})
+        return self.declared_capabilities.updated({"memory_statistics": "none", "dtype.bfloat16": "emulated", "dtype.float64": "native"})
+
+
+def pjrt_device() -> str | None:
+    """The kind of device that XLA drives here: PJRT_DEVICE, else ``TPU`` where there is a chip, else ``NEURON`` where its package is."""
+    if named := os.environ.get(PJRT_DEVICE):
+        return named.upper()
+    if _num_chips():
+        return "TPU"
+    return "NEURON" if importlib.util.find_spec("libneuronxla") is not None else None
+
+
+def _package() -> Availability:
+    """Whether torch_xla is installed, and for the installed torch: it is linked against one minor version of it."""
+    try:
+        ours = importlib.metadata.version("torch_xla")
+    except importlib.metadata.PackageNotFoundError:
+        return Availability.absent("the package torch_xla is not installed", "pip install 'accelkit[xla]', on a TPU VM torch_xla[tpu]")
+    theirs = importlib.metadata.version("torch")
+    if _minor(ours) != _minor(theirs):
+        why = f"torch_xla {ours} is for torch {_minor(ours)}, and torch {theirs} is installed"
+        return Availability.broken(why, f"pip install torch=={_minor(ours)}.*")
+    return Availability.usable()
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _num_chips() -> int:
+    """TPU chips on the PCI bus."""
+    count = 0
+    for vendor in Path("/sys/bus/pci/devices").glob("*/vendor"):
+        if vendor.read_text().strip() == _GOOGLE and vendor.with_name("device").read_text().strip() in _CHIPS:
+            count += 1
+    return count
+
+
+def _take_own_chip() -> None:
+    """What torch_xla.launch does in each of its processes, for torchrun's and accelkit launch's: by LOCAL_RANK and LOCAL_WORLD_SIZE."""
+    local_rank, local_size = os.environ.get("LOCAL_RANK", ""), os.environ.get("LOCAL_WORLD_SIZE", "")
+    if local_rank.isdigit() and local_size.isdigit() and not os.environ.get("PJRT_LOCAL_PROCESS_COUNT"):
+        from torch_xla._internal import pjrt
+
+        pjrt.initialize_multiprocess(int(local_rank), int(local_size))

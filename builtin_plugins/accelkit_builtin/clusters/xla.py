@@ -1,0 +1,95 @@
+"""``torch_xla.launch`` on TPUs: one process a chip, which it gives TPU's own variables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from accelkit import ClusterEnvironment, Detection, UnsupportedError
+
+_LOCAL_RANK, _LOCAL_SIZE = "PJRT_LOCAL_PROCESS_RANK", "PJRT_LOCAL_PROCESS_COUNT"
+_RANK, _ADDRESSES = "CLOUD_TPU_TASK_ID", "TPU_PROCESS_ADDRESSES"
+_PORT = 12355
+
+
+class XLAEnvironment(ClusterEnvironment):
+    """torch_xla.launch, one process a TPU chip.
+
+    Protocol: what torch_xla._internal.tpu.configure_topology and torch_xla._internal.pjrt.initialize_multiprocess set in each process.
+    """
+
+    processes_flag = "torch_xla.launch(function) on machines with {} chips"
+    nodes_flag = "torch_xla.launch(function) on each of {} machines"
+
+    def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
+        """Below torchrun, which sets its own variables beside these."""
+        if not environ.get(_LOCAL_RANK):
+            return None
+        if environ.get("PJRT_DEVICE", "").upper() == "CPU" or environ.get(_ADDRESSES):
+            return Detection("xla", 60, f"{_LOCAL_RANK}: torch_xla.launch started this process")
+        return Detection("xla", -1, f"{_LOCAL_RANK} is set, and {_ADDRESSES}, which torch_xla.launch sets on TPUs, is not")
+
+    def validate_settings(self, num_devices: int | None, num_nodes: int | None) -> None:
+        """On the CPU torch_xla.launch makes threads, one a device, and XLA has no collectives between those.
+
+        Raises:
+            UnsupportedError: For several CPU devices.
+            ContradictionError: As for every environment.
+        """
+        is_on_cpu = self.environ.get("PJRT_DEVICE", "").upper() == "CPU"
+        if is_on_cpu and self.number("CPU_NUM_DEVICES", least=1, default=1) > 1:
+            raise UnsupportedError(
+                "torch_xla.launch cannot train on several CPU devices",
+                plugin=self.plugin,
+                why="XLA's CPU device has no collectives between replicas, and its process would abort "
+                "(github.com/pytorch/xla/issues/9089, github.com/pytorch/xla/issues/5005)",
+                hint="strategy='xla' drives all devices from one process; accelkit launch --accelerator xla starts one process a device",
+            )
+        super().validate_settings(num_devices, num_nodes)
+
+    @property
+    def creates_processes_externally(self) -> bool:
+        """True: torch_xla.launch started all of them."""
+        return True
+
+    @property
+    def world_size(self) -> int:
+        """How many addresses TPU_PROCESS_ADDRESSES has."""
+        return len(self._addresses())
+
+    @property
+    def global_rank(self) -> int:
+        """CLOUD_TPU_TASK_ID."""
+        return self.number(_RANK, default=0, below=self.world_size)
+
+    @property
+    def local_rank(self) -> int:
+        """PJRT_LOCAL_PROCESS_RANK."""
+        return self.number(_LOCAL_RANK, below=self.local_world_size)
+
+    @property
+    def local_world_size(self) -> int:
+        """PJRT_LOCAL_PROCESS_COUNT."""
+        return self.number(_LOCAL_SIZE, least=1, default=1)
+
+    @property
+    def node_rank(self) -> int:
+        """By the rank: as many processes on each machine."""
+        return self.global_rank // self.local_world_size
+
+    @property
+    def num_nodes(self) -> int:
+        """As many processes on each machine."""
+        return -(-self.world_size // self.local_world_size)
+
+    @property
+    def main_address(self) -> str:
+        """MASTER_ADDR, else the machine of the first address."""
+        return self.address("MASTER_ADDR", default=self._addresses()[0].rpartition(":")[0])
+
+    @property
+    def main_port(self) -> int:
+        """MASTER_PORT, else torch_xla's own, 12355."""
+        return self.port("MASTER_PORT", default=_PORT)
+
+    def _addresses(self) -> list[str]:
+        return [part for part in (self.text(_ADDRESSES) or "localhost:0").split(",") if part]

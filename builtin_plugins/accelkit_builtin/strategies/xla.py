@@ -1,0 +1,75 @@
+"""``xla``: one process drives all XLA devices of its machine as one. Each batch is divided among them, and XLA reduces what it must.
+
+Source: https://github.com/pytorch/xla/blob/master/docs/source/perf/spmd_basic.md (GSPMD: arXiv:2105.04663).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from accelkit import Accelerator, Strategy, UnsupportedError, map_leaves
+
+if TYPE_CHECKING:
+    import torch
+
+T = TypeVar("T")
+
+
+class XLAStrategy(Strategy):
+    """Data parallelism by XLA's partitioner (SPMD): parameters on every device, each batch divided along its first dimension.
+
+    A program that computes on one device computes the same on all of them: losses and metrics are the whole batch's.
+    """
+
+    drives_all_devices = True
+
+    def check(self, accelerator: Accelerator) -> None:
+        """XLA's partitioner is XLA's.
+
+        Raises:
+            UnsupportedError: For another accelerator.
+        """
+        if accelerator.device_type != "xla":
+            raise UnsupportedError(
+                f"{accelerator.name} cannot do strategy {self.name!r}",
+                plugin=accelerator.plugin,
+                why="it divides work by XLA's partitioner",
+                hint="use accelerator='xla', or strategy='ddp'",
+            )
+
+    def setup(self, accelerator: Accelerator, devices: Sequence[int]) -> None:
+        """Switch this process to SPMD, which cannot be undone, and make the mesh of its devices.
+
+        Raises:
+            UnsupportedError: If these are not all devices of this process.
+        """
+        from torch_xla import runtime
+        from torch_xla.distributed import spmd
+
+        if len(devices) != accelerator.auto_device_count():
+            raise UnsupportedError(
+                f"strategy {self.name!r} cannot use {len(devices)} of the {accelerator.auto_device_count()} devices of this process",
+                plugin=self.plugin,
+                why="XLA's partitioner uses all of them",
+                hint="use devices=-1, or let the process see fewer (TPU_VISIBLE_CHIPS, CPU_NUM_DEVICES)",
+            )
+        runtime.use_spmd()
+        count = runtime.global_runtime_device_count()
+        self._mesh: Any = spmd.Mesh(list(range(count)), (count,), ("data",))
+
+    def root_device(self, accelerator: Accelerator, devices: Sequence[int], local_rank: int) -> torch.device:
+        """``xla:0``, which stands for all of them."""
+        return accelerator.device(0)
+
+    def place_batch(self, batch: T) -> T:
+        """Its tensors divided along their first dimension; those that cannot be divided evenly are on every device."""
+        import torch
+        from torch_xla.distributed import spmd
+
+        def divide(leaf: Any) -> Any:
+            if isinstance(leaf, torch.Tensor) and leaf.dim() and leaf.shape[0] % self._mesh.size() == 0:
+                spmd.mark_sharding(leaf, self._mesh, ("data", *[None] * (leaf.dim() - 1)))
+            return leaf
+
+        return map_leaves(divide, batch)
