@@ -8,12 +8,12 @@ FAKE_XPU := builtin_plugins/accelkit-fake-xpu
 TORCH ?= 2.13.0
 WORKERS ?= 2
 
-.PHONY: help demo test test-fake-xpu test-oldest soak lint types structure bench precisions conformance selftest clean compiler cluster-parts
+.PHONY: help demo test test-fake-xpu test-xla soak lint types structure bench precisions conformance selftest clean compiler cluster-parts
 
 help:
 	@echo "make demo    train on real digits, on auto and on a plugin from a wheel"
 	@echo "make test    all tests"
-	@echo "make test-oldest  the fake XPU's tests with the oldest torch, in an environment of their own (gigabytes)"
+	@echo "make test-xla  the tests of XLA, and the fake XPU's with the oldest torch, in an environment of their own (7 GB)"
 	@echo "make soak    the long ones: every kill, every combination"
 	@echo "make lint    ruff, mypy"
 	@echo "make bench   cost of a step on one and two processes, of starting, of listing and of the fake XPU, against the raw loop, peers and the CPU"
@@ -39,7 +39,7 @@ demo: compiler $(VENV)/.fake_xpu
 JOBS := tests/cluster tests/distributed tests/launching
 
 test: compiler $(VENV)/.fake_xpu cluster-parts
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not soak" tests $(addprefix --ignore=,$(JOBS))
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not soak" tests $(addprefix --ignore=,$(JOBS) tests/xla)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not soak" $(JOBS)
 	$(MAKE) test-fake-xpu
 
@@ -49,11 +49,18 @@ test-fake-xpu: compiler $(VENV)/.fake_xpu
 	FAKE_XPU_PROTECT=1 $(BIN)/python -m pytest -n $(WORKERS) $(FAKE_XPU)/tests --ignore $(FAKE_XPU)/tests/test_building.py
 	FAKE_XPU_PROTECT=1 $(BIN)/accelkit conformance run fake_xpu --profile training -n $(WORKERS)
 
-test-oldest: compiler
-	$(MAKE) VENV=.venv-oldest TORCH=2.9.1 test-fake-xpu
+# torch_xla needs a torch of its own, which is also the oldest that is supported: the fake XPU's tests run with it, too.
+XLA_VENV := .venv-xla
+test-xla: compiler
+	$(MAKE) VENV=$(XLA_VENV) TORCH=2.9.1 $(XLA_VENV)/.torch_xla test-fake-xpu
+	$(XLA_VENV)/bin/python -m pytest -n $(WORKERS) tests/xla
+
+$(VENV)/.torch_xla: $(VENV)/.ready
+	$(PIP) torch_xla
+	@touch $@
 
 soak: $(VENV)/.ready compiler
-	$(BIN)/python -m pytest -n $(WORKERS) -m soak -s
+	$(BIN)/python -m pytest -n $(WORKERS) -m soak -s tests --ignore=tests/xla
 
 structure: $(VENV)/.ready
 	$(BIN)/python -m pytest -q tests/structure
@@ -134,4 +141,4 @@ compiler:
 	@command -v cc >/dev/null && command -v c++ >/dev/null || { echo "Some tests compile C and C++, and there is no compiler. On Debian or Ubuntu: apt-get install build-essential. On Fedora: dnf install gcc gcc-c++. On macOS: xcode-select --install"; exit 1; }
 
 clean:
-	rm -rf $(VENV) .venv-oldest build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(XLA_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

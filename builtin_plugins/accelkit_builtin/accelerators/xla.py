@@ -48,9 +48,9 @@ class XLAAccelerator(Accelerator):
             *("dtype.float32", "dtype.bfloat16", "dtype.bool", "dtype.uint8", "dtype.int8", "dtype.int16", "dtype.int32", "dtype.int64"),
             *("autocast.bfloat16", "random_state", "process_group", "numbered_devices"),
         ],
-        emulated=["dtype.float64", "dtype.float16", "dtype.complex64", "autocast.float16"],
+        emulated=["dtype.float64", "dtype.float16", "dtype.complex64", "autocast.float16", "fp8"],
         none=[
-            *("streams", "events", "pinned_memory", "memory_limit", "graphs", "generator_offset", "fp8"),
+            *("streams", "events", "pinned_memory", "memory_limit", "graphs", "generator_offset"),
             *("dtype.uint16", "dtype.uint32", "dtype.uint64"),
         ],
     )
@@ -165,7 +165,7 @@ class XLAAccelerator(Accelerator):
             xm.set_rng_state(seed % 2**63, device=str(device))
 
     def get_rng_state(self, device: torch.device) -> torch.Tensor:
-        """XLA's one integer, as 8 bytes. Ends the step: the state moves on with what was traced."""
+        """XLA's one integer, as 8 bytes; with the draws that were traced and have not run yet."""
         import torch
         import torch_xla.core.xla_model as xm
 

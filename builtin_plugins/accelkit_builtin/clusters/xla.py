@@ -21,11 +21,11 @@ class XLAEnvironment(ClusterEnvironment):
     nodes_flag = "torch_xla.launch(function) on each of {} machines"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
-        """Below torchrun, which sets its own variables beside these."""
+        """Below torchrun, which sets its own variables beside these, and above MPI, which may have started the machines' programs."""
         if not environ.get(_LOCAL_RANK):
             return None
         if environ.get("PJRT_DEVICE", "").upper() == "CPU" or environ.get(_ADDRESSES):
-            return Detection("xla", 60, f"{_LOCAL_RANK}: torch_xla.launch started this process")
+            return Detection("xla", 65, f"{_LOCAL_RANK}: torch_xla.launch started this process")
         return Detection("xla", -1, f"{_LOCAL_RANK} is set, and {_ADDRESSES}, which torch_xla.launch sets on TPUs, is not")
 
     def validate_settings(self, num_devices: int | None, num_nodes: int | None) -> None:

@@ -191,12 +191,18 @@ def _check_named(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False)
 def command_line_knows_it(subject: Subject) -> None:
-    """``accelkit info NAME --json`` describes it, without importing torch."""
+    """``accelkit info NAME --kind KIND --json`` describes it, without importing torch."""
     import json
 
     if subject.record.distribution == "(code)":
         return
-    code = "import sys; from accelkit.cli import main; sys.argv = ['accelkit', 'info', sys.argv[1], '--json']; main()"
-    run = subprocess.run([sys.executable, "-c", code, subject.record.name], capture_output=True, text=True, check=False, timeout=60)
+    code = "import sys; from accelkit.cli import main; sys.argv = ['accelkit', 'info', *sys.argv[1:], '--json']; main()"
+    run = subprocess.run(
+        [sys.executable, "-c", code, subject.record.name, "--kind", subject.record.kind],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     assert run.returncode == 0, run.stderr[-400:]
     assert json.loads(run.stdout)["plugin"] == subject.record.plugin

@@ -183,7 +183,7 @@ def discrete_distributions(subject: Subject, name: str) -> None:
         "bernoulli": (lambda: torch.empty(_DRAWS, device=device).bernoulli_(0.3), [0.7, 0.3]),
         "bernoulli_tensor": (lambda: torch.bernoulli(torch.full((_DRAWS,), 0.8, device=device)), [0.2, 0.8]),
         "randint": (lambda: torch.randint(0, 5, (_DRAWS,), device=device), [0.2] * 5),
-        "randperm": (lambda: torch.stack([torch.randperm(4, device=device)[0] for _ in range(2000)]), [0.25] * 4),
+        "randperm": (lambda: torch.tensor([_first_of_permutation(subject) for _ in range(2000)], device=device), [0.25] * 4),
         "multinomial": (lambda: torch.multinomial(weights, _DRAWS, replacement=True), [0.1, 0.2, 0.3, 0.4]),
         "dropout": (lambda: torch.nn.functional.dropout(torch.ones(_DRAWS, device=device), 0.25) * 0.75, [0.25, 0.75]),
         "random_": (
@@ -206,6 +206,14 @@ def discrete_distributions(subject: Subject, name: str) -> None:
     for value, (count, frequency) in enumerate(zip(counts.tolist(), frequencies, strict=True)):
         deviation = abs(count - total * frequency) / math.sqrt(total * frequency * (1 - frequency))
         assert deviation < 5, f"{name} drew {value} {count} times of {total}; {total * frequency:.0f} are expected"
+
+
+def _first_of_permutation(subject: Subject) -> int:
+    import torch
+
+    drawn = torch.randperm(4, device=subject.device)
+    subject.stays(drawn)
+    return int(drawn[0])  # read one by one: a device that traces lazily would compile one graph of all
 
 
 @check("training", over=["standard_gamma", "dirichlet", "normal_of_tensors"])

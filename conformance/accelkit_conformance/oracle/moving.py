@@ -23,7 +23,14 @@ def tensors(nested: Any) -> list[torch.Tensor]:
 
 def to_device(nested: Any, device: torch.device) -> Any:
     """A copy on ``device``, laid out as the original; devices named in arguments become ``device`` too."""
-    storages: dict[int, torch.Tensor] = {}
+    storages: dict[tuple[int, torch.dtype], torch.Tensor] = {}
+
+    def whole(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.Tensor:
+        """All of a storage, there."""
+        key = (storage.data_ptr(), dtype)
+        if key not in storages:
+            storages[key] = torch.empty(0, dtype=dtype).set_(storage).to(device, copy=True)  # type: ignore[call-overload]
+        return storages[key]
 
     def move(leaf: Any) -> Any:
         if isinstance(leaf, torch.device) or (isinstance(leaf, str) and leaf == "cpu"):
@@ -33,11 +40,12 @@ def to_device(nested: Any, device: torch.device) -> Any:
         if leaf.layout is not torch.strided:
             return leaf.to(device, copy=True)
         storage = leaf.untyped_storage()
-        if storage.data_ptr() not in storages:
-            whole = torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
-            storages[storage.data_ptr()] = whole.to(device, copy=True)
-        there = torch.empty(0, dtype=leaf.dtype, device=device)
-        there.set_(storages[storage.data_ptr()].untyped_storage(), leaf.storage_offset(), leaf.size(), leaf.stride())  # type: ignore[call-overload]
+        memory = whole(storage, torch.uint8)
+        if memory.numel() and not memory.data_ptr():  # a device without addresses has no storage that could be read as another dtype
+            there = whole(storage, leaf.dtype).as_strided(leaf.size(), leaf.stride(), leaf.storage_offset())
+        else:
+            there = torch.empty(0, dtype=leaf.dtype, device=device)
+            there.set_(memory.untyped_storage(), leaf.storage_offset(), leaf.size(), leaf.stride())  # type: ignore[call-overload]
         if leaf.is_conj():
             there = torch._conj(there)
         if leaf.is_neg():
