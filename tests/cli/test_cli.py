@@ -190,6 +190,7 @@ def test_info_says_which_precisions_a_device_can_do(some):
         "64-true": "native",
         "bf16-mixed": "native",
         "bf16-true": "emulated",
+        "fp8": "emulated",
     }
     assert "bf16-true emulated" in run("info", "cpu").stdout
     assert run_json("info", "bf16-mixed")["precisions"] == {}

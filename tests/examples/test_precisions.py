@@ -21,7 +21,7 @@ def test_every_precision_learns_and_stores_what_it_promises(tmp_path):
     lines = page.read_text().splitlines()
     assert (lines[0], lines[-1]) == ("before", "after")
     rows = [line for line in lines if line.startswith("| `")]
-    assert len(rows) == 12
+    assert len(rows) == 14
     assert not any("cannot" in row for row in rows)
     assert f"torch {torch.__version__}" in lines[-3]
 
