@@ -54,6 +54,14 @@ def prepared(precision="fp8", name="cpu", model=None):
     return rt, rt.prepare(Net() if model is None else model)
 
 
+def _none(*args, **kwargs):
+    raise NotImplementedError("no kernel here")
+
+
+def _zeros(first, second, *args, **kwargs):
+    return torch.zeros(first.shape[0], second.shape[1], dtype=torch.bfloat16)
+
+
 @pytest.mark.parametrize("name", [pytest.param(name, marks=on_torchao) for name in ("cpu", "fake_xpu")])
 @pytest.mark.parametrize(("recipe", "gradients"), [("tensorwise", E5M2), ("rowwise", E4M3)])
 def test_what_is_stored_and_computed_in_which_dtype(name, recipe, gradients):
@@ -189,20 +197,18 @@ class TestModels:
             _ = accelkit.Runtime(Old(), precision="fp8").device
         assert caught.value.why == "it declares that cpu has no fp8"
 
-    def test_a_device_that_declares_what_it_cannot(self):
-        def none(*args, **kwargs):
-            raise NotImplementedError("no kernel here")
-
+    @pytest.mark.parametrize(("kernel", "why"), [(_none, "no kernel here"), (_zeros, "16 times 1 is 0.0")])
+    def test_a_device_that_declares_what_it_cannot(self, kernel, why):
         library = torch.library.Library("aten", "IMPL")  # a device without the kernel: this one, for a while
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that a kernel is replaced
-            library.impl("_scaled_mm", none, "CPU", allow_override=True)
+            library.impl("_scaled_mm", kernel, "CPU", allow_override=True)
         try:
             with pytest.raises(accelkit.UnsupportedError, match="cpu cannot do fp8") as caught:
                 prepared()
         finally:
             library._destroy()
-        assert caught.value.why == "a product of float8 matrices on cpu says: no kernel here"
+        assert caught.value.why == f"a product of float8 matrices on cpu says: {why}"
         assert "declare none for the capability fp8" in caught.value.hint
 
 

@@ -28,7 +28,7 @@ class Float8Options:
 
     Args:
         recipe: What shares one scale. ``tensorwise``: a tensor, the fastest. ``rowwise``: a row, more exact; gradients are e4m3 too.
-        ignore: Layers that stay in bfloat16: names, as ``lm_head`` or ``blocks.0``, each with everything inside.
+        ignore: Layers that stay in bfloat16: names or parts of names between dots, as ``lm_head`` or ``blocks.0``, with everything inside.
         pad: Whether the inner side of a product is filled with zeros to a multiple of 16 where it is none, as in a last batch that is not
             full. Without, it is an error on most devices.
     """
@@ -74,12 +74,15 @@ class Float8(AutocastPrecision):
             why = f"it declares that {device} has no fp8"
             raise UnsupportedError(f"{accelerator.name} cannot do {self.name}", plugin=accelerator.plugin, why=why, hint=hint)
         self._torchao()
-        layer = torch.nn.Linear(_MULTIPLE, _MULTIPLE, device="meta").to_empty(device=device)  # draws no random numbers
+        layer = torch.nn.Linear(_MULTIPLE, _MULTIPLE, bias=False, device="meta").to_empty(device=device)  # draws no random numbers
+        torch.nn.init.ones_(layer.weight)
         self._convert(layer)
         self._class = type(layer)
         try:
             with self.forward_context(), torch.no_grad():
-                layer(torch.ones(_MULTIPLE, _MULTIPLE, device=device))
+                found = layer(torch.ones(_MULTIPLE, _MULTIPLE, device=device)).max().item()
+            if found != _MULTIPLE:
+                raise RuntimeError(f"{_MULTIPLE} times 1 is {found}")
         except (RuntimeError, AssertionError) as error:
             raise UnsupportedError(
                 f"{accelerator.name} cannot do {self.name}",

@@ -28,7 +28,7 @@ def choose_linears(
         module: Is only looked at.
         precision: For the errors.
         converted: Classes of layers that were converted before.
-        ignore: Names within ``module``, each of a layer or of what holds layers. They stay.
+        ignore: Names within ``module``, or parts of names between dots, each of a layer or of what holds layers. They stay.
         multiples: What ``in_features`` and ``out_features`` must be multiples of.
 
     Raises:
@@ -37,7 +37,7 @@ def choose_linears(
     import torch
 
     layers = dict(module.named_modules())
-    unknown = [name for name in ignore if name not in layers]
+    unknown = [one for one in ignore if not any(_is_part(one, name) for name in layers)]
     if unknown:
         warnings.warn(
             f"{precision.name} is to ignore {', '.join(unknown)}, and {type(module).__name__} has none of that name", stacklevel=5
@@ -48,7 +48,7 @@ def choose_linears(
         if not isinstance(layer, torch.nn.Linear):
             continue
         shown = name or "it"
-        if any(name == one or name.startswith(f"{one}.") for one in ignore):
+        if any(_is_part(one, name) for one in ignore):
             reasons.append(f"{shown} is to be ignored")
         elif type(layer) is not torch.nn.Linear:
             reasons.append(f"{shown} is a subclass, {type(layer).__name__}")
@@ -65,3 +65,7 @@ def choose_linears(
             hint="use precision='bf16-mixed', or put it with what can be converted into one torch.nn.ModuleDict",
         )
     return found
+
+
+def _is_part(part: str, name: str) -> bool:
+    return f".{part}." in f".{name}."
