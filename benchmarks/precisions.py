@@ -3,9 +3,8 @@
     python benchmarks/precisions.py --accelerator cpu --accelerator fake_xpu --write docs/precisions.md
 
 Trains examples/digits.py in every precision on every accelerator. Where weights are frozen, a model that was trained in float32 is trained
-on. Exits 1 if a layer, a gradient or an optimizer's state has another dtype
-than the precision promises, or if a precision reaches less than 97 % of float32's accuracy. One that the accelerator declares it cannot do
-has a row that says so.
+on. Exits 1 if a layer, a gradient or an optimizer's state has another dtype than the precision promises, or if a precision reaches less than
+97 % of float32's accuracy. One that the accelerator declares it cannot do has a row that says so.
 """
 
 from __future__ import annotations
@@ -173,6 +172,7 @@ def main() -> int:
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--write", type=Path, metavar="PAGE", help="put the table into this page, between its markers")
     options = parser.parse_args()
+    torch.compiler.set_stance("force_eager")  # bitsandbytes would compile what it has in plain torch anew at every step
     lines = [
         "| accelerator | precision | digits | parameters | layers compute in | gradients | optimizer state | the model returns |",
         "|---|---|---|---|---|---|---|---|",
