@@ -3,8 +3,8 @@
     python benchmarks/precisions.py --accelerator cpu --accelerator fake_xpu --write docs/precisions.md
 
 Trains examples/digits.py in every precision on every accelerator. Where weights are frozen, a model that was trained in float32 is trained
-on. Exits 1 if a layer, a gradient or an optimizer's state has another dtype than the precision promises, or if a precision reaches less than
-97 % of float32's accuracy. One that the accelerator declares it cannot do has a row that says so.
+on. Exits 1 if a layer, a gradient or an optimizer's state has another dtype than the precision promises, or if a precision reaches less
+than 97 % of float32's accuracy. One that the accelerator declares it cannot do has a row that says so.
 """
 
 from __future__ import annotations

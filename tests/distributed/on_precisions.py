@@ -1,4 +1,4 @@
-"""What each rank does in test_precisions_apart.py: ``on_precisions.py PRECISION...``: the same gradients under ddp and fsdp, near float32's."""
+"""What each rank does in test_precisions_apart.py: ``on_precisions.py PRECISION...``, gradients under ddp and fsdp, and float32's."""
 
 from __future__ import annotations
 
