@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +22,8 @@ def test_every_precision_learns_and_stores_what_it_promises(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- table: make precisions -->\nold\n<!-- end of table -->\nafter\n")
     command = [sys.executable, SCRIPT, "--accelerator", "cpu", "--accelerator", "fake_xpu", "--epochs", "4", "--write", page]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    environ = os.environ | {"OMP_NUM_THREADS": "1"}  # small layers: on a busy machine threads wait for each other
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
     assert result.returncode == 0, result.stdout + result.stderr
     lines = page.read_text().splitlines()
     assert (lines[0], lines[-1]) == ("before", "after")
