@@ -38,7 +38,7 @@ demo: compiler $(VENV)/.fake_xpu
 # Jobs of several processes crowd a small machine, and other tests hold plugins to seconds: one after the other.
 JOBS := tests/cluster tests/distributed tests/launching
 
-test: compiler $(VENV)/.fake_xpu cluster-parts
+test: compiler $(VENV)/.fake_xpu $(VENV)/.precisions cluster-parts
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not soak" tests $(addprefix --ignore=,$(JOBS) tests/xla)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not soak" $(JOBS)
 	$(MAKE) test-fake-xpu
@@ -79,7 +79,7 @@ bench: $(VENV)/.peers $(VENV)/.fake_xpu
 	$(BIN)/python benchmarks/list_cost.py
 	$(BIN)/python benchmarks/fake_xpu_cost.py
 
-precisions: $(VENV)/.fake_xpu
+precisions: $(VENV)/.fake_xpu $(VENV)/.precisions
 	$(BIN)/python benchmarks/precisions.py --accelerator cpu --accelerator fake_xpu --write docs/precisions.md
 
 # Every test on both, and what a vendor may declare; reports in build/conformance.
@@ -114,6 +114,11 @@ $(PARTS)/.ready: $(VENV)/.ready
 
 $(VENV)/.deepspeed: $(VENV)/.ready
 	DS_BUILD_OPS=0 DS_ACCELERATOR=cpu $(PIP) --no-build-isolation deepspeed
+	@touch $@
+
+# What the tests marked torchao and bitsandbytes compute with.
+$(VENV)/.precisions: $(VENV)/.ready
+	$(PIP) torchao bitsandbytes
 	@touch $@
 
 $(VENV)/.ready: pyproject.toml constraints.txt

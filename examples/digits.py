@@ -9,6 +9,7 @@ import argparse
 import math
 import sys
 import tempfile
+from collections.abc import Callable
 
 import torch
 from rich.progress import track
@@ -45,7 +46,7 @@ def make_loaders() -> tuple[DataLoader, DataLoader]:
 class Training:
     """A runtime and everything that it prepared."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: argparse.Namespace, make_model: Callable[[], nn.Module] = make_model) -> None:
         self.rt = accelkit.Runtime(options.accelerator, devices=options.devices, precision=options.precision, seed=options.seed)
         model, (train_loader, held_out_loader) = make_model(), make_loaders()
         eps = 1e-4 if options.precision == "16-true" else 1e-8  # which is 0 in float16
@@ -61,7 +62,7 @@ class Training:
             self.assert_on_device(images, labels)
             loss = nn.functional.cross_entropy(self.model(images), labels)
             self.rt.backward(loss)
-            self.assert_on_device(loss, *(parameter.grad for parameter in self.model.parameters()))
+            self.assert_on_device(loss, *(parameter.grad for parameter in self.model.parameters() if parameter.requires_grad))
             self.rt.clip_grad_norm_(self.model.parameters(), 1.0)
             self.optimizer.step()
             self.scheduler.step()

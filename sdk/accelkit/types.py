@@ -33,6 +33,7 @@ CAPABILITY_KEYS: Mapping[str, str] = {
     "compile": "torch.compile with the accelerator's compile_backend",
     "graphs": "work captured once and replayed",
     "fp8": "a scaled matmul of float8 operands",
+    "transformer_engine": "NVIDIA's package transformer-engine computes on it",
     "subnormals": "numbers below the smallest normal one are kept in float32",
     "autocast_float32_list": "torch.autocast computes what needs range (softmax, losses, norms, exp, log, pow) in float32",
     "deterministic": "torch.use_deterministic_algorithms gives equal bits, or an error",

@@ -190,6 +190,11 @@ def test_info_says_which_precisions_a_device_can_do(some):
         "64-true": "native",
         "bf16-mixed": "native",
         "bf16-true": "emulated",
+        "bitsandbytes-4bit": "emulated",
+        "bitsandbytes-8bit": "emulated",
+        "fp8": "emulated",
+        "transformer-engine": "none",
+        "transformer-engine-float16": "none",
     }
     assert "bf16-true emulated" in run("info", "cpu").stdout
     assert run_json("info", "bf16-mixed")["precisions"] == {}

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import accelkit
+from accelkit_builtin.precisions.p16_mixed import Float16Mixed, GradScalerOptions
 from accelkit_builtin.strategies.deepspeed import DeepSpeedOptions, DeepSpeedStrategy
 
 SAMPLES = 8
@@ -149,6 +150,52 @@ def mixed(stage):
             for one in (reference, before)
         ]
     assert gap < 0.05 * moved, (gap, moved)
+    rt.teardown()
+
+
+def scaled(stage):
+    """16-mixed: float16 parameters and the engine's scaler; an infinite gradient of one process skips the step of all, and the
+    scheduler's."""
+    import deepspeed  # the strategy has set nothing yet: DS_ACCELERATOR is the test's
+
+    deepspeed.accelerator.get_accelerator().is_fp16_supported = lambda: True  # torch computes it on any CPU, if slowly
+    rt = runtime(stage, precision=Float16Mixed(GradScalerOptions(init_scale=1024.0)))
+    model, reference, batches = made()
+    before = copy.deepcopy(reference)
+    optimizer, theirs = torch.optim.SGD(model.parameters(), lr=0.2), torch.optim.SGD(reference.parameters(), lr=0.2)
+    schedulers = [torch.optim.lr_scheduler.StepLR(one, 1, gamma=0.9) for one in (optimizer, theirs)]
+    model, optimizer, _ = rt.prepare(model, optimizer, schedulers[0])
+    scales = []
+    for number, batch in enumerate(batches):
+        is_infinite = number == 1
+        result = model(share(batch, rt))
+        assert (result.dtype, next(model.parameters()).dtype) == (torch.float32, torch.float16)
+        loss = result.square().mean()
+        rt.backward(loss * 1e30 if is_infinite and rt.process_index == rt.num_processes - 1 else loss)
+        norm = rt.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        schedulers[0].step()
+        optimizer.zero_grad()
+        assert rt.optimizer_step_was_skipped == is_infinite
+        scales.append(rt.precision.scale)
+        if is_infinite:
+            continue
+        reference(batch).square().mean().backward()
+        true = torch.nn.utils.clip_grad_norm_(reference.parameters(), 0.5)
+        torch.testing.assert_close(norm, true, rtol=0.01, atol=0.0)
+        theirs.step()
+        schedulers[1].step()
+        theirs.zero_grad()
+        assert optimizer.param_groups[0]["lr"] == theirs.param_groups[0]["lr"]
+    assert scales == [1024.0] + [512.0] * 7
+    with rt.strategy.whole_parameters(model):
+        gap, moved = [
+            torch.stack(
+                [(now.float() - then).norm() for now, then in zip(rt.unwrap_model(model).parameters(), one.parameters(), strict=True)]
+            ).norm()
+            for one in (reference, before)
+        ]
+    assert gap < 0.01 * moved, (gap, moved)
     rt.teardown()
 
 

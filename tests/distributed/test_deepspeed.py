@@ -12,10 +12,12 @@ import ranks
 import accelkit
 from accelkit import Training
 from accelkit_builtin.precisions.bf16_mixed import BFloat16Mixed
+from accelkit_builtin.precisions.p16_mixed import Float16Mixed, GradScalerOptions
 from accelkit_builtin.precisions.p32_true import Float32
 from accelkit_builtin.precisions.p64_true import Float64
 from accelkit_builtin.strategies.deepspeed import DeepSpeedOptions, DeepSpeedStrategy
 from accelkit_builtin.strategies.deepspeed_config import configuration
+from accelkit_builtin.strategies.deepspeed_float16 import EngineScaledFloat16
 
 IS_INSTALLED = importlib.util.find_spec("deepspeed") is not None
 on_deepspeed = [
@@ -31,6 +33,12 @@ def test_weights_are_those_of_one_process(stage, tmp_path):
         assert text.count("done") == len(cases)
 
 
+@pytest.mark.parametrize("stage", [pytest.param(stage, marks=on_deepspeed) for stage in (1, 2, 3)])
+def test_losses_are_scaled_by_the_engine(stage):
+    for text in ranks.run("on_deepspeed.py", 2, f"scaled={stage}", environ={"DS_ACCELERATOR": "cpu"}):
+        assert text.count("done") == 1
+
+
 @pytest.mark.parametrize("size", [pytest.param(size, marks=on_deepspeed) for size in (1, 2)])
 def test_what_cannot_be_done_says_what_to_do(size):
     for text in ranks.run("on_deepspeed.py", size, "errors=2", "elsewhere=2"):
@@ -39,7 +47,7 @@ def test_what_cannot_be_done_says_what_to_do(size):
 
 def training(precision=Float32, **options):
     made = precision()
-    made.name = {Float32: "32-true", BFloat16Mixed: "bf16-mixed", Float64: "64-true"}[precision]
+    made.name = {Float64: "64-true"}.get(precision, "as it is called")
     return Training(device=None, precision=made, num_processes=2, **options)
 
 
@@ -107,7 +115,32 @@ def test_options_that_cannot_be_used(options, text):
 def test_precisions_that_deepspeed_has_not():
     with pytest.raises(accelkit.UnsupportedError, match="precision '64-true'") as caught:
         configuration(DeepSpeedOptions(), training(Float64), "")
-    assert caught.value.hint == "use precision='bf16-mixed' or '32-true', or strategy='fsdp'"
+    assert caught.value.hint == "use one of 32-true, bf16-mixed, 16-mixed, or strategy='fsdp'"
+
+
+def scaled(**options):
+    return EngineScaledFloat16(Float16Mixed(GradScalerOptions(**options)), lambda: None)
+
+
+def test_the_scaler_is_deepspeeds():
+    told = configuration(DeepSpeedOptions(), training(lambda: scaled(init_scale=1024.0, growth_interval=50)), "")
+    assert told["bf16"] == {"enabled": False}
+    expected = {"enabled": True, "loss_scale": 0, "initial_scale_power": 10, "loss_scale_window": 50, "hysteresis": 1}
+    assert told["fp16"] == expected
+    told = configuration(DeepSpeedOptions(config={"fp16": {"enabled": "auto", "min_loss_scale": 2}}), training(scaled), "")
+    assert (told["fp16"]["enabled"], told["fp16"]["min_loss_scale"], told["fp16"]["initial_scale_power"]) == (True, 2, 16)
+    with pytest.raises(accelkit.ContradictionError, match="has bf16.enabled=true"):
+        configuration(DeepSpeedOptions(config={"bf16": {"enabled": True}}), training(scaled), "")
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [({"init_scale": 1000.0}, "init_scale=1000.0 is no power of 2"), ({"growth_factor": 3.0}, "it doubles and halves the scale")],
+)
+def test_a_scaler_that_deepspeed_has_not(options, why):
+    with pytest.raises(accelkit.UnsupportedError, match="DeepSpeed cannot scale so") as caught:
+        scaled(**options).configuration()
+    assert caught.value.why == why
 
 
 def test_options_must_be_options():

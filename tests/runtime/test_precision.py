@@ -199,7 +199,7 @@ def test_a_device_that_declares_no_autocast_refuses_mixed_precision():
     with pytest.raises(accelkit.UnsupportedError) as caught:
         accelkit.Runtime(accelerator=Plain(), precision="bf16-mixed")
     assert "cpu cannot do precision 'bf16-mixed'" in str(caught.value)
-    assert "it can do: 16-mixed, 16-true, 32-true, 64-true, bf16-true" in str(caught.value)
+    assert "it can do: 16-mixed, 16-true, 32-true, 64-true, bf16-true, bitsandbytes-4bit, bitsandbytes-8bit" in str(caught.value)
 
 
 def test_autocast_is_the_precisions_own():

@@ -49,6 +49,7 @@ class EngineStrategy(accelkit.Strategy):
     def step(self, optimizer):
         self.calls.append("step")
         self.engine.step()
+        return True
 
     def zero_grad(self, optimizer):
         self.calls.append("zero_grad")

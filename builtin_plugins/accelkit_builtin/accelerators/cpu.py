@@ -28,6 +28,7 @@ class CPUAccelerator(Accelerator):
         emulated=["dtype.bfloat16", "dtype.float16", "events", "fp8"],
         none=[
             *("streams", "memory_statistics", "memory_limit", "numbered_devices", "pinned_memory", "graphs", "generator_offset"),
+            "transformer_engine",
             *("autocast_float32_list", "dtype.uint16", "dtype.uint32", "dtype.uint64"),
         ],
     )

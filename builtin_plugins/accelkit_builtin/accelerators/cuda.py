@@ -152,8 +152,13 @@ class CUDAAccelerator(Accelerator):
         import torch
 
         version = torch.cuda.get_device_capability(device)
+        has_float8 = version >= (8, 9)
         return self.declared_capabilities.updated(
-            {"dtype.bfloat16": "native" if version >= (8, 0) else "emulated", "fp8": "native" if version >= (8, 9) else "none"}
+            {
+                "dtype.bfloat16": "native" if version >= (8, 0) else "emulated",
+                "fp8": "native" if has_float8 else "none",
+                "transformer_engine": "native" if has_float8 else "none",
+            }
         )
 
     def get_device_stats(self, device: torch.device) -> dict[str, Any]:

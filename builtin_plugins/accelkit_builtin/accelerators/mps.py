@@ -27,7 +27,7 @@ class MPSAccelerator(Accelerator):
             "autocast.bfloat16",
             "memory_statistics",
         ],
-        none=["dtype.float64", "streams", "pinned_memory", "process_group", "graphs", "fp8"],
+        none=["dtype.float64", "streams", "pinned_memory", "process_group", "graphs", "fp8", "transformer_engine"],
     )
 
     @classmethod

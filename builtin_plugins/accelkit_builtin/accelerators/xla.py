@@ -50,7 +50,7 @@ class XLAAccelerator(Accelerator):
         ],
         emulated=["dtype.float64", "dtype.float16", "dtype.complex64", "autocast.float16", "fp8"],
         none=[
-            *("streams", "events", "pinned_memory", "memory_limit", "graphs", "generator_offset"),
+            *("streams", "events", "pinned_memory", "memory_limit", "graphs", "generator_offset", "transformer_engine"),
             *("dtype.uint16", "dtype.uint32", "dtype.uint64"),
         ],
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from accelkit_builtin.precisions.true_precision import NarrowPrecision
 
@@ -16,7 +16,7 @@ _SMALLEST = 2.0**-24  # float16's smallest subnormal
 class Float16(NarrowPrecision):
     """float16 throughout."""
 
-    required_capabilities = ("dtype.float16",)
+    required_capabilities: ClassVar[tuple[str, ...]] = ("dtype.float16",)
     dtype_name = "float16"
 
     def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:

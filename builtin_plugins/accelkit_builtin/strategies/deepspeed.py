@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +18,16 @@ from accelkit import (
     AccelkitError,
     CheckpointError,
     ContradictionError,
+    Precision,
     Strategy,
     Training,
     UnsupportedError,
     UsageError,
     hookimpl,
 )
+from accelkit_builtin.precisions.p16_mixed import Float16Mixed
 from accelkit_builtin.strategies.deepspeed_config import DeepSpeedOptions, configuration
+from accelkit_builtin.strategies.deepspeed_float16 import EngineScaledFloat16
 from accelkit_builtin.strategies.deepspeed_package import check_package, initialize
 
 if TYPE_CHECKING:
@@ -66,6 +69,12 @@ class DeepSpeedStrategy(Strategy):
         """
         super().check(accelerator)
         check_package(accelerator)
+
+    @hookimpl(wrapper=True)
+    def make_precision(self) -> Generator[None, Precision, Precision]:
+        """``16-mixed`` with the engine's scaler."""
+        precision = yield
+        return EngineScaledFloat16(precision, lambda: self._engine) if isinstance(precision, Float16Mixed) else precision
 
     def place_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
         """On the device, whole: DeepSpeed shards it there.
@@ -127,14 +136,15 @@ class DeepSpeedStrategy(Strategy):
             )
         self._engine.backward(loss, retain_graph=bool(kwargs.get("retain_graph")))
 
-    def step(self, optimizer: torch.optim.Optimizer) -> None:
-        """The engine's, which clips and clears gradients too."""
+    def step(self, optimizer: torch.optim.Optimizer) -> bool:
+        """The engine's, which clips and clears gradients too. False if it skipped the step for an infinite gradient."""
         engine = self._engine
         engine.step()
         if self._clipping is not None:
             engine.optimizer.clip_grad, norm = self._clipping
             self._clipping = None
             norm.fill_(engine.get_global_grad_norm())
+        return bool(engine.was_step_applied())
 
     def zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
         """Forget gradients, also those that are reduced already. After a step there are none."""

@@ -10,10 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from accelkit import ContradictionError, Training, UnsupportedError, UsageError
+from accelkit import ContradictionError, Precision, Training, UnsupportedError, UsageError
+from accelkit_builtin.precisions.bf16_mixed import BFloat16Mixed
+from accelkit_builtin.precisions.p32_true import Float32
+from accelkit_builtin.strategies.deepspeed_float16 import EngineScaledFloat16
 
 AUTO = "auto"
-_HAS_BF16 = {"32-true": False, "bf16-mixed": True}
+_NAMES = ("32-true", "bf16-mixed", "16-mixed")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,14 +45,7 @@ def configuration(options: DeepSpeedOptions, training: Training, plugin: str) ->
         ContradictionError: If the configuration says something else than the Runtime.
         UsageError: If the configuration cannot be read, or a value cannot be used.
     """
-    precision = training.precision.name
-    if precision not in _HAS_BF16:
-        raise UnsupportedError(
-            f"strategy 'deepspeed' cannot do precision {precision!r}",
-            plugin=plugin,
-            why=f"it knows what DeepSpeed calls {' and '.join(_HAS_BF16)}, and no others",
-            hint="use precision='bf16-mixed' or '32-true', or strategy='fsdp'",
-        )
+    section = _section(training.precision, plugin)
     given = _read(options.config)
     zero: dict[str, Any] = {"stage": options.stage}
     zero |= {"offload_optimizer": {"device": "cpu"}} if options.offload_optimizer else {}
@@ -59,7 +55,8 @@ def configuration(options: DeepSpeedOptions, training: Training, plugin: str) ->
             "train_micro_batch_size_per_gpu": _batch_size(given, training),
             "gradient_accumulation_steps": training.accumulation_steps,
             "gradient_clipping": 0.0,  # DeepSpeed's default is 1
-            "bf16": {"enabled": _HAS_BF16[precision]},
+            "bf16": {"enabled": section == "bf16"},
+            "fp16": training.precision.configuration() if isinstance(training.precision, EngineScaledFloat16) else {"enabled": False},
             "zero_optimization": zero,
             "zero_allow_untested_optimizer": True,  # any torch optimizer
             "zero_force_ds_cpu_optimizer": False,
@@ -67,7 +64,7 @@ def configuration(options: DeepSpeedOptions, training: Training, plugin: str) ->
         },
         given,
     )
-    _check(merged, training)
+    _check(merged, training, section)
     # The Runtime divides losses and says when to step: for DeepSpeed every step is of one batch.
     merged["gradient_accumulation_steps"] = 1
     merged.pop("train_batch_size", None)
@@ -108,7 +105,23 @@ def _batch_size(given: Mapping[str, Any], training: Training) -> int:
     return training.batch_size or 1
 
 
-def _check(merged: Mapping[str, Any], training: Training) -> None:
+def _section(precision: Precision, plugin: str) -> str | None:
+    """What DeepSpeed calls a precision; None for float32. An accelerator's own is known by its name, one with options by its class."""
+    if isinstance(precision, EngineScaledFloat16):
+        return "fp16"
+    if isinstance(precision, BFloat16Mixed) or precision.name == "bf16-mixed":
+        return "bf16"
+    if isinstance(precision, Float32) or precision.name == "32-true":
+        return None
+    raise UnsupportedError(
+        f"strategy 'deepspeed' cannot do precision {precision.name!r}",
+        plugin=plugin,
+        why=f"it knows what DeepSpeed calls {', '.join(_NAMES)}, and no others",
+        hint=f"use one of {', '.join(_NAMES)}, or strategy='fsdp'",
+    )
+
+
+def _check(merged: Mapping[str, Any], training: Training, section: str | None) -> None:
     zero = merged["zero_optimization"]
     stage = zero.get("stage") if isinstance(zero, Mapping) else zero
     if stage not in (1, 2, 3) or isinstance(stage, bool):
@@ -138,8 +151,8 @@ def _check(merged: Mapping[str, Any], training: Training) -> None:
     name = training.precision.name
     for kind in ("bf16", "fp16", "amp", "torch_autocast"):
         is_enabled = bool(merged.get(kind, {}).get("enabled", False))
-        if is_enabled != (kind == "bf16" and _HAS_BF16[name]):
-            hint = "write \"auto\" there; Runtime(precision='bf16-mixed') is DeepSpeed's bf16"
+        if is_enabled != (kind == section):
+            hint = "write \"auto\" there; Runtime(precision='bf16-mixed') is DeepSpeed's bf16, '16-mixed' its fp16"
             raise _contradiction(f"{kind}.enabled={str(is_enabled).lower()}", f"the Runtime's precision is {name!r}", hint)
     for kind, theirs in (("optimizer", "an optimizer was prepared"), ("scheduler", "schedulers are prepared")):
         if kind in merged:

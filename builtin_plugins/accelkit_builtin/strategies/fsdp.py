@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal
 
-from accelkit import Accelerator, Strategy, UnsupportedError, UsageError
+from accelkit import Accelerator, Precision, Strategy, UnsupportedError, UsageError, hookimpl
+from accelkit_builtin.precisions.bitsandbytes_8bit import Bitsandbytes8Bit
 
 if TYPE_CHECKING:
     import torch
@@ -76,6 +77,23 @@ class FSDPStrategy(Strategy):
                 why="it declares that it has no pinned_memory",
                 hint="FSDPOptions(cpu_offload=True, pin_memory=False)",
             )
+
+    @hookimpl(wrapper=True)
+    def make_precision(self) -> Generator[None, Precision, Precision]:
+        """The precision as it is: parameters are sharded as it stores them, and autocast computes as on one device.
+
+        Raises:
+            UnsupportedError: For int8 weights, whose scales bitsandbytes keeps on the parameter that sharding replaces.
+        """
+        precision = yield
+        if isinstance(precision, Bitsandbytes8Bit):
+            raise UnsupportedError(
+                f"strategy {self.name!r} cannot do precision {precision.name!r}",
+                plugin=self.plugin,
+                why="bitsandbytes keeps the scales of int8 weights on the parameters that sharding replaces",
+                hint="use precision='bitsandbytes-4bit', or strategy='ddp'",
+            )
+        return precision
 
     def place_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
         """On the device, unless it is on the meta device: then its shards are allocated once they are known."""

@@ -41,7 +41,9 @@ def to_device(nested: Any, device: torch.device) -> Any:
             return leaf.to(device, copy=True)
         storage = leaf.untyped_storage()
         memory = whole(storage, torch.uint8)
-        if memory.numel() and not memory.data_ptr():  # a device without addresses has no storage that could be read as another dtype
+        if not memory.numel():
+            there = torch.empty_strided(leaf.size(), leaf.stride(), dtype=leaf.dtype, device=device)
+        elif not memory.data_ptr():  # a device without addresses has no storage that could be read as another dtype
             there = whole(storage, leaf.dtype).as_strided(leaf.size(), leaf.stride(), leaf.storage_offset())
         else:
             there = torch.empty(0, dtype=leaf.dtype, device=device)

@@ -47,7 +47,7 @@ class Stepping:
 
     @property
     def has_skipped(self) -> bool:
-        """Whether the last step of one of the optimizers was skipped by the precision."""
+        """Whether the last step of one of the optimizers was skipped, by the precision or the strategy."""
         return len(self._skipped) > 0
 
     def take_over(self, thing: torch.optim.Optimizer | LRScheduler) -> None:
@@ -107,7 +107,11 @@ class Stepping:
                 why=f"strategy {self._strategy.name!r} steps by itself, after the backward passes",
                 hint="call backward before step, without a closure",
             )
-        return self._strategy.step(optimizer)
+        if self._strategy.step(optimizer) is False:
+            self._skipped.add(optimizer)
+        else:
+            self._skipped.discard(optimizer)
+        return None
 
     def _own_step(self, optimizer: torch.optim.Optimizer, own: Any, closure: Any = None) -> Any:
         self._skipped.discard(optimizer)

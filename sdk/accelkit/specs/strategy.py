@@ -150,8 +150,12 @@ class Strategy:
         """
         raise NotImplementedError(f"{type(self).__name__}.backward")
 
-    def step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Apply the gradients of all backward passes since the last step. Called by the optimizer's ``step``."""
+    def step(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Apply the gradients of all backward passes since the last step. Called by the optimizer's ``step``.
+
+        Returns:
+            Whether they were applied. False if a gradient was infinite: then the optimizer's schedulers do not step either.
+        """
         raise NotImplementedError(f"{type(self).__name__}.step")
 
     def zero_grad(self, optimizer: torch.optim.Optimizer) -> None:

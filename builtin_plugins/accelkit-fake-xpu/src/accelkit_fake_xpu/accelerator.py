@@ -26,7 +26,7 @@ class FakeXPUAccelerator(Accelerator):
             *(f"dtype.{name}" for name in ("uint8", "int8", "int16", "int32", "int64")),
             *("autocast.float16", "autocast.bfloat16", "autocast_float32_list"),
         ],
-        none=["graphs", "dtype.uint16", "dtype.uint32", "dtype.uint64"],
+        none=["graphs", "transformer_engine", "dtype.uint16", "dtype.uint32", "dtype.uint64"],
     )
 
     @classmethod

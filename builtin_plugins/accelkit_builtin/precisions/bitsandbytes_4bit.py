@@ -1,0 +1,82 @@
+"""``bitsandbytes-4bit``: the weights of ``Linear`` layers in 4 bits, frozen; everything else as ``bf16-true``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, MutableMapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from accelkit import UsageError
+from accelkit_builtin.precisions.quantized import ComputeDtype, QuantizedPrecision
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FourBitOptions:
+    """How weights are quantised.
+
+    Args:
+        quant_type: ``nf4``, whose 16 values suit normally distributed weights, or ``fp4``, a float of 4 bits.
+        is_nested: Whether the scales of blocks of weights are quantised themselves: 0.4 bits fewer a weight.
+        compute_dtype: Of products, and of everything that is not quantised.
+        ignore: Layers that are not quantised, and train: names or parts of names between dots, as ``lm_head``, ``blocks.0``, ``lora_A``.
+    """
+
+    quant_type: Literal["nf4", "fp4"] = "nf4"
+    is_nested: bool = False
+    compute_dtype: ComputeDtype = "bfloat16"
+    ignore: Collection[str] = ()
+
+
+class Bitsandbytes4Bit(QuantizedPrecision):
+    """Weights in 4 bits.
+
+    Args:
+        options: How.
+
+    Raises:
+        UsageError: If an option has no such value.
+    """
+
+    required_capabilities = ("dtype.uint8", "dtype.bfloat16")
+
+    def __init__(self, options: FourBitOptions | None = None) -> None:
+        self.options = options or FourBitOptions()
+        super().__init__(self.options.compute_dtype, self.options.ignore)
+        if self.options.quant_type not in ("nf4", "fp4"):
+            raise UsageError(f"FourBitOptions(quant_type={self.options.quant_type!r})", why="it is nf4 or fp4", hint="leave it out for nf4")
+
+    def _classes(self) -> tuple[type, ...]:
+        return (self._package().nn.Linear4bit,)
+
+    def _quantized(self, layer: torch.nn.Linear, weight: torch.Tensor) -> tuple[torch.nn.Linear, Any]:
+        bnb, kind, is_nested = self._package(), self.options.quant_type, self.options.is_nested
+        made = bnb.nn.Linear4bit(
+            layer.in_features,
+            layer.out_features,
+            bias=False,
+            compute_dtype=self.dtype,
+            compress_statistics=is_nested,
+            quant_type=kind,
+            device="meta",
+        )
+        made.support_avx512bf16_for_cpu = False  # it would repack the weight for evaluation, and fail unless its sides are multiples of 32
+        packed, state = bnb.functional.quantize_4bit(weight.to(self.dtype), quant_type=kind, compress_statistics=is_nested)
+        made.quant_state = state
+        quantized = bnb.nn.Params4bit(
+            packed, quant_state=state, compress_statistics=is_nested, quant_type=kind, module=layer, bnb_quantized=True
+        )
+        return made, quantized
+
+    def _load(self, layer: Any, state: MutableMapping[str, Any], prefix: str) -> None:
+        key = f"{prefix}weight"
+        found = {name.removeprefix(f"{key}."): state.pop(name) for name in list(state) if name.startswith(f"{key}.")}
+        if found:
+            bnb = self._package()
+            layer.weight.quant_state = layer.quant_state = bnb.functional.QuantState.from_dict(found, device=layer.weight.device)
+        elif key in state and state[key].is_floating_point():
+            _, quantized = self._quantized(layer, state[key].to(layer.weight.device))
+            state[key] = quantized.data
+            layer.weight.quant_state = layer.quant_state = quantized.quant_state

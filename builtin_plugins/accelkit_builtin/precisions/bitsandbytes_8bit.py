@@ -1,0 +1,73 @@
+"""``bitsandbytes-8bit``: the weights of ``Linear`` layers as int8, frozen (LLM.int8); everything else as ``bf16-true``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+from accelkit_builtin.precisions.quantized import ComputeDtype, QuantizedPrecision
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EightBitOptions:
+    """How products with int8 weights are computed.
+
+    Args:
+        threshold: Features of an input that are larger than this are multiplied in ``compute_dtype``, not as int8; 0 for none.
+        compute_dtype: Of everything that is not quantised.
+        ignore: Layers that are not quantised, and train: names or parts of names between dots, as ``lm_head``, ``blocks.0``, ``lora_A``.
+    """
+
+    threshold: float = 6.0
+    compute_dtype: ComputeDtype = "bfloat16"
+    ignore: Collection[str] = ()
+
+
+class Bitsandbytes8Bit(QuantizedPrecision):
+    """Weights as int8.
+
+    Args:
+        options: How.
+
+    Raises:
+        UsageError: If an option has no such value.
+    """
+
+    required_capabilities = ("dtype.int8", "dtype.float16", "dtype.bfloat16")
+
+    def __init__(self, options: EightBitOptions | None = None) -> None:
+        self.options = options or EightBitOptions()
+        super().__init__(self.options.compute_dtype, self.options.ignore)
+
+    def _classes(self) -> tuple[type, ...]:
+        return (self._package().nn.Linear8bitLt,)
+
+    def _quantized(self, layer: torch.nn.Linear, weight: torch.Tensor) -> tuple[torch.nn.Linear, Any]:
+        import torch
+
+        bnb = self._package()
+        made = bnb.nn.Linear8bitLt(
+            layer.in_features,
+            layer.out_features,
+            bias=False,
+            has_fp16_weights=False,
+            threshold=self.options.threshold,
+            device="meta",
+        )
+        values, scales, _ = bnb.functional.int8_vectorwise_quant(weight.to(torch.float16))
+        return made, bnb.nn.Int8Params(values, requires_grad=False, has_fp16_weights=False, CB=values, SCB=scales)
+
+    def _load(self, layer: Any, state: MutableMapping[str, Any], prefix: str) -> None:
+        key = f"{prefix}weight"
+        state.pop(f"{prefix}weight_format", None)  # there is one
+        scales = state.pop(f"{prefix}SCB", None)
+        if scales is None and key in state and state[key].is_floating_point():
+            _, quantized = self._quantized(layer, state[key].to(layer.weight.device))
+            state[key], scales = quantized.data, quantized.SCB
+        if scales is not None:
+            own = layer.state.SCB if layer.weight.SCB is None else layer.weight.SCB  # the first forward pass moves them there
+            own.copy_(scales)

@@ -1,0 +1,71 @@
+"""Which ``Linear`` layers a precision gives other arithmetic."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+from accelkit import Precision, UnsupportedError
+
+if TYPE_CHECKING:
+    import torch
+
+
+def choose_linears(
+    module: torch.nn.Module,
+    precision: Precision,
+    *,
+    converted: tuple[type, ...],
+    ignore: Collection[str] = (),
+    multiples: tuple[int, int] = (1, 1),
+) -> Mapping[str, torch.nn.Linear]:
+    """The layers to convert, by their names: of the class ``torch.nn.Linear`` itself, for subclasses compute something else.
+
+    Warns of ignored names of which there is nothing.
+
+    Args:
+        module: Is only looked at.
+        precision: For the errors.
+        converted: Classes of layers that were converted before.
+        ignore: Names within ``module``, or parts of names between dots, each of a layer or of what holds layers. They stay.
+        multiples: What ``in_features`` and ``out_features`` must be multiples of.
+
+    Raises:
+        UnsupportedError: If the module has parameters, and no layer can be converted or was before.
+    """
+    import torch
+
+    layers = dict(module.named_modules())
+    unknown = [one for one in ignore if not any(_is_part(one, name) for name in layers)]
+    if unknown:
+        warnings.warn(
+            f"{precision.name} is to ignore {', '.join(unknown)}, and {type(module).__name__} has none of that name", stacklevel=5
+        )
+    found: dict[str, torch.nn.Linear] = {}
+    reasons = []
+    for name, layer in layers.items():
+        if not isinstance(layer, torch.nn.Linear):
+            continue
+        shown = name or "it"
+        if any(_is_part(one, name) for one in ignore):
+            reasons.append(f"{shown} is to be ignored")
+        elif type(layer) is not torch.nn.Linear:
+            reasons.append(f"{shown} is a subclass, {type(layer).__name__}")
+        elif layer.in_features % multiples[0] or layer.out_features % multiples[1]:
+            reasons.append(f"{shown} is {layer.in_features} to {layer.out_features}, no multiples of {multiples[0]} and {multiples[1]}")
+        else:
+            found[name] = layer
+    is_done = any(isinstance(layer, converted) for layer in layers.values())
+    if not found and not is_done and any(True for _ in module.parameters()):
+        raise UnsupportedError(
+            f"nothing of {type(module).__name__} can be computed in {precision.name}",
+            plugin=precision.plugin,
+            why="; ".join(reasons[:5]) + ("; ..." if len(reasons) > 5 else "") if reasons else "it has no torch.nn.Linear",
+            hint="use precision='bf16-mixed', or put it with what can be converted into one torch.nn.ModuleDict",
+        )
+    return found
+
+
+def _is_part(part: str, name: str) -> bool:
+    return f".{part}." in f".{name}."

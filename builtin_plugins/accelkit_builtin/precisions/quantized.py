@@ -1,0 +1,121 @@
+"""Precisions that store the weights of ``Linear`` layers in fewer bits, by the package bitsandbytes. They are frozen; the rest trains.
+
+bitsandbytes' own layers are used, so that what knows them (adapters) finds them. Weights are quantised on the device they are for: its
+own ``Linear.to`` cannot do that on a device that torch does not name, and its operators can, on any.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from abc import abstractmethod
+from collections.abc import Collection, MutableMapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from accelkit import Accelerator, UnsupportedError, UsageError
+from accelkit_builtin.precisions.linear_layers import choose_linears
+from accelkit_builtin.precisions.optional_package import load_package
+from accelkit_builtin.precisions.true_precision import NarrowPrecision
+
+if TYPE_CHECKING:
+    import torch
+
+ComputeDtype = Literal["bfloat16", "float16", "float32"]
+
+
+class QuantizedPrecision(NarrowPrecision):
+    """Weights of ``Linear`` layers in few bits, everything else in one dtype throughout.
+
+    Args:
+        compute_dtype: That dtype.
+        ignore: Layers whose weights stay in it.
+    """
+
+    def __init__(self, compute_dtype: ComputeDtype, ignore: Collection[str]) -> None:
+        if compute_dtype not in ("bfloat16", "float16", "float32"):
+            why = "bfloat16, float16 or float32 is expected"
+            raise UsageError(f"compute_dtype={compute_dtype!r} cannot be used", why=why, hint="leave it out for bfloat16")
+        self._dtype_name, self._ignore = compute_dtype, ignore
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """In which all is computed, and stored unless it is quantised."""
+        import torch
+
+        found: torch.dtype = getattr(torch, self._dtype_name)
+        return found
+
+    def setup(self, accelerator: Accelerator, device: torch.device) -> None:
+        """Quantise a small layer on the device, and compute with it.
+
+        Raises:
+            UnavailableError: If bitsandbytes is not installed.
+            UnsupportedError: If it cannot do this device.
+        """
+        import torch
+
+        self._device = device
+        self._package()
+        layer = torch.nn.Linear(64, 64, bias=False, device="meta").to_empty(device=device)  # draws no random numbers
+        torch.nn.init.ones_(layer.weight)
+        try:
+            self._convert(layer)
+            layer(torch.ones(2, 64, device=device, dtype=self.dtype)).max().item()  # which waits until it is done
+        except (RuntimeError, ValueError, AssertionError) as error:
+            raise UnsupportedError(
+                f"{accelerator.name} cannot do {self.name}",
+                plugin=accelerator.plugin,
+                why=f"bitsandbytes on {device} says: {' '.join(str(error).split())}",
+                hint="use precision='bf16-true', or ask the vendor for a backend of bitsandbytes",
+            ) from error
+
+    def convert_module(self, module: torch.nn.Module) -> torch.nn.Module:
+        """The same module, its ``Linear`` layers the same objects with another class and weight. A weight that other layers hold too
+        (tied embeddings) stays.
+
+        Raises:
+            UnsupportedError: If it has parameters, and none is in such a layer.
+        """
+        chosen = choose_linears(module, self, converted=self._classes(), ignore=self._ignore)
+        others = [layer for name, layer in module.named_modules() if name not in chosen]
+        shared = {id(parameter) for layer in others for parameter in layer._parameters.values()}
+        for layer in chosen.values():
+            if id(layer.weight) not in shared:
+                self._convert(layer)
+        return super().convert_module(module)
+
+    @abstractmethod
+    def _classes(self) -> tuple[type, ...]:
+        """bitsandbytes' own, of layers that were converted."""
+
+    @abstractmethod
+    def _quantized(self, layer: torch.nn.Linear, weight: torch.Tensor) -> tuple[torch.nn.Linear, Any]:
+        """A layer on the meta device, as ``layer`` and of bitsandbytes' class, and its weight, quantised from ``weight``."""
+
+    @abstractmethod
+    def _load(self, layer: Any, state: MutableMapping[str, Any], prefix: str) -> None:
+        """Take from a state dict what belongs to a quantised weight, but the weight itself; bitsandbytes alone refuses what it saved."""
+
+    def _convert(self, layer: Any) -> None:
+        made, weight = self._quantized(layer, layer.weight.detach().to(self._device))
+        vars(layer).update({name: value for name, value in vars(made).items() if name not in vars(layer)})
+        layer.__class__ = type(made)
+        layer.weight = weight
+        layer.register_load_state_dict_pre_hook(functools.partial(_loading, self))
+
+    def _package(self) -> Any:
+        install = "pip install 'accelkit[bitsandbytes]'"
+        package = load_package(self, "bitsandbytes", distribution="bitsandbytes", minimum="0.50", install=install)
+        logger = logging.getLogger("bitsandbytes.autograd._functions")
+        if _is_news not in logger.filters:
+            logger.addFilter(_is_news)
+        return package
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """bitsandbytes says at every forward pass that it casts what it quantises."""
+    return not str(record.msg).startswith("MatMul8bitLt: inputs will be cast")
+
+
+def _loading(precision: QuantizedPrecision, layer: Any, state: MutableMapping[str, Any], prefix: str, *rest: Any) -> None:
+    precision._load(layer, state, prefix)

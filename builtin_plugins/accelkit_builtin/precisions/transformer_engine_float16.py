@@ -1,0 +1,17 @@
+"""``transformer-engine-float16``: as ``transformer-engine``, with parameters and everything else in float16, as ``16-true``."""
+
+from __future__ import annotations
+
+from accelkit_builtin.precisions.p16_true import Float16
+from accelkit_builtin.precisions.transformer_engine import TransformerEngine
+
+
+class TransformerEngineFloat16(TransformerEngine, Float16):
+    """float8 by Transformer Engine, parameters in float16.
+
+    Args:
+        options: What it is told.
+    """
+
+    required_capabilities = ("transformer_engine", "dtype.float16")
+    dtype_name = "float16"

@@ -1,0 +1,63 @@
+"""``16-mixed`` under DeepSpeed, whose engine scales the loss, looks for infinite gradients and skips steps by itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from accelkit import UnsupportedError
+from accelkit_builtin.precisions.autocast import AutocastPrecision
+from accelkit_builtin.precisions.p16_mixed import Float16Mixed
+
+
+class EngineScaledFloat16(AutocastPrecision):
+    """float16 autocast; parameters in float16, with float32 ones in the engine's optimizer.
+
+    Args:
+        asked: What the user asked for.
+        engine: Returns the engine.
+    """
+
+    required_capabilities = Float16Mixed.required_capabilities
+    dtype_name = "float16"
+
+    def __init__(self, asked: Float16Mixed, engine: Callable[[], Any]) -> None:
+        super().__init__(asked.autocast)
+        self.name, self.plugin = asked.name, asked.plugin
+        self.scaler_options = asked.scaler_options
+        self._engine = engine
+
+    @property
+    def scale(self) -> float:
+        """What the engine multiplies the next loss by."""
+        return float(self._engine().optimizer.loss_scale)
+
+    def configuration(self) -> dict[str, Any]:
+        """The options in DeepSpeed's names.
+
+        Raises:
+            UnsupportedError: If DeepSpeed's scaler cannot do what they say.
+        """
+        options = self.scaler_options
+        power = math.log2(options.init_scale)
+        reasons = [] if power.is_integer() and power >= 0 else [f"init_scale={options.init_scale!r} is no power of 2"]
+        reasons += [] if (options.growth_factor, options.backoff_factor) == (2.0, 0.5) else ["it doubles and halves the scale"]
+        if reasons:
+            raise UnsupportedError(
+                "DeepSpeed cannot scale so",
+                plugin=self.plugin,
+                why="; ".join(reasons),
+                hint="GradScalerOptions(init_scale=65536.0, growth_interval=2000), or strategy='fsdp'",
+            )
+        return {
+            "enabled": True,
+            "loss_scale": 0,  # a changing one
+            "initial_scale_power": int(power),
+            "loss_scale_window": options.growth_interval,
+            "hysteresis": 1,  # halve at the first infinite gradient, as torch does
+        }
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy of a module, whose precision this is, has no engine."""
+        return dict(vars(self)) | {"_engine": None}
