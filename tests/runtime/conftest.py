@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import accelkit_fake_xpu.torch_backend  # noqa: F401 # before this process's first backward pass, at which torch counts the devices
 import pytest
 import torch
 

@@ -204,6 +204,12 @@ def test_xla_on_the_cpu_is_taken_by_name_only(monkeypatch):
         accelkit.select("xla")
 
 
+def test_fsdp_needs_what_xla_has_not():
+    with pytest.raises(accelkit.UnsupportedError, match="xla cannot do strategy 'fsdp'") as caught:
+        accelkit.Runtime("xla", strategy="fsdp")
+    assert "torch.xla is not there" in caught.value.why
+
+
 def test_devices_that_are_not_there(monkeypatch):
     monkeypatch.setenv("CPU_NUM_DEVICES", "2")
     assert accelkit.Runtime("xla", devices=[1]).state.device == "xla:1"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal
 
-from accelkit import Accelerator, Precision, Strategy, UnsupportedError, UsageError, hookimpl
+from accelkit import Accelerator, BrokenPluginError, Precision, Strategy, UnsupportedError, UsageError, hookimpl
 from accelkit_builtin.precisions.bitsandbytes_8bit import Bitsandbytes8Bit
 
 if TYPE_CHECKING:
@@ -64,12 +64,21 @@ class FSDPStrategy(Strategy):
         self.options = options or FSDPOptions()
 
     def check(self, accelerator: Accelerator) -> None:
-        """Sharding needs a process group of the device; offloading with pinned memory needs that.
+        """Sharding needs a process group of the device, and torch's module for it; offloading with pinned memory needs that.
 
         Raises:
-            UnsupportedError: If the accelerator declares that it has none.
+            UnsupportedError: If the accelerator declares that it has none, or torch has no such module.
         """
         super().check(accelerator)
+        try:
+            _ = accelerator.device_module
+        except BrokenPluginError as error:
+            raise UnsupportedError(
+                f"{accelerator.name} cannot do strategy {self.name!r}",
+                plugin=accelerator.plugin,
+                why=f"torch.{accelerator.device_type} is not there, from which FSDP2 takes streams and events",
+                hint="use strategy='ddp'",
+            ) from error
         if self.options.cpu_offload and self.options.pin_memory and accelerator.capabilities()["pinned_memory"] == "none":
             raise UnsupportedError(
                 f"{accelerator.name} cannot offload through pinned memory",
