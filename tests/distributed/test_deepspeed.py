@@ -67,7 +67,7 @@ def test_a_file_wins_and_auto_is_filled(tmp_path):
     path.write_text(json.dumps(given | {"train_batch_size": 16, "gradient_clipping": 0.5, "wall_clock_breakdown": True}))
     told = configuration(DeepSpeedOptions(config=path), training(BFloat16Mixed, accumulation_steps=2), "")
     assert told["zero_optimization"] == {"stage": 1, "overlap_comm": False}
-    assert (told["bf16"], told["fp16"], told["gradient_clipping"]) == ({"enabled": True}, {}, 0.5)
+    assert (told["bf16"], told["fp16"], told["gradient_clipping"]) == ({"enabled": True}, {"enabled": False}, 0.5)
     assert (told["train_micro_batch_size_per_gpu"], told["wall_clock_breakdown"]) == (4, True)
     assert "train_batch_size" not in told
     assert json.loads(path.read_text())["gradient_accumulation_steps"] == "auto"
@@ -81,7 +81,7 @@ def test_a_file_wins_and_auto_is_filled(tmp_path):
             {"train_batch_size": 7, "train_micro_batch_size_per_gpu": 2},
             "2 processes with batches of 2 and 1 backward passes a step come to 4",
         ),
-        ({"bf16": {"enabled": True}}, "the Runtime's precision is '32-true'"),
+        ({"bf16": {"enabled": True}}, "the Runtime's precision is 'as it is called'"),
         ({"fp16": {"enabled": True}}, "fp16.enabled=true"),
         ({"optimizer": {"type": "AdamW"}}, "leave 'optimizer' out, and make it in the program"),
         ({"scheduler": {"type": "WarmupLR"}}, "leave 'scheduler' out"),

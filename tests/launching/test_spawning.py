@@ -114,12 +114,17 @@ def test_a_rank_starts_no_job_of_its_own(monkeypatch):
         launch(work.give, int, **CPU)
 
 
-def test_a_device_in_use_is_not_forked(monkeypatch):
-    monkeypatch.setenv("FAKE_XPU_DEVICES", "2")
-    runtime = accelkit.Runtime("fake_xpu", devices=1)
-    torch.ones(1, device=runtime.device)
-    with pytest.raises(accelkit.UnsupportedError, match="has used fake_xpu already, and cannot be forked"):
-        launch(work.give, int, accelerator="fake_xpu", devices=2, start_method="fork")
+def test_a_device_in_use_is_not_forked():
+    program = (
+        "import accelkit, torch, work\n"
+        "from accelkit.launching.spawning import launch\n"
+        "torch.ones(1, device=accelkit.Runtime('fake_xpu', devices=1).device)\n"
+        "launch(work.give, int, accelerator='fake_xpu', devices=2, start_method='fork')"
+    )
+    environ = os.environ | {"PYTHONPATH": os.path.dirname(__file__), "FAKE_XPU_DEVICES": "2"}
+    result = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 1
+    assert "has used fake_xpu already, and cannot be forked" in result.stderr
 
 
 def test_an_interactive_session_forks():
