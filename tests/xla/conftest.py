@@ -11,7 +11,10 @@ import pytest
 
 os.environ["PJRT_DEVICE"] = "CPU"
 if importlib.util.find_spec("torch_xla") is not None:
-    import torch_xla  # noqa: F401 # before the first backward pass of this process, which counts the devices
+    import torch
+    import torch_xla  # noqa: F401
+
+    torch.zeros(1, device="xla")  # before the first backward pass of this process, which counts the devices
 
 
 def pytest_collection_modifyitems(items):

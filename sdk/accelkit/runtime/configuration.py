@@ -283,10 +283,9 @@ def check_backward(accelerator: Accelerator, device: torch.device) -> None:
         with torch.enable_grad():
             start.sum().backward()  # type: ignore[no-untyped-call]
     except RuntimeError as error:
-        package = accelerator.torch_package or f"what adds {accelerator.name} to torch"
         raise UnavailableError(
             f"{device} runs no backward pass in this process",
             plugin=accelerator.plugin,
             why=str(error).splitlines()[0],
-            hint=f"import {package}, or make the Runtime, before the first backward pass of the process, on whatever device that is",
+            hint="make the Runtime and read its .device before the first backward pass of the process, on whatever device that is",
         ) from error
