@@ -66,24 +66,25 @@ def join(cluster: ClusterEnvironment, device: torch.device, backend: str | None,
 
 
 def _check_reduces(device: torch.device) -> None:
-    """Add up 1, 2, ... on the device. gloo leaves tensors of a device that it does not know as they are, and says nothing.
+    """Add up a 1 of each process on the device. gloo leaves tensors of a device that it does not know as they are, and says nothing.
 
     Raises:
         UnsupportedError: If the sum is wrong, or the group has no backend for the device.
     """
     size = dist.get_world_size()
-    numbers = torch.tensor([dist.get_rank() + 1.0], device=device)
-    if numbers.is_cpu or size == 1:
+    one = torch.ones(1, device=device)
+    if one.is_cpu or size == 1:
         return
     try:
-        dist.all_reduce(numbers)
-        found = f"the numbers 1 to {size} add up to {numbers.item():g}"
+        dist.all_reduce(one)
+        total = int(one.item())
+        why = "" if total == size else f"a 1 of each of {size} processes adds up to {total}"
     except RuntimeError as error:
-        found = str(error).splitlines()[0]
-    if found != f"the numbers 1 to {size} add up to {size * (size + 1) / 2:g}":
+        why = str(error).splitlines()[0]
+    if why:
         raise UnsupportedError(
             f"the process group does not reduce tensors on {device.type}",
-            why=f"{found}; its backends are {dist.get_backend_config()}",
+            why=f"{why}; its backends are {dist.get_backend_config()}",
             hint="let the Runtime make the group, without a process_group_backend, or with process_group_backend='host'",
         )
 

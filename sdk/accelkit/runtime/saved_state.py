@@ -78,7 +78,11 @@ class SavedState:
             return
         from accelkit.runtime.checkpoints.state_encoding import address_of
 
-        obj = map_leaves(lambda leaf: leaf.cpu() if isinstance(leaf, torch.Tensor) and not address_of(leaf) else leaf, obj)
+        def readable(leaf: Any) -> Any:
+            has_memory = type(leaf) in (torch.Tensor, torch.nn.Parameter) and leaf.layout is torch.strided and not leaf.is_meta
+            return leaf.cpu() if has_memory and not address_of(leaf) else leaf
+
+        obj = map_leaves(readable, obj)
         target = Path(path)
         temporary = target.with_name(f"{target.name}.{self.process_index}.tmp")  # machines may share the folder
         torch.save(obj, temporary)

@@ -90,6 +90,8 @@ class PreparedLoader:
     ) -> None:
         self.loader, self.device, self.accelerator, self.strategy = loader, device, accelerator, strategy
         self.epochs, self.first = epochs or Epochs(loader), first
+        ends_steps = accelerator is not None and overrides(accelerator, Accelerator, "step_end")
+        self._step_end = accelerator.step_end if accelerator is not None and ends_steps else None
 
     def __getattr__(self, name: str) -> Any:
         if name == "loader":  # not there yet: while unpickling
@@ -202,8 +204,8 @@ class PreparedLoader:
     def _hand_over(self, batch: Any, event: torch.Event | None) -> Any:
         """The computing stream waits for this batch's copy, not for the next one's, and its memory is kept until that stream is done."""
         self.epochs.num_batches += self.epochs.step
-        if self.accelerator is not None and overrides(self.accelerator, Accelerator, "step_end"):
-            self.accelerator.step_end()
+        if self._step_end is not None:
+            self._step_end()
         if event is not None:
             computing = torch.accelerator.current_stream(self.device)
             computing.wait_event(event)
