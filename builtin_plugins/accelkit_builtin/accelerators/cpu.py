@@ -56,11 +56,7 @@ class CPUAccelerator(Accelerator):
         Raises:
             DevicesError: If it cannot be read. ``-1`` and ``"auto"`` are one.
         """
-        name = self.name or self.device_type
-        count = int(devices) if isinstance(devices, str) and devices.strip().isdigit() else devices
-        if isinstance(count, int) and not isinstance(count, bool) and count > 1:
-            return list(range(count))
-        return parse_devices(devices, self.auto_device_count(), name)
+        return parse_devices(devices, self.auto_device_count(), self.name or self.device_type, counts_processes=True)
 
     def synchronize(self, device: torch.device) -> None:
         """Nothing to wait for: the CPU computes before it returns."""

@@ -99,13 +99,10 @@ class XLAAccelerator(Accelerator):
         Raises:
             DevicesError: If it cannot be read, or asks for what does not exist.
         """
-        count = int(devices) if isinstance(devices, str) and devices.strip().isdigit() else devices
-        if self.is_simulated and isinstance(count, int) and not isinstance(count, bool) and count > self.auto_device_count():
-            return list(range(count))
-        return parse_devices(devices, self.auto_device_count(), self.name or self.device_type)
+        return parse_devices(devices, self.auto_device_count(), self.name or self.device_type, counts_processes=self.is_simulated)
 
     def auto_device_count(self) -> int:
-        """How many devices this process sees: chips (of TPU v2 and v3 two cores each are devices), or CPU_NUM_DEVICES on the CPU.
+        """How many devices this process sees: TPU chips (one device each, though v2 and v3 have two), or CPU_NUM_DEVICES on the CPU.
 
         Raises:
             UsageError: If CPU_NUM_DEVICES is no number.

@@ -26,7 +26,7 @@ from accelkit.runtime.stepping import Stepping, ending_a_step
 from accelkit.selection import Devices
 from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.cluster import ClusterEnvironment
-from accelkit.specs.overriding import overrides
+from accelkit.specs.overriding import overridden
 from accelkit.specs.precision import Precision
 from accelkit.specs.process_group import ProcessGroupOptions
 from accelkit.specs.strategy import Strategy
@@ -194,8 +194,8 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
             seeding.seed_device(self._seed, self.accelerator, device)
         self._stepping = Stepping(self._accumulation, precision, self.strategy, self.accelerator)
         backward = self.strategy.backward if self.strategy.wraps_optimizers else backward_of(precision)
-        if overrides(self.accelerator, Accelerator, "step_end"):
-            backward = ending_a_step(backward, self.accelerator)
+        if (step_end := overridden(self.accelerator, Accelerator, "step_end")) is not None:
+            backward = ending_a_step(backward, step_end)
         self.__dict__["_backward"] = backward
         if self._accumulation.num_steps == 1:
             self.__dict__["backward"] = backward

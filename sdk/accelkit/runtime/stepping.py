@@ -19,7 +19,7 @@ from accelkit.errors import PrepareError, UnsupportedError
 from accelkit.runtime.accumulation import Accumulation
 from accelkit.runtime.swapping import swap_class
 from accelkit.specs.accelerator import Accelerator
-from accelkit.specs.overriding import overrides
+from accelkit.specs.overriding import overridden, overrides
 from accelkit.specs.precision import Precision
 from accelkit.specs.strategy import Strategy
 
@@ -40,7 +40,7 @@ class Stepping:
     def __init__(self, accumulation: Accumulation, precision: Precision, strategy: Strategy, accelerator: Accelerator) -> None:
         self._accumulation = accumulation
         self._precision = precision if overrides(precision, Precision, "optimizer_step") else None
-        self._end = accelerator.step_end if overrides(accelerator, Accelerator, "step_end") else None
+        self._end = overridden(accelerator, Accelerator, "step_end")
         self._strategy = strategy if strategy.wraps_optimizers else None
         self._inside: torch.optim.Optimizer | None = None
         self._skipped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
@@ -118,13 +118,13 @@ class Stepping:
         return _called(own, closure)
 
 
-def ending_a_step(backward: Callable[..., None], accelerator: Accelerator) -> Callable[..., None]:
+def ending_a_step(backward: Callable[..., None], step_end: Callable[[], None]) -> Callable[..., None]:
     """The backward pass, after which a device that traces lazily runs it: a loss that is read then is not computed once more."""
 
     @functools.wraps(backward)
     def backward_to_the_end(loss: torch.Tensor, **kwargs: Any) -> None:
         backward(loss, **kwargs)
-        accelerator.step_end()
+        step_end()
 
     return backward_to_the_end
 

@@ -9,7 +9,7 @@ from accelkit.errors import DevicesError
 __all__ = ["parse_devices"]
 
 
-def parse_devices(devices: int | str | Sequence[int], count: int, name: str) -> list[int]:
+def parse_devices(devices: int | str | Sequence[int], count: int, name: str, *, counts_processes: bool = False) -> list[int]:
     """Device indices, in the order given.
 
     Args:
@@ -17,6 +17,7 @@ def parse_devices(devices: int | str | Sequence[int], count: int, name: str) -> 
             ``"0,2"`` (or ``"0,"``): these indices.
         count: How many devices there are.
         name: The accelerator, for the errors.
+        counts_processes: Whether a number larger than ``count`` is one of processes, which share the devices or have some of their own.
 
     Raises:
         DevicesError: If ``devices`` cannot be read, is empty, repeats an index or asks for what does not exist.
@@ -55,7 +56,7 @@ def parse_devices(devices: int | str | Sequence[int], count: int, name: str) -> 
             return list(range(count))
         if wanted < 1:
             raise refuse("a number of devices is at least 1, or -1 for all", available)
-        if wanted > count:
+        if wanted > count and not counts_processes:
             raise refuse(f"{wanted} {'is' if wanted == 1 else 'are'} asked for, {count} {'is' if count == 1 else 'are'} there")
         return list(range(wanted))
     if not wanted:

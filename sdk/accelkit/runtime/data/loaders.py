@@ -17,7 +17,7 @@ from accelkit.runtime.data.epochs import Epochs
 from accelkit.runtime.data.sampling import Counted
 from accelkit.runtime.data.skipping import index_sampler, starting_at
 from accelkit.specs.accelerator import Accelerator
-from accelkit.specs.overriding import overrides
+from accelkit.specs.overriding import overridden, overrides
 from accelkit.specs.strategy import Strategy
 
 T = TypeVar("T")
@@ -90,8 +90,7 @@ class PreparedLoader:
     ) -> None:
         self.loader, self.device, self.accelerator, self.strategy = loader, device, accelerator, strategy
         self.epochs, self.first = epochs or Epochs(loader), first
-        ends_steps = accelerator is not None and overrides(accelerator, Accelerator, "step_end")
-        self._step_end = accelerator.step_end if accelerator is not None and ends_steps else None
+        self._step_end = None if accelerator is None else overridden(accelerator, Accelerator, "step_end")
 
     def __getattr__(self, name: str) -> Any:
         if name == "loader":  # not there yet: while unpickling
