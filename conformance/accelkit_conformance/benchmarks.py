@@ -125,12 +125,15 @@ def _reduce(rank: int, cls: Any, name: str, folder: str) -> None:
     import torch
     import torch.distributed as dist
 
+    from accelkit.runtime.joining import backend_of
+
     accelerator = cls()
     accelerator.name = name
     accelerator.load()
     device = accelerator.device(rank % accelerator.auto_device_count())
     accelerator.setup_device(device)
-    dist.init_process_group(accelerator.process_group_backend, init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    backend = backend_of(device, accelerator.process_group_backend)
+    dist.init_process_group(backend, init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
     x = torch.ones(4 << 20, device=device)
     seconds = _median_seconds(accelerator, device, lambda: dist.all_reduce(x), 1)
     if rank == 0:

@@ -68,6 +68,7 @@ class Crew:
         self._selector = selectors.DefaultSelector()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._partial: list[bytes] = [b""] * size
+        self._if_it_dies: tuple[str, Result] | None = None  # of what, and what comes of the test then
         for rank in range(size):
             self._start(rank, slot)
         hellos = self._answers(time.monotonic() + START_SECONDS)
@@ -92,6 +93,7 @@ class Crew:
                 assert process.stdin is not None
                 process.stdin.write(line)
                 process.stdin.flush()
+        self._if_it_dies = None
         answers = self._answers(time.monotonic() + seconds)
         self.num_tests += 1
         if answers is None:
@@ -100,6 +102,9 @@ class Crew:
             reason = f"no answer within {seconds:g} s" if kind == "timeout" else self._why()
             detail = self.tail(mark)
             self.end()
+            error, expected = self._if_it_dies or ("", None)
+            if expected is not None and (kind == error or reason.endswith(f" crashed with {error}")):
+                return dataclasses.replace(expected, seconds=round(took, 3))
             return Result(test, kind, round(took, 3), reason, detail=detail, worker=self.number)
         self.peak_bytes = max(self.peak_bytes, *(answer["rss"] for answer in answers))
         results = [Result.from_dict(answer) for answer in answers]
@@ -177,7 +182,7 @@ class Crew:
             process.stdin.flush()
 
     def _answers(self, deadline: float) -> list[dict[str, Any]] | None:
-        """One line of each process; None if one died or the deadline passed. Where one rank died, the others are given a moment only."""
+        """One line of each process; None if one died or the deadline passed. What one says of a crash that it expects is kept apart."""
         found: dict[int, dict[str, Any]] = {}
         while len(found) < self.size:
             ready = self._selector.select(max(0.0, deadline - time.monotonic()))
@@ -188,10 +193,12 @@ class Crew:
                 chunk = os.read(key.fd, 1 << 20)
                 if not chunk:
                     return None
-                line, newline, rest = (self._partial[rank] + chunk).partition(b"\n")
-                self._partial[rank] = rest if newline else line
-                if newline:
-                    found[rank] = json.loads(line)
+                *lines, self._partial[rank] = (self._partial[rank] + chunk).split(b"\n")
+                for answer in map(json.loads, lines):
+                    if "so_far" in answer:
+                        self._if_it_dies = answer["error"], Result.from_dict(answer["so_far"])
+                    else:
+                        found[rank] = answer
         return [found[rank] for rank in range(self.size)]
 
     def _why(self) -> str:

@@ -36,8 +36,10 @@ def versions() -> dict[str, str]:
 
 
 def _name_of(subject: Subject, device: Any) -> str:
+    import torch
+
+    getter = getattr(getattr(torch, subject.device_type, None), "get_device_name", None)  # not every device has a module
     try:
-        getter = getattr(subject.module, "get_device_name", None)
         return str(getter(device)) if getter is not None else str(device)
     except Exception as error:  # a name is information only
         return f"{device} ({type(error).__name__}: {error})"

@@ -4,10 +4,10 @@ The file is TOML. The vendor's wheel offers it by an entry point of the group ``
 and whose value is ``package:file``, as in ``acme = "vendor_acme:expected_failures.toml"``. Or it is given with ``--expected-failures``::
 
     [[expected_failure]]
-    test = "operators/*[to_sparse,*]"      # a glob over test ids
+    test = "operators/*[to_sparse,*]"      # a glob over test ids, or a list of them
     dtypes = ["float32", "bfloat16"]       # optional
     sample = "ndim == 0"                   # optional: which inputs, Python over shape, ndim, args, kwargs, input, dtype
-    error = "NotImplementedError"          # optional: the class of the error
+    error = "NotImplementedError"          # optional: the class of the error; SIGSEGV where the process dies, timeout where it hangs
     torch = ">=2.9"                        # optional: with which torch
     reason = "sparse tensors are not there"
     issue = "https://..."
@@ -33,6 +33,8 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from accelkit import UsageError
 
 GROUP = "accelkit.conformance"
+TIMEOUT = "timeout"
+"""The error of a test that does not end in its time."""
 _REQUIRED = ("test", "reason", "issue", "expires")
 
 
@@ -61,6 +63,11 @@ class Expectation:
         """Whether an input is meant. The expression is the vendor's own, run in a worker process."""
         return not self.sample or bool(eval(self.sample, {}, dict(facts)))
 
+    @property
+    def is_crash(self) -> bool:
+        """Whether the process is expected not to answer any more: it is killed by a signal, or hangs."""
+        return self.error.startswith("SIG") or self.error == TIMEOUT
+
     def explains(self, error: BaseException) -> bool:
         return not self.error or self.error in {cls.__name__ for cls in type(error).__mro__}
 
@@ -84,11 +91,12 @@ def read(path: Path, torch_version: str) -> list[Expectation]:
         raise UsageError(f"the expected failures in {path} cannot be read", why=str(error), hint="docs/conformance.md shows one") from error
     if unknown := set(entries) - {"expected_failure"}:
         raise UsageError(f"{path} has {', '.join(sorted(unknown))}", why="only [[expected_failure]] tables are expected")
-    found = [_parse(path, number, entry) for number, entry in enumerate(entries.get("expected_failure", ()), 1)]
+    found = [one for number, entry in enumerate(entries.get("expected_failure", ()), 1) for one in _parse(path, number, entry)]
     return [one for one in found if SpecifierSet(one.torch).contains(torch_version.partition("+")[0], prereleases=True)]
 
 
-def _parse(path: Path, number: int, entry: Mapping[str, Any]) -> Expectation:
+def _parse(path: Path, number: int, entry: Mapping[str, Any]) -> list[Expectation]:
+    """One for each test that the entry names."""
     where = f"expected failure {number} of {path}"
     known = {field.name for field in dataclasses.fields(Expectation)} - {"origin"}
     if missing := [name for name in _REQUIRED if not entry.get(name)]:
@@ -106,7 +114,8 @@ def _parse(path: Path, number: int, entry: Mapping[str, Any]) -> Expectation:
         SpecifierSet(entry.get("torch", ""))
     except (SyntaxError, InvalidSpecifier) as error:
         raise UsageError(f"{where} cannot be read", why=str(error)) from error
-    return Expectation.from_dict({**entry, "expires": str(expires), "origin": str(path.name)})
+    tests = [entry["test"]] if isinstance(entry["test"], str) else entry["test"]
+    return [Expectation.from_dict({**entry, "test": test, "expires": str(expires), "origin": str(path.name)}) for test in tests]
 
 
 def file_of(distribution: str, name: str) -> Path | None:

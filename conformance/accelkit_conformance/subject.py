@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from accelkit import Accelerator, Capabilities, PluginRecord
 from accelkit_conformance.expectations import Expectation
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import torch
 
     from accelkit import Runtime
+
+Input = TypeVar("Input")
 
 
 @dataclasses.dataclass(slots=True)
@@ -38,6 +40,7 @@ class Subject:
         devices: All of them.
         rank, world_size: Of the processes that run a distributed check together.
         most_samples: How many inputs of an operator are tried.
+        announce: Called before an input that is expected to kill this process.
     """
 
     def __init__(self, record: PluginRecord, cls: type, *, rank: int = 0, world_size: int = 1, most_samples: int = 8) -> None:
@@ -47,6 +50,7 @@ class Subject:
         self.failures: list[SampleFailure] = []
         self.passed_though_expected: list[str] = []
         self.num_samples = 0
+        self.announce: Callable[[Expectation], None] = lambda expectation: None
         self._accelerator: Accelerator | None = None
         self.devices: list[torch.device] = []
 
@@ -104,6 +108,10 @@ class Subject:
     def synchronize(self) -> None:
         self.accelerator.synchronize(self.device)
 
+    def compute(self) -> None:
+        """Have a device that computes lazily do what it was told, as one program: each result that is read by itself is one more."""
+        self.accelerator.step_end()
+
     def allocated(self) -> float:
         """Bytes that this process holds on the device."""
         return self.accelerator.memory_stats(self.device)["memory.allocated.bytes"]
@@ -134,6 +142,8 @@ class Subject:
         """
         self.num_samples += 1
         expectation = next((one for one in self.expectations if one.holds_for(facts)), None)
+        if expectation is not None and expectation.is_crash and expectation.sample:
+            self.announce(expectation)
         try:
             yield
         except Exception as error:
@@ -142,6 +152,11 @@ class Subject:
         else:
             if expectation is not None and expectation.sample:
                 self.passed_though_expected.append(description)
+
+    def crashing_last(self, inputs: Iterable[Input], facts: Callable[[Input], Mapping[str, Any]]) -> Iterable[Input]:
+        """The inputs of a check, so that those which are expected to kill this process take no other with them."""
+        deadly = [one for one in self.expectations if one.is_crash]
+        return sorted(inputs, key=lambda one: any(crash.holds_for(facts(one)) for crash in deadly)) if deadly else inputs
 
     def begin(self, expectations: tuple[Expectation, ...]) -> None:
         """Forget the last check."""

@@ -23,6 +23,7 @@ import threading
 import time
 import traceback
 import warnings
+from collections.abc import Callable
 from typing import IO, Any
 
 from accelkit import AccelkitError, PluginRecord
@@ -46,7 +47,7 @@ def main() -> None:
     requests = _requests()
     request = requests.get()
     sys.path[:] = request["sys_path"]
-    worker = Worker(request)
+    worker = Worker(request, lambda answer: _say(answers, answer))
     _say(answers, worker.introduce())
     while True:
         message = requests.get()
@@ -56,7 +57,9 @@ def main() -> None:
 class Worker:
     """Runs tests on one subject, which it makes when the first of them needs it."""
 
-    def __init__(self, request: dict[str, Any]) -> None:
+    def __init__(self, request: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
+        """``say`` answers the runner, before a test has ended."""
+        self._say = say
         self._number, self._slot = request["worker"], request["slot"]
         self._expectations = [Expectation.from_dict(one) for one in request["expectations"]]
         self._record = PluginRecord(**request["record"])
@@ -94,6 +97,9 @@ class Worker:
             return Result(test, "unsupported", reason=f"{', '.join(blank)}: {DECLARED_NONE}", worker=self._number)
         expectations = tuple(one for one in self._expectations if one.matches(test))
         self.subject.begin(expectations)
+        self.subject.announce = lambda crash: self._say(
+            {"error": crash.error, "so_far": self._but_for(crash, test, expectations).as_dict()}
+        )
         self._reset()
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
@@ -119,6 +125,8 @@ class Worker:
         try:
             if found.is_distributed:
                 self._join()
+            if crash := next((one for one in self.subject.expectations if one.is_crash and not one.sample), None):
+                self.subject.announce(crash)
             found.function(self.subject, *parameters)
         except BaseException as error:  # whatever a device's code raises is a result
             return error
@@ -176,6 +184,14 @@ class Worker:
             return Result(test, "expected-failure", reason=reason, error=type(first.error).__name__)
         return Result(test, "pass")
 
+    def _but_for(self, crash: Expectation, test: str, expected: tuple[Expectation, ...]) -> Result:
+        """What comes of a test if this process dies now, as declared."""
+        result = self._judge(test, None, tuple(one for one in expected if one.sample or one is not crash))
+        result = dataclasses.replace(result, worker=self._number, samples=self.subject.num_samples)
+        if result.kind not in ("pass", "expected-failure"):
+            return result
+        return dataclasses.replace(result, kind="expected-failure", reason=f"{crash.reason} ({crash.issue})", error=crash.error)
+
     def _load(self) -> None:
         instance = loading.instantiate(self.subject.cls, self._record)
         with loading.blaming(self._record.plugin, f"loading {self._record.name}"):
@@ -186,11 +202,13 @@ class Worker:
         """Form a group with the other ranks, once, on the accelerator's backend."""
         import torch.distributed as dist
 
+        from accelkit.runtime.joining import backend_of
+
         if dist.is_initialized():
             return
         subject = self.subject
         dist.init_process_group(
-            subject.accelerator.process_group_backend,
+            backend_of(subject.device, subject.accelerator.process_group_backend),
             init_method=f"file://{self._rendezvous}",
             rank=subject.rank,
             world_size=subject.world_size,

@@ -32,6 +32,12 @@ def test_a_glob_has_literal_brackets(tmp_path):
     assert not two.matches("operators/forward[add,float32]")
 
 
+def test_a_list_of_tests_is_an_expectation_for_each(tmp_path):
+    found = read(tmp_path, GOOD.replace('"operators/forward[add,*]"', '["operators/forward[add,*]", "device/*"]'))
+    assert [one.test for one in found] == ["operators/forward[add,*]", "device/*"]
+    assert {one.reason for one in found} == {"adds wrongly"}
+
+
 def test_a_sample_is_a_predicate_and_an_error_a_class(tmp_path):
     (one,) = read(tmp_path, GOOD + 'sample = "ndim == 0 and kwargs.get(\'alpha\')"\nerror = "RuntimeError"\n')
     assert one.holds_for({"ndim": 0, "kwargs": {"alpha": 2}})

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from accelkit_conformance.oracle import moving
+from accelkit_conformance.oracle import moving, opdb, running
 from accelkit_conformance.oracle.comparing import check_form, check_result, check_values
 
 CPU = torch.device("cpu")
@@ -111,3 +111,18 @@ def test_a_sample_moves_with_its_layout_and_its_aliases():
     assert not bool(first.any())
     assert base.sum() > 0, "the original is untouched"
     assert moving.to_double([base, torch.float32, 3])[0].dtype == torch.float64
+
+
+@pytest.mark.parametrize(("name", "is_random"), [("nn.functional.dropout", True), ("bernoulli", True), ("add", False)])
+def test_draws_are_seen_whoever_seeds(name, is_random):
+    """torch's entry of dropout seeds the CPU's generator and puts it back; that of bernoulli does not."""
+    op = opdb.operators()[name]
+    seen = {running._on_cpu(op, op, (one.input, one.args, one.kwargs))[1] for one in opdb.samples(op, "float32", 8)}
+    assert is_random in seen
+    assert is_random or seen == {False}
+
+
+def test_strides_of_nothing_say_nothing():
+    check_form(torch.empty_strided((1, 0, 3), (0, 3, 1)), torch.empty(1, 0, 3), CPU, strides=True)
+    with pytest.raises(AssertionError, match="the result has strides"):
+        check_form(torch.empty_strided((2, 3), (1, 2)), torch.empty(2, 3), CPU, strides=True)

@@ -144,6 +144,41 @@ def test_an_expected_failure_is_held_to_its_samples(tmp_path):
     assert run(error="ValueError") == "fail"
 
 
+def test_an_expected_crash_takes_no_other_input_with_it(tmp_path):
+    test = "operators/forward[topk,float32]"
+    declared = {"test": test, "reason": "known", "issue": "x", "expires": "2999-01-01", "dtypes": ()}
+    record = find("segfaults").record(resolve("fake_xpu"))
+
+    def run(*declarations):
+        lane = Lane(Order(record, expectations=tuple({**declared, **more} for more in declarations)), tmp_path)
+        return results_of(lane, test)[test]
+
+    found = run({"sample": "ndim == 0", "error": "SIGSEGV"})
+    assert (found.kind, found.error, found.reason) == ("expected-failure", "SIGSEGV", "known (x)")
+    assert found.samples == 5, "the four that have dimensions, and the first that has none"
+    assert run({"sample": "ndim == 0", "error": "SIGABRT"}).kind == "crash", "another signal"
+    assert run({"sample": "ndim == 1", "error": "SIGSEGV"}).kind == "crash", "another input"
+    assert run({"sample": "True", "error": "SIGSEGV"}).kind == "unexpected-pass", "some of these inputs are right"
+    assert run({"error": "SIGSEGV"}).kind == "expected-failure"
+    assert run({"sample": "ndim == 0", "error": "SIGSEGV"}, {"sample": "ndim > 0"}).kind == "unexpected-pass"
+
+
+def test_a_hang_may_be_expected(tmp_path):
+    test = "operators/forward[topk,float32]"
+    declared = {"test": test, "reason": "known", "issue": "x", "expires": "2999-01-01"}
+    for error, kind in (("timeout", "expected-failure"), ("SIGSEGV", "timeout")):
+        order = Order(find("hangs").record(resolve("fake_xpu")), expectations=({**declared, "error": error},), seconds=8)
+        assert results_of(Lane(order, tmp_path), test)[test].kind == kind
+
+
+def test_a_crash_that_is_expected_and_does_not_come_is_told(tmp_path):
+    test = "operators/forward[topk,float32]"
+    declared = {"test": test, "reason": "known", "issue": "x", "expires": "2999-01-01", "error": "SIGSEGV"}
+    for more in ({}, {"sample": "ndim == 0"}):
+        found = results_of(Lane(Order(resolve("cpu"), expectations=({**declared, **more},)), tmp_path), test)
+        assert found[test].kind == "unexpected-pass", found[test]
+
+
 def test_what_passes_at_the_second_try_is_flaky(tmp_path):
     """The mutant adds in another order from run to run, so that one of a few runs is right."""
     lane = Lane(Order(find("flickers").record(resolve("fake_xpu"))), tmp_path, reruns=3)

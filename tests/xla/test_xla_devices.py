@@ -144,6 +144,11 @@ out = torch.zeros(2, device=device); dist.all_to_all_single(out, on_device(10.0 
 x = on_device(7.0)
 dist.send(x + 1, 1) if rank == 0 else dist.recv(x, 0)
 show("recv", x)
+ring = [dist.P2POp(dist.irecv, x, 1 - rank), dist.P2POp(dist.isend, on_device(rank + 3.0), 1 - rank)]
+for work in dist.batch_isend_irecv(ring) + dist.batch_isend_irecv(ring[::-1]): work.wait(); assert work.is_completed()
+show("ring", x)
+parts = [torch.zeros(rank + 1, device=device), torch.zeros(rank + 1, device=device)]
+dist.all_to_all(parts, [on_device(rank), on_device(rank, 5.0)]); show("all_to_all_list", *parts)
 dist.barrier()
 group = dist.new_group([0, 1]); x = on_device(1.0); dist.all_reduce(x, group=group); show("new_group", x)
 show("objects", torch.tensor(rt.gather_for_metrics([rank, rank])))
@@ -164,6 +169,8 @@ def test_collectives_through_the_host(run):
             "reduce": [[3.0]] if rank == 0 else [],
             "all_to_all": [[float(rank), 10.0 + rank]],
             "recv": [[7.0 + rank]],
+            "ring": [[4.0 - rank]],
+            "all_to_all_list": [[0.0], [1.0]] if rank == 0 else [[0.0, 5.0], [1.0, 5.0]],
             "new_group": [[2.0]],
             "objects": [[0, 0, 1, 1]],
         }

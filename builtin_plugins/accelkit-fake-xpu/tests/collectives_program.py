@@ -31,6 +31,10 @@ def reductions():
         x = of(rank + 1)
         dist.all_reduce(x, getattr(dist.ReduceOp, op))
         check(x, expected, expected)
+        with torch.inference_mode():
+            x = of(rank + 1)
+            dist.all_reduce(x, getattr(dist.ReduceOp, op))
+            check(x, expected, expected)
     for dtype in (torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.uint8):
         x = torch.ones(3, dtype=dtype, device=device)
         dist.all_reduce(x)

@@ -33,7 +33,8 @@ def backward(subject: Subject, name: str, dtype: str) -> None:
     from accelkit_conformance.oracle.running import compare_backward
 
     op = opdb.operators()[name]
-    for sample in opdb.samples(op, dtype, min(subject.most_samples, 8), requires_grad=True):
+    samples = opdb.samples(op, dtype, min(subject.most_samples, 8), requires_grad=True)
+    for sample in subject.crashing_last(samples, lambda one: facts_of((one.input, one.args, one.kwargs), dtype)):
         given = (sample.input, sample.args, sample.kwargs)
         make = lambda given=given, number=sample.name: program(subject, name, given, dtype=dtype, number=number, is_backward=True)  # noqa: E731
         with subject.sample(describe_sample(given), facts_of(given, dtype), make):

@@ -73,6 +73,7 @@ def _compare(subject: Subject, info: Any, given: Any, training: bool) -> None:
     reference = _run(here, to_device(call, torch.device("cpu")))
     is_random = not torch.equal(state, torch.default_generator.get_state())
     found = _run(there, to_device(call, subject.device))
+    subject.compute()
     for part, expected in reference.items():
         assert len(found[part]) == len(expected), f"{part}: {len(found[part])}, not {len(expected)}"
         true = truth[part] if truth is not None and len(truth[part]) == len(expected) else [None] * len(expected)

@@ -4,7 +4,7 @@ and clipping too."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from accelkit_conformance.checks import Case, check
@@ -32,7 +32,7 @@ def _model(*, bias: bool = True) -> Any:
     return torch.nn.Sequential(torch.nn.Linear(4, 6, bias=bias), torch.nn.Tanh(), torch.nn.Linear(6, 3, bias=bias))
 
 
-def _train(model: Any, optimizer: Any) -> None:
+def _train(model: Any, optimizer: Any, compute: Callable[[], None] = lambda: None) -> None:
     import torch
 
     like = next(model.parameters())
@@ -44,9 +44,11 @@ def _train(model: Any, optimizer: Any) -> None:
             optimizer.zero_grad()
             loss = model(batch).square().mean()
             loss.backward()
+            compute()
             return loss
 
         optimizer.step(closure)
+        compute()
 
 
 @check("training", requires=["dtype.float32"], over=_optimizers)
@@ -74,7 +76,7 @@ def steps(subject: Subject, name: str) -> None:
                 there, double = copy.deepcopy(here).to(subject.device), copy.deepcopy(here).double()
                 _train(double, info.optim_cls(double.parameters(), **kwargs))
                 _train(here, info.optim_cls(here.parameters(), **kwargs))
-                _train(there, info.optim_cls(there.parameters(), **options))
+                _train(there, info.optim_cls(there.parameters(), **options), subject.compute)
                 for mine, theirs, true in zip(there.parameters(), here.parameters(), double.parameters(), strict=True):
                     check_result(mine, theirs, true, subject.device)
 

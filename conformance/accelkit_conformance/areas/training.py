@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from accelkit_conformance.checks import check
@@ -31,7 +32,9 @@ def _model() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Linear(2, 64), torch.nn.Tanh(), torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 3))
 
 
-def _fit(model: Any, points: Any, labels: Any, *, steps: int, rate: float = 0.01) -> list[float]:
+def _fit(
+    model: Any, points: Any, labels: Any, *, steps: int, rate: float = 0.01, compute: Callable[[], None] = lambda: None
+) -> list[float]:
     import torch
 
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
@@ -41,6 +44,7 @@ def _fit(model: Any, points: Any, labels: Any, *, steps: int, rate: float = 0.01
         loss = torch.nn.functional.cross_entropy(model(points), labels)
         loss.backward()
         optimizer.step()
+        compute()
         losses.append(loss.detach())
     return [loss.item() for loss in losses]
 
@@ -55,7 +59,7 @@ def one_step(subject: Subject) -> None:
     start = [parameter.detach().clone() for parameter in here.parameters()]
     points, labels = _data()
     _fit(here, points, labels, steps=1)
-    _fit(there, points.to(subject.device), labels.to(subject.device), steps=1)
+    _fit(there, points.to(subject.device), labels.to(subject.device), steps=1, compute=subject.compute)
     for before, mine, theirs in zip(start, there.parameters(), here.parameters(), strict=True):
         assert not torch.equal(mine.detach().cpu(), before), "a step changed nothing in a parameter"
         torch.testing.assert_close(mine.detach().cpu(), theirs.detach(), rtol=1e-3, atol=1e-4)
@@ -68,7 +72,7 @@ def a_classifier_learns(subject: Subject) -> None:
     here = _model()
     there = copy.deepcopy(here).to(subject.device)
     reference = _fit(here, points, labels, steps=150)
-    found = _fit(there, points.to(subject.device), labels.to(subject.device), steps=150)
+    found = _fit(there, points.to(subject.device), labels.to(subject.device), steps=150, compute=subject.compute)
     accuracy = float((there(points.to(subject.device)).argmax(1).cpu() == labels).double().mean())
     assert accuracy > 0.95, f"the accuracy is {accuracy:.3f} after 150 steps"
     assert abs(found[-1] - reference[-1]) < 0.05, f"the loss is {found[-1]:.4f}, on the CPU {reference[-1]:.4f}"
@@ -103,7 +107,7 @@ def architectures(subject: Subject, name: str) -> None:
     there = copy.deepcopy(here).to(subject.device)
     batch, labels = torch.randn(shape), torch.arange(12) % 3
     reference = _fit(here, batch, labels, steps=60)
-    found = _fit(there, batch.to(subject.device), labels.to(subject.device), steps=60)
+    found = _fit(there, batch.to(subject.device), labels.to(subject.device), steps=60, compute=subject.compute)
     assert found[-1] < found[0] / 5, f"the loss went from {found[0]:.3f} to {found[-1]:.3f}"
     assert abs(found[0] - reference[0]) < 1e-3, f"the first loss is {found[0]:.6f}, on the CPU {reference[0]:.6f}"
 

@@ -12,6 +12,7 @@ _COMMANDS = {
     "verify": "check a bundle offline",
     "compare": "what got better and what got worse between two reports",
     "matrix": "a page of many reports: what supports what",
+    "table": "what a report says is supported, as Markdown for a README",
     "selftest": "prove that the suite can fail: run it on broken accelerators",
 }
 

@@ -6,6 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from accelkit_conformance.oracle import opdb
@@ -13,7 +14,7 @@ from accelkit_conformance.oracle.comparing import check_form, check_result
 from accelkit_conformance.oracle.moving import tensors, to_device, to_double
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from accelkit_conformance.subject import Subject
 
@@ -51,8 +52,8 @@ def compare_forward(
     """
     expected = expected or op
     try:
-        is_random = variant is not None and _on_cpu(variant, to_device(given, torch.device("cpu")))[1]
-        reference, draws = _on_cpu(expected, to_device(given, torch.device("cpu")))
+        is_random = variant is not None and _on_cpu(op, variant, to_device(given, torch.device("cpu")))[1]
+        reference, draws = _on_cpu(op, expected, to_device(given, torch.device("cpu")))
     except Exception:
         if not is_variant and variant is None:
             raise
@@ -84,12 +85,13 @@ def compare_backward(subject: Subject, op: Any, sample: Any, given: Any) -> bool
         AssertionError: Where they differ.
     """
     there = place(op, given, subject.device)
-    state = torch.default_generator.get_state()
-    reference = _gradients(op, sample, to_device(given, torch.device("cpu")))
-    is_random = not torch.equal(state, torch.default_generator.get_state())
+    with _watching_draws(op) as draws:
+        reference = _gradients(op, sample, to_device(given, torch.device("cpu")))
+    is_random = draws.are_seen
     if not reference:
         return False
     found = _gradients(op, sample, there)
+    subject.compute()
     truth: list[Any] = [None] * len(reference)
     if not is_random:
         with contextlib.suppress(Exception):  # an operator that has no double: the CPU's own result is what there is
@@ -105,11 +107,45 @@ def compare_backward(subject: Subject, op: Any, sample: Any, given: Any) -> bool
     return True
 
 
-def _on_cpu(call: Any, given: Any) -> tuple[list[Any], bool]:
-    """The results, and whether random numbers were drawn for them."""
+def _on_cpu(op: Any, call: Any, given: Any) -> tuple[list[Any], bool]:
+    """The results of a call of this operator, and whether random numbers were drawn for them."""
+    with _watching_draws(op) as draws:
+        results = _flat(call(given[0], *given[1], **given[2]))
+    return results, draws.are_seen
+
+
+class _Draws(TorchDispatchMode):
+    """Sees operators that draw from a generator.
+
+    Attributes:
+        are_seen: Whether there was one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.are_seen = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.are_seen |= torch.Tag.nondeterministic_seeded in func.tags
+        return func(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def _watching_draws(op: Any) -> Iterator[_Draws]:
+    """Says whether what is called inside, of this operator, draws random numbers on the CPU: by the generator's state.
+
+    torch's entries of random operators seed it and put it back (``wrapper_set_seed``), so that a device that draws as the CPU does gives
+    the same; of these, by what is called.
+    """
+    draws = _Draws()
+    code = getattr(getattr(op, "op", op), "__code__", None)
+    if code is not None and "wrapper_set_seed" in code.co_names:
+        with draws:
+            yield draws
+        return
     before = torch.default_generator.get_state()
-    results = _flat(call(given[0], *given[1], **given[2]))
-    return results, not torch.equal(before, torch.default_generator.get_state())
+    yield draws
+    draws.are_seen = not torch.equal(before, torch.default_generator.get_state())
 
 
 def _truth(call: Any, given: Any, reference: list[Any]) -> list[Any]:

@@ -109,12 +109,18 @@ def _meeting_place(address: str, port: int, rank: int, size: int, timeout: datet
 
 def backends_of(device: torch.device, backend: str | None) -> str:
     """The backends of a process group for this device, as torch.distributed writes them: ``cpu:gloo,<device type>:<backend>``."""
+    chosen = backend_of(device, backend)
+    return chosen if torch.empty(0, device=device).is_cpu else f"cpu:gloo,{device.type}:{chosen}"
+
+
+def backend_of(device: torch.device, backend: str | None) -> str:
+    """The backend for tensors on this device, which torch.distributed knows from now on; None is torch's default for the device."""
     chosen = backend or dist.get_default_backend_for_device(device.type)
     if chosen == THROUGH_HOST:
         from accelkit.runtime.collectives import staging
 
         staging.register(chosen, device.type)
-    return chosen if torch.empty(0, device=device).is_cpu else f"cpu:gloo,{device.type}:{chosen}"
+    return chosen
 
 
 def agree(mine: dict[str, str]) -> None:

@@ -15,6 +15,7 @@ from torch.distributed.distributed_c10d import Store
 
 _c10d: Any = torch._C._distributed_c10d
 _ProcessGroup: Any = dist.ProcessGroup
+_Work: Any = dist.Work
 
 
 def register(name: str, device_type: str) -> None:
@@ -26,7 +27,7 @@ def register(name: str, device_type: str) -> None:
 class HostStagedGroup(_ProcessGroup):  # type: ignore[misc] # torch types each overload, of which it calls one
     """A process group for tensors on any device: they are copied to the host, given to gloo, and copied back.
 
-    Every call has ended when it returns. Tensors that are on the host already are given to gloo as they are.
+    Every call has ended when it returns, but for ``send`` and ``recv``. Tensors that are on the host already are given to gloo as they are.
     """
 
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
@@ -79,14 +80,23 @@ class HostStagedGroup(_ProcessGroup):  # type: ignore[misc] # torch types each o
         self._gloo.alltoall_base(received, _on_host(tensor), output_sizes, input_sizes, opts).wait()
         return _done(_copied_back(output, received))
 
+    def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Any:
+        """gloo knows the one of a single tensor only."""
+        flat = [tensor.flatten() for tensor in _on_host(inputs)]
+        received = torch.empty(sum(output.numel() for output in outputs), dtype=flat[0].dtype)
+        sizes = [output.numel() for output in outputs], [tensor.numel() for tensor in flat]
+        self._gloo.alltoall_base(received, torch.cat(flat), *sizes, opts or dist.AllToAllOptions()).wait()
+        parts = torch.split(received, sizes[0])
+        return _done(_copied_back(outputs, [part.view_as(output) for part, output in zip(parts, outputs, strict=True)]))
+
     def send(self, tensors: list[torch.Tensor], destination: int, tag: int) -> Any:
-        self._gloo.send(_on_host(tensors), destination, tag).wait()
-        return _done(tensors)
+        """Returns before it has ended, as ``recv`` does: processes in a ring send and receive at once."""
+        values = _on_host(tensors)
+        return _Transfer(self._gloo.send(values, destination, tag), values)
 
     def recv(self, tensors: list[torch.Tensor], source: int, tag: int) -> Any:
         received = _on_host(tensors)
-        self._gloo.recv(received, source, tag).wait()
-        return _done(_copied_back(tensors, received))
+        return _Transfer(self._gloo.recv(received, source, tag), received, tensors)
 
     def barrier(self, opts: Any = None) -> Any:
         """Waits for the processes, not for what was traced."""
@@ -102,6 +112,30 @@ class HostStagedGroup(_ProcessGroup):  # type: ignore[misc] # torch types each o
         received = _on_host(outputs)
         (call(received, _on_host(inputs), opts) if opts is not None else call(received, _on_host(inputs))).wait()
         return _done(_copied_back(outputs, received))
+
+
+class _Transfer(_Work):  # type: ignore[misc]
+    """gloo's work on memory of the host, which it must outlive, and what is to be filled from it."""
+
+    def __init__(self, work: Any, values: list[torch.Tensor], targets: list[torch.Tensor] | None = None) -> None:
+        super().__init__()
+        self._work, self._values, self._targets = work, values, targets
+
+    def wait(self, timeout: timedelta = timedelta()) -> bool:
+        """Until what was sent may be changed, or what was received is there; 0 is the group's time.
+
+        Raises:
+            RuntimeError: If the other process is gone, or ``timeout`` has passed.
+        """
+        self._work.wait(timeout)
+        if self._targets is not None:
+            _copied_back(self._targets, self._values)
+            self._targets = None
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether ``wait`` has returned."""
+        return self._targets is None and bool(self._work.is_completed())
 
 
 def _on_host(given: Any) -> Any:

@@ -5,6 +5,7 @@
 #include <torch/library.h>
 
 #include <ATen/ops/cat.h>
+#include <c10/core/InferenceMode.h>
 
 #include "kernel.h"
 
@@ -27,7 +28,10 @@ class FxcclWork final : public c10d::Work {
     auto complete = [future = future_, outputs = outputs_, finish](const std::function<void()>& check) {
       try {
         check();
-        if (finish) finish();
+        if (finish) {
+          c10::InferenceMode guard;  // gloo's thread: tensors that were made under inference mode may be written under it only, others always
+          finish();
+        }
         future->markCompleted(c10::IValue(outputs));
       } catch (...) {
         future->setError(std::current_exception());

@@ -1,0 +1,48 @@
+"""The report as Markdown tables, for a plugin's README: what passed by area, and what the device declares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from accelkit.errors import printable
+from accelkit_conformance.outcomes import BAD
+from accelkit_conformance.report import Report
+
+_REMARKS = {"flaky": "flaky", "expected-failure": "known to fail", "unsupported": "not supported"}
+
+
+def table(report: Report) -> str:
+    """What was run on what, a table of areas, and one of capabilities."""
+    lines = [_headline(report), "", "| area | passed |", "|---|---|"]
+    lines += [f"| {_plain(area)} | {_passed(counts)} |" for area, counts in report["summary"]["areas"].items()]
+    if declared := report["subject"].get("capabilities", {}):
+        lines += ["", "| capability | declared |", "|---|---|"]
+        lines += [f"| `{_plain(key)}` | {_plain(level)} |" for key, level in declared.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _headline(report: Report) -> str:
+    subject, suite = report["subject"], report["suite"]
+    devices = sorted(set(subject.get("device_names", ())))
+    verdict = "certified" if report["certification"]["is_certified"] else "not certified"
+    state = subject["availability"]["status"]
+    where = f" on {', '.join(devices)}" if devices else "" if state == "usable" else f", without the device, which was {state}"
+    return _plain(
+        f"{subject['plugin']}{where}: accelkit's conformance suite, profile {suite['profile']} for torch {suite['torch']}, "
+        f"{report['run']['started'][:10]}: {verdict}."
+    )
+
+
+def _passed(counts: Mapping[str, int]) -> str:
+    """Of those that apply; with what else came of the others."""
+    applicable = sum(number for kind, number in counts.items() if kind != "unsupported")
+    failed = sum(counts.get(kind, 0) for kind in BAD)
+    remarks = [f"**{failed} failed**"] if failed else []
+    remarks += [f"{counts[kind]} {word}" for kind, word in _REMARKS.items() if counts.get(kind)]
+    return ", ".join([f"{counts.get('pass', 0)} of {applicable}", *remarks])
+
+
+def _plain(text: str) -> str:
+    """What comes from a plugin, as text and nothing else."""
+    escaped = printable(text).replace("\n", " ").replace("&", "&amp;").replace("<", "&lt;")
+    return escaped.replace("|", "\\|").replace("`", "'")

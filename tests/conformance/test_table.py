@@ -1,0 +1,75 @@
+"""The table of what is supported, in a plugin's README."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from made_reports import EXPECTED, HOSTILE, make_report
+
+import accelkit
+from accelkit.cli import main
+from accelkit_conformance.commands import table
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(report):
+        path = tmp_path / "report.json"
+        path.write_text(json.dumps(report))
+        return path
+
+    return write
+
+
+def ask(*arguments):
+    return CliRunner().invoke(main, ["conformance", "table", *map(str, arguments)])
+
+
+def test_it_says_what_passed_on_what(write):
+    printed = ask(write(make_report(["fail", "unsupported", "flaky"]))).stdout
+    assert printed.startswith("vendor-acme==1.0 on Acme One: accelkit's conformance suite, profile contract for torch")
+    assert ", 2026-11-21: not certified.\n" in printed
+    assert "| contract | 13 of 15, **1 failed**, 1 flaky, 1 not supported |\n" in printed
+    assert "| `graphs` | none |\n" in printed
+    assert ": certified.\n" in ask(write(make_report())).stdout
+
+
+def test_it_says_that_the_device_was_not_there(write):
+    absent = {"status": "absent", "reason": "no board", "hint": ""}
+    printed = ask(write(make_report(availability=absent, device_names=[]))).stdout
+    assert "vendor-acme==1.0, without the device, which was absent: " in printed
+
+
+def test_names_cannot_steer_the_page(write):
+    printed = ask(write(make_report(device_names=[HOSTILE, "a|b`c`"], expected=[EXPECTED]))).stdout
+    assert "<" not in printed
+    assert "a\\|b'c'" in printed
+
+
+def test_it_replaces_what_stands_between_the_marks(write, tmp_path):
+    page = tmp_path / "README.md"
+    page.write_text(f"# Acme\n\n{table.BEGIN}No report yet.\n{table.END}\n\nThe rest.\n")
+    report = write(make_report())
+    for _ in range(2):
+        assert ask(report, "--write", page).exit_code == 0
+    text = page.read_text()
+    assert text == f"# Acme\n\n{table.BEGIN}{ask(report).stdout}{table.END}\n\nThe rest.\n"
+
+
+@pytest.mark.parametrize("text", ["# Acme\n", f"{table.BEGIN}", f"{table.END}{table.BEGIN}", f"{table.BEGIN}{table.END}{table.END}"])
+def test_a_page_without_the_marks_is_left_alone(write, tmp_path, text):
+    page = tmp_path / "README.md"
+    page.write_text(text)
+    answer = ask(write(make_report()), "--write", page)
+    assert (answer.exit_code, page.read_text()) == (2, text)
+    assert "README.md has no place for the table" in answer.stderr
+    assert "write <!-- accelkit conformance table --> and <!-- end of the table --> into it" in answer.stderr
+
+
+def test_what_is_no_report_is_refused(write):
+    report = make_report()
+    del report["summary"]
+    with pytest.raises(accelkit.UsageError, match=r"report\.summary is missing"):
+        table.command.main([str(write(report))], standalone_mode=False)
