@@ -28,6 +28,7 @@ _HOMES = {
     "accelkit.discovery.catalog": ("plugins", "refresh", "register"),
     "accelkit.selection": ("select",),
     "accelkit.runtime": ("Runtime",),
+    "accelkit.runtime.plain_device": ("device",),
 }  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from accelkit.errors import UsageError as UsageError
     from accelkit.nested import map_leaves as map_leaves
     from accelkit.runtime import Runtime as Runtime
+    from accelkit.runtime.plain_device import device as device
     from accelkit.selection import select as select
     from accelkit.specs.accelerator import Accelerator as Accelerator
     from accelkit.specs.cluster import ClusterEnvironment as ClusterEnvironment

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from accelkit import exiting
 from accelkit.cluster.detection import check_environment, select_cluster
 from accelkit.discovery import loading
 from accelkit.discovery.catalog import plugins
@@ -87,7 +88,7 @@ def configure(
     manager.add(environment, environment.plugin)
     nodes_said = num_nodes if num_nodes is not None else _num_nodes()
     with loading.blaming(chosen.plugin, f"counting the devices of {chosen.name}"):
-        indices = tuple(_indices(chosen, selection.devices, environment))
+        indices = tuple(select_devices(chosen, selection.devices, environment))
     environment.validate_settings(len(indices) if selection.devices is not None else None, nodes_said)
     nodes = nodes_said or environment.num_nodes
     is_alone = environment.world_size == len(indices) * nodes == 1
@@ -95,7 +96,7 @@ def configure(
     the_strategy = _instance("strategy", given["strategy"] or os.environ.get("ACCELKIT_STRATEGY") or default)
     _check_strategy(the_strategy, chosen)
     manager.add(the_strategy, the_strategy.plugin)
-    the_precision = _precision(given["precision"], chosen)
+    the_precision = select_precision(given["precision"], chosen)
     manager.add(_NamedPrecision(the_precision), the_precision.plugin)
     return Configuration(chosen, indices, selection.decision, the_precision, the_strategy, environment, manager, nodes)
 
@@ -158,7 +159,12 @@ def _hook_plugin(hook: str | object) -> tuple[object, str]:
     return loading.instantiate(loaded.cls, loaded.record), loaded.record.plugin
 
 
-def _precision(precision: Any, accelerator: Accelerator) -> Precision:
+def select_precision(precision: Any, accelerator: Accelerator) -> Precision:
+    """The precision of this name (None for ACCELKIT_PRECISION, then 32-true), or instance, held against the accelerator's declaration.
+
+    Raises:
+        UnsupportedError, UnknownNameError, PluginError: Why not, and what to do.
+    """
     precision = precision if precision is not None else os.environ.get("ACCELKIT_PRECISION") or _DEFAULT_PRECISION
     if isinstance(precision, int) and not isinstance(precision, bool):
         precision = str(precision)
@@ -176,7 +182,7 @@ def _precision(precision: Any, accelerator: Accelerator) -> Precision:
     return chosen
 
 
-def _indices(accelerator: Accelerator, wanted: Devices | None, environment: ClusterEnvironment) -> list[int]:
+def select_devices(accelerator: Accelerator, wanted: Devices | None, environment: ClusterEnvironment) -> list[int]:
     """The devices of this machine's processes: those that were asked for, else one for each process that was started here.
 
     One index where each process sees a device of its own only, as under ``srun --gpus-per-task=1``.
@@ -289,3 +295,4 @@ def check_backward(accelerator: Accelerator, device: torch.device) -> None:
             why=str(error).splitlines()[0],
             hint="make the Runtime and read its .device before the first backward pass of the process, on whatever device that is",
         ) from error
+    exiting.settle_at_exit()

@@ -6,7 +6,8 @@ nothing, and parameters that were tied would be tied no more.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -59,15 +60,24 @@ def place_module(
     _tie_again(before, _slots(converted))
     apply_to_forward(converted, precision)
     wrapped = strategy.wrap_module(converted, device)
-    after = _slots(converted)
-    for path, (_, _, tensor) in before.items():
-        if isinstance(tensor, torch.nn.Parameter) and path in after:  # a conversion may put another module there
-            moves.record(tensor, after[path].tensor)
+    _record(before, _slots(converted), moves)
     return wrapped
 
 
-def follow_parameters(optimizer: torch.optim.Optimizer, moves: ParameterMoves) -> None:
+@contextmanager
+def moving(module: torch.nn.Module, moves: ParameterMoves) -> Iterator[None]:
+    """Inside, somebody else moves the module in place: what is tied stays tied, and ``moves`` learns where parameters went."""
+    before = _slots(module)
+    yield
+    _tie_again(before, _slots(module))
+    _record(before, _slots(module), moves)
+
+
+def follow_parameters(optimizer: torch.optim.Optimizer, moves: ParameterMoves, *, has_to_know: bool = True) -> None:
     """Point the optimizer, with its state, to the parameters that train now. State moves to its parameter's device.
+
+    Args:
+        has_to_know: Whether every parameter has to be in a prepared module; else one that is in none is left as it is.
 
     Raises:
         PrepareError: If a parameter belongs to no prepared module.
@@ -77,6 +87,8 @@ def follow_parameters(optimizer: torch.optim.Optimizer, moves: ParameterMoves) -
     for number, group in enumerate(optimizer.param_groups):
         for index, parameter in enumerate(group["params"]):
             now = moves.current(parameter)
+            if now is None and not has_to_know:
+                continue
             if now is None:
                 raise PrepareError(
                     f"parameter {index} of group {number} of {type(optimizer).__name__} is in no prepared module",
@@ -88,6 +100,12 @@ def follow_parameters(optimizer: torch.optim.Optimizer, moves: ParameterMoves) -
     if optimizer.state and (has_changed or _is_elsewhere(optimizer)):
         optimizer.state.clear()
         optimizer.load_state_dict(state)
+
+
+def _record(before: Mapping[str, Slot], after: Mapping[str, Slot], moves: ParameterMoves) -> None:
+    for path, (_, _, tensor) in before.items():
+        if isinstance(tensor, torch.nn.Parameter) and path in after:  # a conversion may put another module there
+            moves.record(tensor, after[path].tensor)
 
 
 class Slot(NamedTuple):

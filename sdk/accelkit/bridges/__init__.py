@@ -1,0 +1,1 @@
+"""The same plugins inside other frameworks."""

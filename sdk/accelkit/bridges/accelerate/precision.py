@@ -1,0 +1,62 @@
+"""Which of Accelerate's mixed precisions is wanted, and whether the device can do it.
+
+Accelerate has a list of device types that may do fp16, on the CPU it computes in full precision instead, and its gradient scaler is
+CUDA's for whatever it does not know. Here the device is asked, as Runtime asks it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from accelkit.discovery import loading
+from accelkit.errors import UnsupportedError
+from accelkit.runtime import Runtime
+from accelkit.runtime.configuration import select_precision
+
+_NAMES = {"no": "32-true", "fp16": "16-mixed", "bf16": "bf16-mixed"}
+_ALSO = {"32": "no", "16": "fp16", "bf16": "bf16", **{name: mixed for mixed, name in _NAMES.items()}}
+_OURS, _THEIRS = "ACCELKIT_PRECISION", "ACCELERATE_MIXED_PRECISION"
+
+
+def wanted_precision(argument: object, environ: Mapping[str, str] = os.environ) -> str:
+    """``no``, ``fp16`` or ``bf16``: the argument, ACCELKIT_PRECISION, or ACCELERATE_MIXED_PRECISION.
+
+    Raises:
+        UnsupportedError: If it is another precision.
+    """
+    sources = (("mixed_precision", argument), (_OURS, environ.get(_OURS)), (_THEIRS, environ.get(_THEIRS)))
+    source, said = next(((source, said) for source, said in sources if said), ("default", "no"))
+    name = str(getattr(said, "value", said)).lower()
+    name = _ALSO.get(name, name)
+    if name not in _NAMES:
+        raise UnsupportedError(
+            f"{source}={said!s} cannot be done inside Accelerate",
+            why=f"the bridge has {', '.join(_NAMES)}",
+            hint="use one of these, or accelkit.Runtime(precision=...) without Accelerate",
+        )
+    return name
+
+
+def check_precision(mixed: str, runtime: Runtime) -> None:
+    """Ask the device and torch whether they can do it.
+
+    Raises:
+        UnsupportedError: With the reason, and what the device can do.
+    """
+    precision = select_precision(_NAMES[mixed], runtime.accelerator)
+    with loading.blaming(precision.plugin, f"making the precision {precision.name} for {runtime.device}"):
+        precision.setup(runtime.accelerator, runtime.device)
+
+
+def make_scaler(runtime: Runtime, options: Mapping[str, Any]) -> torch.amp.GradScaler:
+    """The gradient scaler of the device.
+
+    Args:
+        runtime: Whose device.
+        options: Of torch.amp.GradScaler, which GradScalerKwargs holds.
+    """
+    return torch.amp.GradScaler(runtime.accelerator.autocast_device_type, **options)

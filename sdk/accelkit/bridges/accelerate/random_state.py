@@ -1,0 +1,63 @@
+"""The device's random state in Accelerate's checkpoints, which hold that of the devices that Accelerate knows."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from accelkit.runtime import Runtime
+
+
+def state_file(folder: str | os.PathLike[str], runtime: Runtime) -> Path:
+    """``random_states_<device type>_<process>.pkl``, beside Accelerate's ``random_states_<process>.pkl``."""
+    return Path(folder) / f"random_states_{runtime.accelerator.device_type}_{runtime.process_index}.pkl"
+
+
+def saving(runtime: Runtime) -> Callable[[list[Any], list[Any], str], None]:
+    """A hook for ``Accelerator.register_save_state_pre_hook``: saves the state of this process's device."""
+
+    def save(models: list[Any], weights: list[Any], folder: str) -> None:
+        save_random_state(folder, runtime)
+
+    return save
+
+
+def loading(runtime: Runtime) -> Callable[[list[Any], str], None]:
+    """A hook for ``Accelerator.register_load_state_pre_hook``: restores it. A checkpoint without it leaves the generator as it is."""
+
+    def load(models: list[Any], folder: str) -> None:
+        load_random_state(folder, runtime)
+
+    return load
+
+
+def save_random_state(folder: str | os.PathLike[str], runtime: Runtime) -> None:
+    """Write the state of this process's device, if it has one of its own."""
+    state = runtime.accelerator.get_rng_state(runtime.device)
+    if state is not None and not _is_host(runtime):
+        torch.save(state, state_file(folder, runtime))
+
+
+def load_random_state(folder: str | os.PathLike[str], runtime: Runtime) -> None:
+    """Restore what ``save_random_state`` wrote; a warning where nothing was written."""
+    if _is_host(runtime) or runtime.accelerator.get_rng_state(runtime.device) is None:
+        return
+    file = state_file(folder, runtime)
+    if not file.exists():
+        warnings.warn(
+            f"the checkpoint {os.fspath(folder)} has no random state of {runtime.device}: it was saved on another kind of device, on fewer "
+            "processes, or without accelkit; the device's generator stays as it is",
+            stacklevel=2,
+        )
+        return
+    runtime.accelerator.set_rng_state(torch.load(file, weights_only=True), runtime.device)
+
+
+def _is_host(runtime: Runtime) -> bool:
+    """Whether the device is the machine that runs Python, whose generator Accelerate saves."""
+    return torch.empty(0, device=runtime.device).is_cpu

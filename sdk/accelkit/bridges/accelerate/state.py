@@ -1,0 +1,160 @@
+"""Accelerate's own picture of this process, ``PartialState``, filled from a Runtime.
+
+Accelerate asks a fixed list of device types and vendors' packages; what it would find out there, a Runtime has selected, checked and
+joined already. There is one such state in a process, whoever makes it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from accelerate.state import PartialState
+from accelerate.utils import DistributedType, is_torch_xla_available, parse_flag_from_env
+
+from accelkit.bridges.accelerate.refusals import refuse_lazy, refuse_strategy
+from accelkit.discovery import known
+from accelkit.errors import ContradictionError, UnsupportedError, UsageError
+from accelkit.runtime import Runtime
+from accelkit.runtime.joining import backend_of
+from accelkit.selection import Devices
+from accelkit.specs.accelerator import Accelerator
+from accelkit.specs.overriding import overrides
+from accelkit.specs.process_group import ProcessGroupOptions
+
+DEVICE_VARIABLE = "ACCELERATE_TORCH_DEVICE"
+_PRECISION = "32-true"  # Accelerate has its own autocast; which precision a device can do is asked when one is wanted
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the process's state is to be, as it was asked for. Arguments as of Runtime.
+
+    Attributes:
+        accelerator, devices, cpu: The arguments.
+    """
+
+    accelerator: str | Accelerator | None = None
+    devices: Devices | None = None
+    cpu: bool = False
+
+
+_current: tuple[Wanted, Runtime] | None = None
+_installed = Wanted()
+
+
+def installed() -> Wanted:
+    """What an ``Accelerator`` is on that nobody said more of: what ``install`` was told."""
+    return _installed
+
+
+def set_installed(wanted: Wanted) -> None:
+    global _installed
+    _installed = wanted
+
+
+def current_runtime() -> Runtime:
+    """The Runtime that Accelerate's state describes.
+
+    Raises:
+        UsageError: If there is none yet.
+    """
+    if _current is None:
+        raise UsageError("no device has been chosen yet", why="install() or accelerator() does that", hint="call install() first")
+    return _current[1]
+
+
+def ensure_state(wanted: Wanted, process_group: Mapping[str, Any] | None = None) -> Runtime:
+    """The Runtime that Accelerate's state of this process describes, made at the first call. Joins the job's process group.
+
+    Args:
+        wanted: Which device.
+        process_group: What Accelerate would give ``init_process_group``: ``backend`` and ``timeout`` are honoured.
+
+    Raises:
+        ContradictionError: If the state is another device's.
+        AccelkitError: As Runtime does.
+    """
+    global _current
+    is_filled = bool(PartialState._shared_state)
+    if is_filled and _current is None:
+        raise ContradictionError(
+            f"Accelerate has chosen {PartialState().device} in this process already",
+            why="an Accelerator, PartialState or TrainingArguments was made before the bridge was asked",
+            hint="call install() or accelerator() before anything of Accelerate or transformers is made",
+        )
+    if _current is not None and _current[0] == wanted:
+        runtime = _current[1]
+    else:
+        runtime = Runtime(
+            wanted.accelerator, devices=wanted.devices, cpu=wanted.cpu, precision=_PRECISION, process_group=_options(process_group or {})
+        )
+        _check(runtime)
+        if is_filled and _current is not None and runtime.state.device != _current[1].state.device:
+            raise ContradictionError(
+                f"Accelerate runs on {_current[1].state.device} in this process, and {runtime.state.device} is asked for",
+                why="its state is one for the whole process",
+                hint="name the same accelerator everywhere, or use another process",
+            )
+    if not is_filled:
+        PartialState._shared_state.update(describe(runtime))
+    _current = wanted, runtime
+    return runtime
+
+
+def describe(runtime: Runtime) -> dict[str, Any]:
+    """What ``PartialState`` holds, for this process of the Runtime's job. Initialises the device."""
+    device, is_alone = runtime.device, runtime.num_processes == 1
+    on_host = torch.empty(0, device=device).is_cpu
+    return {
+        "_cpu": on_host,
+        "backend": None if is_alone else backend_of(device, runtime.accelerator.process_group_backend),
+        "debug": parse_flag_from_env("ACCELERATE_DEBUG_MODE"),
+        "device": device,
+        "distributed_type": DistributedType.NO if is_alone else DistributedType.MULTI_CPU if on_host else DistributedType.MULTI_GPU,
+        "fork_launched": parse_flag_from_env("FORK_LAUNCHED", 0),
+        "num_processes": runtime.num_processes,
+        "process_index": runtime.process_index,
+        "local_process_index": runtime.local_process_index,
+    }
+
+
+def _options(given: Mapping[str, Any]) -> ProcessGroupOptions:
+    timeout = given.get("timeout")
+    seconds = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else timeout
+    return ProcessGroupOptions(process_group_backend=given.get("backend"), timeout=seconds)
+
+
+def _check(runtime: Runtime) -> None:
+    """Whether Accelerate can be made to drive the Runtime's device, and nothing asks for another one.
+
+    Raises:
+        UnsupportedError, ContradictionError: Why not.
+    """
+    chosen = runtime.accelerator
+    if overrides(chosen, Accelerator, "step_end"):
+        raise refuse_lazy(chosen.name, chosen.plugin)
+    if is_torch_xla_available():
+        raise UnsupportedError(
+            f"Accelerate cannot drive {chosen.name} where torch_xla is installed",
+            why="it takes every device for one of torch_xla's then",
+            hint="use an environment without torch_xla",
+        )
+    refuse_strategy(runtime.strategy.name, chosen.name)
+    if parse_flag_from_env("ACCELERATE_USE_CPU") and chosen.device_type != known.host_name():
+        raise ContradictionError(
+            f"ACCELERATE_USE_CPU={os.environ['ACCELERATE_USE_CPU']} and the accelerator {chosen.name!r}",
+            why="they name different devices; accelerate launch sets the variable for --cpu, and for use_cpu in its configuration",
+            hint="keep one of the two",
+        )
+    device = os.environ.get(DEVICE_VARIABLE)
+    if device and torch.device(device).type != chosen.device_type:
+        raise ContradictionError(
+            f"{DEVICE_VARIABLE}={device} and the accelerator {chosen.name!r}",
+            why="they name different devices",
+            hint=f"unset {DEVICE_VARIABLE}: the bridge needs none",
+        )

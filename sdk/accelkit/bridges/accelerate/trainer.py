@@ -1,0 +1,39 @@
+"""For ``transformers.Trainer``, whose checkpoints have the random state of the devices that it knows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+from accelkit.bridges.accelerate.random_state import load_random_state, save_random_state
+from accelkit.bridges.accelerate.state import current_runtime
+
+
+class DeviceRandomState(TrainerCallback):
+    """Saves the device's random state beside each checkpoint, and restores it before the first step after a resumption.
+
+    ``Trainer(..., callbacks=[DeviceRandomState()])``. It looks in ``args.resume_from_checkpoint`` if that is a folder, else in the
+    checkpoint of the step in ``args.output_dir``; a warning says that nothing was there.
+    """
+
+    def __init__(self) -> None:
+        self._has_to_load = False
+
+    def on_save(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        save_random_state(_checkpoint(args.output_dir, state), current_runtime())
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        self._has_to_load = state.global_step > 0
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        if self._has_to_load:
+            said = args.resume_from_checkpoint
+            folder = Path(said) if isinstance(said, str) and Path(said).is_dir() else _checkpoint(args.output_dir, state)
+            load_random_state(folder, current_runtime())
+            self._has_to_load = False
+
+
+def _checkpoint(folder: str, state: Any) -> Path:
+    return Path(folder) / f"checkpoint-{state.global_step}"

@@ -1,0 +1,64 @@
+"""Which versions of Accelerate are known, and which of its names the bridge relies on."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from types import ModuleType
+
+from packaging.version import Version
+
+from accelkit.errors import UnavailableError, UnsupportedError
+
+OLDEST, NEWEST = "1.10.0", "1.15.0"
+_STATE = {
+    "_cpu",
+    "_mixed_precision",
+    "_shared_state",
+    "backend",
+    "debug",
+    "device",
+    "distributed_type",
+    "fork_launched",
+    "local_process_index",
+    "num_processes",
+    "process_index",
+}
+"""What PartialState keeps; the bridge fills it."""
+
+
+def import_accelerate() -> ModuleType:
+    """The package accelerate.
+
+    Raises:
+        UnavailableError: If it is not installed.
+        UnsupportedError: If its version is not known.
+    """
+    hint = "pip install 'accelkit[accelerate]'"
+    if importlib.util.find_spec("accelerate") is None:
+        raise UnavailableError("the bridge into Accelerate needs Accelerate", why="the package accelerate is not installed", hint=hint)
+    accelerate = importlib.import_module("accelerate")
+    check_version(accelerate.__version__)
+    known = set(importlib.import_module("accelerate.state").PartialState._known_attrs)
+    if known != _STATE:
+        raise UnsupportedError(
+            f"accelerate {accelerate.__version__} keeps another state than the bridge knows",
+            why=f"the difference is {', '.join(sorted(known ^ _STATE))}",
+            hint=hint,
+        )
+    return accelerate
+
+
+def check_version(version: str) -> None:
+    """Whether the bridge knows this version of Accelerate; patch releases of the newest count as known.
+
+    Raises:
+        UnsupportedError: If not.
+    """
+    found, oldest, newest = Version(version), Version(OLDEST), Version(NEWEST)
+    if found < oldest or found.release[:2] > newest.release[:2]:
+        raise UnsupportedError(
+            f"accelerate {version} is not known to this accelkit",
+            why=f"the bridge replaces parts of Accelerate, and was tested with {OLDEST} to {NEWEST}",
+            hint="pip install 'accelkit[accelerate]' installs one that it knows",
+        )

@@ -1,0 +1,10 @@
+"""accelkit's plugins in Lightning: ``Trainer(**trainer_kwargs("acme"))``, or ``install()`` and then ``Trainer(accelerator="acme")``.
+
+With ``lightning``, ``pytorch_lightning`` and ``lightning_fabric``, 2.5 to 2.6 (``pip install 'accelkit[lightning]'``).
+"""
+
+from accelkit.bridges.lightning.adopting import from_lightning
+from accelkit.bridges.lightning.arguments import fabric_kwargs, trainer_kwargs
+from accelkit.bridges.lightning.installing import install, uninstall
+
+__all__ = ["fabric_kwargs", "from_lightning", "install", "trainer_kwargs", "uninstall"]

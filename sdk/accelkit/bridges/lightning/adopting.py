@@ -1,0 +1,121 @@
+"""The other way: a Lightning accelerator that somebody has already, as an accelkit accelerator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from accelkit.errors import DevicesError, UsageError
+from accelkit.specs.accelerator import Accelerator
+from accelkit.specs.hooks import hookimpl
+from accelkit.types import Availability
+
+if TYPE_CHECKING:
+    import torch
+
+_METHODS = ("setup_device", "teardown", "parse_devices", "get_parallel_devices", "auto_device_count", "is_available")
+
+
+class LightningAccelerator(Accelerator):
+    """An accelkit accelerator that asks a Lightning one. ``from_lightning`` makes subclasses of it.
+
+    Attributes:
+        lightning_class: The Lightning accelerator.
+        options: What its constructor is given.
+    """
+
+    lightning_class: ClassVar[Any]
+    options: ClassVar[Mapping[str, Any]] = {}
+
+    def __init__(self) -> None:
+        self._lightning = self.lightning_class(**self.options)
+
+    @classmethod
+    def probe(cls) -> Availability:
+        if cls.lightning_class.is_available():
+            return Availability.usable(f"{cls.__name__}.is_available() says so")
+        return Availability.absent(f"{cls.__name__}.is_available() says no, and Lightning's interface has no reason")
+
+    def parse_devices(self, devices: int | str | Sequence[int]) -> list[int]:
+        """As the Lightning class reads it: a number of devices, or a list of indices.
+
+        Raises:
+            DevicesError: If it cannot, or asks for more than there are.
+        """
+        count = self.auto_device_count()
+        try:
+            found = self.lightning_class.parse_devices(count if devices in ("auto", -1, "-1") else devices)
+            indices = list(range(found)) if isinstance(found, int) else [getattr(one, "index", one) or 0 for one in found or ()]
+            if not indices or max(indices) >= count:
+                raise ValueError(f"it reads that as {found!r}")
+        except Exception as error:  # whatever the Lightning class raises is its answer
+            why, hint = f"{self.lightning_class.__name__}: {error}", f"it has {count} device(s)"
+            raise DevicesError(f"devices={devices!r} cannot be used with {self.name or self.device_type}", why=why, hint=hint) from error
+        return indices
+
+    def device(self, index: int) -> torch.device:
+        """The torch device that the Lightning class has for this index."""
+        device: torch.device = self.lightning_class.get_parallel_devices(self.lightning_class.parse_devices(index + 1))[index]
+        return device
+
+    def auto_device_count(self) -> int:
+        return int(self.lightning_class.auto_device_count())
+
+    def is_available(self) -> bool:
+        return bool(self.lightning_class.is_available())
+
+    @hookimpl
+    def setup_device(self, device: torch.device) -> None:
+        self._lightning.setup_device(device)
+
+    @hookimpl
+    def teardown(self) -> None:
+        self._lightning.teardown()
+
+    @hookimpl
+    def get_device_stats(self, device: torch.device) -> dict[str, Any]:
+        try:
+            return dict(self._lightning.get_device_stats(device))
+        except (AttributeError, NotImplementedError):  # Fabric's accelerators have no such method, the Trainer's raise by default
+            return self.memory_stats(device)
+
+
+def from_lightning(cls: type, *, device_type: str | None = None, **options: Any) -> type[Accelerator]:
+    """An accelkit accelerator class that asks a Lightning one, of the Trainer's kind or of Fabric's.
+
+    To be offered by an entry point (``acme = "vendor_acme:AcmeForAccelkit"``) or by ``accelkit.register``.
+
+    Args:
+        cls: A subclass of Lightning's ``Accelerator``.
+        device_type: As in ``torch.device``; None asks the class for a device, which works where it is available.
+        options: For its constructor.
+
+    Raises:
+        UsageError: If ``cls`` is none, or its device type is not known.
+    """
+    missing = [name for name in _METHODS if not hasattr(cls, name)]
+    if not isinstance(cls, type) or missing:
+        what = f"{cls!r} is no Lightning accelerator"
+        raise UsageError(
+            what, why=f"it has no {', '.join(missing) or 'class'}", hint="give a subclass of lightning.pytorch.accelerators.Accelerator"
+        )
+    attributes = {"lightning_class": cls, "options": options, "device_type": device_type or _device_type(cls), "__doc__": cls.__doc__}
+    return type(cls.__name__, (LightningAccelerator,), attributes | {"__module__": cls.__module__})
+
+
+def adopt_instance(instance: Any) -> Accelerator:
+    """The same of an instance that somebody made."""
+    adopted: Any = from_lightning(type(instance))
+    accelerator: Any = adopted.__new__(adopted)
+    accelerator._lightning = instance
+    return accelerator  # type: ignore[no-any-return]
+
+
+def _device_type(cls: Any) -> str:
+    if not cls.is_available():
+        raise UsageError(
+            f"the device type of {cls.__name__} is not known",
+            why="its is_available() says no, so it cannot be asked for a device",
+            hint=f"from_lightning({cls.__name__}, device_type=...), as in torch.device(...)",
+        )
+    return str(cls.get_parallel_devices(cls.parse_devices(1))[0].type)

@@ -1,0 +1,120 @@
+"""Lightning's packages: where its classes are, and whether this version is known. Imports none of them by itself.
+
+``lightning`` holds both the Trainer and Fabric; ``pytorch_lightning`` and ``lightning_fabric`` are separate copies of the same code, whose
+classes the other does not take.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+import sys
+from typing import Any
+
+from packaging.specifiers import SpecifierSet
+
+from accelkit.errors import UnavailableError, UnknownNameError, UnsupportedError
+
+KNOWN_VERSIONS = ">=2.5,<2.7"
+"""As the extra ``lightning`` of accelkit's own package says."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Framework:
+    """One Trainer's, or one Fabric's, home.
+
+    Attributes:
+        root: The module that holds its accelerators, strategies and precisions.
+        fabric: The module that holds its cluster environments.
+        entry: The class that users make: ``Trainer`` or ``Fabric``.
+    """
+
+    root: str
+    fabric: str
+    entry: str
+
+    @property
+    def package(self) -> str:
+        """The top-level package, by which users choose."""
+        return self.root.partition(".")[0]
+
+    @property
+    def is_trainer(self) -> bool:
+        return self.entry == "Trainer"
+
+    @property
+    def entry_class(self) -> Any:
+        return getattr(importlib.import_module(self.root), self.entry)
+
+    @property
+    def registry(self) -> Any:
+        """Lightning's own registry of accelerators by name."""
+        accelerators = self.part("accelerators")
+        return accelerators.AcceleratorRegistry if self.is_trainer else accelerators.ACCELERATOR_REGISTRY
+
+    @property
+    def strategy_registry(self) -> Any:
+        """Lightning's own registry of strategies by name."""
+        return self.part("strategies").StrategyRegistry if self.is_trainer else self.part("strategies").STRATEGY_REGISTRY
+
+    @property
+    def environments(self) -> Any:
+        return importlib.import_module(f"{self.fabric}.plugins.environments")
+
+    def part(self, path: str) -> Any:
+        return importlib.import_module(f"{self.root}.{path}")
+
+    def owns(self, cls: type) -> bool:
+        """Whether a class is Lightning's own."""
+        return cls.__module__.partition(".")[0] in (self.package, self.fabric.partition(".")[0])
+
+
+TRAINERS = (Framework("lightning.pytorch", "lightning.fabric", "Trainer"), Framework("pytorch_lightning", "lightning_fabric", "Trainer"))
+FABRICS = (Framework("lightning.fabric", "lightning.fabric", "Fabric"), Framework("lightning_fabric", "lightning_fabric", "Fabric"))
+
+
+def find_framework(frameworks: tuple[Framework, ...], package: str | None) -> Framework:
+    """The one of this package; without a name, the one that the program has imported, else the first that is installed. Imports it.
+
+    Raises:
+        UnknownNameError: If there is no such package.
+        UnavailableError: If it is not installed.
+        UnsupportedError: If its version is not known.
+    """
+    if package is None:
+        candidates = [one for one in frameworks if one.package in sys.modules] or installed(frameworks)
+    else:
+        candidates = [one for one in frameworks if one.package == package]
+        if not candidates:
+            names = " or ".join(repr(one.package) for one in frameworks)
+            raise UnknownNameError(f"package={package!r} has no {frameworks[0].entry}", why="it is not Lightning's", hint=f"use {names}")
+    candidates = installed(tuple(candidates))
+    if not candidates:
+        raise UnavailableError(
+            f"Lightning's {frameworks[0].entry} is not installed",
+            why=f"there is no package {package or ' and no package '.join(one.package for one in frameworks)}",
+            hint="pip install 'accelkit[lightning]'",
+        )
+    check_version(candidates[0])
+    return candidates[0]
+
+
+def installed(frameworks: tuple[Framework, ...]) -> list[Framework]:
+    """Those that could be imported."""
+    return [one for one in frameworks if importlib.util.find_spec(one.package) is not None]
+
+
+def check_version(framework: Framework) -> None:
+    """Import the package, and compare.
+
+    Raises:
+        UnsupportedError: If its version is not known.
+    """
+    version = importlib.import_module(framework.package).__version__
+    if not SpecifierSet(KNOWN_VERSIONS).contains(version, prereleases=True):
+        raise UnsupportedError(
+            f"{framework.package} {version} is not known to accelkit",
+            why=f"the bridge is tested with {KNOWN_VERSIONS}, and Lightning's plugin interfaces are marked experimental",
+            hint=f"pip install '{framework.package.replace('_', '-')}{KNOWN_VERSIONS}', or a newer accelkit",
+        )

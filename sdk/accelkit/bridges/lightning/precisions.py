@@ -1,0 +1,57 @@
+"""A precision as Lightning's plugin: Lightning's own classes, told which device they are for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from accelkit.bridges.lightning.packages import Framework
+from accelkit.errors import ContradictionError, UnsupportedError
+from accelkit.specs.accelerator import Accelerator
+from accelkit.specs.overriding import overrides
+from accelkit.specs.precision import Precision
+
+if TYPE_CHECKING:
+    import torch
+
+_NARROW, _MIXED = ("16-true", "bf16-true"), ("16-mixed", "bf16-mixed")
+NAMES = ("32-true", "64-true", *_NARROW, *_MIXED)
+"""Those of accelkit's precisions that Lightning has, too."""
+
+
+def make_precision(framework: Framework, chosen: Precision, accelerator: Accelerator, device: torch.device) -> Any:
+    """Lightning's plugin for a precision that the accelerator can do. In 16-mixed, losses are scaled by the device's own scaler.
+
+    Raises:
+        UnsupportedError: If Lightning has no such precision, or torch has no such autocast or scaler for this device.
+    """
+    own = overrides(accelerator, Accelerator, "make_precision") and accelerator.make_precision(chosen.name, device) is not None
+    if own or chosen.name not in NAMES:
+        raise UnsupportedError(
+            f"Lightning cannot do precision {chosen.name!r} on {accelerator.name}",
+            plugin=accelerator.plugin if own else chosen.plugin,
+            why="the accelerator has one of its own of that name" if own else f"Lightning's own are {', '.join(NAMES)}",
+            hint="use one of these, or accelkit.Runtime",
+        )
+    chosen.setup(accelerator, device)
+    plugins = framework.part("plugins.precision")
+    if chosen.name in _MIXED:
+        return plugins.MixedPrecision(chosen.name, accelerator.autocast_device_type)
+    if chosen.name in _NARROW:
+        return plugins.HalfPrecision(chosen.name)
+    return plugins.DoublePrecision() if chosen.name == "64-true" else plugins.Precision()
+
+
+def check_given(precision: Any, accelerator: Accelerator) -> None:
+    """Whether a Lightning plugin that the user gave is for this device: autocast of another one would do nothing, without a word.
+
+    Raises:
+        ContradictionError: If it is for another device.
+    """
+    device_type = getattr(precision, "device", accelerator.autocast_device_type)
+    if str(device_type).partition(":")[0] != accelerator.autocast_device_type:
+        raise ContradictionError(
+            f"{type(precision).__name__} is for {device_type}, and the accelerator is {accelerator.name}",
+            plugin=accelerator.plugin,
+            why="torch.autocast of another device changes nothing on this one",
+            hint=f"leave it out and say precision={getattr(precision, 'precision', '32-true')!r}",
+        )

@@ -1,0 +1,197 @@
+"""Lightning's strategies for devices that it does not know: its own classes, with what is missing for such a device.
+
+On XLA and PrivateUse1 ``Module.to`` makes new Parameters. Lightning sees to that for XLA only: elsewhere, tied parameters would come
+apart, and an optimizer that was made before would train nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from accelkit.bridges.lightning.environments import LightningCluster
+from accelkit.bridges.lightning.packages import Framework
+from accelkit.discovery import loading
+from accelkit.errors import ContradictionError, UnknownNameError, UnsupportedError
+from accelkit.runtime.joining import join
+from accelkit.runtime.preparing import ParameterMoves, follow_parameters, moving
+from accelkit.selection import load_named
+from accelkit.specs.accelerator import Accelerator
+from accelkit.specs.process_group import ProcessGroupOptions
+
+DDP_OPTIONS: dict[str, dict[str, Any]] = {
+    "ddp": {},
+    "ddp_find_unused_parameters_true": {"find_unused_parameters": True},
+    "ddp_find_unused_parameters_false": {"find_unused_parameters": False},
+}
+_IN_PROCESS = "Lightning would pickle or fork a process that uses the device already"
+_CUDA_ONLY = "Lightning gives it to CUDA devices only"
+_REFUSED = {"fsdp": _CUDA_ONLY, "deepspeed": _CUDA_ONLY, "ddp_": _IN_PROCESS, "dp": _CUDA_ONLY}
+
+
+if TYPE_CHECKING:
+
+    class Theirs:
+        """What is used of Lightning's strategies; all of it is public."""
+
+        accelerator: Any
+        cluster_environment: Any
+        model: torch.nn.Module
+        lightning_module: torch.nn.Module | None
+        optimizers: list[torch.optim.Optimizer]
+        root_device: torch.device
+
+        def setup_environment(self) -> None: ...
+        def model_to_device(self) -> None: ...
+        def setup_optimizers(self, trainer: Any) -> None: ...
+        def teardown(self) -> None: ...
+        def module_to_device(self, module: torch.nn.Module) -> None: ...
+        def setup_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer: ...
+
+else:
+    Theirs = object
+
+
+class TrainerPlacing(Theirs):
+    """Moves a Trainer's module, and lets what is tied be tied and optimizers follow."""
+
+    _moves: ParameterMoves | None = None
+
+    def model_to_device(self) -> None:
+        with moving(self.model, self._record()):
+            super().model_to_device()
+
+    def setup_optimizers(self, trainer: Any) -> None:
+        super().setup_optimizers(trainer)
+        self._follow()
+
+    def teardown(self) -> None:
+        """Lightning moves the module to the host here."""
+        if self.lightning_module is None:
+            super().teardown()
+            return
+        with moving(self.lightning_module, self._record()):
+            super().teardown()
+        self._follow()
+
+    def _record(self) -> ParameterMoves:
+        self._moves = ParameterMoves()
+        return self._moves
+
+    def _follow(self) -> None:
+        for optimizer in self.optimizers:
+            if self._moves is not None:
+                follow_parameters(optimizer, self._moves, has_to_know=False)
+
+
+class FabricPlacing(Theirs):
+    """Moves a Fabric's modules, and lets what is tied be tied and optimizers follow."""
+
+    _moves: ParameterMoves | None = None
+
+    def module_to_device(self, module: torch.nn.Module) -> None:
+        self._moves = self._moves or ParameterMoves()
+        with moving(module, self._moves):
+            super().module_to_device(module)
+
+    def setup_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        if self._moves is not None:
+            follow_parameters(optimizer, self._moves, has_to_know=False)
+        return super().setup_optimizer(optimizer)
+
+
+class Joining(Theirs):
+    """Makes the process group for the device and the host before Lightning would, and sees that it reduces on the device.
+
+    Lightning leaves a group alone that is there.
+    """
+
+    plugin: ClassVar[Accelerator]
+
+    def setup_environment(self) -> None:
+        self.accelerator.setup_device(self.root_device)
+        cluster = LightningCluster(self.cluster_environment)
+        join(cluster, self.root_device, self.plugin.process_group_backend, ProcessGroupOptions().seconds)
+        super().setup_environment()
+
+
+class TrainerDDP(Joining, TrainerPlacing):
+    """Without device ids torch takes the module where it is; with them, Lightning would ask for a stream of CUDA's."""
+
+    def determine_ddp_device_ids(self) -> None:
+        return None
+
+
+class FabricDDP(Joining, FabricPlacing):
+    """As TrainerDDP."""
+
+    options: ClassVar[dict[str, Any]]
+
+    def setup_module(self, module: torch.nn.Module) -> torch.nn.Module:
+        return torch.nn.parallel.DistributedDataParallel(module, **self.options)
+
+
+def make_strategy(framework: Framework, name: str, plugin: Accelerator, device: torch.device) -> Any:
+    """Lightning's strategy of this name, for a device of this plugin.
+
+    Raises:
+        UnsupportedError: If Lightning has it, but not for this device.
+        UnknownNameError: If Lightning has none of that name.
+    """
+    strategies = framework.part("strategies")
+    if name == "single_device":
+        placing = TrainerPlacing if framework.is_trainer else FabricPlacing
+        return type("SingleDeviceStrategy", (placing, strategies.SingleDeviceStrategy), {"__module__": __name__})(device=device)
+    if name in DDP_OPTIONS:
+        ddp = TrainerDDP if framework.is_trainer else FabricDDP
+        options = DDP_OPTIONS[name]
+        loaded = load_named("strategy", "ddp")
+        loading.instantiate(loaded.cls, loaded.record).check(plugin)
+        attributes = {"plugin": plugin, "options": options, "__module__": __name__}
+        return type("DDPStrategy", (ddp, strategies.DDPStrategy), attributes)(**options)
+    known = framework.strategy_registry.available_strategies()
+    if name not in known:
+        near = difflib.get_close_matches(name, ["single_device", *DDP_OPTIONS], n=1)
+        raise UnknownNameError(
+            f"Lightning has no strategy {name!r}",
+            why=f"its own are {', '.join(sorted(known))}",
+            hint=f"did you mean {near[0]!r}?" if near else "use 'auto', 'ddp' or 'single_device'",
+        )
+    raise _refusal(name, plugin)
+
+
+def check_given(framework: Framework, strategy: Any, plugin: Accelerator, device: torch.device) -> Any:
+    """A Lightning strategy that the user made, if it is one for this device.
+
+    Raises:
+        UnsupportedError: If it is one of Lightning's own that cannot be.
+        ContradictionError: If it was made for another device.
+    """
+    if isinstance(strategy, Joining | TrainerPlacing | FabricPlacing) or not framework.owns(type(strategy)):
+        return strategy
+    strategies = framework.part("strategies")
+    if isinstance(strategy, strategies.SingleDeviceStrategy):
+        if strategy.root_device != device:
+            raise ContradictionError(
+                f"the strategy is for {strategy.root_device}, and the accelerator {plugin.name!r} for {device}",
+                plugin=plugin.plugin,
+                why="a strategy's device is where Lightning trains, whatever the accelerator says",
+                hint="leave strategy out, or strategy='single_device'",
+            )
+        return make_strategy(framework, "single_device", plugin, device)
+    raise _refusal(type(strategy).__name__, plugin)
+
+
+def _refusal(name: str, plugin: Accelerator) -> UnsupportedError:
+    lowered = name.lower()
+    why = next((reason for start, reason in _REFUSED.items() if lowered.startswith(start)), "it is for the devices that Lightning knows")
+    if name == "DDPStrategy":
+        why = "Lightning's own asks for a stream of CUDA's on whatever device"
+    return UnsupportedError(
+        f"Lightning cannot do strategy {name!r} on {plugin.name}",
+        plugin=plugin.plugin,
+        why=why,
+        hint=f"use strategy={' or '.join(map(repr, DDP_OPTIONS))}, or accelkit.Runtime, which has others",
+    )

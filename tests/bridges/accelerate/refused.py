@@ -1,0 +1,145 @@
+"""What must be an error, each in a process of its own: ``refused.py WHAT`` prints the type and text of the error, or what there is."""
+
+import os
+import sys
+
+import torch
+
+from accelkit import AccelkitError
+from accelkit.bridges.accelerate import accelerator, install
+
+
+def fsdp():
+    from accelerate.utils import FullyShardedDataParallelPlugin
+
+    return accelerator("fake_xpu", fsdp_plugin=FullyShardedDataParallelPlugin())
+
+
+def installed_fsdp():
+    from accelerate import Accelerator
+    from accelerate.utils import FullyShardedDataParallelPlugin
+
+    install("fake_xpu")
+    return Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin())
+
+
+def deepspeed():
+    os.environ["ACCELERATE_USE_DEEPSPEED"] = "true"
+    return accelerator("fake_xpu")
+
+
+def megatron():
+    os.environ["ACCELERATE_USE_MEGATRON_LM"] = "true"
+    return accelerator("fake_xpu")
+
+
+def parallelism():
+    os.environ["ACCELERATE_USE_PARALLELISM_CONFIG"] = "true"
+    return accelerator("fake_xpu")
+
+
+def fp8():
+    return accelerator("fake_xpu", mixed_precision="fp8")
+
+
+def fp8_recipe():
+    from accelerate.utils import TERecipeKwargs
+
+    recipe = TERecipeKwargs.__new__(TERecipeKwargs)  # its constructor wants the package
+    return accelerator("fake_xpu", kwargs_handlers=[recipe])
+
+
+def strategy():
+    os.environ["ACCELKIT_STRATEGY"] = "fsdp"
+    return accelerator("fake_xpu")
+
+
+def no_float16():
+    from accelkit_fake_xpu.accelerator import FakeXPUAccelerator
+
+    class Older(FakeXPUAccelerator):
+        declared_capabilities = type(FakeXPUAccelerator.declared_capabilities)({"autocast.float16": "none"})
+
+    return accelerator(Older(), mixed_precision="fp16")
+
+
+def lazy():
+    from accelkit_fake_xpu.accelerator import FakeXPUAccelerator
+
+    class Tracing(FakeXPUAccelerator):
+        def step_end(self):
+            pass
+
+    return accelerator(Tracing())
+
+
+def use_cpu():
+    os.environ["ACCELERATE_USE_CPU"] = "true"
+    return accelerator("fake_xpu")
+
+
+def other_device():
+    os.environ["ACCELERATE_TORCH_DEVICE"] = "meta"
+    return accelerator("fake_xpu")
+
+
+def cpu():
+    return accelerator("fake_xpu", cpu=True)
+
+
+def two_devices():
+    accelerator("fake_xpu")
+    return accelerator("cpu")
+
+
+def two_installs():
+    install("fake_xpu")
+    return install("cpu")
+
+
+def two_precisions():
+    accelerator("fake_xpu", mixed_precision="bf16")
+    return accelerator("fake_xpu", mixed_precision="fp16")
+
+
+def absent():
+    return accelerator("cuda")
+
+
+def unknown():
+    return install("fake_xpo")
+
+
+def optimizer_left_behind():
+    chosen = accelerator("fake_xpu")
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return chosen.prepare(model.to(chosen.device), optimizer)
+
+
+def model_elsewhere():
+    chosen = accelerator("cpu")
+    import accelkit
+
+    return chosen.prepare(torch.nn.Linear(1, 1, device=accelkit.device("fake_xpu")))
+
+
+def trainer_cpu():
+    install("fake_xpu")
+    from transformers import TrainingArguments
+
+    return TrainingArguments(output_dir="unused", use_cpu=True, report_to=[]).device
+
+
+def too_late():
+    from transformers import TrainingArguments
+
+    assert TrainingArguments(output_dir="unused", report_to=[]).device.type == "cpu"
+    return install("fake_xpu")
+
+
+if __name__ == "__main__":
+    try:
+        print("not refused", globals()[sys.argv[1]]())
+    except (AccelkitError, ValueError) as error:
+        print(type(error).__name__, error)

@@ -1,0 +1,41 @@
+"""transformers.Trainer with a tiny model that is made here, on the CPU and on the fake XPU."""
+
+from __future__ import annotations
+
+import pytest
+from programs import LAUNCHERS, run, start
+
+DEVICES = {"cpu": "cpu", "fake_xpu": "fake_xpu:0"}
+
+
+@pytest.mark.parametrize("mixed", ["no", "fp16", "bf16"])
+@pytest.mark.parametrize("name", DEVICES)
+def test_it_trains_evaluates_and_goes_on_from_a_checkpoint_alike(name, mixed, tmp_path):
+    (seen,) = run("on_trainer.py", name, mixed, tmp_path, ACCELERATE_MIXED_PRECISION=mixed)
+    assert (seen["device"], seen["devices"]) == (DEVICES[name], [DEVICES[name]])
+    assert (seen["mixed"], seen["scaler"]) == (mixed, mixed == "fp16")
+    assert seen["tied"]
+    assert seen["losses"][-1] < seen["losses"][0] / 1.5
+    assert seen["evaluated"] < seen["losses"][0] / 1.5
+    assert seen["resumed alike"], "weights, optimizer, scale, data order, and dropout on the device"
+
+
+def test_it_trains_on_two_devices(tmp_path):
+    ranks = run("on_trainer.py", "-", "no", tmp_path, launcher=LAUNCHERS["accelkit launch"], name="fake_xpu")
+    assert {(seen["device"], *seen["devices"], seen["wrapped"]) for seen in ranks} == {
+        (device, device, "DistributedDataParallel") for device in ("fake_xpu:0", "fake_xpu:1")
+    }
+    assert {seen["steps"] for seen in ranks} == {12}
+    assert all(seen["resumed alike"] and seen["tied"] for seen in ranks)
+
+
+def test_arguments_that_ask_for_the_cpu_are_an_error():
+    result = start("refused.py", "trainer_cpu")
+    assert "ContradictionError" in result.stdout
+    assert "cpu=True and accelerator='fake_xpu'" in result.stdout
+
+
+def test_arguments_that_were_made_before_install_are_an_error():
+    result = start("refused.py", "too_late")
+    assert "ContradictionError" in result.stdout
+    assert "Accelerate has chosen cpu in this process already" in result.stdout

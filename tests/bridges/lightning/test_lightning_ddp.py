@@ -1,0 +1,58 @@
+"""Two processes, two devices: started by Lightning, by accelkit launch and by torchrun."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).with_name("lightning_ddp_program.py")
+ACCELKIT_LAUNCH = [sys.executable, "-m", "accelkit", "launch", "--accelerator", "fake_xpu", "--devices", "2"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+pytestmark = pytest.mark.xdist_group("lightning_ddp")
+
+
+def run(folder, *arguments, launcher=(sys.executable,)):
+    """What each rank saw, in the order of ranks."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(PROGRAM.parent)}
+    result = subprocess.run(
+        [*launcher, str(PROGRAM), str(folder), *arguments], capture_output=True, text=True, env=environment, timeout=240, check=False
+    )
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("rank*.json"))]
+
+
+def assert_trained_together(ranks, steps=4):
+    assert [one["device"] for one in ranks] == ["fake_xpu:0", "fake_xpu:1"]
+    assert [one["world_size"] for one in ranks] == [2, 2]
+    assert {one["steps"] for one in ranks} == {steps}, "half of the batches each"
+    assert ranks[0]["parameters"] == ranks[1]["parameters"]
+    assert ranks[0]["gradient"] == ranks[1]["gradient"]
+    assert all("fake_xpu:fxccl" in one["backends"] for one in ranks)
+
+
+@pytest.mark.parametrize("how", ["arguments", "bare_names"])
+def test_lightnings_own_launcher(how, package, tmp_path):
+    ranks = run(tmp_path, package, how, "16-mixed" if how == "bare_names" else "32-true")
+    assert_trained_together(ranks)
+    assert ranks[0]["val_loss"] == ranks[1]["val_loss"]
+    assert ranks[0]["environment"][0] == "LightningEnvironment"
+    assert (tmp_path / "ddp.ckpt").exists()
+
+
+@pytest.mark.parametrize("launcher", [ACCELKIT_LAUNCH, TORCHRUN], ids=["accelkit", "torchrun"])
+def test_processes_that_a_launcher_started(launcher, tmp_path):
+    """Neither devices nor an environment is named: both come from accelkit's, which serves as Lightning's."""
+    ranks = run(tmp_path, "lightning", "launched", "32-true", launcher=launcher)
+    assert_trained_together(ranks)
+    assert ranks[0]["environment"][:2] == ["TorchElasticEnvironment", "PluginEnvironment"]
+
+
+@pytest.mark.parametrize("package", ["lightning", "pytorch_lightning"])
+def test_fabric(package, tmp_path):
+    assert_trained_together(run(tmp_path, package, "fabric", "32-true"), steps=2)

@@ -1,0 +1,143 @@
+"""What cannot be had is an error that says why: never a run on the CPU."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+
+import accelkit
+from accelkit.bridges.lightning import fabric_kwargs, install, trainer_kwargs
+from accelkit.bridges.lightning.packages import KNOWN_VERSIONS
+
+
+def refused(error, *parts, **arguments):
+    with pytest.raises(error) as caught:
+        trainer_kwargs("fake_xpu", **arguments)
+    for part in parts:
+        assert part in str(caught.value), str(caught.value)
+
+
+def test_an_unknown_version_is_refused(package, monkeypatch):
+    monkeypatch.setattr(importlib.import_module(package), "__version__", "2.7.0")
+    for call in (lambda: trainer_kwargs("cpu", package=package), lambda: install(package=package)):
+        with pytest.raises(accelkit.UnsupportedError) as caught:
+            call()
+        assert f"{package} 2.7.0 is not known to accelkit" in str(caught.value)
+        assert f"why: the bridge is tested with {KNOWN_VERSIONS}" in str(caught.value)
+        assert f"pip install '{package.replace('_', '-')}{KNOWN_VERSIONS}'" in str(caught.value)
+
+
+def test_the_extra_installs_what_is_known():
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    assert project["optional-dependencies"]["lightning"] == [f"lightning{KNOWN_VERSIONS}"]
+
+
+def test_a_package_that_is_not_there(monkeypatch):
+    monkeypatch.setattr(sys, "path", [])
+    for name in [name for name in sys.modules if name.partition(".")[0] == "lightning_fabric"]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(accelkit.UnavailableError) as caught:
+        fabric_kwargs("cpu", package="lightning_fabric")
+    assert "Lightning's Fabric is not installed" in str(caught.value)
+    assert "pip install 'accelkit[lightning]'" in str(caught.value)
+
+
+def test_a_package_that_is_none_of_lightnings():
+    with pytest.raises(accelkit.UnknownNameError, match="package='torch' has no Trainer"):
+        trainer_kwargs("cpu", package="torch")
+
+
+def test_more_devices_than_there_are():
+    refused(accelkit.DevicesError, "devices=3 cannot be used with fake_xpu", "3 are asked for, 2 are there", devices=3)
+
+
+def test_an_accelerator_that_is_not_available_passes_its_reason_on(plugin_site, package):
+    source = (
+        "from accelkit import Accelerator, Availability\nclass Acme(Accelerator):\n    device_type = 'acme'\n    @classmethod\n"
+        "    def probe(cls):\n        return Availability.absent('no card in the slot', 'put one in')\n"
+    )
+    plugin_site.install("vendor-acme", source, accelerators={"acme": "Acme"})
+    with pytest.raises(accelkit.UnavailableError) as caught:
+        trainer_kwargs("acme", package=package)
+    assert "plugin: vendor-acme==1.0" in str(caught.value)
+    assert "why: no card in the slot" in str(caught.value)
+    assert "what to do: put one in" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["fsdp", "fsdp_cpu_offload", "deepspeed_stage_2"])
+def test_strategies_that_lightning_gives_to_cuda_only(name):
+    refused(
+        accelkit.UnsupportedError,
+        f"Lightning cannot do strategy '{name}' on fake_xpu",
+        "why: Lightning gives it to CUDA devices only",
+        "use strategy='ddp'",
+        strategy=name,
+    )
+
+
+@pytest.mark.parametrize("name", ["ddp_spawn", "ddp_notebook"])
+def test_strategies_that_pickle_or_fork(name):
+    refused(accelkit.UnsupportedError, f"strategy '{name}'", "would pickle or fork a process", strategy=name)
+
+
+def test_a_strategy_that_does_not_exist():
+    refused(accelkit.UnknownNameError, "Lightning has no strategy 'dpp'", "did you mean 'ddp'?", strategy="dpp")
+    refused(accelkit.UnknownNameError, "Lightning has no strategy 'zigzag'", "'single_device'", strategy="zigzag")
+
+
+def test_one_device_for_several():
+    refused(accelkit.UnsupportedError, "runs one process on one device", "2 devices of fake_xpu", strategy="single_device", devices=2)
+
+
+def test_strategy_objects_of_lightnings_that_would_not_train_on_the_device(pl, package):
+    strategies = pl.strategies
+    refused(
+        accelkit.UnsupportedError, "'DDPStrategy' on fake_xpu", "a stream of CUDA's", strategy=strategies.DDPStrategy(), package=package
+    )
+    refused(accelkit.UnsupportedError, "'FSDPStrategy' on fake_xpu", "CUDA", strategy=strategies.FSDPStrategy(), package=package)
+    elsewhere = strategies.SingleDeviceStrategy(device="cpu")
+    refused(accelkit.ContradictionError, "the strategy is for cpu", "fake_xpu:0", strategy=elsewhere, devices=1, package=package)
+    same = trainer_kwargs("fake_xpu", strategy=strategies.SingleDeviceStrategy(device="fake_xpu:0"), devices=1, package=package)
+    assert same["strategy"].root_device == torch.device("fake_xpu", 0)
+
+
+@pytest.mark.parametrize("name", ["bitsandbytes-8bit", "fp8"])
+def test_precisions_that_lightning_has_not(name):
+    refused(accelkit.UnsupportedError, f"Lightning cannot do precision {name!r} on fake_xpu", "32-true, 64-true", precision=name)
+
+
+def test_a_precision_that_the_device_has_not():
+    refused(accelkit.UnsupportedError, "cannot do precision 'transformer-engine'", precision="transformer-engine")
+
+
+def test_a_precision_of_another_device(pl, package):
+    given = pl.plugins.MixedPrecision("bf16-mixed", device="cuda")
+    refused(
+        accelkit.ContradictionError,
+        "MixedPrecision is for cuda, and the accelerator is fake_xpu",
+        "changes nothing on this one",
+        "precision='bf16-mixed'",
+        plugins=[given],
+        package=package,
+    )
+    refused(accelkit.ContradictionError, "keep one of them", plugins=[given], precision="32-true", package=package)
+
+
+def test_a_number_of_processes_that_is_not_the_launchers(monkeypatch):
+    launched = {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "29512",
+    }
+    for name, value in launched.items():
+        monkeypatch.setenv(name, value)
+    refused(accelkit.ContradictionError, "devices=1 on each machine was asked for", "--nproc-per-node=1", devices=1)
+    assert trainer_kwargs("fake_xpu")["devices"] == 2
