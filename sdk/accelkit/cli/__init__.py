@@ -23,6 +23,7 @@ _COMMANDS = {
     "env": "versions and settings, to paste into an issue",
     "probe": "run an operator on a device and check its result",
     "launch": "start the processes of a job, one for each device",
+    "new": "make a vendor's plugin: package, tests, CI",
     "conformance": "prove what a plugin does, on the hardware in front of you",
 }
 

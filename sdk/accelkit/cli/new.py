@@ -1,0 +1,108 @@
+"""``accelkit new``: a vendor's plugin, whole and tested, from the template that comes with accelkit."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import runpy
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from accelkit.cli.output import say
+from accelkit.errors import UsageError
+
+_PACKAGE = Path(__file__).parents[1]
+_PLACES = (_PACKAGE / "template", _PACKAGE.parents[1] / "templates" / "accelerator_plugin")  # in a wheel, in a source tree
+_NEXT = "cd {folder}; pip install --editable '.[dev]'; pytest"
+
+
+@click.command("new")
+@click.argument("answers", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--no-input", is_flag=True, help="Ask nothing: what is not given has its default.")
+@click.option("--output-dir", type=click.Path(path_type=Path), default=".", metavar="DIR", help="Where the package's folder is made.")
+def command(answers: tuple[str, ...], no_input: bool, output_dir: Path) -> None:
+    """Make a vendor's plugin that works at once: package, tests, CI. Asks nine questions; docs/new-plugin.md explains them.
+
+    KEY=VALUE answers one: vendor, distribution, accelerator, torch_device, facets, author, email, licence, oldest_accelkit. Nothing is
+    written unless all answers can be used. Prints the new folder.
+    """
+    template = find_template()
+    given = _given(answers, _questions(template))
+    context = _context(template, given, no_input=no_input)
+    folder = output_dir / str(context["distribution"])
+    check(template, context, folder)
+    _write(template, context, output_dir)
+    click.echo(folder)
+    say(f"accelkit new: {sum(path.is_file() for path in folder.rglob('*'))} files. Next: {_NEXT.format(folder=folder)}")
+
+
+def find_template() -> Path:
+    """The template's folder, in an installed accelkit and in a source tree alike.
+
+    Raises:
+        UsageError: If it is in neither place.
+    """
+    found = next((place for place in _PLACES if (place / "cookiecutter.json").is_file()), None)
+    if found is None:
+        raise UsageError(
+            "the template of a plugin is not there",
+            why=f"looked for in {' and '.join(map(str, _PLACES))}",
+            hint="pip install --force-reinstall --no-deps accelkit",
+        )
+    return found
+
+
+def check(template: Path, context: Mapping[str, Any], folder: Path) -> None:
+    """The answers, by the template's own rules; and that the folder is not there.
+
+    Raises:
+        UsageError: That names each answer that cannot be used, and says why.
+    """
+    objections: Callable[[Mapping[str, Any]], list[str]] = runpy.run_path(str(template / "hooks" / "pre_gen_project.py"))["objections"]
+    if found := objections(context):
+        raise UsageError(
+            f"{len(found)} answer{'s' * (len(found) > 1)} cannot be used; nothing was written",
+            why="\n    ".join(found),
+            hint="accelkit new KEY=VALUE gives another one; docs/new-plugin.md explains them",
+        )
+    if folder.exists():
+        raise UsageError(f"{folder} is there already; nothing was written", hint="move it away, or give --output-dir or distribution=")
+
+
+def _questions(template: Path) -> list[str]:
+    return [name for name in json.loads((template / "cookiecutter.json").read_text("utf-8")) if not name.startswith("_")]
+
+
+def _given(answers: Sequence[str], questions: Sequence[str]) -> dict[str, str]:
+    given = {}
+    for answer in answers:
+        name, equals, value = answer.partition("=")
+        if not equals or name not in questions:
+            near = difflib.get_close_matches(name, questions, n=1)
+            why = f"did you mean {near[0]}?" if near and equals else f"KEY is one of {', '.join(questions)}"
+            raise UsageError(f"{answer!r:.80} answers no question", why=why, hint="write KEY=VALUE, as vendor=Acme")
+        given[name] = value
+    return given
+
+
+def _context(template: Path, given: Mapping[str, str], *, no_input: bool) -> dict[str, Any]:
+    """Every variable of the template: given, asked for, or its default."""
+    try:
+        from cookiecutter.generate import generate_context
+        from cookiecutter.prompt import prompt_for_config
+    except ImportError as error:
+        raise UsageError("accelkit new needs the package cookiecutter", why=str(error), hint="pip install 'accelkit[template]'") from error
+    context = generate_context(str(template / "cookiecutter.json"), extra_context=dict(given))
+    return dict(prompt_for_config(context, no_input))
+
+
+def _write(template: Path, context: Mapping[str, Any], output_dir: Path) -> None:
+    from cookiecutter.generate import generate_files
+
+    try:
+        generate_files(str(template), {"cookiecutter": dict(context)}, str(output_dir))
+    except OSError as error:
+        raise UsageError(f"the package cannot be written into {output_dir}", why=str(error), hint="give another --output-dir") from error

@@ -1,0 +1,43 @@
+"""What remains to be done when all files are written: those of facets that were not chosen go, and the answers are recorded."""
+
+import json
+import pathlib
+import shutil
+
+FILES = {
+    "accelerator": ("src/*/accelerator.py", "src/*/expected_failures.toml", "tests/test_contract.py", "tests/test_probe.py"),
+    "precision": ("src/*/precision.py", "tests/test_precision.py"),
+    "cluster": ("src/*/cluster.py", "tests/test_cluster.py"),
+    "strategy": ("src/*/strategy.py", "tests/test_strategy.py", "tests/training.py"),
+}
+DIRECTORY = "templates/accelerator_plugin"
+
+
+def clean(facets):
+    """Remove what is for another choice, and what Python left in the template where pip compiled it."""
+    for facet, patterns in FILES.items():
+        for path in [path for pattern in patterns for path in pathlib.Path().glob(pattern) if facet not in facets]:
+            path.unlink()
+    for path in list(pathlib.Path().rglob("__pycache__")):
+        shutil.rmtree(path)
+
+
+def record(answers):
+    """Write ``.cruft.json``, with which cruft updates the package to a newer template. Cruft itself, which sets _commit, writes its own."""
+    if "_commit" in answers:
+        return
+    context = {name: value for name, value in answers.items() if name not in ("_output_dir", "_repo_dir", "_checkout", "_template")}
+    state = {
+        "template": answers["_accelkit_repository"],
+        "commit": f"v{answers['_accelkit_version']}",
+        "checkout": None,
+        "context": {"cookiecutter": context},
+        "directory": DIRECTORY,
+    }
+    pathlib.Path(".cruft.json").write_text(json.dumps(state, indent=2) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    answers = json.loads(r'{{ cookiecutter | tojson }}')  # fmt: skip
+    clean([facet.strip() for facet in answers["facets"].split(",")])
+    record(answers)

@@ -1,0 +1,1 @@
+"""{{ cookiecutter.vendor }}'s plugin for accelkit. Importing it changes nothing, and imports no torch."""

@@ -1,0 +1,16 @@
+"""accelkit's suite: every test of the profile is one of pytest's. Where the device is not, those that need none are run."""
+
+from accelkit_conformance.vendor import conformance
+
+{% if cookiecutter.__has_accelerator %}
+test_{{ cookiecutter.accelerator }} = conformance("{{ cookiecutter.accelerator }}", profile="smoke")
+{% endif %}
+{% if cookiecutter.__has_precision %}
+test_{{ cookiecutter.accelerator }}_precision = conformance("{{ cookiecutter.accelerator }}-bf16", kind="precision", profile="smoke")
+{% endif %}
+{% if cookiecutter.__has_cluster %}
+test_{{ cookiecutter.accelerator }}_cluster = conformance("{{ cookiecutter.accelerator }}", kind="cluster", profile="smoke")
+{% endif %}
+{% if cookiecutter.__has_strategy %}
+test_{{ cookiecutter.accelerator }}_strategy = conformance("{{ cookiecutter.accelerator }}_parallel", kind="strategy", profile="smoke")
+{% endif %}

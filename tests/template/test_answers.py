@@ -1,0 +1,185 @@
+"""Answers that cannot be used are refused, each with its own message, by accelkit new and by cookiecutter alike, and nothing is written."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import runpy
+import subprocess
+import sys
+
+import pytest
+from baking import ROOT
+from click.testing import CliRunner
+
+import accelkit
+from accelkit.cli import main
+from accelkit.cli.new import find_template
+from accelkit.discovery import known
+
+TEMPLATE = ROOT / "templates" / "accelerator_plugin"
+HOOK = TEMPLATE / "hooks" / "pre_gen_project.py"
+BAD = [
+    ("vendor", "", "a name of letters, digits, spaces and . , & ' ( ) + - is expected"),
+    ("vendor", 'Ac"me', "a name of letters, digits, spaces and . , & ' ( ) + - is expected"),
+    ("vendor", "Acme\nInc", "a name of letters, digits, spaces and . , & ' ( ) + - is expected"),
+    ("vendor", "A" * 41, "at most 40 characters are expected"),
+    ("distribution", "acme plugin", "letters, digits, and - _ . between them are expected, as in accelkit-acme"),
+    ("distribution", "../acme", "letters, digits, and - _ . between them are expected, as in accelkit-acme"),
+    ("distribution", "JSON", "its package would be named json, which is another's; accelkit-json would do"),
+    ("distribution", "accelkit", "its package would be named accelkit, which is another's; accelkit-accelkit would do"),
+    ("accelerator", "Acme", "lower-case letters, digits and _ are expected, a letter first, as in acme"),
+    ("accelerator", "7up", "lower-case letters, digits and _ are expected, a letter first, as in acme"),
+    ("accelerator", "cuda", "cuda is a name of accelkit's own, which no plugin may take"),
+    ("accelerator", "slurm", "slurm is a name of accelkit's own, which no plugin may take"),
+    ("torch_device", "acme", "PACKAGE:TYPE is expected, as torch:cpu, torch_acme:acme or torch_xla:xla"),
+    ("torch_device", "torch acme:acme", "PACKAGE:TYPE is expected, as torch:cpu, torch_acme:acme or torch_xla:xla"),
+    ("torch_device", "torch:xla", "the device type xla is not torch's own; name the package that adds it, as torch_xla:xla"),
+    ("torch_device", "accelkit_acme.device:acme", "this is the plugin's own package, which does not exist yet; name the one that adds"),
+    ("facets", "", "'' is none of accelerator, precision, cluster, strategy; several are separated by commas"),
+    ("facets", "accelerator,hooks", "'hooks' is none of accelerator, precision, cluster, strategy; several are separated by commas"),
+    ("facets", "cluster,cluster", "one of them stands there twice"),
+    ("author", "me\\", "a name of letters, digits, spaces and . , & ' ( ) + - is expected"),
+    ("email", "acme.example", "an address is expected, as in opensource@acme.example"),
+    ("licence", "GPL", "one of Apache-2.0, BSD-3-Clause, MIT, LicenseRef-Proprietary is expected (SPDX)"),
+    ("oldest_accelkit", "newest", "a version is expected, as in 0.1"),
+    ("oldest_accelkit", "99", "it is newer than the accelkit that is installed (0.1.0), with which the package could not be tested"),
+]
+
+
+def new(folder, *arguments):
+    return CliRunner().invoke(main, ["new", "--output-dir", str(folder), *arguments])
+
+
+def cookiecutter(folder, *arguments, python=(sys.executable,)):
+    command = [*python, "-m", "cookiecutter", "--no-input", "--output-dir", folder, TEMPLATE, *arguments]
+    environ = os.environ | {"COOKIECUTTER_CONFIG": str(folder / "none.yaml"), "HOME": str(folder.parent)}
+    (folder / "none.yaml").write_text("{}")
+    return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(("name", "value", "message"), BAD)
+def test_accelkit_new_refuses(tmp_path, name, value, message):
+    answer = new(tmp_path, "--no-input", "distribution=accelkit-acme", f"{name}={value}")
+    assert answer.exit_code == 2, answer.output
+    assert f"{name}={value!r:.80}: {message}" in answer.stderr
+    assert "cannot be used; nothing was written" in answer.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("name", "value", "message"), BAD[1::4])
+def test_cookiecutter_refuses_in_the_same_words(tmp_path, name, value, message):
+    answer = cookiecutter(tmp_path, "distribution=accelkit-acme", f"{name}={value}")
+    assert answer.returncode != 0
+    assert f"{name}={value!r:.80}: {message}" in answer.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["none.yaml"]
+
+
+def test_both_make_the_same_package(tmp_path):
+    made = {}
+    for name, bake in (
+        ("new", lambda folder: new(folder, "--no-input").exit_code),
+        ("cookiecutter", lambda folder: cookiecutter(folder).returncode),
+    ):
+        (tmp_path / name).mkdir()
+        assert bake(tmp_path / name) == 0
+        package = tmp_path / name / "accelkit-acme"
+        made[name] = {path.relative_to(package): path.read_bytes() for path in package.rglob("*") if path.is_file()}
+    assert made["new"] == made["cookiecutter"]
+
+
+def test_all_that_is_wrong_is_said_at_once(tmp_path):
+    answer = new(tmp_path, "--no-input", "licence=GPL", "email=me", "accelerator=cpu")
+    assert "3 answers cannot be used" in answer.stderr
+    assert all(f"\n    {name}=" in answer.stderr or f": {name}=" in answer.stderr for name in ("licence", "email", "accelerator"))
+
+
+def test_a_folder_that_is_there_is_left_alone(tmp_path):
+    (tmp_path / "accelkit-acme").mkdir()
+    answer = new(tmp_path, "--no-input")
+    assert answer.exit_code == 2
+    assert f"{tmp_path / 'accelkit-acme'} is there already; nothing was written" in answer.stderr
+    assert cookiecutter(tmp_path).returncode != 0
+    assert list((tmp_path / "accelkit-acme").iterdir()) == []
+
+
+def test_an_answer_to_no_question_is_refused(tmp_path):
+    answer = new(tmp_path, "--no-input", "licens=MIT")
+    assert answer.exit_code == 2
+    assert "'licens=MIT' answers no question\n  why: did you mean licence?" in answer.stderr
+    assert "KEY is one of vendor, distribution, accelerator, torch_device, facets" in new(tmp_path, "--no-input", "MIT").stderr
+    assert "answers no question" in new(tmp_path, "--no-input", "__package=json").stderr
+
+
+def test_it_asks_nine_questions_and_takes_answers(tmp_path):
+    answers = "Globex Inc.\n\n\ntorch_globex:globex\naccelerator, precision\nJane Doe\njane@globex.example\nMIT\n0.1\n"
+    answer = CliRunner().invoke(main, ["new", "--output-dir", str(tmp_path)], input=answers)
+    assert answer.exit_code == 0, answer.output
+    assert "[9/9]" in answer.stdout
+    package = tmp_path / "accelkit-globex-inc"
+    assert answer.stdout.endswith(f"{package}\n")
+    assert "Next: cd " in answer.stderr
+    assert 'authors = [{ name = "Jane Doe", email = "jane@globex.example" }]' in (package / "pyproject.toml").read_text()
+    source = package / "src" / "accelkit_globex_inc"
+    assert {path.name for path in source.glob("*.py")} == {"__init__.py", "accelerator.py", "precision.py"}
+    accelerator = (source / "accelerator.py").read_text()
+    assert "class GlobexIncAccelerator(Accelerator)" in accelerator
+    assert 'torch_package = "torch_globex"' in accelerator
+    assert (package / "LICENSE").read_text().startswith("MIT License")
+
+
+@pytest.mark.parametrize("licence", ["Apache-2.0", "BSD-3-Clause", "MIT", "LicenseRef-Proprietary"])
+def test_the_licence_is_the_one_that_was_asked_for(tmp_path, licence):
+    assert new(tmp_path, "--no-input", f"licence={licence}", "author=Jane Doe").exit_code == 0
+    text = (tmp_path / "accelkit-acme" / "LICENSE").read_text()
+    assert {"Apache-2.0": "Apache License", "BSD-3-Clause": "BSD 3-Clause", "MIT": "MIT License"}.get(
+        licence, "All rights reserved"
+    ) in text
+    assert licence == "Apache-2.0" or "Jane Doe" in text
+
+
+def test_the_longest_answers_make_clean_sources(tmp_path):
+    longest = runpy.run_path(str(HOOK))["LONGEST"]
+    name = "x" * longest["accelerator"]
+    answers = {
+        "vendor": "V" * longest["vendor"],
+        "distribution": "d" * longest["distribution"],
+        "accelerator": name,
+        "torch_device": f"{'p' * (longest['torch_device'] - 21)}:{'t' * 20}",
+    }
+    for facets in ("accelerator,precision,cluster,strategy", "cluster"):
+        for vendor in (answers, {"vendor": "Z", "distribution": "z0", "accelerator": "z"}):
+            folder = tmp_path / f"{len(facets)}{len(vendor['vendor'])}"
+            answer = new(folder, "--no-input", f"facets={facets}", *(f"{key}={value}" for key, value in vendor.items()))
+            assert answer.exit_code == 0, answer.output
+            for command in (["check"], ["format", "--check"]):
+                made = subprocess.run(
+                    [sys.executable, "-m", "ruff", *command, "--no-cache", folder], capture_output=True, text=True, check=False
+                )
+                assert made.returncode == 0, made.stdout
+
+
+def test_names_of_accelkits_own_are_all_reserved():
+    own = {record.name for record in accelkit.plugins() if record.is_builtin and not record.is_fallback}
+    assert set(runpy.run_path(str(HOOK))["RESERVED"]) == own | known.reserved_names()
+
+
+def test_without_accelkit_and_without_cookiecutter(tmp_path):
+    """The rules need nothing but Python; accelkit new without cookiecutter says what to install."""
+    modules = {
+        alias.name.partition(".")[0]
+        for node in ast.walk(ast.parse(HOOK.read_text()))
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
+    assert modules <= set(sys.stdlib_module_names)
+    code = "import sys; sys.modules['cookiecutter'] = None; from accelkit.cli import main; main(['new', '--no-input'])"
+    answer = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert answer.returncode == 2
+    assert "accelkit new needs the package cookiecutter" in answer.stderr
+    assert "what to do: pip install 'accelkit[template]'" in answer.stderr
+
+
+def test_the_template_is_of_this_version():
+    assert json.loads((find_template() / "cookiecutter.json").read_text())["_accelkit_version"] == accelkit.__version__

@@ -1,0 +1,111 @@
+"""Packages of the template, as a vendor gets them: baked, built, installed from the wheel, tested, removed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+
+import pytest
+from baking import FAKE_XPU, build_wheel, check_sources, names, run
+
+pytestmark = [pytest.mark.xdist_group("template"), pytest.mark.timeout(900)]
+
+DEVICES = {"": "torch:cpu", "torch": "torch:cuda", "package": "torch_acme:acme", "xla": "torch_xla:xla"}
+"""By kind: a package without an accelerator, and one on each kind of device, which need not be here."""
+OTHERS = ("precision", "cluster", "strategy")
+SAMPLE = [
+    ("", "precision"),
+    ("", "cluster,strategy"),
+    ("torch", "accelerator"),
+    ("torch", "accelerator,precision,cluster,strategy"),
+    ("package", "accelerator,precision,cluster"),
+    ("package", "accelerator,strategy"),
+    ("xla", "accelerator,precision,strategy"),
+    ("xla", "accelerator,cluster"),
+]
+"""Every kind of device with and without each other facet, and every two of those with and without each other."""
+
+
+def every_package() -> list[tuple[str, str]]:
+    subsets = [chosen for count in range(4) for chosen in itertools.combinations(OTHERS, count)]
+    return [(kind, ",".join((["accelerator"] if kind else []) + list(chosen))) for kind in DEVICES for chosen in subsets if kind or chosen]
+
+
+def test_the_sample_holds_every_pair():
+    def pairs(packages):
+        rows = [{"device": kind, **{facet: facet in facets for facet in OTHERS}} for kind, facets in packages]
+        return {pair for row in rows for pair in itertools.combinations(sorted(row.items()), 2)}
+
+    assert pairs(SAMPLE) == pairs(every_package())
+
+
+def test_the_defaults_pass_smoke_within_five_minutes(clean, tmp_path):
+    began = time.monotonic()
+    package = clean.new(tmp_path)
+    clean.install(build_wheel(package, package / "dist"))
+    try:
+        report_path = tmp_path / "report.json"
+        clean.accelkit("conformance", "run", "acme", "--profile", "smoke", "--json", report_path)
+        seconds = time.monotonic() - began
+        assert seconds < 300, f"from accelkit new to the end of conformance smoke: {seconds:.0f} s"
+        report = json.loads(report_path.read_text())
+        assert (report["subject"]["plugin"], report["suite"]["profile"]) == ("accelkit-acme==0.1.0", "smoke")
+        assert report["summary"]["kinds"]["pass"] > 300
+
+        assert clean.offered("accelkit-acme") == names("accelerator")
+        tested = run(clean.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=package).stdout
+        assert "anything on hardware of Acme: torch's CPU stood in for it" in tested
+        assert "what needs the device" not in tested
+        check_sources(package, clean)
+
+        clean.accelkit("conformance", "table", report_path, "--write", package / "README.md")
+        assert "| operators | 119 of 119 |" in (package / "README.md").read_text()
+    finally:
+        clean.pip("uninstall", "--yes", "accelkit-acme")
+    assert clean.offered("accelkit-acme") == []
+
+
+def bake_and_test(clean, folder, kind, facets, *, also_by_command):
+    """Its own tests run the conformance suite; ``also_by_command``: and so does the command."""
+    package = clean.new(folder, facets=facets, torch_device=DEVICES[kind])
+    clean.install(build_wheel(package, package / "dist"))
+    try:
+        assert clean.offered("accelkit-acme") == names(facets)
+        tested = run(clean.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=package).stdout
+        assert "= not run =" in tested
+        is_here = json.loads(clean.accelkit("probe", "acme", "--json", ok=False).stdout).get("status") == "usable" if kind else True
+        assert is_here or "what needs the device, which is absent" in tested
+        for facet, name, _ in names(facets) if also_by_command else ():
+            smoke = clean.accelkit("conformance", "run", name, "--kind", facet, "--profile", "smoke", ok=False)
+            assert smoke.returncode == (0 if is_here or facet != "accelerator" else 4), smoke.stderr
+        check_sources(package, clean)
+    finally:
+        clean.pip("uninstall", "--yes", "accelkit-acme")
+    assert clean.offered("accelkit-acme") == []
+
+
+@pytest.mark.parametrize(("kind", "facets"), SAMPLE)
+def test_every_pair_of_facets_and_kinds_of_devices(clean, tmp_path, kind, facets):
+    bake_and_test(clean, tmp_path, kind, facets, also_by_command=False)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("kind", "facets"), [one for one in every_package() if one not in SAMPLE])
+def test_every_package(clean, tmp_path, kind, facets):
+    bake_and_test(clean, tmp_path, kind, facets, also_by_command=True)
+
+
+def test_a_package_of_a_device_out_of_tree_runs_on_the_fake_one(clean, tmp_path):
+    """The vendor's torch package is the fake XPU's, under a name of the vendor's own."""
+    clean.install(build_wheel(FAKE_XPU, tmp_path / "fake_xpu"))
+    package = clean.new(tmp_path, torch_device="accelkit_fake_xpu.torch_backend:fake_xpu")
+    clean.install(build_wheel(package, package / "dist"))
+    try:
+        clean.accelkit("probe", "acme")
+        tested = run(clean.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=package).stdout
+        assert "absent" not in tested
+        assert "the other profiles" in tested
+        check_sources(package, clean)
+    finally:
+        clean.pip("uninstall", "--yes", "accelkit-acme", "accelkit-fake-xpu")
