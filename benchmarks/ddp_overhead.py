@@ -1,6 +1,6 @@
-"""What a step of distributed data parallel costs over torch's own: accelkit, Fabric and Accelerate, two processes over gloo in one run.
+"""What a step of distributed data parallel costs over torch's own: accelkit and its peers, two processes over gloo in one run.
 
-An MLP 64-256-256-10, batch 32 a process, SGD, float32 on the CPU, one thread a process; wall-clock time a step on rank 0. All four are
+An MLP 64-256-256-10, batch 32 a process, SGD, float32 on the CPU, one thread a process; wall-clock time a step on rank 0. All are
 alive in the same two processes and take turns, so that a drift of the machine's speed meets all of them alike.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from measuring import arguments, interleave, microseconds, print_rounds
+from measuring import arguments, compare, microseconds, report
 
 import accelkit
 
@@ -73,6 +73,31 @@ def with_accelerate() -> Step:
     return step_of(model, optimizer, accelerator.backward)
 
 
+def with_trainer() -> Callable[[], float]:
+    """Microseconds a step, without what it takes to begin."""
+    from lightning.pytorch import LightningModule, Trainer
+
+    class Module(LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model, self.optimizer = model_and_optimizer()
+
+        def training_step(self, batch: torch.Tensor, index: int) -> torch.Tensor:
+            loss: torch.Tensor = self.model(batch).square().mean()
+            return loss
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return self.optimizer
+
+    def seconds(steps: int) -> float:
+        trainer = Trainer(accelerator="cpu", devices=2, strategy="ddp", max_steps=steps, barebones=True)
+        start = time.perf_counter()
+        trainer.fit(Module(), torch.utils.data.DataLoader(torch.randn(32 * steps * 2, 64), batch_size=32))
+        return time.perf_counter() - start
+
+    return lambda: (seconds(20 + STEPS) - seconds(20)) / STEPS * 1e6
+
+
 def main() -> None:
     options = arguments("Cost of a step of distributed data parallel over torch's own.", rounds=9)
     if "RANK" not in os.environ:
@@ -87,9 +112,10 @@ def main() -> None:
         sys.stderr = io.StringIO()
     steps = {"raw DDP": raw(), "accelkit": with_accelkit(), "Fabric": with_fabric(), "Accelerate": with_accelerate()}
     measure = functools.partial(microseconds, calls=STEPS, warm_up=20, clock=time.perf_counter)
-    found = interleave({name: functools.partial(measure, step) for name, step in steps.items()}, options.rounds)
+    measures = {name: functools.partial(measure, step) for name, step in steps.items()} | {"Trainer": with_trainer()}
+    table = compare("a step of DDP on 2 processes", "us of wall time", measures, options.rounds)
     if is_first:
-        print_rounds("step of distributed data parallel", "us", found, is_json=options.json)
+        report([table], is_json=options.json)
     dist.destroy_process_group()
 
 

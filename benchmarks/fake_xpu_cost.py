@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
-from measuring import arguments, interleave, microseconds, print_rounds
+from measuring import arguments, compare, microseconds, report
 from torch.nn import functional as F
 
 import accelkit
@@ -110,7 +110,7 @@ def main() -> None:
         print(f"{'worst of all':<28}{max(found.values()):>8.2f}")
     torch.set_num_threads(2)
     measures = {"cpu": digits("cpu"), "fake_xpu": digits("fake_xpu")}
-    print_rounds("four epochs of digits", "s", interleave(measures, options.rounds), is_json=options.json)
+    report([compare("four epochs of digits", "s", measures, options.rounds)], is_json=options.json)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from measuring import arguments, interleave, print_rounds
+from measuring import arguments, compare, report
 
 COUNTS = (50, 300, 1000)
 
@@ -44,8 +45,8 @@ def main() -> None:
             measures[f"accelkit list, {count} more"] = ([sys.executable, "-m", "accelkit", "list"], environ | {"PYTHONPATH": str(site)})
         for command, variables in measures.values():
             milliseconds(command, variables)
-        found = interleave({name: lambda m=measure: milliseconds(*m) for name, measure in measures.items()}, options.rounds)
-    print_rounds("accelkit list", "ms of wall time", found, is_json=options.json)
+        calls = {name: functools.partial(milliseconds, *measure) for name, measure in measures.items()}
+        report([compare("accelkit list", "ms of wall time", calls, options.rounds)], is_json=options.json)
 
 
 if __name__ == "__main__":

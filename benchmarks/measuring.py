@@ -1,25 +1,72 @@
-"""What the benchmarks share: interleaved rounds, and a table of medians with their spread."""
+"""What the benchmarks share: interleaved rounds, and tables of medians with their spread."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-Rounds = Mapping[str, Sequence[float]]
+Measure = Callable[[], float]
 
 
-def interleave(measures: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Call each in turn, ``rounds`` times over, so that a drift of the machine's speed meets all of them alike."""
-    found: dict[str, list[float]] = {name: [] for name in measures}
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """One contestant.
+
+    Attributes:
+        over_base, ratio: To the first contestant, paired round by round; medians.
+        cannot: Why there are no numbers.
+    """
+
+    median: float = 0.0
+    lowest: float = 0.0
+    highest: float = 0.0
+    over_base: float = 0.0
+    ratio: float = 0.0
+    cannot: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Table:
+    """What was measured, of whom; the first row is what the others are compared with."""
+
+    title: str
+    unit: str
+    rounds: int
+    rows: Mapping[str, Row]
+
+
+def compare(title: str, unit: str, measures: Mapping[str, Measure | str], rounds: int) -> Table:
+    """Measure each in turn, ``rounds`` times over, so that a drift of the machine's speed meets all of them alike.
+
+    Args:
+        measures: By name. A text instead says why one cannot be measured.
+    """
+    callable_ones = {name: measure for name, measure in measures.items() if not isinstance(measure, str)}
+    found: dict[str, list[float]] = {name: [] for name in callable_ones}
     for number in range(rounds):
-        for name, measure in measures.items():
+        for name, measure in callable_ones.items():
             found[name].append(measure())
-        sys.stderr.write(f"\rround {number + 1} of {rounds}")
+        sys.stderr.write(f"\r{title}: round {number + 1} of {rounds}")
     sys.stderr.write("\n")
-    return found
+    return Table(title, unit, rounds, {name: _row(name, measure, found) for name, measure in measures.items()})
+
+
+def _row(name: str, measure: Measure | str, found: Mapping[str, Sequence[float]]) -> Row:
+    if isinstance(measure, str):
+        return Row(cannot=measure)
+    values, base = found[name], next(iter(found.values()))
+    pairs = list(zip(values, base, strict=True))
+    return Row(
+        median=statistics.median(values),
+        lowest=min(values),
+        highest=max(values),
+        over_base=statistics.median(value - other for value, other in pairs),
+        ratio=statistics.median(value / other for value, other in pairs),
+    )
 
 
 def microseconds(call: Callable[[], object], *, calls: int, warm_up: int, clock: Callable[[], float]) -> float:
@@ -32,26 +79,18 @@ def microseconds(call: Callable[[], object], *, calls: int, warm_up: int, clock:
     return (clock() - start) / calls * 1e6
 
 
-def print_rounds(title: str, unit: str, found: Rounds, *, is_json: bool) -> None:
-    """Median, spread (lowest to highest round), and the difference and ratio to the first row, paired round by round."""
-    base_name, base = next(iter(found.items()))
-    rows = {}
-    for name, values in found.items():
-        rows[name] = {
-            "median": statistics.median(values),
-            "lowest": min(values),
-            "highest": max(values),
-            "over_base": statistics.median(value - other for value, other in zip(values, base, strict=True)),
-            "ratio": statistics.median(value / other for value, other in zip(values, base, strict=True)),
-        }
+def report(tables: Sequence[Table], *, is_json: bool) -> None:
+    """Print them: median, spread (lowest to highest round), and the difference and ratio to the first row."""
     if is_json:
-        print(json.dumps({"title": title, "unit": unit, "base": base_name, "rows": rows}, indent=2))
+        print(json.dumps([dataclasses.asdict(table) for table in tables]))
         return
-    print(f"{title} ({unit}; median of {len(base)} interleaved rounds)")
-    print(f"{'':<28}{'median':>10}{'lowest':>10}{'highest':>10}{'over base':>11}{'ratio':>8}")
-    for name, row in rows.items():
-        numbers = f"{row['median']:>10.2f}{row['lowest']:>10.2f}{row['highest']:>10.2f}{row['over_base']:>11.2f}{row['ratio']:>8.2f}"
-        print(f"{name:<28}{numbers}")
+    for table in tables:
+        print(f"{table.title} ({table.unit}; median of {table.rounds} interleaved rounds)")
+        print(f"{'':<28}{'median':>10}{'lowest':>10}{'highest':>10}{'over base':>11}{'ratio':>8}")
+        for name, row in table.rows.items():
+            numbers = f"{row.median:>10.2f}{row.lowest:>10.2f}{row.highest:>10.2f}{row.over_base:>11.2f}{row.ratio:>8.2f}"
+            print(f"{name:<28}{'  cannot: ' + row.cannot if row.cannot else numbers}")
+        print()
 
 
 def arguments(description: str, rounds: int) -> argparse.Namespace:

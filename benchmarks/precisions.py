@@ -49,7 +49,7 @@ APART = {  # a precision's promise for a layer, where it is another: stored, ope
     **{("bitsandbytes-4bit", layer): ("bfloat16 uint8", "bfloat16", "bfloat16", "bfloat16") for layer in (_WIDE, _LAST)},
 }
 _LEAST = 0.97
-_BEGIN, _END = "<!-- table: make precisions -->", "<!-- end of table -->"
+_BEGIN, _END = "<!-- table: {name} -->", "<!-- end of table -->"
 
 
 def make_model() -> nn.Module:
@@ -171,6 +171,7 @@ def main() -> int:
     parser.add_argument("--precision", action="append", choices=PROMISED, help="by default all")
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--write", type=Path, metavar="PAGE", help="put the table into this page, between its markers")
+    parser.add_argument("--table", default="precisions", help="between which markers of the page")
     options = parser.parse_args()
     torch.compiler.set_stance("force_eager")  # bitsandbytes would compile what it has in plain torch anew at every step
     lines = [
@@ -192,9 +193,12 @@ def main() -> int:
         found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
         commit = found.stdout.strip() or "unknown"
         where = f"{datetime.date.today()}, accelkit {accelkit.__version__} at {commit}, torch {torch.__version__}, {platform.machine()}"
-        table = "\n".join([_BEGIN, *lines, "", f"{where}, {options.epochs} epochs.", _END])
-        page = options.write.read_text("utf-8")
-        options.write.write_text(re.sub(f"{_BEGIN}.*{_END}", lambda _: table, page, flags=re.DOTALL), "utf-8")
+        begin = _BEGIN.format(name=options.table)
+        table = "\n".join([begin, *lines, "", f"{where}, {options.epochs} epochs.", _END])
+        page, count = re.subn(f"{begin}.*?{_END}", lambda _: table, options.write.read_text("utf-8"), flags=re.DOTALL)
+        if count != 1:
+            parser.error(f"{options.write} has {count} tables that begin with {begin}")
+        options.write.write_text(page, "utf-8")
     return 1 if failures else 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from measuring import arguments, interleave, print_rounds
+from measuring import arguments, compare, report
 
 PLUGIN = """
 from accelkit import Accelerator, Availability
@@ -63,8 +64,15 @@ def main() -> None:
         }
         for code, environ in measures.values():
             milliseconds(code, environ)  # compiled to bytecode, and remembered
-        found = interleave({name: lambda m=measure: milliseconds(*m) for name, measure in measures.items()}, options.rounds)
-    print_rounds("start to device selected", "ms of wall time", found, is_json=options.json)
+        imports = {"nothing": ("", bare), "import accelkit": ("import accelkit", bare)}
+        imports |= {f"import {name}": (f"import {name}", bare) for name in ("torch", "lightning.fabric", "accelerate")}
+        tables = [
+            compare(
+                title, "ms of wall time", {name: functools.partial(milliseconds, *given) for name, given in them.items()}, options.rounds
+            )
+            for title, them in (("start to device selected", measures), ("importing", imports))
+        ]
+    report(tables, is_json=options.json)
 
 
 if __name__ == "__main__":

@@ -1,23 +1,84 @@
-"""What a training step costs over the raw loop: accelkit, Fabric and Accelerate, on a model so small that little else is left.
+"""What a training step costs over the raw loop: accelkit, Fabric, Accelerate and Trainer, on a model so small that little else is left.
 
-Linear(32, 2), batch 32, SGD, float32 on the CPU, one thread; process-CPU time a step.
+Linear(32, 2), batch 32, SGD, on the CPU, one thread; process-CPU time a batch. The Trainer is ``barebones``, without what it does beside
+training.
 """
 
 from __future__ import annotations
 
-import functools
+import contextlib
+import dataclasses
+import itertools
 import logging
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import torch
-from measuring import arguments, interleave, microseconds, print_rounds
+from measuring import Measure, arguments, compare, report
+from torch.utils.data import DataLoader, TensorDataset
 
 import accelkit
 
-STEPS = 3000
-Step = Callable[[], None]
+BATCHES, WARM_UP = 3000, 200
+TARGET = torch.zeros(32, 2)
+Loop = Callable[[int], None]
+"""Trains on this many batches."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Same:
+    """As many times the same batch. A Trainer would take a list for several loaders."""
+
+    batch: torch.Tensor
+    count: int
+
+    def __iter__(self) -> Iterator[list[torch.Tensor]]:
+        return itertools.repeat([self.batch], self.count)
+
+    def __len__(self) -> int:
+        return self.count
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Kind:
+    """A way to train."""
+
+    title: str
+    precision: str = "32-true"
+    accumulation: int = 1
+    has_loader: bool = False
+
+    @property
+    def is_mixed(self) -> bool:
+        return self.precision.endswith("-mixed")
+
+    def data(self) -> Any:
+        """A loader of 128 batches, or as many times the same batch."""
+        torch.manual_seed(0)
+        if self.has_loader:
+            return DataLoader(TensorDataset(torch.randn(128 * 32, 32)), batch_size=32)
+        return Same(torch.randn(32, 32), 128)
+
+
+KINDS = (
+    Kind("a step in 32-true"),
+    Kind("a step in bf16-mixed", "bf16-mixed"),
+    Kind("a step in 16-mixed", "16-mixed"),
+    Kind("a batch, 4 accumulated", accumulation=4),
+    Kind("a step, with a DataLoader", has_loader=True),
+)
+
+
+def endless(data: Iterable[Any], count: int) -> Iterator[Any]:
+    """``count`` batches, from as many epochs as it takes."""
+    return itertools.islice(itertools.chain.from_iterable(itertools.repeat(data)), count)
+
+
+def loss_of(result: torch.Tensor) -> torch.Tensor:
+    """In float32, also where autocast is on: whoever converts the result converts it once."""
+    return torch.nn.functional.mse_loss(result, TARGET)
 
 
 def model_and_optimizer() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
@@ -26,53 +87,168 @@ def model_and_optimizer() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     return model, torch.optim.SGD(model.parameters(), lr=0.01)
 
 
-def step_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer, backward: Callable[[torch.Tensor], object]) -> Step:
-    batch = torch.randn(32, 32)
+def raw(kind: Kind) -> Loop:
+    model, optimizer = model_and_optimizer()
+    data, every = kind.data(), kind.accumulation
 
-    def step() -> None:
-        loss = model(batch).sum()
-        backward(loss)
-        optimizer.step()
-        optimizer.zero_grad()
+    def plain(count: int) -> None:
+        for number, (batch,) in enumerate(endless(data, count), 1):
+            (loss_of(model(batch)) / every if every > 1 else loss_of(model(batch))).backward()
+            if number % every == 0:
+                optimizer.step()
+                optimizer.zero_grad()
 
-    return step
+    def in_bfloat16(count: int) -> None:
+        for (batch,) in endless(data, count):
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = loss_of(model(batch))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    scaler = torch.amp.GradScaler("cpu", enabled=kind.precision == "16-mixed")
+
+    def in_float16(count: int) -> None:
+        for (batch,) in endless(data, count):
+            with torch.autocast("cpu", torch.float16):
+                loss = loss_of(model(batch))
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+    return {"bf16-mixed": in_bfloat16, "16-mixed": in_float16}.get(kind.precision, plain)
 
 
-def raw() -> Step:
-    return step_of(*model_and_optimizer(), torch.Tensor.backward)
+def loop_of(kind: Kind, owner: Any) -> Loop:
+    """As accelkit's Runtime and Accelerate's Accelerator have it: the optimizer knows whether it is its turn."""
+    model, optimizer = owner.prepare(*model_and_optimizer())
+    data = owner.prepare(kind.data()) if kind.has_loader else kind.data()
+    backward, accumulate = owner.backward, owner.accumulate
+
+    def run(count: int) -> None:
+        for (batch,) in endless(data, count):
+            loss = loss_of(model(batch))
+            backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def accumulating(count: int) -> None:
+        for (batch,) in endless(data, count):
+            with accumulate(model):
+                loss = loss_of(model(batch))
+                backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()
+
+    return accumulating if kind.accumulation > 1 else run
 
 
-def with_accelkit() -> Step:
-    runtime = accelkit.Runtime(accelerator="cpu")
-    model, optimizer = runtime.prepare(*model_and_optimizer())
-    return step_of(model, optimizer, runtime.backward)
+def with_accelkit(kind: Kind) -> Loop:
+    return loop_of(kind, accelkit.Runtime("cpu", precision=kind.precision, gradient_accumulation_steps=kind.accumulation))
 
 
-def with_fabric() -> Step:
+def with_fabric(kind: Kind) -> Loop | str:
     from lightning.fabric import Fabric
 
-    fabric = Fabric(accelerator="cpu", devices=1)
+    if kind.precision == "16-mixed":
+        return "no float16 on the CPU"
+    fabric = Fabric(accelerator="cpu", devices=1, precision=kind.precision)
     model, optimizer = fabric.setup(*model_and_optimizer())
-    return step_of(model, optimizer, fabric.backward)
+    data = fabric.setup_dataloaders(kind.data()) if kind.has_loader else kind.data()
+    every = kind.accumulation
+
+    def run(count: int) -> None:
+        for number, (batch,) in enumerate(endless(data, count), 1):
+            is_due = number % every == 0
+            with fabric.no_backward_sync(model, enabled=not is_due) if every > 1 else contextlib.nullcontext():
+                fabric.backward(loss_of(model(batch)) / every)
+            if is_due:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    def plain(count: int) -> None:
+        for (batch,) in endless(data, count):
+            fabric.backward(loss_of(model(batch)))
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return run if every > 1 else plain
 
 
-def with_accelerate() -> Step:
+def with_accelerate(kind: Kind) -> Loop | str:
     from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
 
-    accelerator = Accelerator(cpu=True)
-    model, optimizer = accelerator.prepare(*model_and_optimizer())
-    return step_of(model, optimizer, accelerator.backward)
+    if kind.precision == "16-mixed":
+        return "on the CPU it computes in float32, and says nothing"
+    AcceleratorState._reset_state()
+    mixed = {"32-true": "no", "bf16-mixed": "bf16"}[kind.precision]
+    return loop_of(kind, Accelerator(cpu=True, mixed_precision=mixed, gradient_accumulation_steps=kind.accumulation))
+
+
+def with_trainer(kind: Kind) -> Loop | str:
+    from lightning.pytorch import LightningModule, Trainer
+
+    if kind.precision == "16-mixed":
+        return "no float16 on the CPU"
+
+    class Module(LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model, self.optimizer = model_and_optimizer()
+
+        def training_step(self, batch: Any, index: int) -> torch.Tensor:
+            loss: torch.Tensor = loss_of(self.model(batch[0]))
+            return loss
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return self.optimizer
+
+    def run(count: int) -> None:
+        trainer = Trainer(
+            accelerator="cpu",
+            devices=1,
+            precision=kind.precision,
+            accumulate_grad_batches=kind.accumulation,
+            max_steps=count // kind.accumulation,
+            barebones=True,
+        )
+        trainer.fit(Module(), kind.data())
+
+    return run
+
+
+def per_batch(loop: Loop | str) -> Measure | str:
+    """Microseconds of process-CPU time, without what it takes to begin."""
+    if isinstance(loop, str):
+        return loop
+
+    def seconds(count: int) -> float:
+        start = time.process_time()
+        loop(count)
+        return time.process_time() - start
+
+    return lambda: (seconds(WARM_UP + BATCHES) - seconds(WARM_UP)) / BATCHES * 1e6
 
 
 def main() -> None:
-    options = arguments("Cost of a training step over the raw loop.", rounds=7)
+    options = arguments(__doc__.partition("\n")[0], rounds=7)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.INFO)
-    steps = {"raw loop": raw(), "accelkit": with_accelkit(), "Fabric": with_fabric(), "Accelerate": with_accelerate()}
-    measure = functools.partial(microseconds, calls=STEPS, warm_up=200, clock=time.process_time)
-    found = interleave({name: functools.partial(measure, step) for name, step in steps.items()}, options.rounds)
-    print_rounds("training step", "us of process-CPU time", found, is_json=options.json)
+    contestants = {
+        "raw loop": raw,
+        "accelkit": with_accelkit,
+        "Fabric": with_fabric,
+        "Accelerate": with_accelerate,
+        "Trainer": with_trainer,
+    }
+    tables = []
+    for kind in KINDS:
+        measures = {name: per_batch(make(kind)) for name, make in contestants.items()}
+        tables.append(compare(kind.title, "us of process-CPU time", measures, options.rounds))
+    report(tables, is_json=options.json)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ HAS_ALL = all(importlib.util.find_spec(name) for name in ("torchao", "bitsandbyt
 @pytest.mark.skipif(not HAS_ALL, reason="pip install 'accelkit[fp8,bitsandbytes]'")
 def test_every_precision_learns_and_stores_what_it_promises(tmp_path):
     page = tmp_path / "page.md"
-    page.write_text("before\n<!-- table: make precisions -->\nold\n<!-- end of table -->\nafter\n")
+    page.write_text("before\n<!-- table: precisions -->\nold\n<!-- end of table -->\nafter\n")
     command = [sys.executable, SCRIPT, "--accelerator", "cpu", "--accelerator", "fake_xpu", "--epochs", "4", "--write", page]
     environ = os.environ | {"OMP_NUM_THREADS": "1"}  # small layers: on a busy machine threads wait for each other
     result = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)

@@ -1,0 +1,174 @@
+"""Saving and loading 1 GiB of weights: accelkit, Fabric, Accelerate and torch.save, over a plain write and fsync of the same bytes.
+
+All end with the bytes on the disk (fsync), but for the rows that say otherwise; loading reads what is still in the page cache. The disk is
+that of ``--folder``.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import shutil
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from measuring import Measure, compare, report
+
+import accelkit
+
+GIB = 1 << 30
+PARTS = 16
+
+
+def make_model(mib: int) -> torch.nn.Module:
+    """So many MiB of float32, in 16 parameters."""
+    torch.manual_seed(0)
+    numbers = mib * (1 << 20) // 4 // PARTS
+    return torch.nn.ParameterList([torch.nn.Parameter(torch.randn(numbers)) for _ in range(PARTS)])
+
+
+def seconds(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def sync_all(path: Path) -> None:
+    """fsync every file below: what the others leave to the system."""
+    for file in [path] if path.is_file() else sorted(one for one in path.rglob("*") if one.is_file()):
+        descriptor = os.open(file, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+
+
+class Contest:
+    """Each saves the same weights into a folder of its own, which is emptied before."""
+
+    def __init__(self, folder: Path, mib: int) -> None:
+        from accelerate import Accelerator
+        from lightning.fabric import Fabric
+
+        self.folder = folder
+        self.model = make_model(mib)
+        self.runtime = accelkit.Runtime("cpu")
+        self.runtime.prepare(self.model)
+        self.fabric = Fabric(accelerator="cpu", devices=1)
+        self.accelerator = Accelerator(cpu=True)
+        self.accelerator.prepare(self.model)
+
+    def place(self, name: str) -> Path:
+        """A new, empty folder; nothing of what was saved before is still to be written."""
+        path = self.folder / name
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir(parents=True)
+        os.sync()
+        return path
+
+    def plain_write(self) -> float:
+        file = self.place("plain") / "weights"
+        return seconds(functools.partial(self._write, file))
+
+    def _write(self, file: Path) -> None:
+        with file.open("wb", buffering=0) as target:
+            for parameter in self.model.parameters():
+                left = memoryview(parameter.detach().numpy()).cast("B")
+                while left:
+                    left = left[target.write(left) :]
+            os.fsync(target.fileno())
+
+    def with_torch(self) -> float:
+        path = self.place("torch") / "weights"
+        return seconds(lambda: (torch.save(self.model.state_dict(), path), sync_all(path)))
+
+    def with_accelkit(self) -> float:
+        path = self.place("accelkit")
+        return seconds(lambda: self.runtime.save_state(path))
+
+    def with_fabric(self) -> float:
+        path = self.place("fabric") / "weights"
+        return seconds(lambda: (self.fabric.save(path, {"model": self.model}), sync_all(path)))
+
+    def with_accelerate(self) -> float:
+        path = self.place("accelerate")
+        return seconds(lambda: (self.accelerator.save_state(str(path)), sync_all(path)))
+
+    def copy(self) -> float:
+        return seconds(lambda: [parameter.detach().clone() for parameter in self.model.parameters()])
+
+    def blocked_by_accelkit(self) -> float:
+        """Until save_state(is_async=True) returns."""
+        path = self.place("asynchronous")
+        taken = seconds(lambda: self.runtime.save_state(path, is_async=True))
+        self.runtime.wait_for_saves()
+        return taken
+
+    def plain_read(self) -> float:
+        file = self.folder / "plain" / "weights"
+        buffer = bytearray(file.stat().st_size)
+
+        def read() -> None:
+            with file.open("rb", buffering=0) as source:
+                left = memoryview(buffer)
+                while left:
+                    left = left[source.readinto(left) :]
+
+        return seconds(read)
+
+    def load_with_torch(self) -> float:
+        path = self.folder / "torch" / "weights"
+        return seconds(lambda: self.model.load_state_dict(torch.load(path, weights_only=True)))
+
+    def load_with_accelkit(self) -> float:
+        return seconds(lambda: self.runtime.load_state(self.folder / "accelkit"))
+
+    def load_with_fabric(self) -> float:
+        return seconds(lambda: self.fabric.load(self.folder / "fabric" / "weights", {"model": self.model}))
+
+    def load_with_accelerate(self) -> float:
+        return seconds(lambda: self.accelerator.load_state(str(self.folder / "accelerate")))
+
+
+def main() -> None:
+    import argparse
+
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--mib", type=int, default=GIB >> 20)
+    parser.add_argument("--folder", type=Path, help="on the disk to be measured; by default that for temporary files")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    logging.disable(logging.INFO)
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        contest = Contest(Path(folder), options.mib)
+        saving: dict[str, Measure | str] = {
+            "plain write and fsync": contest.plain_write,
+            "accelkit": contest.with_accelkit,
+            "torch.save": contest.with_torch,
+            "Fabric": contest.with_fabric,
+            "Accelerate": contest.with_accelerate,
+        }
+        asynchronous: dict[str, Measure | str] = {"a copy in memory": contest.copy, "accelkit": contest.blocked_by_accelkit}
+        loading: dict[str, Measure | str] = {
+            "plain read": contest.plain_read,
+            "accelkit": contest.load_with_accelkit,
+            "torch.load": contest.load_with_torch,
+            "Fabric": contest.load_with_fabric,
+            "Accelerate": contest.load_with_accelerate,
+        }
+        size = f"{options.mib} MiB"
+        tables = [
+            compare(f"saving {size}", "s", saving, options.rounds),
+            compare(f"how long asynchronous saving of {size} blocks", "s", asynchronous, options.rounds),
+            compare(f"loading {size}", "s", loading, options.rounds),
+        ]
+    report(tables, is_json=options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""All of ``make bench``: runs each benchmark, and writes what they found into a folder: results.json, results.md and results.svg.
+
+python benchmarks/everything.py --output benchmarks/results/cpu
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+PROGRAMS = ("step_overhead", "ddp_overhead", "start_cost", "list_cost", "checkpoint_cost", "memory_per_step", "fake_xpu_cost")
+PACKAGES = ("accelkit", "torch", "lightning", "accelerate")
+OURS = "accelkit"
+_COLUMNS = ("median", "lowest", "highest", "over_base", "ratio")
+_NOISE = 0.03
+"""By how much a median may be larger than another one's and still be called equal."""
+
+
+def run(program: str, rounds: int | None) -> list[dict[str, Any]]:
+    """The tables of one benchmark."""
+    command = [sys.executable, str(HERE / f"{program}.py"), "--json", *(["--rounds", str(rounds)] if rounds else [])]
+    result = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    tables: list[dict[str, Any]] = json.loads(result.stdout.splitlines()[-1])
+    return tables
+
+
+def about() -> dict[str, str]:
+    """Where and with what it was measured."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False).stdout.strip()
+    found = {"date": str(datetime.date.today()), "commit": commit or "unknown", "python": platform.python_version()}
+    found |= {name: importlib.metadata.version(name) for name in PACKAGES}
+    return found | {"machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}"}
+
+
+def behind(table: dict[str, Any]) -> list[str]:
+    """Whom accelkit does not come before, the raw program apart."""
+    rows = table["rows"]
+    if OURS not in rows:
+        return []
+    _, *others = [(name, row) for name, row in rows.items() if name != OURS and not row["cannot"]]
+    return [name for name, row in others if row["median"] < rows[OURS]["median"] * (1 - _NOISE)]
+
+
+def as_markdown(found: dict[str, Any]) -> Iterator[str]:
+    yield "# What accelkit costs, and what others do"
+    yield ""
+    yield ", ".join(f"{name} {value}" for name, value in found["about"].items()) + "."
+    yield "Medians of interleaved rounds; differences and ratios are paired round by round. Made by `make bench`."
+    for table in found["tables"]:
+        yield from ["", f"## {table['title'].capitalize()}", "", f"{table['unit']}, {table['rounds']} rounds.", ""]
+        yield "| | median | lowest | highest | over the first | ratio |"
+        yield "|---|---|---|---|---|---|"
+        for name, row in table["rows"].items():
+            shown = f"**{name}**" if name == OURS else name
+            cells = [f"cannot: {row['cannot']}", *[""] * 4] if row["cannot"] else [f"{row[key]:.2f}" for key in _COLUMNS]
+            yield f"| {shown} | {' | '.join(cells)} |"
+        if names := behind(table):
+            yield from ["", f"accelkit is behind {' and '.join(names)} here."]
+
+
+def draw(found: dict[str, Any], path: Path) -> None:
+    """Ratios to the raw program, of the tables in which accelkit has peers."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    from matplotlib import pyplot
+
+    tables = [table for table in found["tables"] if OURS in table["rows"] and len(table["rows"]) > 2]
+    figure, axes = pyplot.subplots(len(tables), 1, figsize=(8, 1.1 + 1.15 * len(tables)), layout="constrained")
+    for axis, table in zip(axes, tables, strict=True):
+        rows = [(name, row) for name, row in reversed(table["rows"].items()) if not row["cannot"]]
+        names, ratios = [name for name, _ in rows], [row["ratio"] for _, row in rows]
+        bars = axis.barh(names, ratios, color=["#d9480f" if name == OURS else "#868e96" for name in names], height=0.7)
+        axis.bar_label(bars, labels=[f"{ratio:.2f}" for ratio in ratios], padding=3, fontsize=7)
+        axis.axvline(1, color="#212529", linewidth=0.8)
+        axis.set_title(f"{table['title']}, over {next(iter(table['rows']))}", fontsize=8, loc="left")
+        axis.tick_params(labelsize=7)
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--output", type=Path, default=HERE / "results" / "cpu", metavar="FOLDER")
+    parser.add_argument("--rounds", type=int, help="instead of each benchmark's own number")
+    parser.add_argument("--only", action="append", choices=PROGRAMS, help="may be given several times")
+    options = parser.parse_args()
+    found = {"about": about(), "tables": [table for program in options.only or PROGRAMS for table in run(program, options.rounds)]}
+    options.output.mkdir(parents=True, exist_ok=True)
+    (options.output / "results.json").write_text(json.dumps(found, indent=2) + "\n", "utf-8")
+    (options.output / "results.md").write_text("\n".join(as_markdown(found)) + "\n", "utf-8")
+    draw(found, options.output / "results.svg")
+    print((options.output / "results.md").read_text("utf-8"))
+
+
+if __name__ == "__main__":
+    main()

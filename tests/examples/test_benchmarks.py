@@ -1,0 +1,51 @@
+"""``make bench``: what a run leaves, and that it says where accelkit is behind."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "everything.py"
+
+
+def test_a_run_leaves_a_page_numbers_and_a_plot(tmp_path):
+    command = [sys.executable, SCRIPT, "--rounds", "1", "--only", "memory_per_step", "--only", "list_cost", "--output", tmp_path / "out"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    found = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert [table["title"] for table in found["tables"]] == [
+        "most memory in a step in 32-true",
+        "most memory in a step in bf16-mixed",
+        "accelkit list",
+    ]
+    for table in found["tables"][:2]:
+        assert list(table["rows"]) == ["raw loop", "accelkit", "Fabric", "Accelerate"]
+        assert table["rows"]["accelkit"]["ratio"] <= 1.0, "accelkit holds no memory that the raw loop does not"
+    page = (tmp_path / "out" / "results.md").read_text()
+    assert page == result.stdout.removesuffix("\n")
+    assert "| **accelkit** |" in page
+    assert f"torch {found['about']['torch']}" in page
+    assert (tmp_path / "out" / "results.svg").read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "expected"), [({"Fabric": 2.0}, ["Fabric"]), ({"Fabric": 2.99}, []), ({"Fabric": 4.0, "Accelerate": 1.0}, ["Accelerate"])]
+)
+def test_the_page_says_where_accelkit_is_behind(theirs, expected):
+    spec = importlib.util.spec_from_file_location("everything", SCRIPT)
+    everything = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(everything)
+    rows = {"raw loop": 1.0, "accelkit": 3.0, **theirs}
+    table = {"title": "a step", "unit": "us", "rounds": 1, "rows": {}}
+    for name, median in rows.items():
+        table["rows"][name] = dict.fromkeys(("median", "lowest", "highest", "over_base", "ratio"), median) | {"cannot": ""}
+    table["rows"]["Trainer"] = {"cannot": "no float16 on the CPU"}
+    assert everything.behind(table) == expected
+    page = "\n".join(everything.as_markdown({"about": {}, "tables": [table]}))
+    assert "cannot: no float16 on the CPU" in page
+    assert ("accelkit is behind" in page) == bool(expected)
