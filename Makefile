@@ -8,15 +8,16 @@ FAKE_XPU := builtin_plugins/accelkit-fake-xpu
 TORCH ?= 2.13.0
 WORKERS ?= 2
 
-.PHONY: help demo test test-fake-xpu test-xla soak lint types structure bench precisions conformance selftest clean compiler cluster-parts
+.PHONY: help demo test test-fake-xpu test-bridges test-xla soak lint types structure bench precisions conformance selftest clean compiler cluster-parts
 
 help:
 	@echo "make demo    train on real digits, on auto and on a plugin from a wheel"
 	@echo "make test    all tests"
 	@echo "make test-xla  the tests of XLA, and the fake XPU's with the oldest torch, in an environment of their own (7 GB)"
+	@echo "make test-bridges  the bridges with the oldest Lightning and Accelerate that are supported; make test has the newest"
 	@echo "make soak    the long ones: every kill, every combination"
 	@echo "make lint    ruff, mypy"
-	@echo "make bench   cost of a step on one and two processes, of starting, of listing and of the fake XPU, against the raw loop, peers and the CPU"
+	@echo "make bench   a step on one and two processes, starting, listing, checkpoints, memory, against the raw loop and peers: benchmarks/results"
 	@echo "make precisions  train in every precision, and write the table of docs/precisions.md"
 	@echo "make conformance  certify cpu and fake_xpu with every test (10 minutes)"
 	@echo "make selftest  prove that the conformance suite finds broken accelerators (10 minutes)"
@@ -36,9 +37,9 @@ demo: compiler $(VENV)/.fake_xpu
 	$(BIN)/accelkit conformance run fake_xpu --profile smoke --html build/conformance/fake_xpu.html
 
 # Jobs of several processes crowd a small machine, and other tests hold plugins to seconds: one after the other.
-JOBS := tests/cluster tests/distributed tests/launching
+JOBS := tests/cluster tests/distributed tests/launching tests/bridges
 
-test: compiler $(VENV)/.fake_xpu $(VENV)/.precisions cluster-parts
+test: compiler $(VENV)/.fake_xpu $(VENV)/.precisions $(VENV)/.peers $(VENV)/.plots cluster-parts
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not soak" tests $(addprefix --ignore=,$(JOBS) tests/xla)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not soak" $(JOBS)
 	$(MAKE) test-fake-xpu
@@ -49,11 +50,28 @@ test-fake-xpu: compiler $(VENV)/.fake_xpu
 	FAKE_XPU_PROTECT=1 $(BIN)/python -m pytest -n $(WORKERS) $(FAKE_XPU)/tests --ignore $(FAKE_XPU)/tests/test_building.py
 	FAKE_XPU_PROTECT=1 $(BIN)/accelkit conformance run fake_xpu --profile training -n $(WORKERS)
 
+# The bridges with the oldest Lightning and Accelerate that are supported, in an environment in which the first one's packages are seen too.
+OLDEST_PEERS := build/oldest-peers
+test-bridges: compiler $(OLDEST_PEERS)/.ready
+	$(OLDEST_PEERS)/bin/python -m pytest -n $(WORKERS) --dist loadgroup tests/bridges
+
+$(OLDEST_PEERS)/.ready: $(VENV)/.peers $(VENV)/.fake_xpu
+	$(BIN)/python -m venv $(OLDEST_PEERS)
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		> "$$($(OLDEST_PEERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/first.pth"
+	$(OLDEST_PEERS)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --ignore-installed \
+		lightning==2.5.0 pytorch_lightning==2.5.0 lightning_fabric==2.5.0 accelerate==1.10.0
+	@touch $@
+
 # torch_xla needs a torch of its own, which is also the oldest that is supported: the fake XPU's tests run with it, too.
+# Each test of the conformance suite is a program that XLA compiles for one run: it need not optimise.
 XLA_VENV := .venv-xla
+ON_XLA := PJRT_DEVICE=CPU
 test-xla: compiler
 	$(MAKE) VENV=$(XLA_VENV) TORCH=2.9.1 $(XLA_VENV)/.torch_xla test-fake-xpu
 	$(XLA_VENV)/bin/python -m pytest -n $(WORKERS) tests/xla
+	$(ON_XLA) XLA_FLAGS=--xla_backend_optimization_level=0 $(XLA_VENV)/bin/accelkit conformance run xla --profile distributed -n $(WORKERS) \
+		--json build/conformance/xla.json --html build/conformance/xla.html
 
 $(VENV)/.torch_xla: $(VENV)/.ready
 	$(PIP) torch_xla
@@ -69,22 +87,21 @@ lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(VENV)/.fake_xpu
+types: $(VENV)/.fake_xpu $(VENV)/.peers
 	$(BIN)/mypy
 
-bench: $(VENV)/.peers $(VENV)/.fake_xpu
-	$(BIN)/python benchmarks/step_overhead.py
-	$(BIN)/python benchmarks/ddp_overhead.py
-	$(BIN)/python benchmarks/start_cost.py
-	$(BIN)/python benchmarks/list_cost.py
-	$(BIN)/python benchmarks/fake_xpu_cost.py
+bench: $(VENV)/.peers $(VENV)/.fake_xpu $(VENV)/.plots
+	$(BIN)/python benchmarks/everything.py --output benchmarks/results/cpu
 
 precisions: $(VENV)/.fake_xpu $(VENV)/.precisions
 	$(BIN)/python benchmarks/precisions.py --accelerator cpu --accelerator fake_xpu --write docs/precisions.md
+	$(MAKE) VENV=$(XLA_VENV) TORCH=2.9.1 $(XLA_VENV)/.torch_xla
+	$(ON_XLA) $(XLA_VENV)/bin/python benchmarks/precisions.py --accelerator xla --table precisions-xla --write docs/precisions.md
 
-# Every test on both, and what a vendor may declare; reports in build/conformance.
+# Every test on each, and what a vendor may declare; reports in build/conformance.
+SUBJECTS ?= cpu fake_xpu
 conformance: compiler $(VENV)/.fake_xpu
-	for name in cpu fake_xpu; do \
+	for name in $(SUBJECTS); do \
 		$(BIN)/accelkit conformance run $$name --profile full --certify -n $(WORKERS) --benchmarks --json build/conformance/$$name.json \
 			--html build/conformance/$$name.html --junit build/conformance/$$name.xml --badge build/conformance/$$name.svg \
 			--bundle build/conformance/$$name.tar && $(BIN)/accelkit conformance verify build/conformance/$$name.tar || exit 1; \
@@ -126,7 +143,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' || { echo "$(PYTHON) has no venv module. On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) torch==$(TORCH)
-	$(PIP) hatchling editables build ruff mypy types-psutil scikit-learn pytest-timeout pytest-xdist hypothesis jsonschema scipy
+	$(PIP) hatchling editables build ruff mypy types-psutil scikit-learn pytest-timeout pytest-xdist hypothesis jsonschema scipy cruft
 	$(PIP) --no-build-isolation --editable '.[conformance,template]'
 	@touch $@
 
@@ -139,7 +156,11 @@ $(VENV)/.fake_xpu: $(VENV)/.ready $(FAKE_XPU)/pyproject.toml $(shell find $(FAKE
 	@touch $@
 
 $(VENV)/.peers: $(VENV)/.ready
-	$(PIP) lightning accelerate
+	$(PIP) lightning pytorch_lightning 'jsonargparse[signatures]' accelerate transformers
+	@touch $@
+
+$(VENV)/.plots: $(VENV)/.ready
+	$(PIP) matplotlib
 	@touch $@
 
 compiler:

@@ -42,6 +42,14 @@ def test_the_wheel_holds_three_packages_and_nothing_else(built):
     assert "[accelkit.accelerators]\ncpu = accelkit_builtin.accelerators.cpu:CPUAccelerator" in entry_points
 
 
+def test_the_wheel_holds_the_whole_template(built):
+    (wheel,) = built.glob("*.whl")
+    source = "templates/accelerator_plugin/"
+    tracked = subprocess.run(["git", "ls-files", source], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("accelkit/template/")}
+    assert names == {name.replace(source, "accelkit/template/", 1) for name in tracked}
+
+
 def test_the_sdist_holds_what_is_needed_to_build_and_test(built):
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:

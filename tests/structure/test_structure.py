@@ -31,6 +31,7 @@ LAYERS = [
     {"cluster"},
     {"launching"},
     {"runtime"},
+    {"bridges"},
     {"cli", "__main__"},
 ]
 CONFORMANCE = ROOT / "conformance" / "accelkit_conformance"
@@ -78,9 +79,11 @@ def test_builtins_import_public_names_only(path):
 
 
 @pytest.mark.parametrize("path", relative(PYTHON))
-def test_only_the_runtime_imports_torch_at_module_level(path):
+def test_only_runtime_and_bridges_import_torch_at_module_level(path):
     own = {"agent.py", "elastic.py", "rendezvous.py"}  # imported when a job is started, on torch's own classes
-    if "sdk/accelkit/runtime/" not in path and not (path.startswith("sdk/accelkit/launching/") and Path(path).name in own):
+    if not path.startswith(("sdk/accelkit/runtime/", "sdk/accelkit/bridges/")) and not (
+        path.startswith("sdk/accelkit/launching/") and Path(path).name in own
+    ):
         assert not {name for name in imports_of(ROOT / path, at_module_level=True) if name.partition(".")[0] == "torch"}
 
 
@@ -106,10 +109,13 @@ def test_the_core_names_no_device(path):
         for node in ast.walk(tree)
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and node.body and isinstance(node.body[0], ast.Expr)
     }
-    host_tensors_only = {"sdk/accelkit/runtime/checkpoints/checkpoint.py"}  # loads into main memory: torch's word for that is "cpu"
+    host_only = {
+        "sdk/accelkit/runtime/checkpoints/checkpoint.py",  # loads into main memory: torch's word for that is "cpu"
+        "sdk/accelkit/bridges/accelerate/bridged.py",  # Accelerator has an argument of that name
+    }
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings and node.value in devices:
-            assert path in host_tensors_only, f"{path}:{node.lineno} names {node.value!r}"
+            assert path in host_only, f"{path}:{node.lineno} names {node.value!r}"
             assert node.value == "cpu"
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "torch":
             assert node.attr not in devices, f"{path}:{node.lineno} uses torch.{node.attr}"
@@ -117,6 +123,8 @@ def test_the_core_names_no_device(path):
 
 @pytest.mark.parametrize("path", [path for path in TRACKED if path.endswith((".py", ".c", ".cpp", ".h", ".toml"))])
 def test_files_are_small(path):
+    if Path(path).name.startswith("expected_failures"):
+        return  # a table of facts is as long as they are many
     assert len((ROOT / path).read_text("utf-8").splitlines()) <= (300 if "tests/" not in path else 400), (
         f"{path} is long: split it by concept"
     )
