@@ -49,7 +49,7 @@ def run(script: str, size: int, *arguments: str, environ: Mapping[str, str] | No
         AssertionError: If a rank failed, with what every failed rank printed.
     """
     codes, texts = outcome(script, size, *arguments, environ=environ, seconds=seconds)
-    failed = [f"--- rank {rank} (exit status {code})\n{texts[rank][-4000:]}" for rank, code in enumerate(codes) if code]
+    failed = [f"--- rank {rank} (exit status {code})\n{texts[rank][-8000:]}" for rank, code in enumerate(codes) if code]
     assert not failed, "\n".join(failed)
     return texts
 
@@ -65,7 +65,7 @@ def outcome(
         ranks = [
             subprocess.Popen(
                 [sys.executable, "-W", "error::UserWarning:accelkit", str(HERE / script), *arguments],
-                env=os.environ | {"FAKE_XPU_DEVICES": str(size)} | variables(rank, size, port) | dict(environ or {}),
+                env=os.environ | {"FAKE_XPU_DEVICES": str(size), "PYTHONFAULTHANDLER": "1"} | variables(rank, size, port) | dict(environ or {}),
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -75,6 +75,11 @@ def outcome(
         while any(rank.poll() is None for rank in ranks) and time.monotonic() < deadline:
             time.sleep(0.02)
         late = [number for number, rank in enumerate(ranks) if rank.poll() is None]
+        for number in late:  # it and its workers print where they stand
+            os.killpg(ranks[number].pid, signal.SIGABRT)
+        deadline = time.monotonic() + 5
+        while any(rank.poll() is None for rank in ranks) and time.monotonic() < deadline:
+            time.sleep(0.02)
         for rank in ranks:
             if rank.poll() is None:
                 os.killpg(rank.pid, signal.SIGKILL)
