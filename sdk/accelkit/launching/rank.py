@@ -112,9 +112,9 @@ def _leave_process_group() -> None:
         return
     if not hasattr(sys, "last_type") and distributed.is_initialized():
         distributed.destroy_process_group()
-    from accelkit import exiting  # now, when nothing of the program can be disturbed
+    from accelkit import settling  # now, when nothing of the program can be disturbed
 
-    exiting.settle()
+    settling.settle()
 
 
 def _run(kind: str, program: str, arguments: list[str]) -> None:

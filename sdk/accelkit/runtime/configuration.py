@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from accelkit import exiting
+from accelkit import settling
 from accelkit.cluster.detection import check_environment, select_cluster
 from accelkit.discovery import loading
 from accelkit.discovery.catalog import plugins
@@ -295,4 +295,5 @@ def check_backward(accelerator: Accelerator, device: torch.device) -> None:
             why=str(error).splitlines()[0],
             hint="make the Runtime and read its .device before the first backward pass of the process, on whatever device that is",
         ) from error
-    exiting.settle_at_exit()
+    settling.settle_at_exit()
+    settling.settle_before_forks()

@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 import accelkit
-from accelkit import exiting
+from accelkit import settling
 from accelkit.errors import ContradictionError, UnavailableError, UnsupportedError
 from accelkit.specs.cluster import ClusterEnvironment
 from accelkit.specs.process_group import THROUGH_HOST
@@ -39,6 +39,7 @@ def join(cluster: ClusterEnvironment, device: torch.device, backend: str | None,
         UnavailableError: If the processes do not find each other.
     """
     size, rank = cluster.world_size, cluster.global_rank
+    settling.settle_before_forks()
     if dist.is_initialized():
         if (dist.get_world_size(), dist.get_rank()) != (size, rank):
             raise ContradictionError(
@@ -159,7 +160,7 @@ def _leave_at_exit() -> None:
     if not hasattr(sys, "last_type"):
         leave()
         _left.clear()
-    exiting.settle()
+    settling.settle()
 
 
 def leave() -> None:

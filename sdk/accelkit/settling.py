@@ -1,9 +1,11 @@
-"""The end of a process in which torch has threads of its own: gloo's, and autograd's of each device."""
+"""Exits and forks of a process in which torch has threads of its own: gloo's, and autograd's of each device."""
 
 from __future__ import annotations
 
 import atexit
 import functools
+import os
+import sys
 import time
 from pathlib import Path
 
@@ -19,10 +21,21 @@ def settle_at_exit() -> None:
     atexit.register(settle)
 
 
-def settle() -> None:
-    """Return when torch's threads have nothing to do, at most five seconds later. To be called as the process exits.
+@functools.cache
+def settle_before_forks() -> None:
+    """Have ``settle`` called before each fork of this process (a DataLoader forks its workers), where Python needs it.
 
-    A thread of gloo lets go of a collective's tensors when the program has gone on already; one of autograd takes Python's lock when it
+    Before 3.11.10 a forked process waits for ever if another thread of its parent was about to take or to give back Python's lock for the
+    first or last time: https://github.com/python/cpython/issues/112275. A thread of gloo is, right after a collective.
+    """
+    if sys.version_info < (3, 11, 10) and hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=settle)
+
+
+def settle() -> None:
+    """Return when torch's threads have nothing to do, at most five seconds later. To be called before the process exits or forks.
+
+    At exit: a thread of gloo lets go of a collective's tensors when the program has gone on already; one of autograd takes Python's lock when it
     starts, which the first backward pass does not wait for if the thread is another device's. If Python is gone by then, the thread is
     ended inside of C++ that cannot be left, and the process aborts after all its work: https://github.com/pytorch/pytorch/issues/190489.
     A group that something still refers to (a global model does) keeps its threads after ``destroy_process_group``.
