@@ -28,7 +28,7 @@ from accelkit.runtime.checkpoints.durable import checksum, flush_folder, replace
 from accelkit.runtime.checkpoints.manifest import DATA, FORMAT, damaged, read_manifest, verify
 from accelkit.runtime.checkpoints.state_encoding import Encoder, decode, references
 from accelkit.runtime.checkpoints.steps import LATEST, MANIFEST, find
-from accelkit.runtime.checkpoints.tensor_files import Layout, TensorReader, TensorWriter, files_of, no_layout
+from accelkit.runtime.checkpoints.tensor_files import Layout, TensorReader, TensorWriter, no_layout
 
 __all__ = ["Save", "find", "load", "load_with_source", "save"]
 
@@ -138,8 +138,8 @@ class Save:
         return self._writer.plan(self._temporary / DATA)
 
     def _write(self, plan: Any) -> tuple[Any, dict[str, Any]]:
-        results = self._writer.write(plan)
-        files = {f"{DATA}/{name}": checksum(self._temporary / DATA / name) for name in files_of(results)}
+        results, checksums = self._writer.write(plan)
+        files = {f"{DATA}/{name}": entry for name, entry in checksums.items()}
         if files:
             flush_folder(self._temporary / DATA)
         return results, files

@@ -6,17 +6,23 @@ between them the processes can agree by our own messages, in which a process tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import io
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import SavePlan
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.distributed.tensor import DTensor
+from torch.utils.serialization import config
+
+from accelkit.runtime.checkpoints.durable import SummedFile
 
 Layout = Callable[[str, torch.Size], DTensor | None]
 
@@ -32,6 +38,20 @@ class _Planner(DefaultSavePlanner):
 
     def lookup_object(self, index: MetadataIndex) -> Any:
         return super().lookup_object(index) if self.copies is None else self.copies[index.fqn]
+
+
+class _SummingFileSystem(FileSystem):
+    """Keeps the checksum of each file that was written, by its name."""
+
+    def __init__(self) -> None:
+        self.checksums: dict[str, dict[str, int]] = {}
+
+    @contextlib.contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
+        assert mode == "wb"
+        with SummedFile(Path(path)) as file:
+            yield file
+        self.checksums[Path(path).name] = file.checksum()
 
 
 class TensorWriter:
@@ -56,6 +76,7 @@ class TensorWriter:
         """What this process has. ``folder`` is there already."""
         # Nothing is copied ahead: that needs streams of the device's module, which not every device has.
         self._writer = FileSystemWriter(folder, single_file_per_rank=True, sync_files=True, per_thread_copy_ahead=0)
+        self._writer.fs = self._files = _SummingFileSystem()
         self._planner.set_up_planner(self._tensors, is_coordinator=self._is_main)
         self._writer.set_up_storage_writer(self._is_main)
         return self._writer.prepare_local_plan(self._planner.create_local_plan())
@@ -69,22 +90,20 @@ class TensorWriter:
         planned, self._metadata = self._planner.create_global_plan(plans)
         return self._writer.prepare_global_plan(planned)
 
-    def write(self, plan: SavePlan) -> list[WriteResult]:
-        """Write this process's file, on disk when this returns."""
+    def write(self, plan: SavePlan) -> tuple[list[WriteResult], dict[str, dict[str, int]]]:
+        """Write this process's file, on disk when this returns; what the index is made of, and the checksum of each file by its name."""
         if not plan.items:  # else a file of nothing
-            return []
-        return self._writer.write_data(self._planner.finish_plan(plan), self._planner).wait()
+            return [], {}
+        # The whole file has a checksum; another for each tensor would take as long as writing it.
+        with config.patch("save.compute_crc32", False):  # type: ignore[attr-defined]
+            results = self._writer.write_data(self._planner.finish_plan(plan), self._planner).wait()
+        return results, self._files.checksums
 
     def finish(self, results: list[list[WriteResult]]) -> None:
         """On rank 0: write the index of all files; none where there is no tensor at all."""
         if any(results):
             assert self._metadata is not None
             self._writer.finish(self._metadata, results)
-
-
-def files_of(results: Sequence[WriteResult]) -> list[str]:
-    """Names of the files that hold what was written."""
-    return sorted({result.storage_data.relative_path for result in results})
 
 
 class TensorReader:
