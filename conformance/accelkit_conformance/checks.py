@@ -27,7 +27,7 @@ PROFILES: tuple[Profile, ...] = get_args(Profile)
 AREAS = (
     "contract", "isolation", "device", "capabilities", "memory", "streams", "random", "transfer", "layout", "serialization", "operators",
     "autograd", "modules", "optimizers", "precision", "training", "checkpoint", "determinism", "dataloader", "errors", "compile",
-    "collectives", "ddp", "fsdp",
+    "collectives", "ddp", "fsdp", "bridges",
 )  # fmt: skip
 """In the order of reports. The module ``areas/<area>.py`` holds an area's checks; its docstring says what it asserts."""
 

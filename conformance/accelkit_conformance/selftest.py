@@ -1,7 +1,8 @@
 """The suite's proof of itself: each broken accelerator is run, and which tests found it is written down.
 
 A mutant is killed if a test of its area fails on it. It is run on the profile ``smoke`` and, of its own area, on ``training``
-(``distributed`` for what needs several processes); the areas that need no hardware are run only where they are what is broken.
+(``distributed`` for what needs several processes, ``full`` for the bridges); the areas that need no hardware are run only where they
+are what is broken.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from accelkit_conformance.runner import Runner
 SECONDS = 15.0
 LEAST_COUNTED = 40
 _UNBROKEN = Mutant("unbroken", "operators", "none", "accelkit_conformance.mutants.broken:Unbroken", "Nothing: what every test must pass.")
-_SEVERAL_PROCESSES = ("collectives", "ddp", "fsdp")
+_WIDEST: Mapping[str, checks.Profile] = {"collectives": "distributed", "ddp": "distributed", "fsdp": "distributed", "bridges": "full"}
 _LONG = ("compile",)
 _WITHOUT_HARDWARE = ("contract", "isolation")
 
@@ -58,7 +59,7 @@ class Autopsy:
 def tests_for(mutant: Mutant) -> list[str]:
     """What a mutant is run on."""
     version = installed_version("torch") or ""
-    widest: checks.Profile = "distributed" if mutant.area in _SEVERAL_PROCESSES else "training"
+    widest = _WIDEST.get(mutant.area, "training")
     passed_over = _LONG if mutant.area in _WITHOUT_HARDWARE else (*_LONG, *_WITHOUT_HARDWARE)
     smoke = [test for test in profiles.suite("smoke", version).tests if checks.area_of(test) not in passed_over]
     own = [test for test in profiles.suite(widest, version).tests if checks.area_of(test) == mutant.area and "compile" not in test]

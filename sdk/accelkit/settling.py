@@ -35,9 +35,10 @@ def settle_before_forks() -> None:
 def settle() -> None:
     """Return when torch's threads have nothing to do, at most five seconds later. To be called before the process exits or forks.
 
-    At exit: a thread of gloo lets go of a collective's tensors when the program has gone on already; one of autograd takes Python's lock when it
-    starts, which the first backward pass does not wait for if the thread is another device's. If Python is gone by then, the thread is
-    ended inside of C++ that cannot be left, and the process aborts after all its work: https://github.com/pytorch/pytorch/issues/190489.
+    At exit: a thread of gloo lets go of a collective's tensors when the program has gone on already; one of autograd takes Python's lock
+    when it starts, which the first backward pass does not wait for if the thread is another device's. If Python is gone by then, the
+    thread is ended inside of C++ that cannot be left, and the process aborts after all its work:
+    https://github.com/pytorch/pytorch/issues/190489.
     A group that something still refers to (a global model does) keeps its threads after ``destroy_process_group``.
 
     Linux only: elsewhere a process cannot see the state of its threads, and this returns at once.

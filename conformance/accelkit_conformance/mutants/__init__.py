@@ -26,6 +26,7 @@ _MODULES = (
     "declarations",
     "crashes",
     "mistakes",
+    "frameworks",
 )
 MOST_OF_ONE_MECHANISM = 3
 
