@@ -19,7 +19,7 @@ class KubeflowEnvironment(ClusterEnvironment):
     torchrun's: it starts several processes in a pod, and is then what describes them.
     """
 
-    launcher = "torchrun or accelkit launch, which read PET_*, or one process in each pod"
+    launcher = "torchrun, which reads PET_*, or one process in each pod"
     processes_flag = "nprocPerNode: {} (numProcPerNode in v2) and torchrun as the command"
     nodes_flag = "{} pods (replicas in v1, numNodes in v2)"
 
@@ -83,5 +83,5 @@ class KubeflowEnvironment(ClusterEnvironment):
             what,
             plugin=self.plugin,
             why="PET_* variables are torchrun's, and it did not start this process",
-            hint="let the pod's command be torchrun or accelkit launch, which read them, instead of python",
+            hint="let the pod's command be torchrun, which reads them, instead of python",
         )
