@@ -8,7 +8,7 @@ FAKE_XPU := builtin_plugins/accelkit-fake-xpu
 TORCH ?= 2.13.0
 WORKERS ?= 2
 
-.PHONY: help demo test test-fake-xpu test-bridges test-xla soak lint types structure bench precisions conformance selftest clean compiler cluster-parts
+.PHONY: help demo test test-fake-xpu test-bridges test-xla soak lint types structure bench precisions conformance support-matrix selftest clean compiler cluster-parts
 
 help:
 	@echo "make demo    train on real digits, on auto and on a plugin from a wheel"
@@ -20,6 +20,7 @@ help:
 	@echo "make bench   a step on one and two processes, starting, listing, checkpoints, memory, against the raw loop and peers: benchmarks/results"
 	@echo "make precisions  train in every precision, and write the table of docs/precisions.md"
 	@echo "make conformance  certify cpu and fake_xpu with every test (10 minutes)"
+	@echo "make support-matrix  write docs/support-matrix.md from the reports of make conformance and make test-xla"
 	@echo "make selftest  prove that the conformance suite finds broken accelerators (10 minutes)"
 	@echo "make cluster-parts  install what the tests of schedulers run: SLURM, Open MPI, MPICH, Ray, DeepSpeed (as root or with sudo)"
 	@echo "make clean   remove what these made"
@@ -107,6 +108,12 @@ conformance: compiler $(VENV)/.fake_xpu
 			--bundle build/conformance/$$name.tar && $(BIN)/accelkit conformance verify build/conformance/$$name.tar || exit 1; \
 	done
 	$(BIN)/accelkit conformance matrix build/conformance --html build/conformance/matrix.html
+
+# What was not run again keeps the summary that it has.
+support-matrix: $(VENV)/.ready
+	@mkdir -p build/conformance
+	ls build/conformance/*.json >/dev/null 2>&1 && $(BIN)/accelkit conformance matrix build/conformance --summaries docs/support-matrix || true
+	$(BIN)/accelkit conformance matrix docs/support-matrix --write docs/support-matrix.md
 
 selftest: compiler $(VENV)/.fake_xpu
 	mkdir -p build/conformance
