@@ -150,7 +150,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' || { echo "$(PYTHON) has no venv module. On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) torch==$(TORCH)
-	$(PIP) hatchling editables build ruff mypy types-psutil scikit-learn pytest-timeout pytest-xdist hypothesis jsonschema scipy cruft
+	$(PIP) hatchling editables build twine ruff mypy types-psutil scikit-learn pytest-timeout pytest-xdist hypothesis jsonschema scipy cruft
 	$(PIP) --no-build-isolation --editable '.[conformance,template]'
 	@touch $@
 
