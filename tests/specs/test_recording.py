@@ -104,8 +104,8 @@ def test_what_is_no_record_is_refused(tmp_path, monkeypatch, old, why):
     assert f"give {accelkit.__version__}" in raised.value.hint
 
 
-def test_the_module_writes_it_and_imports_no_torch():
-    before = OWN.read_text("utf-8")
+def test_the_module_writes_it_and_imports_no_torch(tmp_path):
+    path = tmp_path / "new.json"
     code = f"import runpy, sys; runpy.run_module({recording.__name__!r}, run_name='__main__'); sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, capture_output=True)
-    assert OWN.read_text("utf-8") == before
+    ran = subprocess.run([sys.executable, "-W", "ignore", "-c", code, path], check=True, capture_output=True, text=True)
+    assert (ran.stdout, recording.read(str(path))) == ("new.json\n", recording.record())

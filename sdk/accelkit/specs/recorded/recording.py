@@ -198,6 +198,7 @@ def _what_there_is() -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m accelkit.specs.recorded.recording")
     parser.add_argument("--released", default="", metavar="DATE", help="this version is released on that day: its record is final")
-    target = FOLDER / f"{Version(__version__).base_version}.json"
-    write(target, parser.parse_args().released)
-    sys.stdout.write(f"{target.name}\n")
+    parser.add_argument("path", nargs="?", type=Path, default=FOLDER / f"{Version(__version__).base_version}.json", help="where to")
+    arguments = parser.parse_args()
+    write(arguments.path, arguments.released)
+    sys.stdout.write(f"{arguments.path.name}\n")
