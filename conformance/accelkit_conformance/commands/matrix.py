@@ -8,7 +8,7 @@ import click
 
 from accelkit import UsageError
 from accelkit.cli.output import print_json, say
-from accelkit_conformance.report import Report
+from accelkit_conformance.report import Report, write
 from accelkit_conformance.reports import matrix, page, summary
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -41,7 +41,7 @@ def command(folder: Path, html_path: Path | None, page_path: Path | None, kept: 
     if kept is not None:
         kept.mkdir(parents=True, exist_ok=True)
         for path, one in found:
-            summary.write(one, kept / path.name)
+            write(one, kept / path.name)
         say(f"summaries: {kept}")
     if page_path is not None:
         page.put(matrix.markdown(found), page_path, "matrix")

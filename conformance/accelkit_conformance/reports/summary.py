@@ -43,7 +43,3 @@ def read(path: Path) -> Report:
         schema.checked({**found, "schema": reports.SCHEMA, "results": []}, path)
         return found
     return of(schema.checked(reports.read(path), path))
-
-
-def write(summary: Report, path: Path) -> None:
-    reports.write(summary, path)

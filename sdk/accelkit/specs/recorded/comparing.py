@@ -16,7 +16,6 @@ Concern = Literal["nobody", "who overrides it", "who leaves it", "who uses it", 
 Aspect = Literal["added", "removed", "renamed", "form", "parameters", "returns", "type", "default", "requirement", "marker"]
 
 Member = Mapping[str, Any]
-NOTHING = "nothing"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class Change:
     new: str
     what: str
     concerns: Concern = "nobody"
-    what_to_do: str = NOTHING
+    what_to_do: str = "nothing"
     parameter: str = ""
 
     @property
@@ -111,7 +110,7 @@ class _Comparison:
         yield from self._order()
 
     def _change(
-        self, name: str, aspect: Aspect, what: str, concerns: Concern = "nobody", what_to_do: str = NOTHING, *, before: str = ""
+        self, name: str, aspect: Aspect, what: str, concerns: Concern = "nobody", what_to_do: str = "nothing", *, before: str = ""
     ) -> Change:
         then, before = self._olds.get(before or name), before or name
         now = self._news.get(name)
