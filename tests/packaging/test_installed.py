@@ -14,8 +14,8 @@ import torch
 import accelkit
 
 rt = accelkit.Runtime(accelerator=sys.argv[1])
-model, optimizer = torch.nn.Linear(4, 1), None
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)  # each step takes a tenth off the output
 model, optimizer = rt.prepare(model, optimizer)
 inputs = rt.to_device(torch.ones(8, 4))
 losses = []
