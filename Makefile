@@ -8,7 +8,7 @@ FAKE_XPU := builtin_plugins/accelkit-fake-xpu
 TORCH ?= 2.13.0
 WORKERS ?= 2
 
-.PHONY: help demo test test-fake-xpu test-bridges test-xla soak lint types structure bench precisions conformance selftest clean compiler cluster-parts
+.PHONY: help demo test test-fake-xpu test-bridges test-xla soak lint types structure bench precisions conformance support-matrix selftest clean compiler cluster-parts
 
 help:
 	@echo "make demo    train on real digits, on auto and on a plugin from a wheel"
@@ -20,6 +20,7 @@ help:
 	@echo "make bench   a step on one and two processes, starting, listing, checkpoints, memory, against the raw loop and peers: benchmarks/results"
 	@echo "make precisions  train in every precision, and write the table of docs/precisions.md"
 	@echo "make conformance  certify cpu and fake_xpu with every test (10 minutes)"
+	@echo "make support-matrix  write docs/support-matrix.md from the reports of make conformance and make test-xla"
 	@echo "make selftest  prove that the conformance suite finds broken accelerators (10 minutes)"
 	@echo "make cluster-parts  install what the tests of schedulers run: SLURM, Open MPI, MPICH, Ray, DeepSpeed (as root or with sudo)"
 	@echo "make clean   remove what these made"
@@ -108,9 +109,16 @@ conformance: compiler $(VENV)/.fake_xpu
 	done
 	$(BIN)/accelkit conformance matrix build/conformance --html build/conformance/matrix.html
 
+# What was not run again keeps the summary that it has.
+support-matrix: $(VENV)/.ready
+	if ls build/conformance/*.json >/dev/null 2>&1; then $(BIN)/accelkit conformance matrix build/conformance --summaries docs/support-matrix; fi
+	$(BIN)/accelkit conformance matrix docs/support-matrix --write docs/support-matrix.md
+
+# EVERY=3 is a sample: a third of the mutants.
+EVERY ?= 1
 selftest: compiler $(VENV)/.fake_xpu
 	mkdir -p build/conformance
-	$(BIN)/accelkit conformance selftest -n $(WORKERS) --output build/conformance/selftest.kills
+	$(BIN)/accelkit conformance selftest -n $(WORKERS) --every $(EVERY) --output build/conformance/selftest.kills
 
 # What the tests marked slurm, openmpi, mpich, ray and deepspeed run. MPICH and Ray get an environment of their own, in which the first one's packages
 # are seen too: MPICH's mpirun would hide Open MPI's, and Ray brings a lot. Where nobody may install servers, their tests are skipped and say so.
@@ -143,7 +151,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' || { echo "$(PYTHON) has no venv module. On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) torch==$(TORCH)
-	$(PIP) hatchling editables build ruff mypy types-psutil scikit-learn pytest-timeout pytest-xdist hypothesis jsonschema scipy cruft
+	$(PIP) hatchling editables build twine ruff mypy types-psutil scikit-learn pytest-timeout pytest-xdist hypothesis jsonschema scipy cruft
 	$(PIP) --no-build-isolation --editable '.[conformance,template]'
 	@touch $@
 

@@ -299,4 +299,4 @@ def test_matrix_needs_reports_and_a_place(cli, tmp_path):
     assert "there is no conformance report in" in result.output
     result = cli("matrix", tmp_path)
     assert result.exit_code == 2
-    assert "neither --html nor --json is given" in result.output
+    assert "none of --html, --write, --summaries and --json is given" in result.output

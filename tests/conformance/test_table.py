@@ -11,6 +11,9 @@ from made_reports import EXPECTED, HOSTILE, make_report
 import accelkit
 from accelkit.cli import main
 from accelkit_conformance.commands import table
+from accelkit_conformance.reports import page as pages
+
+BEGIN, END = pages.begin("table"), pages.end("table")
 
 
 @pytest.fixture
@@ -50,15 +53,15 @@ def test_names_cannot_steer_the_page(write):
 
 def test_it_replaces_what_stands_between_the_marks(write, tmp_path):
     page = tmp_path / "README.md"
-    page.write_text(f"# Acme\n\n{table.BEGIN}No report yet.\n{table.END}\n\nThe rest.\n")
+    page.write_text(f"# Acme\n\n{BEGIN}No report yet.\n{END}\n\nThe rest.\n")
     report = write(make_report())
     for _ in range(2):
         assert ask(report, "--write", page).exit_code == 0
     text = page.read_text()
-    assert text == f"# Acme\n\n{table.BEGIN}{ask(report).stdout}{table.END}\n\nThe rest.\n"
+    assert text == f"# Acme\n\n{BEGIN}{ask(report).stdout}{END}\n\nThe rest.\n"
 
 
-@pytest.mark.parametrize("text", ["# Acme\n", f"{table.BEGIN}", f"{table.END}{table.BEGIN}", f"{table.BEGIN}{table.END}{table.END}"])
+@pytest.mark.parametrize("text", ["# Acme\n", f"{BEGIN}", f"{END}{BEGIN}", f"{BEGIN}{END}{END}"])
 def test_a_page_without_the_marks_is_left_alone(write, tmp_path, text):
     page = tmp_path / "README.md"
     page.write_text(text)

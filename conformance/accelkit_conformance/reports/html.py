@@ -12,9 +12,9 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from accelkit_conformance.expectations import Expectation
 from accelkit_conformance.outcomes import BAD, KINDS, MEANING
-from accelkit_conformance.report import Report, results_of
+from accelkit_conformance.report import Report
+from accelkit_conformance.reports.summary import explained
 
 _SLOWEST = 20
 TONES: Mapping[str, str] = {"pass": "good", "flaky": "mid", "expected-failure": "mid", "unsupported": "none"} | dict.fromkeys(BAD, "bad")
@@ -69,14 +69,8 @@ def _row(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _expected(report: Report) -> list[dict[str, Any]]:
-    """The expected failures, each with how many results it explains and whether its issue may be a link."""
-    excused = [result.id for result in results_of(report) if result.kind == "expected-failure"]
-    rows = []
-    for one in report["expected_failures"]:
-        meant = Expectation(one["test"], "", "", "", tuple(one.get("dtypes", ())))
-        is_link = one["issue"].startswith(("http://", "https://"))
-        rows.append({**one, "explains": sum(meant.matches(test) for test in excused), "is_link": is_link})
-    return rows
+    """The expected failures, each with whether its issue may be a link."""
+    return [{**one, "is_link": one["issue"].startswith(("http://", "https://"))} for one in explained(report)]
 
 
 def _quantity(value: float) -> str:

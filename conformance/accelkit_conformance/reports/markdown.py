@@ -14,10 +14,10 @@ _REMARKS = {"flaky": "flaky", "expected-failure": "known to fail", "unsupported"
 def table(report: Report) -> str:
     """What was run on what, a table of areas, and one of capabilities."""
     lines = [_headline(report), "", "| area | passed |", "|---|---|"]
-    lines += [f"| {_plain(area)} | {_passed(counts)} |" for area, counts in report["summary"]["areas"].items()]
+    lines += [f"| {plain(area)} | {passed(counts)} |" for area, counts in report["summary"]["areas"].items()]
     if declared := report["subject"].get("capabilities", {}):
         lines += ["", "| capability | declared |", "|---|---|"]
-        lines += [f"| `{_plain(key)}` | {_plain(level)} |" for key, level in declared.items()]
+        lines += [f"| `{plain(key)}` | {plain(level)} |" for key, level in declared.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -27,13 +27,13 @@ def _headline(report: Report) -> str:
     verdict = "certified" if report["certification"]["is_certified"] else "not certified"
     state = subject["availability"]["status"]
     where = f" on {', '.join(devices)}" if devices else "" if state == "usable" else f", without the device, which was {state}"
-    return _plain(
+    return plain(
         f"{subject['plugin']}{where}: accelkit's conformance suite, profile {suite['profile']} for torch {suite['torch']}, "
         f"{report['run']['started'][:10]}: {verdict}."
     )
 
 
-def _passed(counts: Mapping[str, int]) -> str:
+def passed(counts: Mapping[str, int]) -> str:
     """Of those that apply; with what else came of the others."""
     applicable = sum(number for kind, number in counts.items() if kind != "unsupported")
     failed = sum(counts.get(kind, 0) for kind in BAD)
@@ -42,7 +42,7 @@ def _passed(counts: Mapping[str, int]) -> str:
     return ", ".join([f"{counts.get('pass', 0)} of {applicable}", *remarks])
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """What comes from a plugin, as text and nothing else."""
     escaped = printable(text).replace("\n", " ").replace("&", "&amp;").replace("<", "&lt;")
     return escaped.replace("|", "\\|").replace("`", "'")

@@ -16,11 +16,22 @@ from accelkit.types import Kind, PluginRecord, Support
 
 
 @click.command("info")
-@click.argument("name", shell_complete=complete_names)
+@click.argument("name", required=False, shell_complete=complete_names)
 @click.option("--kind", type=click.Choice(get_args(Kind)), help="Which kind, where the name is used by several.")
+@click.option(
+    "--spec-diff", "old", metavar="OLD", help="Instead: what plugins, or NAME, must change since accelkit OLD (a version or a .json file)."
+)
 @click.option("--json", "is_json", is_flag=True, help="JSON on standard output.")
-def command(name: str, kind: Kind | None, is_json: bool) -> None:
+@click.pass_context
+def command(context: click.Context, name: str | None, kind: Kind | None, old: str | None, is_json: bool) -> None:
     """Everything about one plugin: where it comes from, its status, what it declares. NAME may be dist:name."""
+    if old is not None:
+        from accelkit.cli import spec_diff
+
+        context.exit(spec_diff.show(old, _find(name, kind) if name else None, is_json))
+    if name is None:
+        hint = "accelkit list shows them all; --spec-diff OLD needs none"
+        raise UsageError("accelkit info was given no NAME", why="it says everything about one plugin", hint=hint)
     record = _find(name, kind)
     verdicts = {record: probing.ask(record, is_trial=True)} if record.status == "available" else {}
     (row,) = asked([record], verdicts)

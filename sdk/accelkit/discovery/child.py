@@ -17,7 +17,7 @@ from typing import Any
 
 from accelkit.discovery.autoload import explain, import_torch
 from accelkit.discovery.footprint import Footprint
-from accelkit.discovery.loading import blaming, instantiate, load_class, probe
+from accelkit.discovery.loading import base_class, blaming, instantiate, load_class, probe
 from accelkit.errors import AccelkitError, BrokenPluginError, UnavailableError
 from accelkit.types import Availability, PluginRecord
 
@@ -48,7 +48,7 @@ def main() -> None:
     report = Report(request["report"])
     for index, fields in enumerate(request["records"]):
         reached = functools.partial(report.stage, index)
-        report.verdict(index, _ask(PluginRecord(**fields), request["is_trial"], reached))
+        report.verdict(index, _ask(PluginRecord(**fields), request["question"], reached))
 
 
 def report_torch() -> None:
@@ -63,11 +63,12 @@ def report_torch() -> None:
     sys.stdout.write("\n" + json.dumps(answer) + "\n")
 
 
-def _ask(record: PluginRecord, is_trial: bool, reached: Reached) -> dict[str, Any]:
+def _ask(record: PluginRecord, question: str, reached: Reached) -> dict[str, Any]:
     start = time.perf_counter()
     facts: dict[str, Any] = {}
+    ask = {"probe": _probe, "trial": _trial, "definitions": _read_definitions}[question]
     try:
-        answer = _trial(record, facts, reached) if is_trial else _probe(record, facts, reached)
+        answer = ask(record, facts, reached)
         verdict = {"status": answer.status, "reason": answer.reason, "hint": answer.hint}
     except BrokenPluginError as error:
         cause = "".join(traceback.format_exception(error.__cause__)) if error.__cause__ else ""
@@ -90,6 +91,17 @@ def _probe(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Ava
     facts["device_type"] = str(cls.device_type)
     reached("probe")
     return probe(cls, record)
+
+
+def _read_definitions(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:
+    """Import the class and read what it defines; nothing of it is called."""
+    from accelkit.specs.recorded.recording import definitions
+
+    reached("import")
+    cls = load_class(record)
+    with blaming(record.plugin, f"reading what {record.name} defines"):
+        facts["definitions"] = definitions(cls, base_class(record.kind))
+    return Availability.usable()
 
 
 def _probe_without_traces(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:

@@ -1,7 +1,7 @@
 """Asking plugins in child processes, in parallel and with a time limit: any of them may crash, hang or lie.
 
-``probe`` mode imports the plugin and asks its probe. ``trial`` mode does all that using it would do (load, compute), and
-looks at what importing it changed. Nothing that a plugin prints reaches this process's output.
+The question ``probe`` imports the plugin and asks its probe. ``trial`` does all that using it would do (load, compute), and looks at what
+importing it changed. ``definitions`` reads what its class defines. Nothing that a plugin prints reaches this process's output.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from accelkit.types import PluginRecord, ProbeStatus
 
 INSIDE_A_PROBE = "ACCELKIT_PROBING"
 Limit = Literal["probe", "load", "build"]
+Question = Literal["probe", "trial", "definitions"]
 _LIMITS: dict[Limit, tuple[str, float]] = {
     "probe": ("ACCELKIT_PROBE_TIMEOUT", 10.0),
     "load": ("ACCELKIT_LOAD_TIMEOUT", 60.0),
@@ -55,6 +56,7 @@ class Verdict:
         description: First line of the class's docstring.
         device_type, is_simulated, device_count, capabilities: Of an accelerator; the last two after a trial only.
         checks: The plugin's own doctor checks, by name.
+        definitions: What its class defines of its specification; only where that was asked.
         seconds: How long it took.
         asked_at: When, in seconds since the epoch, if it was remembered.
     """
@@ -69,6 +71,7 @@ class Verdict:
     device_count: int | None = None
     capabilities: Mapping[str, str] = dataclasses.field(default_factory=dict)
     checks: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
+    definitions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
     asked_at: float = 0.0
 
@@ -89,14 +92,30 @@ def ask_all(records: Sequence[PluginRecord], *, is_trial: bool = False) -> dict[
     Raises:
         UsageError: If ACCELKIT_PROBE_TIMEOUT, ACCELKIT_LOAD_TIMEOUT or ACCELKIT_BUILD_TIMEOUT is not a positive number of seconds.
     """
-    for limit in _LIMITS:
-        time_limit(limit)
     own = [record for record in records if record.is_builtin and not (is_trial and record.kind == "accelerator")]
     batches = ([own] if own else []) + [[record] for record in records if record not in own]
+    found = _ask_each(batches, "trial" if is_trial else "probe")
+    return {record: found[record] for record in records}
+
+
+def ask(record: PluginRecord, *, is_trial: bool = False) -> Verdict:
+    """The verdict on one record."""
+    return ask_all([record], is_trial=is_trial)[record]
+
+
+def ask_definitions(record: PluginRecord) -> Verdict:
+    """What the plugin's class defines. It is imported, and nothing of it is called, so that its device need not be here."""
+    return _ask_each([[record]], "definitions")[record]
+
+
+def _ask_each(batches: Sequence[Sequence[PluginRecord]], question: Question) -> dict[PluginRecord, Verdict]:
+    """One verdict for each record, each batch in a child process of its own."""
+    for limit in _LIMITS:
+        time_limit(limit)
     found: dict[PluginRecord, Verdict] = {}
     with contextlib.ExitStack() as stack:
         notice = stack.enter_context(BuildNotice())
-        waiting = [stack.enter_context(_Child(batch, is_trial)) for batch in batches]
+        waiting = [stack.enter_context(_Child(batch, question)) for batch in batches]
         running: list[_Child] = []
         while waiting or running:
             while waiting and len(running) < max(2, os.cpu_count() or 1):
@@ -107,19 +126,14 @@ def ask_all(records: Sequence[PluginRecord], *, is_trial: bool = False) -> dict[
                 found |= child.verdicts()
             notice.update([child.records[0].plugin for child in running if child.is_building])
             time.sleep(_POLL_SECONDS)
-    return {record: found[record] for record in records}
-
-
-def ask(record: PluginRecord, *, is_trial: bool = False) -> Verdict:
-    """The verdict on one record."""
-    return ask_all([record], is_trial=is_trial)[record]
+    return found
 
 
 class _Child:
     """One child process and its report. Ended, with everything it started, when the context is left."""
 
-    def __init__(self, records: Sequence[PluginRecord], is_trial: bool) -> None:
-        self.records, self.is_trial = records, is_trial
+    def __init__(self, records: Sequence[PluginRecord], question: Question) -> None:
+        self.records, self.question = records, question
         self.is_building = False
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -137,13 +151,13 @@ class _Child:
         request = {
             "sys_path": children.search_path(),
             "report": str(self._report),
-            "is_trial": self.is_trial,
+            "question": self.question,
             "records": [dataclasses.asdict(record) for record in self.records],
         }
         self._request = Path(self._folder.name) / "request"
         self._request.write_text(json.dumps(request), encoding="utf-8")
         environ = children.environment(Path(__file__).resolve().parents[2], **{INSIDE_A_PROBE: "1"})
-        self._start_clock("load" if self.is_trial else "probe")
+        self._start_clock("probe" if self.question == "probe" else "load")
         with self._request.open("rb") as stdin:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "accelkit.discovery.child"],
@@ -161,7 +175,7 @@ class _Child:
 
     def _follow_build(self) -> None:
         """What a plugin builds has a clock of its own; the time it takes is not the trial's."""
-        if not self.is_trial or time.monotonic() < self._next_look:
+        if self.question != "trial" or time.monotonic() < self._next_look:
             return
         self._next_look = time.monotonic() + _LOOK_SECONDS
         is_building = "build" in self._read_report()[0].values()

@@ -1,0 +1,104 @@
+"""Many reports side by side: areas and capabilities down, subjects across; as data, and as Markdown for a page of documentation."""
+
+from __future__ import annotations
+
+import collections
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from accelkit_conformance import checks
+from accelkit_conformance.outcomes import BAD
+from accelkit_conformance.report import Report
+from accelkit_conformance.reports.markdown import passed, plain
+
+_LINK = re.compile(r"https?://[^\s()<>|`]+")
+
+
+def matrix(found: Sequence[tuple[Path, Report]]) -> dict[str, list[dict[str, Any]]]:
+    """``subjects``, ``areas`` and ``capabilities``, of summaries and the files that they are from."""
+    reports = [report for _, report in found]
+    areas = [area for area in checks.AREAS if any(area in report["summary"]["areas"] for report in reports)]
+    declared = [report["subject"].get("capabilities", {}) for report in reports]
+    names = sorted(set().union(*declared))
+    return {
+        "subjects": [_subject(path, report) for path, report in found],
+        "areas": [{"name": area, "cells": [_cell(report, area) for report in reports]} for area in areas],
+        "capabilities": [{"name": name, "levels": [one.get(name, "") for one in declared]} for name in names],
+    }
+
+
+def markdown(found: Sequence[tuple[Path, Report]]) -> str:
+    """Subjects and what they were tested with, areas, capabilities, and the failures that are declared, as Markdown."""
+    made = matrix(found)
+    subjects, reports = made["subjects"], [report for _, report in found]
+    names = [f"`{plain(one['name'])}`" for one in subjects]
+    facts = {
+        name: [plain(one[name]) for one in subjects] for name in ("plugin", "device", "date", "torch", "accelkit", "python", "processor")
+    }
+    facts["profile"] = [f"{plain(one['profile'])}, {one['tests']:,} tests" for one in subjects]
+    facts["verdict"] = ["certified" if one["is_certified"] else "not certified" for one in subjects]
+    lines = _table(["", *names], ([name, *cells] for name, cells in facts.items()))
+    counts = [report["summary"]["areas"] for report in reports]
+    areas = ([row["name"], *(passed(one[row["name"]]) if row["name"] in one else "not run" for one in counts)] for row in made["areas"])
+    lines += ["", "## Areas", "", *_table(["passed of those that apply", *names], areas)]
+    if made["capabilities"]:
+        levels = ([f"`{plain(row['name'])}`", *(plain(level or "undeclared") for level in row["levels"])] for row in made["capabilities"])
+        lines += ["", "## Capabilities", "", *_table(["declared", *names], levels)]
+    for name, report in zip(names, reports, strict=True):
+        if rows := _expected(report):
+            lines += ["", f"## Known to fail on {name}", "", *_table(["area", "what", "tests", "until"], rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    return [f"| {' | '.join(map(str, row))} |" for row in (head, ["---"] * len(head), *rows)]
+
+
+def _expected(report: Report) -> list[list[object]]:
+    """One row for each reason: where, what, how many tests, until when."""
+    grouped: dict[tuple[str, str, str, str], int] = collections.Counter()
+    for one in report["expected_failures"]:
+        grouped[checks.area_of(one["test"]), one["reason"], one["issue"], one["expires"]] += one["explains"]
+    return [[plain(area), _linked(reason, issue), number, plain(until)] for (area, reason, issue, until), number in grouped.items()]
+
+
+def _linked(text: str, address: str) -> str:
+    shown = plain(text.replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]"))
+    return f"[{shown}]({address})" if _LINK.fullmatch(address) else f"{shown} ({plain(address)})"
+
+
+def _subject(path: Path, report: Report) -> dict[str, Any]:
+    subject, suite, versions = report["subject"], report["suite"], report["versions"]
+    devices = collections.Counter(subject.get("device_names", ()))
+    state = subject["availability"]["status"]
+    return {
+        "file": path.name,
+        "name": subject["name"],
+        "plugin": subject["plugin"],
+        "torch": versions.get("torch", suite["torch"]),
+        "profile": suite["profile"],
+        "tests": sum(report["summary"]["kinds"].values()),
+        "devices": sorted(devices),
+        "device": ", ".join(f"{name} \u00d7 {number}" if number > 1 else name for name, number in sorted(devices.items())) or state,
+        "date": report["run"]["started"][:10],
+        **{name: versions.get(name, "") for name in ("accelkit", "python", "processor")},
+        "is_certified": report["certification"]["is_certified"],
+    }
+
+
+def _cell(report: Report, area: str) -> dict[str, Any]:
+    """What passed of what applies: everything but the unsupported."""
+    counts: Mapping[str, int] = report["summary"]["areas"].get(area, {})
+    number = counts.get("pass", 0)
+    applicable = sum(number for kind, number in counts.items() if kind != "unsupported")
+    is_bad = any(counts.get(kind) for kind in BAD)
+    tone = "none" if not applicable else "bad" if is_bad else "good" if number == applicable else "mid"
+    return {
+        "passed": number,
+        "applicable": applicable,
+        "tone": tone,
+        "text": f"{number}/{applicable}" if applicable else "none apply" if counts else "not run",
+        "title": ", ".join(f"{number} {kind}" for kind, number in counts.items()),
+    }

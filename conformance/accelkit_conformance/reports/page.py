@@ -1,0 +1,33 @@
+"""What is made of reports, put into a Markdown page between two marks; the rest of the page is left alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from accelkit import UsageError
+
+
+def begin(what: str) -> str:
+    """The line after which what ``accelkit conformance <what>`` makes begins."""
+    return f"<!-- accelkit conformance {what} -->\n"
+
+
+def end(what: str) -> str:
+    return f"<!-- end of the {what} -->"
+
+
+def put(made: str, path: Path, what: str) -> None:
+    """Replace what stands between the marks.
+
+    Raises:
+        UsageError: If the page has not each mark once, in this order.
+    """
+    before, first, rest = path.read_text("utf-8").partition(begin(what))
+    _, last, after = rest.partition(end(what))
+    if not (first and last) or first in after or last in after:
+        raise UsageError(
+            f"{path} has no place for the {what}",
+            why="its two marks are not there, once each",
+            hint=f"write {begin(what).strip()} and {end(what)} into it",
+        )
+    path.write_text(f"{before}{first}{made}{last}{after}", "utf-8")

@@ -1,0 +1,45 @@
+"""A report without its results: all that a page of many reports needs, small enough to be kept beside it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from accelkit_conformance import report as reports
+from accelkit_conformance.expectations import Expectation
+from accelkit_conformance.report import Report, results_of
+from accelkit_conformance.reports import schema
+
+SCHEMA = "accelkit.conformance.summary/1"
+_LEFT_OUT = ("results", "benchmarks")
+
+
+def of(report: Report) -> Report:
+    """Its summary: without results and measurements, and of the expected failures those that explain some, with their number."""
+    kept = {name: value for name, value in report.items() if name not in _LEFT_OUT}
+    kept["versions"] = {name: version for name, version in report["versions"].items() if name != "platform"}  # one machine's kernel
+    return kept | {"schema": SCHEMA, "expected_failures": [one for one in explained(report) if one["explains"]]}
+
+
+def explained(report: Report) -> list[dict[str, Any]]:
+    """The expected failures, each with how many results it explains."""
+    excused = [result.id for result in results_of(report) if result.kind == "expected-failure"]
+    meant = [(one, Expectation(one["test"], "", "", "", tuple(one.get("dtypes", ())))) for one in report["expected_failures"]]
+    return [{**one, "explains": sum(expectation.matches(test) for test in excused)} for one, expectation in meant]
+
+
+def read(path: Path) -> Report:
+    """The summary in a file, or that of the report in it.
+
+    Raises:
+        UsageError: If it holds neither.
+    """
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        found = None
+    if isinstance(found, dict) and found.get("schema") == SCHEMA:
+        schema.checked({**found, "schema": reports.SCHEMA, "results": []}, path)
+        return found
+    return of(schema.checked(reports.read(path), path))

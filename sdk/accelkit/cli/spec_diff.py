@@ -1,0 +1,53 @@
+"""``accelkit info [NAME] --spec-diff OLD``: what changed in the specifications, and what plugins, or one of them, must do about it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from accelkit.cli.output import print_json, print_table, say
+from accelkit.discovery import probing
+from accelkit.discovery.catalog import find
+from accelkit.errors import BrokenPluginError
+from accelkit.specs.recorded.comparing import Change, compare
+from accelkit.specs.recorded.concerning import concerned
+from accelkit.specs.recorded.recording import Record, read, record
+from accelkit.types import PluginRecord
+
+_FINDINGS = 1
+
+
+def show(old: str, plugin: PluginRecord | None, is_json: bool) -> int:
+    """Print the differences, or those that concern one plugin; the exit code: 1 if something must be done, else 0."""
+    then, now = read(old), record()
+    changes = compare(then, now)
+    if plugin is not None:
+        changes = _of_plugin(changes, then, now, plugin)
+    findings = sum(change.concerns != "nobody" for change in changes)
+    if is_json:
+        subject = {"name": plugin.name, "kind": plugin.kind, "plugin": plugin.plugin} if plugin else None
+        fields = {"old": then["version"], "new": now["version"], "subject": subject, "findings": findings}
+        print_json("spec_diff", {**fields, "changes": [dataclasses.asdict(change) for change in changes]})
+    else:
+        if changes:
+            rows = [(change.name, change.what, "" if plugin else change.concerns, change.what_to_do) for change in changes]
+            print_table(("MEMBER", "CHANGE", "WHO MUST CHANGE", "WHAT TO DO"), rows)
+        say(_summary(len(changes), findings, f"from accelkit {then['version']} to {now['version']}", plugin))
+    return _FINDINGS if findings else 0
+
+
+def _of_plugin(changes: Sequence[Change], then: Record, now: Record, plugin: PluginRecord) -> list[Change]:
+    """What concerns the plugin's class, which is imported in a child process, also if its metadata says that it does not fit."""
+    if plugin.status in ("disabled", "conflict"):
+        find(plugin.kind, plugin.qualified_name)
+    verdict = probing.ask_definitions(plugin)
+    if verdict.status != "usable":
+        what = f"what the {plugin.kind} {plugin.name!r} defines cannot be read"
+        raise BrokenPluginError(what, plugin=plugin.plugin, why=verdict.reason, hint=verdict.hint)
+    return concerned(changes, then, now, plugin.kind, verdict.definitions)
+
+
+def _summary(number: int, findings: int, span: str, plugin: PluginRecord | None) -> str:
+    if plugin is not None:
+        return f"{plugin.name} ({plugin.plugin}) has {findings or 'nothing'} to change {span}"
+    return f"{number} changes {span}; {findings} of them ask something of a plugin"

@@ -1,0 +1,161 @@
+"""docs/support-matrix.md, and what it is made with: reports side by side in a Markdown page, and reports without their results."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from made_reports import EXPECTED, HOSTILE, SUITE, make_report
+
+import accelkit
+from accelkit.cli import main
+from accelkit_conformance.outcomes import Result
+from accelkit_conformance.reports import matrix, page, summary
+
+DOCS = Path(__file__).parents[2] / "docs"
+BEGIN, END = page.begin("matrix"), page.end("matrix")
+DECLARED = EXPECTED | {"test": "operators/*", "reason": "the [third] bit"}
+
+
+def ask(*arguments):
+    return CliRunner().invoke(main, ["conformance", "matrix", *map(str, arguments)])
+
+
+def row_of(text, name):
+    """The cells of the first row that begins with ``name``."""
+    line = next(line for line in text.splitlines() if line.startswith(f"| {name} |"))
+    return [cell.strip() for cell in line.strip("|").split("|")][1:]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Reports of two devices: one with declared failures, one whose device was not there."""
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    results = [Result("operators/forward[add,float32]", "expected-failure"), Result("operators/forward[mul,float32]", "pass")]
+    report = make_report(results=results, expected=[DECLARED, DECLARED | {"test": "layout/*", "reason": "not met"}])
+    report["benchmarks"] = {"groups": []}
+    (folder / "acme.json").write_text(json.dumps(report))
+    absent = {"status": "absent", "reason": "no board", "hint": ""}
+    other = make_report(["fail", "unsupported"], name="other", availability=absent, device_names=[], capabilities={"streams": "emulated"})
+    (folder / "other.json").write_text(json.dumps(other))
+    return folder
+
+
+@pytest.fixture
+def written(tmp_path):
+    target = tmp_path / "page.md"
+    target.write_text(f"# Ours\n\n{BEGIN}Nothing yet.\n{END}\n\nThe rest.\n")
+    return target
+
+
+def test_the_page_of_the_documentation_is_made_of_what_is_kept_beside_it(tmp_path):
+    kept = DOCS / "support-matrix"
+    copy = tmp_path / "page.md"
+    text = (DOCS / "support-matrix.md").read_text("utf-8")
+    copy.write_text(text.partition(BEGIN)[0] + BEGIN + END + text.partition(END)[2])
+    assert ask(kept, "--write", copy).exit_code == 0
+    assert copy.read_text("utf-8") == text, "make support-matrix writes it"
+    names = {summary.read(path)["subject"]["name"] for path in kept.glob("*.json")}
+    assert {"cpu", "fake_xpu"} <= names
+    assert all(len(path.read_bytes()) < 200_000 for path in kept.iterdir())
+
+
+def test_it_says_what_passed_where_and_when(folder, written):
+    result = ask(folder, "--write", written)
+    assert (result.exit_code, result.stderr) == (0, f"matrix: {written}\n")
+    text = written.read_text()
+    assert text.startswith(f"# Ours\n\n{BEGIN}| ")
+    assert text.endswith(f"|\n{END}\n\nThe rest.\n")
+    assert row_of(text, "") == ["`acme`", "`other`"]
+    assert row_of(text, "plugin") == ["vendor-acme==1.0", "vendor-acme==1.0"]
+    assert row_of(text, "device") == ["Acme One \u00d7 2", "absent"]
+    assert row_of(text, "date") == ["2026-11-21"] * 2
+    assert row_of(text, "accelkit") == [accelkit.__version__] * 2
+    assert row_of(text, "profile") == ["contract, 2 tests", f"contract, {len(SUITE.tests)} tests"]
+    assert row_of(text, "verdict") == ["not certified", "not certified"]
+    assert row_of(text, "operators") == ["1 of 2, 1 known to fail", "not run"]
+    assert row_of(text, "contract") == ["not run", "14 of 15, **1 failed**, 1 not supported"]
+    assert row_of(text, "`graphs`") == ["none", "undeclared"]
+    assert row_of(text, "`streams`") == ["native", "emulated"]
+    assert "## Known to fail on `acme`\n\n| area | what | tests | until |\n| --- | --- | --- | --- |\n" in text
+    assert "| operators | [the \\[third\\] bit](https://example.org/1) | 1 | 2099-01-01 |\n" in text
+    assert "not met" not in text, "what no result met is not shown"
+    assert "Known to fail on `other`" not in text
+
+
+def test_a_page_is_the_same_from_summaries(folder, written, tmp_path):
+    ask(folder, "--write", written)
+    kept = tmp_path / "new" / "kept"
+    assert ask(folder, "--summaries", kept).exit_code == 0
+    assert sorted(path.name for path in kept.iterdir()) == ["acme.json", "other.json"]
+    found = json.loads((kept / "acme.json").read_text())
+    assert found["schema"] == "accelkit.conformance.summary/1"
+    assert not {"results", "benchmarks"} & set(found)
+    assert [(one["test"], one["explains"]) for one in found["expected_failures"]] == [("operators/*", 1)]
+    before = written.read_text()
+    for source in (kept, folder):
+        written.write_text(f"# Ours\n\n{BEGIN}{END}\n\nThe rest.\n")
+        assert ask(source, "--write", written).exit_code == 0
+        assert written.read_text() == before
+    assert ask(folder, "--json").stdout == ask(kept, "--json").stdout
+    again = tmp_path / "again"
+    ask(kept, "--summaries", again)
+    assert (again / "acme.json").read_text() == (kept / "acme.json").read_text()
+
+
+def test_names_cannot_steer_the_page(folder, written):
+    hostile = make_report(
+        results=[Result("operators/forward[add]", "expected-failure")],
+        name="a`b|c",
+        device_names=[HOSTILE],
+        capabilities={"x`|y": "native"},
+        expected=[DECLARED | {"reason": HOSTILE + "[x](https://a.example) \\](https://b.example)", "issue": "javascript:alert(1)"}],
+    )
+    (folder / "hostile.json").write_text(json.dumps(hostile))
+    assert ask(folder, "--write", written).exit_code == 0
+    made = written.read_text().partition(BEGIN)[2].partition(END)[0]
+    assert "<" not in made
+    known = made.partition("## Known to fail on `a'b\\|c`")[2].partition("## ")[0]
+    assert "javascript:alert(1)" in known
+    assert not re.search(r"(?<!\\)(\\\\)*\]\(", known), "no link but those of issues, and that is none"
+    assert len({line.replace("\\|", "").count("|") for line in made.partition("\n\n")[0].splitlines()}) == 1, "no row has more cells"
+
+
+def test_a_page_without_the_marks_is_left_alone(folder, tmp_path):
+    target = tmp_path / "page.md"
+    target.write_text("# Ours\n")
+    answer = ask(folder, "--write", target)
+    assert (answer.exit_code, target.read_text()) == (2, "# Ours\n")
+    assert "page.md has no place for the matrix" in answer.stderr
+
+
+def test_a_summary_that_is_damaged_is_passed_over(folder, tmp_path):
+    kept = tmp_path / "kept"
+    ask(folder, "--summaries", kept)
+    found = json.loads((kept / "acme.json").read_text())
+    del found["subject"]["plugin"]
+    (kept / "acme.json").write_text(json.dumps(found))
+    result = ask(kept, "--json")
+    assert "acme.json is no whole conformance report (report.subject.plugin is missing)" in result.stderr
+    assert [one["name"] for one in json.loads(result.stdout)["subjects"]] == ["other"]
+
+
+def test_a_summary_is_no_report(folder, tmp_path):
+    """What needs results refuses it by name."""
+    kept = tmp_path / "kept"
+    ask(folder, "--summaries", kept)
+    answer = CliRunner().invoke(main, ["conformance", "compare", str(kept / "acme.json"), str(kept / "acme.json")])
+    assert answer.exit_code == 2
+    assert "its schema is 'accelkit.conformance.summary/1'" in answer.output
+
+
+def test_the_same_reason_is_one_row():
+    report = make_report(results=[Result(f"operators/forward[{name}]", "expected-failure") for name in ("add", "mul")])
+    report["expected_failures"] = [DECLARED | {"test": f"operators/forward[{name}]"} for name in ("add", "mul")]
+    text = matrix.markdown([(Path("a.json"), summary.of(report))])
+    assert text.count("the \\[third\\] bit") == 1
+    assert "| 2 | 2099-01-01 |" in text

@@ -1,0 +1,77 @@
+"""The wheels alone, outside the source tree: what a user does first."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from installing import Clean, wheel_in
+
+DEVICES = ("cpu", "fake_xpu")
+STEP = """
+import sys
+import torch
+import accelkit
+
+rt = accelkit.Runtime(accelerator=sys.argv[1])
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)  # each step takes a tenth off the output
+model, optimizer = rt.prepare(model, optimizer)
+inputs = rt.to_device(torch.ones(8, 4))
+losses = []
+for _ in range(3):
+    loss = model(inputs).pow(2).mean()
+    rt.backward(loss)
+    optimizer.step()
+    optimizer.zero_grad()
+    losses.append(loss.item())
+assert losses[2] < losses[1] < losses[0], losses
+print(next(model.parameters()).device.type)
+"""
+
+
+@pytest.fixture(scope="module")
+def clean(built, tmp_path_factory):
+    """Wheels that were built from sdists."""
+    environment = Clean(tmp_path_factory.mktemp("clean") / "venv")
+    environment.install(*(wheel_in(folder) for folder in built.values()))
+    return environment
+
+
+def test_nothing_is_imported_from_elsewhere(clean):
+    packages = "accelkit, accelkit_builtin, accelkit_conformance, accelkit_fake_xpu"
+    where = clean.run(clean.python, "-c", f"import {packages}; print(*(module.__file__ for module in ({packages})), sep='\\n')")
+    assert len(where.splitlines()) == 4
+    assert all(name.startswith(str(clean.site)) for name in where.splitlines())
+
+
+def test_what_is_installed_is_listed(clean):
+    rows = {row["name"]: row for row in json.loads(clean.accelkit("list", "--kind", "accelerator", "--json"))["plugins"]}
+    assert [(rows[name]["plugin"], rows[name]["status"]) for name in DEVICES] == [
+        ("accelkit==0.1.0", "available"),
+        ("accelkit-fake-xpu==0.1.0", "available"),
+    ]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_it_trains(clean, device):
+    program = clean.folder / "step.py"
+    program.write_text(STEP)
+    assert clean.run(clean.python, program, device) == f"{device}\n"
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_it_meets_its_contract(clean, device):
+    report = json.loads(clean.accelkit("conformance", "run", device, "--profile", "contract", "--json", "-"))
+    assert set(report["summary"]["kinds"]) <= {"pass", "unsupported"}
+    assert report["summary"]["kinds"]["pass"] >= 15
+
+
+def test_it_makes_a_package(clean):
+    package = clean.accelkit("new", "--no-input", "--output-dir", clean.folder).strip()
+    assert package.startswith(str(clean.folder))
+    assert "[project.entry-points" in (clean.folder / package / "pyproject.toml").read_text("utf-8")
+
+
+def test_it_knows_what_it_was(clean):
+    assert json.loads(clean.accelkit("info", "--spec-diff", "0.1.0", "--json"))["changes"] == []
