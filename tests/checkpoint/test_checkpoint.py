@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import json
 import os
+import pickle
 import shutil
 
 import numpy
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from accelkit import CheckpointError
 from accelkit.runtime.checkpoints import checkpoint
+from accelkit.runtime.checkpoints.durable import checksum
 from accelkit.runtime.checkpoints.state_encoding import Encoder, decode
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
@@ -137,6 +139,25 @@ def test_a_damaged_checkpoint_names_the_file_and_the_one_before(tmp_path, damage
     assert why in str(caught.value)
     assert f"load {tmp_path / 'step-0'} instead" in str(caught.value)
     assert checkpoint.load(tmp_path / "step-0")["model_0"]["w"].sum() == 0
+
+
+class Forged:
+    def __reduce__(self):
+        return os.mkdir, ("forged",)
+
+
+@pytest.mark.parametrize(("forged", "why"), [(Forged(), "it names posix.mkdir, which is no part of an index"), ({}, "it holds dict")])
+def test_an_index_runs_no_code(tmp_path, monkeypatch, forged, why):
+    monkeypatch.chdir(tmp_path)
+    step = save_two(tmp_path)
+    index = step / "data" / ".metadata"
+    index.write_bytes(pickle.dumps(forged))
+    manifest = json.loads((step / "manifest.json").read_text())
+    manifest["files"]["data/.metadata"] = checksum(index)
+    (step / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match=why):
+        checkpoint.load(tmp_path)
+    assert not (tmp_path / "forged").exists()
 
 
 @pytest.mark.parametrize(

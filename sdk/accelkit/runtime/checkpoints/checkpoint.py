@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor
 
 import accelkit
 from accelkit.errors import CheckpointError
-from accelkit.runtime.checkpoints import steps
+from accelkit.runtime.checkpoints import index_file, steps
 from accelkit.runtime.checkpoints.agreement import Ranks
 from accelkit.runtime.checkpoints.durable import checksum, flush_folder, replace_durably, write_durably
 from accelkit.runtime.checkpoints.manifest import DATA, FORMAT, damaged, read_manifest, verify
@@ -155,7 +155,7 @@ class Save:
                     raise CheckpointError(f"a checkpoint could not be saved under {self._root}", why=why, hint=hint)
         self._writer.finish([results for results, _ in written])
         files = {name: entry for _, names in written for name, entry in names.items()}
-        index = temporary / DATA / ".metadata"
+        index = temporary / DATA / index_file.NAME
         files |= {f"{DATA}/{index.name}": checksum(index)} if files else {}
         manifest = {
             "format": FORMAT,

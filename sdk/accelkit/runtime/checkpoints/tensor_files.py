@@ -23,6 +23,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.serialization import config
 
 from accelkit.runtime.checkpoints.durable import SummedFile
+from accelkit.runtime.checkpoints.index_file import read_index
 
 Layout = Callable[[str, torch.Size], DTensor | None]
 
@@ -115,7 +116,7 @@ class TensorReader:
 
     def __init__(self, folder: Path | None) -> None:
         self._reader = FileSystemReader(folder) if folder is not None else None
-        self._metadata = self._reader.read_metadata() if self._reader is not None else Metadata({})
+        self._metadata = read_index(folder) if folder is not None else Metadata({})
         self._read: dict[tuple[Any, ...], torch.Tensor] = {}
 
     def read(self, wanted: Sequence[tuple[str, str]], layout: Layout, make_whole: Callable[..., torch.Tensor]) -> None:
