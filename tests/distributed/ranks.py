@@ -65,7 +65,10 @@ def outcome(
         ranks = [
             subprocess.Popen(
                 [sys.executable, "-W", "error::UserWarning:accelkit", str(HERE / script), *arguments],
-                env=os.environ | {"FAKE_XPU_DEVICES": str(size), "PYTHONFAULTHANDLER": "1"} | variables(rank, size, port) | dict(environ or {}),
+                env=os.environ
+                | {"FAKE_XPU_DEVICES": str(size), "PYTHONFAULTHANDLER": "1"}
+                | variables(rank, size, port)
+                | dict(environ or {}),
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
