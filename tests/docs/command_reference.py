@@ -53,6 +53,8 @@ def _section(path: str, command: click.Command) -> str:
 def _row(option: click.Option, context: click.Context) -> str:
     names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
     value = "" if option.is_flag else f" `{option.make_metavar(context)}`"
+    if isinstance(option.type, click.Choice):
+        value = f" {', '.join(f'`{choice}`' for choice in option.type.choices)}"
     extra = option.get_help_extra(context)
     default = f"`{extra['default']}`" if "default" in extra else ""
     meaning = f"{option.help or ''}{' May be given several times.' * option.multiple}"
