@@ -8,7 +8,7 @@ FAKE_XPU := builtin_plugins/accelkit-fake-xpu
 TORCH ?= 2.13.0
 WORKERS ?= 2
 
-.PHONY: help demo test test-fake-xpu test-bridges test-xla soak lint types structure bench precisions conformance support-matrix selftest clean compiler cluster-parts
+.PHONY: help demo docs test test-fake-xpu test-bridges test-xla soak lint types structure bench precisions conformance support-matrix selftest clean compiler cluster-parts
 
 help:
 	@echo "make demo    train on real digits, on auto and on a plugin from a wheel"
@@ -17,6 +17,7 @@ help:
 	@echo "make test-bridges  the bridges with the oldest Lightning and Accelerate that are supported; make test has the newest"
 	@echo "make soak    the long ones: every kill, every combination"
 	@echo "make lint    ruff, mypy"
+	@echo "make docs    the documentation as a site: build/docs/html"
 	@echo "make bench   a step on one and two processes, starting, listing, checkpoints, memory, against the raw loop and peers: benchmarks/results"
 	@echo "make precisions  train in every precision, and write the table of docs/precisions.md"
 	@echo "make conformance  certify cpu and fake_xpu with every test (10 minutes)"
@@ -38,7 +39,7 @@ demo: compiler $(VENV)/.fake_xpu
 	$(BIN)/accelkit conformance run fake_xpu --profile smoke --html build/conformance/fake_xpu.html
 
 # Jobs of several processes crowd a small machine, and other tests hold plugins to seconds: one after the other.
-JOBS := tests/cluster tests/distributed tests/launching tests/bridges
+JOBS := tests/cluster tests/distributed tests/docs tests/launching tests/bridges
 
 test: compiler $(VENV)/.fake_xpu $(VENV)/.precisions $(VENV)/.peers $(VENV)/.plots cluster-parts
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not soak" tests $(addprefix --ignore=,$(JOBS) tests/xla)
@@ -90,6 +91,12 @@ lint: $(VENV)/.ready
 
 types: $(VENV)/.fake_xpu $(VENV)/.peers
 	$(BIN)/mypy
+
+# Every warning is an error: a reference that leads nowhere, a page in no table of contents. Links of the other pages are looked at too; nothing is fetched.
+docs: $(VENV)/.peers $(VENV)/.docs
+	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs build/docs/html
+	$(BIN)/python -m pytest -q tests/docs/test_links.py
+	@echo "build/docs/html/index.html"
 
 bench: $(VENV)/.peers $(VENV)/.fake_xpu $(VENV)/.plots
 	$(BIN)/python benchmarks/everything.py --output benchmarks/results/cpu
@@ -165,6 +172,10 @@ $(VENV)/.fake_xpu: $(VENV)/.ready $(FAKE_XPU)/pyproject.toml $(shell find $(FAKE
 
 $(VENV)/.peers: $(VENV)/.ready
 	$(PIP) lightning pytorch_lightning 'jsonargparse[signatures]' accelerate transformers
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.ready
+	$(PIP) sphinx myst-parser furo
 	@touch $@
 
 $(VENV)/.plots: $(VENV)/.ready

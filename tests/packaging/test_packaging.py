@@ -77,9 +77,11 @@ def test_the_wheel_holds_three_packages_and_nothing_else(built):
     }
     for needed in (
         "accelkit/py.typed",
+        "accelkit/cli/schema.json",
         "accelkit_builtin/known_devices.toml",
         "accelkit_builtin/other_names.toml",
         "accelkit/specs/recorded/0.1.0.json",
+        "accelkit_conformance/commands/schema.json",
         "accelkit_conformance/profiles/torch-2.13.txt",
         "accelkit_conformance/reports/matrix.html.j2",
         "accelkit-0.1.0.dist-info/licenses/LICENSE",

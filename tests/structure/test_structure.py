@@ -156,13 +156,21 @@ def test_every_error_is_raised_in_a_test():
             assert f"raises(accelkit.{name}" in tests or f"raises({name}" in tests, f"no test raises {name}"
 
 
-def test_every_hook_is_documented_with_its_signature():
+def arguments_of_hooks():
+    """Every hook's arguments, by its name."""
+    functions = [item for specification in HOOK_SPECIFICATIONS for item in vars(specification).items()]
+    return {name: list(inspect.signature(one).parameters)[1:] for name, one in functions if hasattr(one, "accelkit_spec")}
+
+
+def test_every_hook_is_documented_with_its_signature_and_an_example():
     page = (ROOT / "docs" / "hooks.md").read_text("utf-8")
-    for specification in HOOK_SPECIFICATIONS:
-        for name, function in vars(specification).items():
-            if hasattr(function, "accelkit_spec"):
-                arguments = ", ".join(list(inspect.signature(function).parameters)[1:])
-                assert f"| `{name}({arguments})` |" in page, f"docs/hooks.md does not describe {name}({arguments})"
+    shown = {}
+    for block in re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
+        methods = [node for node in ast.walk(ast.parse(block)) if isinstance(node, ast.FunctionDef) and node.decorator_list]
+        shown |= {method.name: [argument.arg for argument in method.args.args][1:] for method in methods}
+    assert shown == arguments_of_hooks(), "docs/hooks.md has one example of each hook, with all of its arguments"
+    for name, arguments in shown.items():
+        assert f"| `{name}({', '.join(arguments)})` |" in page, f"docs/hooks.md does not describe {name}({', '.join(arguments)})"
 
 
 def test_importing_accelkit_imports_no_torch_and_no_plugin():
@@ -199,11 +207,48 @@ def test_the_readme_is_true_about_commands():
         assert (ROOT / link).exists(), f"README links to {link}"
 
 
-def test_every_environment_variable_is_documented():
-    code = "\n".join(path.read_text("utf-8") for path in PYTHON)
-    page = (ROOT / "docs" / "cli.md").read_text("utf-8")
-    for variable in set(re.findall(r"ACCELKIT_[A-Z_]*[A-Z]", code)) - {"ACCELKIT_PROBING"}:
-        assert variable in page or f"`_{variable.removeprefix('ACCELKIT_')}`" in page, f"docs/cli.md does not name {variable}"
+def variables_in(sources):
+    """Every variable of ours that the code names; a prefix alone is none."""
+    code = "\n".join(path.read_text("utf-8") for path in sources)
+    return set(re.findall(r"\b(?:ACCELKIT|FAKE_XPU)_[A-Z_]*[A-Z]\b", code))
+
+
+def variables_on(page):
+    """Those in the first cells of its tables."""
+    cells = re.findall(r"^\| ((?:`[A-Z_]+`(?:, )?)+) \|", (ROOT / page).read_text("utf-8"), re.MULTILINE)
+    return {name for cell in cells for name in re.findall(r"`((?:ACCELKIT|FAKE_XPU)_[A-Z_]+)`", cell)}
+
+
+@pytest.mark.parametrize(
+    ("page", "sources"),
+    [
+        ("docs/cli.md", [*SDK.rglob("*.py"), *BUILTIN.rglob("*.py"), *CONFORMANCE.rglob("*.py")]),
+        ("builtin_plugins/accelkit-fake-xpu/README.md", [*FAKE_XPU.rglob("*.py"), *FAKE_XPU.rglob("*.cpp")]),
+    ],
+)
+def test_every_environment_variable_is_documented_and_every_documented_one_is_read(page, sources):
+    prefix = "ACCELKIT_" if page == "docs/cli.md" else "FAKE_XPU_"
+    assert variables_on(page) == {name for name in variables_in(sources) if name.startswith(prefix)}
+
+
+def test_every_public_name_is_on_a_page_of_the_reference():
+    pages = "\n".join(path.read_text("utf-8") for path in (ROOT / "docs" / "reference").glob("*.md"))
+    shown = re.findall(r"^\.\. auto(?!module)\w+:: accelkit\.(\w+)$", pages, re.MULTILINE)
+    assert sorted(shown) == sorted(accelkit.__all__), "each public name is documented once"
+    for bridge in ("lightning", "accelerate"):
+        tree = ast.parse((SDK / "bridges" / bridge / "__init__.py").read_text("utf-8"))
+        (names,) = [ast.literal_eval(node.value) for node in tree.body if isinstance(node, ast.Assign)]
+        shown = re.findall(rf"^\.\. auto\w+:: accelkit\.bridges\.{bridge}\.(\w+)$", pages, re.MULTILINE)
+        assert sorted(shown) == sorted(names)
+
+
+def test_every_error_is_on_its_page_with_its_exit_code_and_what_to_do():
+    page = (ROOT / "docs" / "reference" / "errors.md").read_text("utf-8")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| `")]
+    assert sorted((row[0].strip("`"), int(row[1])) for row in rows) == sorted(
+        (name, getattr(accelkit, name).exit_code) for name in errors.__all__ if name != "printable"
+    )
+    assert all(len(row) == 4 and row[2] and row[3] for row in rows)
 
 
 def test_nothing_refers_to_a_path_outside():
