@@ -67,6 +67,9 @@ def test_each_file_is_a_schema_and_every_part_is_used(path):
         (["probe", "cpu"], "probe", 0),
         (["doctor", "cpu"], "doctor", 0),
         (["doctor", "npu"], "doctor", 1),
+        (["info", "--spec-diff", "0.1.0"], "spec_diff", 0),
+        (["info", "--spec-diff", Path(__file__).parents[1] / "specs" / "foundation.json"], "spec_diff", 1),
+        (["info", "fake_xpu", "--spec-diff", "0.1.0"], "spec_diff", 0),
         (["info", "no_such_plugin"], "error", 2),
     ],
 )

@@ -22,9 +22,10 @@ class AcmeAccelerator(FakeXPUAccelerator):
 # Page, a line of the block, and why it cannot be run here: five at most.
 EXCEPTED = {
     ("docs/clusters.md", "import ray"): "needs Ray; tests/cluster/test_ray.py runs it with real actors",
+    ("docs/guides/several-devices.md", "# ray_job.py"): "the same",
     ("docs/precisions.md", "from transformer_engine.common.recipe import DelayedScaling"): "needs an NVIDIA GPU and its package",
     ("docs/xla.md", 'rt = accelkit.Runtime("xla", precision="bf16-mixed", seed=0)'): "needs torch_xla; tests/xla run such loops",
-    ("docs/xla.md", "$ PJRT_DEVICE=CPU python train.py"): "the same",
+    ("docs/xla.md", "$ PJRT_DEVICE=CPU python train.py"): "needs torch_xla, likewise",
 }
 
 

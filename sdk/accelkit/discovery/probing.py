@@ -76,7 +76,7 @@ class Verdict:
     asked_at: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        return {name: value for name, value in dataclasses.asdict(self).items() if name != "definitions"}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Verdict:
