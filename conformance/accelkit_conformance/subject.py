@@ -128,8 +128,7 @@ class Subject:
 
     def stays(self, *tensors: torch.Tensor) -> None:
         """All of them are on the device: nothing fell back to another one silently."""
-        for tensor in tensors:
-            assert tensor.device == self.device, f"a result is on {tensor.device}, not on {self.device}"
+        stay_on(self.device, *tensors)
 
     @contextlib.contextmanager
     def sample(self, description: str, facts: Mapping[str, Any], reproducer: Callable[[], str] | None = None) -> Iterator[None]:
@@ -161,6 +160,16 @@ class Subject:
     def begin(self, expectations: tuple[Expectation, ...]) -> None:
         """Forget the last check."""
         self.expectations, self.failures, self.passed_though_expected, self.num_samples = expectations, [], [], 0
+
+
+def stay_on(device: torch.device, *tensors: torch.Tensor) -> None:
+    """All of them are there.
+
+    Raises:
+        AssertionError: If one is elsewhere.
+    """
+    for tensor in tensors:
+        assert tensor.device == device, f"a result is on {tensor.device}, not on {device}"
 
 
 @contextlib.contextmanager

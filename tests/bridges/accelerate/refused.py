@@ -38,6 +38,16 @@ def parallelism():
     return accelerator("fake_xpu")
 
 
+def sagemaker():
+    os.environ["ACCELERATE_USE_SAGEMAKER"] = "true"
+    return accelerator("fake_xpu")
+
+
+def cpu_affinity():
+    os.environ["ACCELERATE_CPU_AFFINITY"] = "1"
+    return accelerator("fake_xpu")
+
+
 def fp8():
     return accelerator("fake_xpu", mixed_precision="fp8")
 

@@ -18,6 +18,8 @@ REFUSED = {
     "deepspeed": ("UnsupportedError", "DeepSpeed inside Accelerate", "ACCELERATE_USE_DEEPSPEED=true asks for it"),
     "megatron": ("UnsupportedError", "Megatron-LM inside Accelerate"),
     "parallelism": ("UnsupportedError", "ParallelismConfig inside Accelerate"),
+    "sagemaker": ("UnsupportedError", "SageMaker's data parallelism inside Accelerate", "ACCELERATE_USE_SAGEMAKER=true asks for it"),
+    "cpu_affinity": ("UnsupportedError", "setting the CPU affinity inside Accelerate", "ACCELERATE_CPU_AFFINITY=1 asks for it"),
     "fp8": ("UnsupportedError", "mixed_precision=fp8 cannot be done inside Accelerate", "no, fp16, bf16"),
     "fp8_recipe": ("UnsupportedError", "fp8 inside Accelerate", "TERecipeKwargs asks for it"),
     "strategy": ("UnsupportedError", "Accelerate cannot train fake_xpu with the strategy 'fsdp'"),

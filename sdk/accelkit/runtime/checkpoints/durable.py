@@ -6,12 +6,16 @@ import contextlib
 import io
 import os
 import zlib
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
 
 _CHUNK = 1 << 22
 _WORTH_A_THREAD = 1 << 16
+_WORTH_A_FLUSH = 1 << 26
 
 
 def checksum(path: Path) -> dict[str, int]:
@@ -24,17 +28,21 @@ def checksum(path: Path) -> dict[str, int]:
 
 
 class SummedFile(io.FileIO):
-    """A new file, written from front to back. Its checksum is that of what was to be written, computed beside the writing."""
+    """A new file, written from front to back. Its checksum is that of what was to be written, computed beside the writing.
+
+    What is written goes to the disk meanwhile, so that the last flush finds little to do.
+    """
 
     def __init__(self, path: Path) -> None:
+        self._crc = self._size = self._num_unflushed = 0
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="accelkit_checkpoint")
+        self._flushing: Future[None] | None = None
         super().__init__(path, "w")
-        self._crc = self._size = 0
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="accelkit_checksum")
 
     def write(self, data: Any) -> int:
         """All of ``data``, bytes or a contiguous buffer; returns its size in bytes."""
         view = memoryview(data).cast("B")
-        summing = self._begin_summing(view) if len(view) >= _WORTH_A_THREAD else None
+        summing = self._begin(zlib.crc32, view, self._crc) if len(view) >= _WORTH_A_THREAD else None
         try:
             left = view
             while left:
@@ -42,6 +50,10 @@ class SummedFile(io.FileIO):
         finally:  # whoever gave us the buffer may reuse it
             self._crc = summing.result() if summing else zlib.crc32(view, self._crc)
         self._size += len(view)
+        self._num_unflushed += len(view)
+        if self._num_unflushed >= _WORTH_A_FLUSH and (self._flushing is None or self._flushing.done()):
+            self._check_flushed()
+            self._flushing, self._num_unflushed = self._begin(os.fsync, self.fileno()), 0
         return len(view)
 
     def checksum(self) -> dict[str, int]:
@@ -49,13 +61,22 @@ class SummedFile(io.FileIO):
         return {"bytes": self._size, "crc32": self._crc}
 
     def close(self) -> None:
-        """Close the file; nothing was kept back."""
+        """Close the file; nothing was kept back.
+
+        Raises:
+            OSError: If the disk did not take it: a system tells that once, to whoever flushes first.
+        """
         self._pool.shutdown()
         super().close()
+        self._check_flushed()
 
-    def _begin_summing(self, view: memoryview) -> Future[int] | None:
+    def _check_flushed(self) -> None:
+        if self._flushing is not None:
+            self._flushing.result()
+
+    def _begin(self, call: Callable[..., Result], *arguments: Any) -> Future[Result] | None:
         with contextlib.suppress(RuntimeError):  # Python is ending, and starts no thread any more
-            return self._pool.submit(zlib.crc32, view, self._crc)
+            return self._pool.submit(call, *arguments)
         return None
 
 
