@@ -76,7 +76,7 @@ def lightning_trainer(subject: Subject, precision: str) -> None:
     _needs(subject, precision)
     package = _import("lightning.pytorch")
     from accelkit.bridges.lightning import trainer_kwargs
-    from accelkit_conformance.bridged import BATCHES, EPOCHS, QUIET, check_trained, make_lightning_module, make_loader
+    from accelkit_conformance.oracle.bridged import BATCHES, EPOCHS, QUIET, check_trained, make_lightning_module, make_loader
 
     def trainer(folder: str, epochs: int) -> Any:
         kwargs = trainer_kwargs(subject.accelerator, devices=_index(subject), precision=precision, package="lightning")
@@ -108,7 +108,7 @@ def lightning_fabric(subject: Subject, precision: str) -> None:
     _needs(subject, precision)
     package = _import("lightning.fabric")
     from accelkit.bridges.lightning import fabric_kwargs
-    from accelkit_conformance.bridged import EPOCHS, RATE, check_trained, loss_of, make_loader, make_model, step
+    from accelkit_conformance.oracle.bridged import EPOCHS, RATE, check_trained, loss_of, make_loader, make_model, step
 
     fabric = package.Fabric(**fabric_kwargs(subject.accelerator, devices=_index(subject), precision=precision, package="lightning"))
     model = make_model()
@@ -129,7 +129,7 @@ def accelerate_loop(subject: Subject, precision: str) -> None:
     theirs = _needs(subject, precision)
     with tempfile.TemporaryDirectory() as folder, _accelerate_of_its_own():
         from accelkit.bridges.accelerate import accelerator
-        from accelkit_conformance.bridged import EPOCHS, RATE, check_trained, loss_of, make_loader, make_model, step
+        from accelkit_conformance.oracle.bridged import EPOCHS, RATE, check_trained, loss_of, make_loader, make_model, step
 
         one = accelerator(subject.accelerator, devices=_index(subject), mixed_precision=theirs)
         model = make_model()
@@ -201,7 +201,7 @@ def two_devices(subject: Subject, framework: str) -> None:
         subject.second_device()
     name = subject.record.qualified_name
     command = [sys.executable, "-m", "accelkit", "launch", "--accelerator", name, "--devices", "2"]
-    command += ["-m", "accelkit_conformance.bridged", framework, name]
+    command += ["-m", "accelkit_conformance.oracle.bridged", framework, name]
     result = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=200)
     assert result.returncode == 0, f"the job ended with {result.returncode}: {result.stderr[-3000:]}"
     assert result.stdout.count("trained") == 2, result.stdout

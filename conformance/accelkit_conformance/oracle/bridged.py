@@ -2,7 +2,7 @@
 
 Imported by these checks only: it imports torch.
 
-``accelkit launch --accelerator NAME --devices 2 -m accelkit_conformance.bridged FRAMEWORK NAME``
+``accelkit launch --accelerator NAME --devices 2 -m accelkit_conformance.oracle.bridged FRAMEWORK NAME``
 """
 
 from __future__ import annotations
