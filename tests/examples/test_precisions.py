@@ -18,19 +18,21 @@ HAS_ALL = all(importlib.util.find_spec(name) for name in ("torchao", "bitsandbyt
 @pytest.mark.torchao
 @pytest.mark.bitsandbytes
 @pytest.mark.skipif(not HAS_ALL, reason="pip install 'accelkit[fp8,bitsandbytes]'")
-def test_every_precision_learns_and_stores_what_it_promises(tmp_path):
+@pytest.mark.timeout(900)  # many CPUs have no float16 convolutions, and take minutes
+@pytest.mark.parametrize("accelerator", ["cpu", "fake_xpu"])
+def test_every_precision_learns_and_stores_what_it_promises(accelerator, tmp_path):
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- table: precisions -->\nold\n<!-- end of table -->\nafter\n")
-    command = [sys.executable, SCRIPT, "--accelerator", "cpu", "--accelerator", "fake_xpu", "--epochs", "4", "--write", page]
+    command = [sys.executable, SCRIPT, "--accelerator", accelerator, "--epochs", "4", "--write", page]
     environ = os.environ | {"OMP_NUM_THREADS": "1"}  # small layers: on a busy machine threads wait for each other
     result = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
     assert result.returncode == 0, result.stdout + result.stderr
     lines = page.read_text().splitlines()
     assert (lines[0], lines[-1]) == ("before", "after")
     rows = [line for line in lines if line.startswith("| `")]
-    assert len(rows) == 22
+    assert len(rows) == 11
     assert [row for row in rows if "cannot" in row] == [row for row in rows if "transformer-engine" in row]
-    assert len([row for row in rows if "it declares that it has no transformer_engine" in row]) == 4
+    assert len([row for row in rows if "it declares that it has no transformer_engine" in row]) == 2
     assert f"torch {torch.__version__}" in lines[-3]
 
 

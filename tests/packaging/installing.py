@@ -49,7 +49,7 @@ class Clean:
         (self.site / "zz_shared.pth").write_text(sysconfig.get_path("purelib") + "\n")  # an editable accelkit there is not followed
 
     def install(self, *arguments: object) -> None:
-        pip = [sys.executable, "-m", "pip", "--python", self.python, "install", "--quiet", "--no-deps", "--no-index"]
+        pip = [sys.executable, "-m", "pip", "--python", self.python, "install", "--quiet", "--no-deps", "--no-index", "--ignore-installed"]
         subprocess.run([*pip, *map(str, arguments)], check=True, capture_output=True)
 
     def run(self, *command: object) -> str:
