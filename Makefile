@@ -108,9 +108,10 @@ precisions: $(VENV)/.fake_xpu $(VENV)/.precisions
 
 # Every test on each, and what a vendor may declare; reports in build/conformance.
 SUBJECTS ?= cpu fake_xpu
+PROFILE ?= full
 conformance: compiler $(VENV)/.fake_xpu
 	for name in $(SUBJECTS); do \
-		$(BIN)/accelkit conformance run $$name --profile full --certify -n $(WORKERS) --benchmarks --json build/conformance/$$name.json \
+		$(BIN)/accelkit conformance run $$name --profile $(PROFILE) --certify -n $(WORKERS) --benchmarks --json build/conformance/$$name.json \
 			--html build/conformance/$$name.html --junit build/conformance/$$name.xml --badge build/conformance/$$name.svg \
 			--bundle build/conformance/$$name.tar && $(BIN)/accelkit conformance verify build/conformance/$$name.tar || exit 1; \
 	done
