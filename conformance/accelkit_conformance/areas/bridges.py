@@ -103,22 +103,13 @@ def lightning_trainer(subject: Subject, precision: str) -> None:
 @check("full", over=list(_PRECISIONS), seconds=120)
 def lightning_fabric(subject: Subject, precision: str) -> None:
     """``Fabric(**fabric_kwargs(...))`` trains a plain loop on the device."""
-    import torch
-
     _needs(subject, precision)
     package = _import("lightning.fabric")
     from accelkit.bridges.lightning import fabric_kwargs
-    from accelkit_conformance.oracle.bridged import EPOCHS, RATE, check_trained, loss_of, make_loader, make_model, step
+    from accelkit_conformance.oracle.bridged import check_trained, train_with_fabric
 
     fabric = package.Fabric(**fabric_kwargs(subject.accelerator, devices=_index(subject), precision=precision, package="lightning"))
-    model = make_model()
-    wrapped, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), lr=RATE))
-    loader = fabric.setup_dataloaders(make_loader())
-    for _ in range(EPOCHS):
-        for batch in loader:
-            fabric.backward(loss_of(wrapped, batch, subject.device))
-            step(optimizer, subject.device)
-    check_trained(model, is_exact=precision == "32-true")
+    check_trained(train_with_fabric(fabric, subject.device), is_exact=precision == "32-true")
 
 
 @check("full", over=list(_PRECISIONS), seconds=120)
@@ -129,15 +120,10 @@ def accelerate_loop(subject: Subject, precision: str) -> None:
     theirs = _needs(subject, precision)
     with tempfile.TemporaryDirectory() as folder, _accelerate_of_its_own():
         from accelkit.bridges.accelerate import accelerator
-        from accelkit_conformance.oracle.bridged import EPOCHS, RATE, check_trained, loss_of, make_loader, make_model, step
+        from accelkit_conformance.oracle.bridged import check_trained, train_with_accelerate
 
         one = accelerator(subject.accelerator, devices=_index(subject), mixed_precision=theirs)
-        model = make_model()
-        prepared, optimizer, loader = one.prepare(model, torch.optim.SGD(model.parameters(), lr=RATE), make_loader())
-        for _ in range(EPOCHS):
-            for batch in loader:
-                one.backward(loss_of(prepared, batch, subject.device))
-                step(optimizer, subject.device)
+        prepared = train_with_accelerate(one, subject.device)
         check_trained(one.unwrap_model(prepared), is_exact=precision == "32-true")
         one.save_state(folder)
         trained = [parameter.detach().cpu().clone() for parameter in prepared.parameters()]

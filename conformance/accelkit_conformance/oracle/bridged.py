@@ -128,33 +128,43 @@ def _with_trainer(name: str) -> torch.nn.Module:
     return net
 
 
+def train_with_fabric(fabric: Any, device: torch.device) -> torch.nn.Module:
+    """A plain loop with this Fabric, which was launched: the model that was trained, on this device."""
+    model = make_model()
+    wrapped, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), lr=RATE))
+    loader = fabric.setup_dataloaders(make_loader())
+    for _ in range(EPOCHS):
+        for batch in loader:
+            fabric.backward(loss_of(wrapped, batch, device))
+            step(optimizer, device)
+    return model
+
+
+def train_with_accelerate(accelerator: Any, device: torch.device) -> Any:
+    """A plain loop with this Accelerator: the prepared model that was trained, on this device."""
+    model = make_model()
+    wrapped, optimizer, loader = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=RATE), make_loader())
+    for _ in range(EPOCHS):
+        for batch in loader:
+            accelerator.backward(loss_of(wrapped, batch, device))
+            step(optimizer, device)
+    return wrapped
+
+
 def _with_fabric(name: str) -> torch.nn.Module:
     package = importlib.import_module("lightning.fabric")
     from accelkit.bridges.lightning import fabric_kwargs
 
     fabric = package.Fabric(**fabric_kwargs(name, package="lightning"))
     fabric.launch()
-    model = make_model()
-    wrapped, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), lr=RATE))
-    loader = fabric.setup_dataloaders(make_loader())
-    for _ in range(EPOCHS):
-        for batch in loader:
-            fabric.backward(loss_of(wrapped, batch, fabric.device))
-            step(optimizer, fabric.device)
-    return model
+    return train_with_fabric(fabric, fabric.device)
 
 
 def _with_accelerate(name: str) -> torch.nn.Module:
     from accelkit.bridges.accelerate import accelerator
 
     one = accelerator(name)
-    model = make_model()
-    wrapped, optimizer, loader = one.prepare(model, torch.optim.SGD(model.parameters(), lr=RATE), make_loader())
-    for _ in range(EPOCHS):
-        for batch in loader:
-            one.backward(loss_of(wrapped, batch, one.device))
-            step(optimizer.optimizer, one.device)
-    unwrapped: torch.nn.Module = one.unwrap_model(wrapped)
+    unwrapped: torch.nn.Module = one.unwrap_model(train_with_accelerate(one, one.device))
     return unwrapped
 
 
