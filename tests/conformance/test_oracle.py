@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from accelkit_conformance.oracle import moving, opdb, running
-from accelkit_conformance.oracle.comparing import check_form, check_result, check_values
+from accelkit_conformance.oracle.comparing import check_form, check_result, check_values, relative_error
 
 CPU = torch.device("cpu")
 
@@ -34,6 +34,31 @@ def test_a_large_element_hides_no_small_one():
 def test_an_imprecise_cpu_allows_an_imprecise_device():
     truth = torch.linspace(0.1, 5, 100, dtype=torch.float64)
     judged(truth.float() * 1.004, truth.float() * 1.001, truth)
+
+
+def test_what_rounding_does_to_other_results_of_the_call_counts_up_to_a_limit():
+    truth = torch.tensor([0.3, 0.5], dtype=torch.float64)
+    reference = truth.float()
+    eps = torch.finfo(torch.float32).eps
+    found = reference * (1 + 20 * eps)
+    with pytest.raises(AssertionError, match="of the largest magnitude"):
+        judged(found, reference, truth)
+    judged(found, reference, truth, others=4 * eps)
+    with pytest.raises(AssertionError, match="of the largest magnitude"):
+        judged(reference * (1 + 100 * eps), reference, truth, others=1.0)
+
+
+def test_the_cpus_own_error_where_one_is_known():
+    truth = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    assert relative_error((truth * 1.5).float(), truth) == 0.5
+    for reference, right in (
+        (torch.zeros(2), torch.zeros(2, dtype=torch.float64)),
+        (torch.zeros(0), torch.zeros(0, dtype=torch.float64)),
+        (torch.ones(2), None),
+        (torch.ones(2), torch.tensor([1.0, math.inf], dtype=torch.float64)),
+        (torch.ones(2, dtype=torch.int64), torch.ones(2, dtype=torch.int64)),
+    ):
+        assert relative_error(reference, right) == 0.0
 
 
 @pytest.mark.parametrize(("value", "says"), [(float("nan"), "NaN stands where it should not"), (float("inf"), "infinity")])

@@ -1,11 +1,11 @@
 """How far from the truth a device's result may be.
 
-The truth t is the CPU's result in float64 (complex128), c the CPU's in the dtype under test, x the device's. With e(x) = max|x - t| /
-max|t|
-the device is wrong if e(x) > C * max(e(c), eps), C = 8, eps that of the dtype: it may be as wrong as the CPU is, some times over, and no
-more. Where nothing more precise than c is to be had (float64), t is c, and C is 64. So that a large element does not hide small ones,
-each element is also held to 64 times the CPU's worst error relative to |t| + s, s
-being the median magnitude of t's nonzero elements. NaN and infinity must stand where the CPU has them; integers must be equal.
+The truth t is the CPU's result in float64 (complex128), c the CPU's in the dtype under test, x the device's. With
+e(x) = max|x - t| / max|t|, the device is wrong if e(x) > C * max(e(c), eps), C = 8, eps that of the dtype: it may be as wrong as the CPU
+is, some times over, and no more. Where nothing more precise than c is to be had (float64), t is c, and C is 64. So that a large element
+does not hide small ones, each element is also held to 64 times the CPU's worst error relative to |t| + s, s being the median magnitude of
+t's nonzero elements. A result of few elements is a poor sample of what rounding does: e(c) counts as at least what the CPU's other
+results of the same call show, up to 8 eps. NaN and infinity must stand where the CPU has them; integers must be equal.
 """
 
 from __future__ import annotations
@@ -19,10 +19,19 @@ C = 8.0
 _EACH = 64.0
 _WITHOUT_TRUTH = 8.0
 _LEFT_OF_CANCELLATION = 1e-6
+_OTHERS = 8.0
 
 
 def check_result(
-    found: Any, reference: Any, truth: Any, device: torch.device, *, strides: bool = False, phase: bool = False, cancels: bool = False
+    found: Any,
+    reference: Any,
+    truth: Any,
+    device: torch.device,
+    *,
+    strides: bool = False,
+    phase: bool = False,
+    cancels: bool = False,
+    others: float = 0.0,
 ) -> None:
     """One leaf of a result: ``found`` is the device's, ``reference`` the CPU's, ``truth`` the CPU's in double or None.
 
@@ -31,6 +40,7 @@ def check_result(
         phase: Whether elements are right up to sign or phase.
         cancels: Whether a truth below 1e-6 throughout is what is left of numbers around 1 that cancel, as gradients are: the error is
         absolute then.
+        others: The largest :func:`relative_error` of the CPU's results of the same call.
 
     Raises:
         AssertionError: That says what is wrong, and by how much.
@@ -42,7 +52,19 @@ def check_result(
         assert is_same, f"gave {found!r}, not {reference!r}"
         return
     check_form(found, reference, device, strides=strides)
-    check_values(found.detach().cpu(), reference.detach(), None if truth is None else truth.detach(), phase=phase, cancels=cancels)
+    exact = None if truth is None else truth.detach()
+    check_values(found.detach().cpu(), reference.detach(), exact, phase=phase, cancels=cancels, others=others)
+
+
+def relative_error(reference: torch.Tensor, truth: torch.Tensor | None) -> float:
+    """How far the CPU is from the truth, relative to the largest magnitude; 0 where the truth is zero, not known, or not finite."""
+    if truth is None or truth.shape != reference.shape or not (reference.is_floating_point() or reference.is_complex()):
+        return 0.0
+    if reference.layout is not torch.strided or not reference.numel():
+        return 0.0
+    c, t = _parts(reference.detach(), phase=False), _parts(truth.detach(), phase=False)
+    error = float((c - t).abs().max() / t.abs().max())
+    return error if math.isfinite(error) else 0.0
 
 
 def check_form(found: Any, reference: torch.Tensor, device: torch.device, *, strides: bool = False) -> None:
@@ -57,7 +79,13 @@ def check_form(found: Any, reference: torch.Tensor, device: torch.device, *, str
 
 
 def check_values(
-    found: torch.Tensor, reference: torch.Tensor, truth: torch.Tensor | None, *, phase: bool = False, cancels: bool = False
+    found: torch.Tensor,
+    reference: torch.Tensor,
+    truth: torch.Tensor | None,
+    *,
+    phase: bool = False,
+    cancels: bool = False,
+    others: float = 0.0,
 ) -> None:
     """Values, all three on the CPU.
 
@@ -88,17 +116,18 @@ def check_values(
         off, own = float((x[finite] - t[finite]).abs().max()), float((c[finite] - t[finite]).abs().max())
         assert off <= C * max(own, eps), f"is {off:.3g} where nothing is left of a cancellation"
         return
-    _check_error(x[finite], c[finite], t[finite], eps, x if bool(finite.all()) else None)
+    least = max(eps, min(others, _OTHERS * eps))
+    _check_error(x[finite], c[finite], t[finite], eps, x if bool(finite.all()) else None, least=least)
 
 
-def _check_error(x: torch.Tensor, c: torch.Tensor, t: torch.Tensor, eps: float, whole: torch.Tensor | None) -> None:
+def _check_error(x: torch.Tensor, c: torch.Tensor, t: torch.Tensor, eps: float, whole: torch.Tensor | None, *, least: float) -> None:
     off, own, size = (x - t).abs(), (c - t).abs(), t.abs()
     scale = float(size.max())
     if scale == 0.0:
         allowed = C * max(float(own.max()), eps * eps)
         assert float(off.max()) <= allowed, f"is {float(off.max()):.3g} where 0 is right"
         return
-    error, bound = float(off.max()) / scale, C * max(float(own.max()) / scale, eps)
+    error, bound = float(off.max()) / scale, C * max(float(own.max()) / scale, least)
     where = f" (worst at {_index(off, whole)}: {float(x[off.argmax()]):.9g}, right is {float(t[off.argmax()]):.9g})"
     assert error <= bound, f"the error is {error:.3g} of the largest magnitude; at most {bound:.3g} is allowed{where}"
     typical = size[size > 0].median()
