@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from accelkit import Accelerator, Precision, UnsupportedError
-from accelkit_builtin.precisions.casting import cast
+from accelkit_builtin.precisions.casting import widen
 
 if TYPE_CHECKING:
     import torch
@@ -76,6 +76,4 @@ class AutocastPrecision(Precision):
 
     def convert_output(self, data: T) -> T:
         """Results in the narrow dtype as float32, so that losses and metrics are computed in full precision."""
-        import torch
-
-        return cast(data, torch.float32, lambda tensor: tensor.dtype is self._dtype)
+        return widen(data, self._dtype)

@@ -25,6 +25,16 @@ def cast(data: T, dtype: torch.dtype, has_to_be: Callable[[torch.Tensor], bool])
     return map_leaves(one, data)
 
 
+def widen(data: T, narrow: torch.dtype) -> T:
+    """Nested data with the tensors of dtype ``narrow`` in float32; all else as it is. On the step path: a tensor alone is not walked."""
+    import torch
+
+    def one(leaf: Any) -> Any:
+        return leaf.float() if isinstance(leaf, torch.Tensor) and leaf.dtype is narrow else leaf
+
+    return one(data) if isinstance(data, torch.Tensor) else map_leaves(one, data)
+
+
 _lock = threading.Lock()
 _wanted: list[tuple[object, torch.dtype]] = []
 _before: list[torch.dtype] = []

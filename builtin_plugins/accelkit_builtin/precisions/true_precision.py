@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from accelkit import Precision
-from accelkit_builtin.precisions.casting import cast, default_dtype
+from accelkit_builtin.precisions.casting import cast, default_dtype, widen
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +48,4 @@ class NarrowPrecision(TruePrecision):
     """One dtype throughout, narrower than float32. Results are float32, so that losses and metrics are computed in full precision."""
 
     def convert_output(self, data: T) -> T:
-        import torch
-
-        narrow = self.dtype
-        return cast(data, torch.float32, lambda tensor: tensor.dtype is narrow)
+        return widen(data, self.dtype)

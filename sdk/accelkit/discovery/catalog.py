@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import get_args
 
 from accelkit.discovery import known
+from accelkit.discovery.compatibility import objection
 from accelkit.discovery.metadata import NAME, Installed, Inventory, installed_version, normalized, scan
 from accelkit.discovery.policy import Policy
 from accelkit.errors import (
@@ -135,11 +136,11 @@ def _collect(found: Inventory) -> tuple[PluginRecord, ...]:
     policy = Policy.from_environment()
     records: list[PluginRecord] = []
     for installed in found.installed:
-        objection = policy.objection(installed.distribution)
-        gate = None if objection else _gate(installed)
+        refusal = policy.objection(installed.distribution)
+        gate = None if refusal else _gate(installed)
         for record in installed.records:
-            if objection:
-                records.append(record.with_status("disabled", *objection))
+            if refusal:
+                records.append(record.with_status("disabled", *refusal))
             elif gate and record.status == "available":
                 records.append(record.with_status(*gate))
             else:
@@ -156,8 +157,6 @@ def _collect(found: Inventory) -> tuple[PluginRecord, ...]:
 def _gate(installed: Installed) -> tuple[PluginStatus, str, str] | None:
     if installed.distribution == OWN_DISTRIBUTION:
         return None
-    from accelkit.discovery.compatibility import objection  # packaging's parser, for third parties only
-
     return objection(installed.requirements, installed_version)
 
 

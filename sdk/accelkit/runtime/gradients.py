@@ -66,9 +66,8 @@ class Gradients:
         _ = self.device
         self._backward(loss, **kwargs)
 
-    @contextlib.contextmanager
-    def accumulate(self, *models: torch.nn.Module) -> Iterator[None]:
-        """One micro-batch: prepared optimizers and schedulers act only when ``gradient_accumulation_steps`` of them are done.
+    def accumulate(self, *models: torch.nn.Module) -> AbstractContextManager[None]:
+        """For ``with``: a micro-batch. Prepared optimizers and schedulers act only when ``gradient_accumulation_steps`` of them are done.
 
         The last batch of a prepared loader always completes the step. Until then gradients of ``models`` stay on each process, so that they
         are reduced once.
@@ -76,15 +75,18 @@ class Gradients:
         Args:
             models: The prepared models that the block runs backward through.
         """
-        if self._accumulation.num_steps == 1:
-            yield
-            return
-        loader = innermost(self._loaders)
-        self._accumulation.begin(loader is not None and loader.is_at_end)
+        if self._accumulation.num_steps > 1:
+            loader = innermost(self._loaders)
+            self._accumulation.begin(loader is not None and loader.is_at_end)
+            if not self._accumulation.is_complete and overrides(self.strategy, Strategy, "no_sync"):
+                return self._keeping_gradients(models)
+        return contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def _keeping_gradients(self, models: Sequence[torch.nn.Module]) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
-            if not self._accumulation.is_complete:
-                for model in models:
-                    stack.enter_context(self.strategy.no_sync(model))
+            for model in models:
+                stack.enter_context(self.strategy.no_sync(model))
             yield
 
     def no_sync(self, model: torch.nn.Module) -> AbstractContextManager[Any]:
