@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from torch import nn
 import accelkit
 from accelkit import CheckpointError, UsageError, hookimpl
 from accelkit.runtime.checkpoints import checkpoint, steps
+from accelkit.runtime.checkpoints.durable import FilePart
 
 HERE = Path(__file__).parent
 
@@ -172,3 +174,22 @@ def test_two_values_whose_paths_look_alike_are_both_saved(tmp_path):
     checkpoint.save(tmp_path, {"custom_0": state})
     loaded = checkpoint.load(tmp_path)["custom_0"]
     assert [loaded["a.b"][0], loaded["a"]["b"][0], loaded[1][0], loaded["1"][0]] == [0, 1, 2, 3]
+
+
+def test_a_part_of_a_file_is_a_file(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(range(100)))
+    with path.open("rb", buffering=0) as file:
+        part = FilePart(file, 10, 30)
+        assert part.seek(-2, os.SEEK_END) == 28
+        assert part.read() == bytes([38, 39])
+        assert (part.tell(), part.read(), part.read(5)) == (30, b"", b"")
+        part.seek(0)
+        assert part.read(4) == bytes([10, 11, 12, 13])
+        assert part.seek(3, os.SEEK_CUR) == 7
+        part.seek(50)
+        assert part.read(1) == b""
+        part.seek(0)
+        part.close()
+        file.seek(0)
+        assert file.read(1) == b"\0"

@@ -13,7 +13,9 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from accelkit.errors import CheckpointError
 from accelkit.runtime.checkpoints import index_file, steps
 from accelkit.runtime.checkpoints.agreement import Ranks
 from accelkit.runtime.checkpoints.durable import checksum, flush_folder, replace_durably, write_durably
-from accelkit.runtime.checkpoints.manifest import DATA, FORMAT, damaged, read_manifest, verify
+from accelkit.runtime.checkpoints.manifest import DATA, FORMAT, check_contents, check_sizes, damaged, read_manifest
 from accelkit.runtime.checkpoints.state_encoding import Encoder, decode, references
 from accelkit.runtime.checkpoints.steps import LATEST, MANIFEST, find
 from accelkit.runtime.checkpoints.tensor_files import Layout, TensorReader, TensorWriter, no_layout
@@ -226,7 +228,14 @@ def load_with_source(path: Path, *, layout: Layout = no_layout, ranks: Ranks | N
         name = ranks.from_main(blame, lambda: str(_find_and_hold(path, stack).relative_to(path)))
         step = path / name
         manifest = ranks.each(blame, lambda: _check(step, ranks))
-        return step, ranks.each(blame, lambda: _read(step, manifest, layout, ranks.rank))
+        reading: Future[dict[str, Any]] = Future()
+        with _verifying(step, _share(manifest, ranks)) as verifying:
+            try:
+                reading.set_result(_read(step, manifest, layout, ranks.rank))
+            except Exception as error:  # raised below, unless damage explains it
+                reading.set_exception(error)
+            ranks.each(blame, verifying.result)
+        return step, ranks.each(blame, reading.result)
 
 
 def _find_and_hold(path: Path, stack: contextlib.ExitStack) -> Path:
@@ -240,15 +249,35 @@ def _check(step: Path, ranks: Ranks) -> dict[str, Any]:
         hint = "load from a folder that all machines of the job share"
         raise CheckpointError(f"there is no checkpoint {step}", why="rank 0 sees it, this process does not", hint=hint)
     manifest = read_manifest(step)
-    verify(step, dict(sorted(manifest["files"].items())[ranks.rank :: ranks.size]))
+    files = manifest["files"]
+    check_sizes(step, _share(manifest, ranks))
+    check_contents(
+        step, {name: files[name] for name in [f"{DATA}/{index_file.NAME}"] if name in files}
+    )  # it says how much memory to ask for
     return manifest
+
+
+def _share(manifest: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
+    """The files that this process verifies."""
+    return dict(sorted(manifest["files"].items())[ranks.rank :: ranks.size])
+
+
+@contextlib.contextmanager
+def _verifying(step: Path, files: Mapping[str, Any]) -> Iterator[Future[None]]:
+    """Read and compare them in a thread, while they are read for their contents, too: from the page cache, or the other way round."""
+    is_left = threading.Event()
+    with ThreadPoolExecutor(1, thread_name_prefix="accelkit_checkpoint") as pool:
+        try:
+            yield pool.submit(check_contents, step, files, lambda: not is_left.is_set())
+        finally:
+            is_left.set()
 
 
 def _read(step: Path, manifest: dict[str, Any], layout: Layout, rank: int) -> dict[str, Any]:
     reader = TensorReader(step / DATA if manifest["files"] else None)
 
     def tensors_of(structure: Any, path: str, layout: Layout) -> Any:
-        reader.read(list(references(structure, path)), layout, _empty)
+        reader.read(list(references(structure, path)), layout)
         return decode(structure, lambda where, key: reader.get(where, key, layout), path)
 
     try:
@@ -257,13 +286,9 @@ def _read(step: Path, manifest: dict[str, Any], layout: Layout, rank: int) -> di
         if manifest["per_rank"]:
             source = rank % manifest["world_size"]
             key = f"rank_{source}"
-            reader.read([(key, key)], no_layout, _empty)
+            reader.read([(key, key)], no_layout)
             mine = json.loads(bytes(reader.get(key, key, no_layout).tolist()))
             parts |= {name: {source: tensors_of(mine[name], name, no_layout)} for name in manifest["per_rank"]}
     except (KeyError, TypeError) as error:
         raise damaged(step, MANIFEST, f"it does not fit the data ({type(error).__name__}: {error})") from error
     return parts | {name: {0: parts[name]} for name in manifest["was_of_one"]}
-
-
-def _empty(size: torch.Size, dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty(size, dtype=dtype, device="cpu")

@@ -13,17 +13,18 @@ from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
-_CHUNK = 1 << 22
+_CHUNK = 1 << 20
 _WORTH_A_THREAD = 1 << 16
 _WORTH_A_FLUSH = 1 << 26
 
 
-def checksum(path: Path) -> dict[str, int]:
-    """Size in bytes and CRC-32: against damage, not against forgery."""
+def checksum(path: Path, is_wanted: Callable[[], bool] = lambda: True) -> dict[str, int]:
+    """Size in bytes and CRC-32: against damage, not against forgery. Of a part only, once it is wanted no more."""
     crc = size = 0
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            crc, size = zlib.crc32(chunk, crc), size + len(chunk)
+    buffer = memoryview(bytearray(_CHUNK))
+    with path.open("rb", buffering=0) as file:
+        while is_wanted() and (count := file.readinto(buffer)):
+            crc, size = zlib.crc32(buffer[:count], crc), size + count
     return {"bytes": size, "crc32": crc}
 
 
@@ -78,6 +79,30 @@ class SummedFile(io.FileIO):
         with contextlib.suppress(RuntimeError):  # Python is ending, and starts no thread any more
             return self._pool.submit(call, *arguments)
         return None
+
+
+class FilePart(io.RawIOBase):
+    """The ``size`` bytes at ``start`` of a file that is open for reading without a buffer; closing this does not close that."""
+
+    def __init__(self, file: io.FileIO, start: int, size: int) -> None:
+        self._file, self._start, self._size, self._position = file, start, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        self._file.seek(self._start + self._position)
+        count = self._file.readinto(view[: max(0, self._size - self._position)]) or 0
+        self._position += count
+        return count
 
 
 def write_durably(path: Path, text: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +41,11 @@ def read_manifest(step: Path) -> dict[str, Any]:
     return manifest | {"was_of_one": []}
 
 
-def verify(step: Path, files: Mapping[str, Any]) -> None:
-    """Compare files with what the manifest says of them.
+def check_sizes(step: Path, files: Mapping[str, Any]) -> None:
+    """Compare files with what the manifest says of them, as far as the file system knows it.
 
     Raises:
-        CheckpointError: For the first that is missing or not what was written.
+        CheckpointError: For the first that is missing or has another size.
     """
     for name, expected in files.items():
         path = step / name
@@ -53,7 +53,16 @@ def verify(step: Path, files: Mapping[str, Any]) -> None:
             raise damaged(step, name, "it is missing")
         if path.stat().st_size != expected["bytes"]:
             raise damaged(step, name, f"it has {path.stat().st_size} bytes, {expected['bytes']} were written")
-        if checksum(path) != expected:
+
+
+def check_contents(step: Path, files: Mapping[str, Any], is_wanted: Callable[[], bool] = lambda: True) -> None:
+    """Compare files with their checksums, until that is wanted no more.
+
+    Raises:
+        CheckpointError: For the first that is not what was written.
+    """
+    for name, expected in files.items():
+        if checksum(step / name, is_wanted) != expected and is_wanted():
             raise damaged(step, name, "its checksum is not what was written")
 
 

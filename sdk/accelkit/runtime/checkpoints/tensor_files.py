@@ -22,10 +22,13 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.distributed.tensor import DTensor
 from torch.utils.serialization import config
 
-from accelkit.runtime.checkpoints.durable import SummedFile
+from accelkit.runtime.checkpoints.durable import FilePart, SummedFile
 from accelkit.runtime.checkpoints.index_file import read_index
 
 Layout = Callable[[str, torch.Size], DTensor | None]
+
+
+_HOST = "cpu"  # torch's word for main memory
 
 
 def no_layout(path: str, size: torch.Size) -> None:
@@ -115,17 +118,16 @@ class TensorReader:
     """
 
     def __init__(self, folder: Path | None) -> None:
-        self._reader = FileSystemReader(folder) if folder is not None else None
+        self._folder = folder
         self._metadata = read_index(folder) if folder is not None else Metadata({})
         self._read: dict[tuple[Any, ...], torch.Tensor] = {}
 
-    def read(self, wanted: Sequence[tuple[str, str]], layout: Layout, make_whole: Callable[..., torch.Tensor]) -> None:
+    def read(self, wanted: Sequence[tuple[str, str]], layout: Layout) -> None:
         """Read now what ``get`` will be asked for.
 
         Args:
             wanted: Pairs of path and key.
-            layout: Says for a path and a global size which DTensor it shall be like; None for a plain whole tensor.
-            make_whole: Makes that: ``torch.empty``'s arguments.
+            layout: Says for a path and a global size which DTensor it shall be like; None for a plain whole tensor, in main memory.
         """
         passes: list[dict[str, torch.Tensor]] = []
         for path, key in wanted:
@@ -134,8 +136,14 @@ class TensorReader:
             like = layout(path, described.size)
             if (identity := _identity(key, like)) in self._read:
                 continue
+            if like is None and len(described.chunks) == 1:
+                self._read[identity] = self._load(key, described)
+                continue
             dtype = described.properties.dtype
-            empty = make_whole(described.size, dtype=dtype) if like is None else torch.empty_like(like, dtype=dtype, requires_grad=False)
+            if like is None:
+                empty = torch.empty(described.size, dtype=dtype, device=_HOST)
+            else:
+                empty = torch.empty_like(like, dtype=dtype, requires_grad=False)
             self._read[identity] = empty
             free = next((one for one in passes if key not in one), None)  # a pass reads a key in one layout
             if free is None:
@@ -149,14 +157,25 @@ class TensorReader:
         described: Any = self._metadata.state_dict_metadata[key]
         return self._read[_identity(key, layout(path, described.size))]
 
+    def _load(self, key: str, described: TensorStorageMetadata) -> torch.Tensor:
+        """One that was saved whole, in the memory into which it is read. The reader below would copy it once more."""
+        assert self._folder is not None
+        where = self._metadata.storage_data[MetadataIndex(key, described.chunks[0].offsets)]
+        with (self._folder / where.relative_path).open("rb", buffering=0) as file:
+            tensor: torch.Tensor = torch.load(FilePart(file, where.offset, where.length), map_location=_HOST, weights_only=True)  # type: ignore[arg-type]
+        if tensor.size() != described.size:
+            raise TypeError(f"{key} is a tensor of {list(tensor.size())}, not of {list(described.size)}")
+        return tensor
+
     def _fill(self, tensors: dict[str, torch.Tensor]) -> None:
-        assert self._reader is not None
+        assert self._folder is not None
+        reader = FileSystemReader(self._folder)
         planner = DefaultLoadPlanner(flatten_state_dict=False)
         planner.set_up_planner(tensors, self._metadata, is_coordinator=True)
-        self._reader.set_up_storage_reader(self._metadata, is_coordinator=True)
-        plan = self._reader.prepare_local_plan(planner.create_local_plan())
-        (plan,) = self._reader.prepare_global_plan(planner.create_global_plan([plan]))
-        self._reader.read_data(planner.finish_plan(plan), planner).wait()
+        reader.set_up_storage_reader(self._metadata, is_coordinator=True)
+        plan = reader.prepare_local_plan(planner.create_local_plan())
+        (plan,) = reader.prepare_global_plan(planner.create_global_plan([plan]))
+        reader.read_data(planner.finish_plan(plan), planner).wait()
 
 
 def _identity(key: str, like: DTensor | None) -> tuple[Any, ...]:
