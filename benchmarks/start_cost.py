@@ -43,7 +43,7 @@ def milliseconds(code: str, environ: dict[str, str]) -> float:
 
 
 def main() -> None:
-    options = arguments("Start to device selected.", rounds=9)
+    options = arguments("Start to device selected.", rounds=15)
     with tempfile.TemporaryDirectory() as folder:
         bare = {name: value for name, value in os.environ.items() if not name.startswith("ACCELKIT_") and name != "PYTHONDONTWRITEBYTECODE"}
         bare |= {"ACCELKIT_CACHE_DIR": f"{folder}/cache"}
