@@ -76,7 +76,7 @@ test-xla: compiler
 		--json build/conformance/xla.json --html build/conformance/xla.html
 
 $(VENV)/.torch_xla: $(VENV)/.ready
-	$(PIP) torch_xla
+	$(PIP) torch_xla accelerate
 	@touch $@
 
 soak: $(VENV)/.ready compiler

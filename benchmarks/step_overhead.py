@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import accelkit
 
-BATCHES, WARM_UP = 3000, 200
+BATCHES, WARM_UP = 1000, 100
 TARGET = torch.zeros(32, 2)
 Loop = Callable[[int], None]
 """Trains on this many batches."""
@@ -233,7 +233,7 @@ def per_batch(loop: Loop | str) -> Measure | str:
 
 
 def main() -> None:
-    options = arguments(__doc__.partition("\n")[0], rounds=7)
+    options = arguments(__doc__.partition("\n")[0], rounds=21)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.INFO)

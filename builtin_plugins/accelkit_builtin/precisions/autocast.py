@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -53,6 +54,7 @@ class AutocastPrecision(Precision):
         hint = f"use precision='32-true', or ask the vendor to support torch's autocast in {self.dtype_name}"
         with self._asking_torch(accelerator, call, hint):
             torch.autocast(self._device_type, self._dtype)
+        self._context = functools.partial(torch.autocast, self._device_type, self._dtype, cache_enabled=self.autocast.cache_enabled)
 
     @contextmanager
     def _asking_torch(self, accelerator: Accelerator, call: str, hint: str) -> Iterator[None]:
@@ -70,9 +72,7 @@ class AutocastPrecision(Precision):
             ) from error
 
     def forward_context(self) -> AbstractContextManager[Any]:
-        import torch
-
-        return torch.autocast(self._device_type, self._dtype, cache_enabled=self.autocast.cache_enabled)
+        return self._context()
 
     def convert_output(self, data: T) -> T:
         """Results in the narrow dtype as float32, so that losses and metrics are computed in full precision."""

@@ -29,10 +29,9 @@ def widen(data: T, narrow: torch.dtype) -> T:
     """Nested data with the tensors of dtype ``narrow`` in float32; all else as it is. On the step path: a tensor alone is not walked."""
     import torch
 
-    def one(leaf: Any) -> Any:
-        return leaf.float() if isinstance(leaf, torch.Tensor) and leaf.dtype is narrow else leaf
-
-    return one(data) if isinstance(data, torch.Tensor) else map_leaves(one, data)
+    if isinstance(data, torch.Tensor):
+        return data.float() if data.dtype is narrow else data  # type: ignore[return-value]
+    return map_leaves(lambda leaf: widen(leaf, narrow) if isinstance(leaf, torch.Tensor) else leaf, data)
 
 
 _lock = threading.Lock()

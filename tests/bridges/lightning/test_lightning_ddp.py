@@ -1,4 +1,4 @@
-"""Two processes, two devices: started by Lightning, by accelkit launch and by torchrun."""
+"""Two processes, two devices: started by Lightning, by accelkit launch and by torchrun; whole models, and sharded ones."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from watched import loader, small_net
 
 PROGRAM = Path(__file__).with_name("lightning_ddp_program.py")
+SHARDED = Path(__file__).with_name("lightning_sharded_program.py")
 ACCELKIT_LAUNCH = [sys.executable, "-m", "accelkit", "launch", "--accelerator", "fake_xpu", "--devices", "2"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 pytestmark = pytest.mark.xdist_group("lightning_ddp")
 
 
-def run(folder, *arguments, launcher=(sys.executable,)):
+def run(folder, *arguments, launcher=(sys.executable,), program=PROGRAM):
     """What each rank saw, in the order of ranks."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(PROGRAM.parent)}
     result = subprocess.run(
-        [*launcher, str(PROGRAM), str(folder), *arguments], capture_output=True, text=True, env=environment, timeout=240, check=False
+        [*launcher, str(program), str(folder), *arguments], capture_output=True, text=True, env=environment, timeout=240, check=False
     )
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
     return [json.loads(path.read_text()) for path in sorted(folder.glob("rank*.json"))]
@@ -56,3 +59,34 @@ def test_processes_that_a_launcher_started(launcher, tmp_path):
 @pytest.mark.parametrize("package", ["lightning", "pytorch_lightning"])
 def test_fabric(package, tmp_path):
     assert_trained_together(run(tmp_path, package, "fabric", "32-true"), steps=2)
+
+
+@pytest.mark.parametrize(
+    ("how", "package", "precision"),
+    [
+        ("arguments", "lightning", "32-true"),
+        ("arguments", "pytorch_lightning", "bf16-mixed"),
+        ("bare_names", "lightning", "bf16-mixed"),
+        ("fabric", "lightning", "32-true"),
+    ],
+)
+def test_sharded_by_lightnings_own_strategy(how, package, precision, tmp_path):
+    """As a plain loop on the CPU trains, on batches of both processes together."""
+    ranks = run(tmp_path, package, how, precision, program=SHARDED)
+    assert [one["devices"] for one in ranks] == [["fake_xpu:0"], ["fake_xpu:1"]]
+    for one in ranks:
+        assert one["steps"] == 4
+        assert one["is_sharded"]
+        assert how == "fabric" or one["checkpoint_is_sharded"]
+        assert "fake_xpu:fxccl" in one["backends"]
+    assert ranks[0]["parameters"] == ranks[1]["parameters"]
+    net = small_net()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.05)
+    for x, y in [*loader(batch_size=16), *loader(batch_size=16)]:
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16-mixed"):
+            result = net(x)
+        torch.nn.functional.mse_loss(result.float(), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for found, expected in zip(ranks[0]["parameters"], net.parameters(), strict=True):
+        torch.testing.assert_close(torch.tensor(found), expected.detach(), rtol=1e-5 if precision == "32-true" else 2e-2, atol=1e-5)

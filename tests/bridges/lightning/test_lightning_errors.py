@@ -80,7 +80,7 @@ def test_strategies_that_lightning_gives_to_cuda_only(name):
     )
 
 
-@pytest.mark.parametrize("name", ["ddp_spawn", "ddp_notebook"])
+@pytest.mark.parametrize("name", ["ddp_spawn", "ddp_fork", "ddp_notebook"])
 def test_strategies_that_pickle_or_fork(name):
     refused(accelkit.UnsupportedError, f"strategy '{name}'", "would pickle or fork a process", strategy=name)
 

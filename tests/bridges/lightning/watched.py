@@ -28,6 +28,12 @@ class Tied(nn.Module):
         return self.last(self.dropout(self.out(self.into(x).tanh())))
 
 
+def small_net():
+    """Always with the same parameters."""
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1))
+
+
 def make_watched(pl, device_type, computes_in=torch.float32, learning_rate=0.05):
     """An instance of a LightningModule of this package."""
 

@@ -6,10 +6,14 @@ apart, and an optimizer that was made before would train nothing.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
+from torch.distributed import device_mesh
 
 from accelkit.bridges.lightning.environments import LightningCluster
 from accelkit.bridges.lightning.packages import Framework
@@ -28,7 +32,8 @@ DDP_OPTIONS: dict[str, dict[str, Any]] = {
 }
 _IN_PROCESS = "Lightning would pickle or fork a process that uses the device already"
 _CUDA_ONLY = "Lightning gives it to CUDA devices only"
-_REFUSED = {"fsdp": _CUDA_ONLY, "deepspeed": _CUDA_ONLY, "ddp_": _IN_PROCESS, "dp": _CUDA_ONLY}
+_FSDP = f"{_CUDA_ONLY}; its ModelParallelStrategy shards (fully_shard in configure_model) on every device"
+_REFUSED = {"fsdp": _FSDP, "deepspeed": _CUDA_ONLY, "ddp_": _IN_PROCESS, "dp": _CUDA_ONLY}
 
 
 if TYPE_CHECKING:
@@ -111,10 +116,14 @@ class Joining(Theirs):
     plugin: ClassVar[Accelerator]
 
     def setup_environment(self) -> None:
-        self.accelerator.setup_device(self.root_device)
-        cluster = LightningCluster(self.cluster_environment)
-        join(cluster, self.root_device, self.plugin.process_group_backend, ProcessGroupOptions().seconds)
+        _join(self, self.plugin)
         super().setup_environment()
+
+
+def _join(strategy: Theirs, plugin: Accelerator) -> None:
+    strategy.accelerator.setup_device(strategy.root_device)
+    cluster = LightningCluster(strategy.cluster_environment)
+    join(cluster, strategy.root_device, plugin.process_group_backend, ProcessGroupOptions().seconds)
 
 
 class TrainerDDP(Joining, TrainerPlacing):
@@ -181,7 +190,39 @@ def check_given(framework: Framework, strategy: Any, plugin: Accelerator, device
                 hint="leave strategy out, or strategy='single_device'",
             )
         return make_strategy(framework, "single_device", plugin, device)
+    if type(strategy) is strategies.ModelParallelStrategy:  # with its user's mesh and parallelize_fn
+        return _joining_first(strategy, plugin)
     raise _refusal(type(strategy).__name__, plugin)
+
+
+def _joining_first(strategy: Any, plugin: Accelerator) -> Any:
+    """The user's object, which from now on makes its process group as ``Joining`` does. A class with two bases could not become its."""
+    parent = type(strategy)
+
+    def setup_environment(self: Any) -> None:
+        _join(self, plugin)
+        with _meshes_of_any_device_type():
+            parent.setup_environment(self)
+
+    strategy.__class__ = type(parent.__name__, (parent,), {"setup_environment": setup_environment, "__module__": __name__})
+    return strategy
+
+
+@contextlib.contextmanager
+def _meshes_of_any_device_type() -> Iterator[None]:
+    """torch's ``init_device_mesh``, which Lightning calls, refuses a device type that is not of letters only; a DeviceMesh takes it."""
+    before = device_mesh.init_device_mesh
+
+    def init(device_type: str, mesh_shape: tuple[int, ...], **options: Any) -> device_mesh.DeviceMesh:
+        if device_type.isalpha():
+            return before(device_type, mesh_shape, **options)
+        return device_mesh.DeviceMesh(device_type, torch.arange(math.prod(mesh_shape)).view(mesh_shape), **options)
+
+    device_mesh.init_device_mesh = init
+    try:
+        yield
+    finally:
+        device_mesh.init_device_mesh = before
 
 
 def _refusal(name: str, plugin: Accelerator) -> UnsupportedError:
