@@ -85,6 +85,13 @@ def test_strategies_that_pickle_or_fork(name):
     refused(accelkit.UnsupportedError, f"strategy '{name}'", "would pickle or fork a process", strategy=name)
 
 
+@pytest.mark.parametrize("precision", ["16-mixed", "64-true"])
+def test_a_precision_in_which_lightning_does_not_shard(precision):
+    strategy = importlib.import_module("lightning.pytorch.strategies").ModelParallelStrategy()
+    what = f"Lightning cannot do precision '{precision}' in ModelParallelStrategy on fake_xpu"
+    refused(accelkit.UnsupportedError, what, "bf16-mixed", strategy=strategy, precision=precision, devices=2, package="lightning")
+
+
 def test_a_strategy_that_does_not_exist():
     refused(accelkit.UnknownNameError, "Lightning has no strategy 'dpp'", "did you mean 'ddp'?", strategy="dpp")
     refused(accelkit.UnknownNameError, "Lightning has no strategy 'zigzag'", "'single_device'", strategy="zigzag")

@@ -119,15 +119,16 @@ def make_arguments(
     if started is not None:
         environment.validate_settings(processes, nodes)
     device = plugin.device(indices[0])
+    made = _strategy(framework, strategy, plugin, device, processes * nodes)
     given = [] if plugins is None else [*plugins] if isinstance(plugins, Iterable) else [plugins]
     return {
         "accelerator": make_accelerator(framework, plugin, own),
         "devices": processes if own or indices == list(range(processes)) else indices,
         "num_nodes": nodes,
-        "strategy": _strategy(framework, strategy, plugin, device, processes * nodes),
+        "strategy": made,
         "plugins": [
             *given,
-            *_precision(framework, precision, given, plugin, device),
+            *_precision(framework, precision, given, plugin, strategy=made, device=device),
             *([] if _has(given, framework.environments.ClusterEnvironment) else [make_environment(framework, environment)]),
         ],
     }
@@ -150,7 +151,9 @@ def _strategy(framework: Framework, strategy: Any, plugin: Accelerator, device: 
     return strategies.make_strategy(framework, name, plugin, device)
 
 
-def _precision(framework: Framework, precision: Any, given: list[Any], plugin: Accelerator, device: torch.device) -> list[Any]:
+def _precision(
+    framework: Framework, precision: Any, given: list[Any], plugin: Accelerator, *, strategy: Any, device: torch.device
+) -> list[Any]:
     theirs = [one for one in given if isinstance(one, framework.part("plugins.precision").Precision)]
     if theirs and precision is not None:
         raise ContradictionError(
@@ -161,7 +164,11 @@ def _precision(framework: Framework, precision: Any, given: list[Any], plugin: A
         )
     for one in theirs:
         precisions.check_given(one, plugin)
-    return [] if theirs else [precisions.make_precision(framework, select_precision(precision, plugin), plugin, device)]
+    if theirs:
+        return []
+    chosen = select_precision(precision, plugin)
+    strategies.check_precision(framework, strategy, chosen.name, plugin)
+    return [precisions.make_precision(framework, chosen, plugin, device)]
 
 
 def _has(given: list[Any], cls: type) -> bool:

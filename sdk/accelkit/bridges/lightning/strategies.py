@@ -30,6 +30,7 @@ DDP_OPTIONS: dict[str, dict[str, Any]] = {
     "ddp_find_unused_parameters_true": {"find_unused_parameters": True},
     "ddp_find_unused_parameters_false": {"find_unused_parameters": False},
 }
+_SHARDED = ("32-true", "bf16-mixed", "bf16-true", "16-true")
 _IN_PROCESS = "Lightning would pickle or fork a process that uses the device already"
 _CUDA_ONLY = "Lightning gives it to CUDA devices only"
 _FSDP = f"{_CUDA_ONLY}; its ModelParallelStrategy shards (fully_shard in configure_model) on every device"
@@ -193,6 +194,21 @@ def check_given(framework: Framework, strategy: Any, plugin: Accelerator, device
     if type(strategy) is strategies.ModelParallelStrategy:  # with its user's mesh and parallelize_fn
         return _joining_first(strategy, plugin)
     raise _refusal(type(strategy).__name__, plugin)
+
+
+def check_precision(framework: Framework, strategy: Any, precision: str, plugin: Accelerator) -> None:
+    """Whether Lightning has this precision in this strategy.
+
+    Raises:
+        UnsupportedError: If not.
+    """
+    if isinstance(strategy, framework.part("strategies").ModelParallelStrategy) and precision not in _SHARDED:
+        raise UnsupportedError(
+            f"Lightning cannot do precision {precision!r} in {type(strategy).__name__} on {plugin.name}",
+            plugin=plugin.plugin,
+            why=f"it has {', '.join(_SHARDED)} there",
+            hint="use one of these, or accelkit.Runtime(strategy='fsdp')",
+        )
 
 
 def _joining_first(strategy: Any, plugin: Accelerator) -> Any:
