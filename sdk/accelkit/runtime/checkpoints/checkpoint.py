@@ -249,11 +249,10 @@ def _check(step: Path, ranks: Ranks) -> dict[str, Any]:
         hint = "load from a folder that all machines of the job share"
         raise CheckpointError(f"there is no checkpoint {step}", why="rank 0 sees it, this process does not", hint=hint)
     manifest = read_manifest(step)
-    files = manifest["files"]
     check_sizes(step, _share(manifest, ranks))
-    check_contents(
-        step, {name: files[name] for name in [f"{DATA}/{index_file.NAME}"] if name in files}
-    )  # it says how much memory to ask for
+    index = f"{DATA}/{index_file.NAME}"
+    if index in manifest["files"]:  # it says how much memory to ask for
+        check_contents(step, {index: manifest["files"][index]})
     return manifest
 
 
