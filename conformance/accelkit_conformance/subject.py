@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -115,6 +116,11 @@ class Subject:
     def allocated(self) -> float:
         """Bytes that this process holds on the device."""
         return self.accelerator.memory_stats(self.device)["memory.allocated.bytes"]
+
+    def allocated_before(self) -> float:
+        """As ``allocated``, without the garbage of earlier tests, which would go at any moment."""
+        gc.collect()
+        return self.allocated()
 
     def function(self, name: str) -> Callable[..., Any]:
         """A function of the device's module.

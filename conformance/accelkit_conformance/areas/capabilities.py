@@ -71,7 +71,7 @@ def memory_statistics(subject: Subject) -> None:
     """Allocated bytes are counted."""
     import torch
 
-    before = subject.allocated()
+    before = subject.allocated_before()
     x = torch.ones(1 << 20, device=subject.device)
     assert subject.allocated() - before >= x.numel() * 4
 

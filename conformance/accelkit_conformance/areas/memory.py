@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import TYPE_CHECKING
 
 from accelkit_conformance.checks import check
@@ -19,8 +18,7 @@ def allocating_is_counted(subject: Subject) -> None:
     """Allocating n bytes raises the allocated bytes by at least n, and freeing gives them back."""
     import torch
 
-    gc.collect()
-    before = subject.allocated()
+    before = subject.allocated_before()
     block = torch.empty(_BYTES, dtype=torch.uint8, device=subject.device)
     during = subject.allocated()
     assert during - before >= _BYTES, f"{_BYTES} bytes were allocated, and {during - before:.0f} are counted"
@@ -35,7 +33,7 @@ def views_cost_nothing(subject: Subject) -> None:
     """Views allocate nothing, and keep their base's memory alive."""
     import torch
 
-    before = subject.allocated()
+    before = subject.allocated_before()
     base = torch.arange(_BYTES // 8, device=subject.device)
     held = subject.allocated()
     view = base[10:20].view(2, 5).t()
@@ -56,7 +54,7 @@ def peak_is_kept_and_reset(subject: Subject) -> None:
         return subject.accelerator.memory_stats(subject.device)["memory.peak.bytes"]
 
     subject.accelerator.reset_peak_memory_stats(subject.device)
-    before = subject.allocated()
+    before = subject.allocated_before()
     assert peak() == before, f"after a reset the peak is {peak():.0f} bytes, and {before:.0f} are allocated"
     block = torch.empty(_BYTES, dtype=torch.uint8, device=subject.device)
     del block
