@@ -80,7 +80,7 @@ def test_the_partitioner_uses_all_devices_or_none(run):
 @pytest.mark.parametrize(
     "launcher",
     [
-        ("-m", "torch.distributed.run", "--nproc-per-node", "2"),
+        ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
         ("-m", "accelkit", "launch", "--accelerator", "xla", "--devices", "2"),
     ],
     ids=["torchrun", "accelkit launch"],
@@ -110,7 +110,7 @@ except accelkit.UnsupportedError as error:
 
 
 def test_gloo_alone_reduces_nothing_and_the_runtime_refuses_it(run):
-    torchrun = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     silent = "dist.init_process_group('gloo')\nimport torch_xla\nx = torch.ones(2, device='xla')\ndist.all_reduce(x)\nprint(x.tolist())"
     assert run("import torch, torch.distributed as dist\n" + silent, *torchrun).count("[1.0, 1.0]") == 2, "torch's silence"
     for before, options in (
@@ -156,7 +156,7 @@ show("objects", torch.tensor(rt.gather_for_metrics([rank, rank])))
 
 
 def test_collectives_through_the_host(run):
-    out = run(COLLECTIVES, "-m", "torch.distributed.run", "--nproc-per-node", "2")
+    out = run(COLLECTIVES, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     for rank in (0, 1):
         expected = {
             "all_reduce": [[2.0, 10.0]],

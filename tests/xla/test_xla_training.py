@@ -22,6 +22,9 @@ def rt():
 
 
 def counts(rt):
+    from torch_xla.core import xla_model
+
+    xla_model.wait_device_ops()  # a graph is counted when it ran, which is after the call that handed it over
     stats = rt.device_stats()
     return stats["xla.compilations"], stats["xla.executions"]
 
@@ -63,7 +66,7 @@ def test_nothing_is_compiled_after_the_third_step(rt, read):
     compiled = [compilations for compilations, _ in seen]
     assert 0 < compiled[2] == compiled[-1]
     executed = {after - before for (_, before), (_, after) in itertools.pairwise(seen[3:])}
-    assert max(executed) <= 3, "the backward pass, the optimizer's step and what is between two batches; reading a loss runs nothing"
+    assert executed == {2}, "the backward pass and the optimizer's step; reading a loss runs nothing"
 
 
 def test_the_same_numbers_as_on_the_cpu(rt):
