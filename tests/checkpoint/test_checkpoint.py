@@ -19,10 +19,9 @@ from accelkit.runtime.checkpoints import checkpoint
 from accelkit.runtime.checkpoints.durable import checksum
 from accelkit.runtime.checkpoints.state_encoding import Encoder, decode
 
-text = st.text().filter(lambda one: "_orig_mod." not in one)  # torch.compile's, which no name keeps
-scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | text | st.binary()
+scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
 values = st.recursive(
-    scalars, lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(text | st.integers() | st.booleans(), inner)
+    scalars, lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text() | st.integers() | st.booleans(), inner)
 )
 
 

@@ -51,6 +51,41 @@ def test_a_compiled_model_saves_the_bare_models_keys(rt, tmp_path):
     assert torch.equal(bare.weight, model.weight)
 
 
+def test_a_registered_compiled_model_too_and_what_an_object_says_stays_as_it_is(rt, tmp_path):
+    class Averages:
+        def __init__(self):
+            self.models = [torch.compile(nn.Linear(2, 2), backend="eager")]
+
+        def state_dict(self):
+            return {"models": [model.state_dict() for model in self.models], "_orig_mod.seen": 1, "seen": 2}
+
+        def load_state_dict(self, state):
+            self.rest = {key: value for key, value in state.items() if key != "models"}
+            for model, values in zip(self.models, state["models"], strict=True):
+                model.load_state_dict(values)
+
+    saved = Averages(), torch.compile(nn.Linear(2, 2), backend="eager")
+    rt.register_for_checkpointing(*saved)
+    rt.save_state(tmp_path)
+    fresh = accelkit.Runtime(accelerator="cpu")
+    loaded = Averages(), nn.Linear(2, 2)
+    fresh.register_for_checkpointing(*loaded)
+    fresh.load_state(tmp_path)
+    assert torch.equal(loaded[0].models[0].weight, saved[0].models[0].weight)
+    assert loaded[0].rest == {"_orig_mod.seen": 1, "seen": 2}
+    assert torch.equal(loaded[1].weight, saved[1].weight)
+
+
+def test_a_name_that_would_be_lost_is_an_error(rt, tmp_path):
+    compiled = torch.compile(nn.Linear(2, 2), backend="eager")
+    for module in (compiled, compiled._orig_mod):
+        module.register_buffer("seen", torch.zeros(1))
+    rt.prepare(nn.Sequential(compiled))
+    with pytest.raises(accelkit.CheckpointError, match="0._orig_mod.seen is not the only one that is 0.seen"):
+        rt.save_state(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def test_loading_into_other_objects_is_refused(rt, tmp_path):
     rt.prepare(nn.Linear(2, 2))
     rt.save_state(tmp_path)

@@ -15,6 +15,7 @@ from accelkit.errors import CheckpointError, PrepareError, UsageError
 from accelkit.hook_manager import HookManager
 from accelkit.nested import map_leaves
 from accelkit.runtime import seeding
+from accelkit.runtime.checkpoints.model_names import bare_state, renamed_for
 from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.precision import Precision
 from accelkit.specs.strategy import Strategy
@@ -231,7 +232,7 @@ class SavedState:
         yield "precision", self.precision
 
     def _parts(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        shared = {name: thing.state_dict() for name, thing in self._saved()}
+        shared = {name: bare_state(thing) if isinstance(thing, torch.nn.Module) else thing.state_dict() for name, thing in self._saved()}
         loaders = {name: loader.state_dict() for name, loader in self._saved_loaders()}
         return shared, {"random_state": seeding.capture(self.accelerator, self.device), "loaders": loaders}
 
@@ -246,8 +247,6 @@ class SavedState:
             self.hooks.hook.checkpoint_saved(path=written)
 
     def _restore(self, targets: dict[str, Any], parts: dict[str, Any], source: Path) -> None:
-        from accelkit.runtime.checkpoints.layouts import renamed_for
-
         for name, thing in targets.items():
             state = renamed_for(thing, parts[name]) if isinstance(thing, torch.nn.Module) else parts[name]
             try:

@@ -14,7 +14,8 @@ from torch.distributed.tensor import DTensor
 
 from accelkit.errors import CheckpointError, UsageError
 from accelkit.runtime.checkpoints.agreement import Ranks
-from accelkit.runtime.checkpoints.state_encoding import bare, place_of
+from accelkit.runtime.checkpoints.model_names import bare_state
+from accelkit.runtime.checkpoints.state_encoding import place_of
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 _SHARD = re.compile(r"(model|pytorch_model)-\d{5}-of-\d{5}\.(safetensors|bin)")
@@ -26,7 +27,7 @@ def whole_state_dict(model: torch.nn.Module, ranks: Ranks) -> dict[str, Any]:
     Returns:
         A model without DTensors: its own tensors, on every process. Else, on rank 0: whole tensors in main memory; elsewhere: nothing.
     """
-    state = {bare(key): value for key, value in model.state_dict().items()}
+    state = bare_state(model)
     if not any(isinstance(value, DTensor) for value in state.values()):
         return state
     gathered = {key: _gather(value, ranks.rank == 0) for key, value in state.items()}
@@ -60,7 +61,7 @@ def save_weights(model: torch.nn.Module, folder: Path, *, max_shard_size: int | 
         )
 
     stem, suffix = ("model", "safetensors") if safe else ("pytorch_model", "bin")
-    state = {bare(key): value for key, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
+    state = {key: value for key, value in bare_state(model).items() if isinstance(value, torch.Tensor)}
     kept, tied = _without_ties(state)
     files = _name_files(list(_split(kept, limit)), stem, suffix)
     ranks.from_main(blame, lambda: folder.mkdir(parents=True, exist_ok=True))

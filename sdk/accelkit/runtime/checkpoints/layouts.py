@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from accelkit.runtime.checkpoints.state_encoding import bare
+from accelkit.runtime.checkpoints.model_names import bare_state
 from accelkit.runtime.checkpoints.tensor_files import Layout
 
 _OF_PARAMETER = re.compile(r"state\.(\d+)\.(.+)")
@@ -28,8 +28,7 @@ def layout_of(targets: Mapping[str, Any]) -> Layout:
     parameters: dict[str, list[torch.Tensor]] = {}
     for name, thing in targets.items():
         if isinstance(thing, torch.nn.Module):
-            tensors = thing.state_dict()
-            sharded |= {f"{name}.{bare(key)}": tensor for key, tensor in tensors.items() if isinstance(tensor, DTensor)}
+            sharded |= {f"{name}.{key}": tensor for key, tensor in bare_state(thing).items() if isinstance(tensor, DTensor)}
         elif isinstance(thing, torch.optim.Optimizer):
             parameters[name] = [parameter for group in thing.param_groups for parameter in group["params"]]
             for index, parameter in enumerate(parameters[name]):
@@ -47,9 +46,3 @@ def layout_of(targets: Mapping[str, Any]) -> Layout:
         return found if found is not None and found.shape == size else None
 
     return layout
-
-
-def renamed_for(module: torch.nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
-    """A bare model's state under the names that this module has: parts of it may be compiled."""
-    names = {bare(key): key for key in module.state_dict()}
-    return {names.get(key, key): value for key, value in state.items()}

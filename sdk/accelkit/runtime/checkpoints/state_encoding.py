@@ -14,7 +14,6 @@ from torch.distributed.tensor import DTensor
 from accelkit.errors import CheckpointError
 
 Tensors = dict[str, torch.Tensor]
-_COMPILED = "_orig_mod."
 _HINT = (
     "save numbers, strings, lists, dicts and tensors: .item() of a NumPy scalar, torch.from_numpy of an array, a state_dict of an object"
 )
@@ -67,7 +66,7 @@ class Encoder:
             return {"empty": {"size": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")}}
         memory = place_of(tensor)
         if memory not in self._stored:
-            key = bare(path)
+            key = path
             while key in self.tensors:  # {"a.b": ..., "a": {"b": ...}}, or {1: ..., "1": ...}
                 key += "+"
             self._stored[memory], self.tensors[key] = key, tensor.detach()
@@ -139,14 +138,7 @@ def references(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
                 yield from references(item, f"{path}.{index}")
 
 
-def bare(key: str) -> str:
-    """The bare model's key: torch.compile puts ``_orig_mod.`` into names."""
-    return key.replace(_COMPILED, "")
-
-
 def _checked(key: Any, path: str) -> Any:
-    if type(key) is str:
-        return bare(key)
-    if key is None or type(key) in (bool, int, float):
+    if key is None or type(key) in (str, bool, int, float):
         return key
     raise CheckpointError(f"a key of {path} cannot be saved", why=f"it is {key!r:.60} ({type(key).__name__})", hint="use str or int keys")

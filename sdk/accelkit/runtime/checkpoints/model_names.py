@@ -1,0 +1,41 @@
+"""A model's state under the names of the user's own model: ``torch.compile`` puts ``_orig_mod.`` into them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from accelkit.errors import CheckpointError
+
+_COMPILED = "_orig_mod."
+
+
+def bare_state(module: torch.nn.Module) -> dict[str, Any]:
+    """The module's state dict as if no part of it were compiled.
+
+    Raises:
+        CheckpointError: If two of its names would then be one.
+    """
+    bare: dict[str, Any] = {}
+    for key, value in module.state_dict().items():
+        name = _bare(key)
+        if name in bare:
+            raise CheckpointError(
+                f"the state of {type(module).__name__} cannot be saved",
+                why=f"{key} is not the only one that is {name} without torch.compile's part",
+                hint="register parameters and buffers on the model itself, not on what torch.compile returned",
+            )
+        bare[name] = value
+    return bare
+
+
+def renamed_for(module: torch.nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
+    """A bare model's state under the names that this module has: parts of it may be compiled."""
+    names = {_bare(key): key for key in module.state_dict()}
+    return {names.get(key, key): value for key, value in state.items()}
+
+
+def _bare(key: str) -> str:
+    return key.replace(_COMPILED, "")
