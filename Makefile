@@ -8,7 +8,7 @@ FAKE_XPU := builtin_plugins/accelkit-fake-xpu
 TORCH ?= 2.13.0
 WORKERS ?= 2
 
-.PHONY: help demo docs test test-fake-xpu test-bridges test-xla soak lint types structure bench precisions conformance support-matrix selftest clean compiler cluster-parts
+.PHONY: help demo docs test test-fake-xpu test-bridges test-xla soak lint types structure bench precisions conformance support-matrix lists selftest clean compiler cluster-parts
 
 help:
 	@echo "make demo    train on real digits, on auto and on a plugin from a wheel"
@@ -22,6 +22,7 @@ help:
 	@echo "make precisions  train in every precision, and write the table of docs/precisions.md"
 	@echo "make conformance  certify cpu and fake_xpu with every test (10 minutes)"
 	@echo "make support-matrix  write docs/support-matrix.md from the reports of make conformance and make test-xla"
+	@echo "make lists   write the conformance suite's list of tests for every torch (in environments that are made and removed, 6 GB)"
 	@echo "make selftest  prove that the conformance suite finds broken accelerators (10 minutes)"
 	@echo "make cluster-parts  install what the tests of schedulers run: SLURM, Open MPI, MPICH, Ray, DeepSpeed (as root or with sudo)"
 	@echo "make clean   remove what these made"
@@ -121,6 +122,14 @@ conformance: compiler $(VENV)/.fake_xpu
 support-matrix: $(VENV)/.ready
 	if ls build/conformance/*.json >/dev/null 2>&1; then $(BIN)/accelkit conformance matrix build/conformance --summaries docs/support-matrix; fi
 	$(BIN)/accelkit conformance matrix docs/support-matrix --write docs/support-matrix.md
+
+# The frozen list of tests for each torch: after a change of the checks, and for a new torch. An environment at a time, 6 GB.
+TORCHES := 2.9.1 2.10.0 2.11.0 2.12.1 2.13.0 2.14.1 2.15.0
+lists:
+	for torch in $(TORCHES); do \
+		$(MAKE) VENV=build/torch-$$torch TORCH=$$torch build/torch-$$torch/.ready && \
+		build/torch-$$torch/bin/python -m accelkit_conformance.freeze && rm -rf build/torch-$$torch || exit 1; \
+	done
 
 # EVERY=3 is a sample: a third of the mutants.
 EVERY ?= 1

@@ -1,0 +1,82 @@
+"""The frozen lists of tests: of which torch, in step with the code and with the documentation."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import accelkit
+from accelkit.discovery.metadata import installed_version
+from accelkit_conformance import checks, documentation, profiles
+
+ROOT = Path(__file__).parents[2]
+TORCH = installed_version("torch")
+
+
+def test_the_frozen_list_is_what_the_code_has():
+    code = "from accelkit_conformance import freeze; import sys; sys.stdout.write(freeze.written(freeze.current()))"
+    now = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    frozen = profiles.FOLDER / f"torch-{'.'.join(TORCH.split('.')[:2])}.txt"
+    assert now == frozen.read_text(), "run python -m accelkit_conformance.freeze"
+
+
+def test_the_lists_for_all_torches_differ_in_operators_and_modules_alone():
+    follow_torch = {"layout/inputs", "modules/module", "operators/forward", "operators/out", "operators/overloads", "autograd/backward"}
+
+    def parts(minor):
+        tests = profiles.suite("full", minor).tests
+        return {test.partition("[")[0] for test in tests}, {test for test in tests if test.partition("[")[0] not in follow_torch}
+
+    minors = [path.stem.removeprefix("torch-") for path in profiles.FOLDER.glob("torch-*.txt")]
+    assert {"2.9", "2.15"} <= set(minors)
+    for minor in minors:
+        assert parts(minor) == parts(TORCH), f"make lists TORCHES={minor}"
+
+
+def test_profiles_are_cumulative_and_ids_are_of_checks():
+    sizes = []
+    for profile in checks.PROFILES:
+        tests = profiles.suite(profile, TORCH).tests
+        assert len(set(tests)) == len(tests)
+        assert not sizes or set(sizes[-1]) < set(tests)
+        sizes.append(tests)
+    assert len(sizes[-1]) > 10_000
+    assert {checks.area_of(test) for test in sizes[-1]} == set(checks.AREAS)
+
+
+def test_every_check_says_what_it_asserts():
+    for one in checks.all_checks():
+        assert one.description.endswith("."), f"{one.area}/{one.name} does not say what it asserts"
+
+
+def test_the_page_says_what_the_checks_say():
+    page = (ROOT / "docs" / "conformance.md").read_text()
+    assert documentation.written(page) == documentation.generated(), "run python -m accelkit_conformance.documentation docs/conformance.md"
+    for profile in checks.PROFILES:
+        assert f"| `{profile}` |" in page
+
+
+def test_an_unknown_torch_is_an_error_that_names_the_known_ones():
+    with pytest.raises(accelkit.UnsupportedError, match=r"no list of tests for torch 1\.0(.|\n)*frozen for torch 2"):
+        profiles.suite("smoke", "1.0.0")
+
+
+def test_a_pattern_selects_an_area_a_glob_or_a_part():
+    tests = profiles.suite("full", TORCH).tests
+    assert {checks.area_of(test) for test in profiles.select(tests, ["memory"])} == {"memory"}
+    assert profiles.select(tests, ["operators/forward[add,float32]"]) == ["operators/forward[add,float32]"]
+    assert len(profiles.select(tests, ["operators/forward[add,*]"])) > 5
+    assert profiles.select(tests, ["string_round"]) == ["device/string_round_trip"]
+    with pytest.raises(accelkit.UsageError, match="selects no test"):
+        profiles.select(tests, ["no_such_check"])
+
+
+def test_listing_imports_no_torch():
+    code = (
+        "import sys\nfrom accelkit.cli import main\n"
+        "try:\n    main(['conformance', 'list', '--profile', 'full'])\nexcept SystemExit:\n    pass\n"
+        "print(sorted({name.partition('.')[0] for name in sys.modules} & {'torch', 'numpy', 'accelkit_builtin', 'accelkit_fake_xpu'}))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines()[-1] == "[]"
