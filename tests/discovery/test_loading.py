@@ -9,6 +9,7 @@ import pytest
 import accelkit
 from accelkit.discovery import catalog, loading
 from accelkit.discovery.loading import blaming, describe
+from accelkit.types import FROM_CODE
 
 
 @pytest.mark.parametrize(
@@ -49,6 +50,14 @@ def test_a_probe_that_does_not_answer_is_broken(plugin_site, body, why):
     with pytest.raises(accelkit.BrokenPluginError) as caught:
         loading.probe(loading.load_class(record), record)
     assert why in str(caught.value)
+
+
+def test_what_was_given_in_code_has_no_vendor_and_cannot_be_left_out_by_name():
+    with pytest.raises(accelkit.BrokenPluginError) as caught, blaming(f"{FROM_CODE}==my.module", "making it"):
+        raise RuntimeError("odd")
+    assert "code of this program gave it: the traceback above leads into my.module" in str(caught.value)
+    assert "vendor" not in str(caught.value)
+    assert "ACCELKIT_DISABLE_PLUGINS" not in str(caught.value)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from accelkit import Accelerator, Availability, Capabilities, DevicesError
 from accelkit.discovery import loading
-from accelkit.types import CAPABILITY_KEYS
+from accelkit.types import CAPABILITY_KEYS, FROM_CODE
 from accelkit_conformance.checks import check
 from accelkit_conformance.isolated import in_child
 from accelkit_conformance.subject import raises
@@ -145,7 +145,7 @@ def metadata_says_what_it_needs(subject: Subject) -> None:
     import importlib_metadata
     from packaging.requirements import Requirement
 
-    if subject.record.is_builtin or subject.record.distribution == "(code)":
+    if subject.record.is_builtin or subject.record.distribution == FROM_CODE:
         return
     names = {Requirement(need).name.lower() for need in importlib_metadata.distribution(subject.record.distribution).requires or []}
     assert "accelkit" in names, f"{subject.record.plugin} does not require accelkit"
@@ -194,7 +194,7 @@ def command_line_knows_it(subject: Subject) -> None:
     """``accelkit info NAME --kind KIND --json`` describes it, without importing torch."""
     import json
 
-    if subject.record.distribution == "(code)":
+    if subject.record.distribution == FROM_CODE:
         return
     code = "import sys; from accelkit.cli import main; sys.argv = ['accelkit', 'info', *sys.argv[1:], '--json']; main()"
     run = subprocess.run(

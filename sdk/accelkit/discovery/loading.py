@@ -115,10 +115,12 @@ def describe(error: BaseException) -> str:
 
 def remedy(error: BaseException, plugin: str) -> str:
     """What usually helps against an error of this type."""
-    distribution = plugin.partition("==")[0]
+    distribution, _, rest = plugin.partition("==")
     roots = [error, error.__cause__, error.__context__]
     if distribution == OWN_DISTRIBUTION:
         return f"reinstall {distribution}; if that does not help, report it with the output of accelkit env"
+    if distribution == FROM_CODE:
+        return f"nobody installed it, code of this program gave it: the traceback above leads into {rest}"
     leave_out = f"ACCELKIT_DISABLE_PLUGINS={distribution} leaves it out"
     for root in roots:
         if isinstance(root, ModuleNotFoundError) and root.name:

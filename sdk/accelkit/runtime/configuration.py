@@ -26,7 +26,7 @@ from accelkit.specs.hooks import hookimpl
 from accelkit.specs.precision import Precision
 from accelkit.specs.strategy import Strategy
 from accelkit.support import precisions_of
-from accelkit.types import Decision, Kind
+from accelkit.types import FROM_CODE, Decision, Kind
 
 Plugin = str | Accelerator | Precision | ClusterEnvironment | Strategy
 _KINDS: dict[type, Kind] = {Accelerator: "accelerator", Precision: "precision", ClusterEnvironment: "cluster", Strategy: "strategy"}
@@ -154,7 +154,7 @@ def _instance(kind: Kind, plugin: Any) -> Any:
 
 def _hook_plugin(hook: str | object) -> tuple[object, str]:
     if not isinstance(hook, str):
-        return hook, f"(code)=={type(hook).__module__}"
+        return hook, f"{FROM_CODE}=={type(hook).__module__}"
     loaded = load_named("hooks", hook)
     return loading.instantiate(loaded.cls, loaded.record), loaded.record.plugin
 
