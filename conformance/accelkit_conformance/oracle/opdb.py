@@ -15,8 +15,8 @@ import torch
 from accelkit import UnsupportedError
 
 _MOST = 400
-# CUDA's own compiler; nothing else can run them.
-_LEFT_OUT = ("jiterator",)
+# One device's own, which nothing else can run: CUDA's compiler, and the CPU's part of scaled_dot_product_attention.
+_LEFT_OUT = ("jiterator", "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu")
 # What these return is whatever was in memory.
 UNINITIALIZED = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize_", "resize_as_")
 # Neither take tensors nor make them.
