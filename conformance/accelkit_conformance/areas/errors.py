@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import functools
+from typing import TYPE_CHECKING, Any
 
 from accelkit_conformance.checks import check
 from accelkit_conformance.subject import raises
 
 if TYPE_CHECKING:
+    import torch
+
     from accelkit_conformance.subject import Subject
 
 
@@ -113,15 +116,23 @@ def nothing_is_swallowed(subject: Subject) -> None:
     assert x.sqrt().isnan().tolist() == [False, False, True]
 
 
+@functools.cache
+def _operator_of_no_device() -> tuple[Any, torch.library.Library]:
+    """Defined for as long as the process lives: torch goes on listing an operator whose library is gone, and torch.compile then fails."""
+    import torch
+
+    library = torch.library.Library("accelkit_conformance", "FRAGMENT")
+    library.define("nowhere(Tensor x) -> Tensor")
+    library.impl("nowhere", lambda x: x.clone(), "Meta")
+    return torch.ops.accelkit_conformance.nowhere, library
+
+
 @check("smoke")
 def what_is_not_there_says_so(subject: Subject) -> None:
     """An operator that the device does not have raises NotImplementedError or RuntimeError that names it; it does not crash."""
     import torch
 
-    library = torch.library.Library("accelkit_conformance", "FRAGMENT")
-    name = f"nowhere_{id(library)}"
-    library.define(f"{name}(Tensor x) -> Tensor")
-    library.impl(name, lambda x: x.clone(), "Meta")
+    operator, _ = _operator_of_no_device()
     with raises(NotImplementedError, RuntimeError, about="nowhere", doing="an operator that no device has"):
-        getattr(torch.ops.accelkit_conformance, name)(torch.ones(2, device=subject.device))
+        operator(torch.ones(2, device=subject.device))
     _works(subject)
