@@ -71,7 +71,8 @@ def select(tests: Sequence[str], patterns: Iterable[str]) -> list[str]:
 def _read(minor: str) -> tuple[tuple[Profile, str], ...]:
     path = FOLDER / f"torch-{minor}.txt"
     if not path.exists():
-        known = ", ".join(sorted(one.stem.removeprefix("torch-") for one in FOLDER.glob("torch-*.txt")))
+        minors = [one.stem.removeprefix("torch-") for one in FOLDER.glob("torch-*.txt")]
+        known = ", ".join(sorted(minors, key=lambda one: [int(number) for number in one.split(".")]))
         raise UnsupportedError(
             f"there is no list of tests for torch {minor}",
             why=f"profiles are frozen for torch {known}",
