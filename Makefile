@@ -7,27 +7,29 @@ DIGITS := $(BIN)/python examples/digits.py
 FAKE_XPU := builtin_plugins/accelkit-fake-xpu
 TORCH ?= 2.13.0
 WORKERS ?= 2
+PARTS_OF_TESTS := $(addprefix test-,distributed bridges bridges-oldest docs conformance packaging zoo precisions clusters xla torch-oldest torch-newest lower-bounds)
 
-.PHONY: help demo docs test test-fake-xpu test-bridges test-xla soak lint types structure bench precisions conformance support-matrix lists selftest clean compiler cluster-parts
+.PHONY: help demo check docs soak snapshots bench precisions conformance support-matrix lists selftest clean compiler cluster-parts test test-all \
+	$(PARTS_OF_TESTS) $(addprefix setup-,check demo test $(PARTS_OF_TESTS))
 
 help:
-	@echo "make demo    train on real digits, on auto and on a plugin from a wheel"
-	@echo "make test    all tests"
-	@echo "make test-xla  the tests of XLA, and the fake XPU's with the oldest torch, in an environment of their own (7 GB)"
-	@echo "make test-bridges  the bridges with the oldest Lightning and Accelerate that are supported; make test has the newest"
-	@echo "make soak    the long ones: every kill, every combination"
-	@echo "make lint    ruff, mypy"
-	@echo "make docs    the documentation as a site: build/docs/html"
-	@echo "make bench   a step on one and two processes, starting, listing, checkpoints, memory, against the raw loop and peers: benchmarks/results"
-	@echo "make precisions  train in every precision, and write the table of docs/precisions.md"
-	@echo "make conformance  certify cpu and fake_xpu with every test (10 minutes)"
-	@echo "make support-matrix  write docs/support-matrix.md from the reports of make conformance and make test-xla"
-	@echo "make lists   write the conformance suite's list of tests for every torch (in environments that are made and removed, 6 GB)"
-	@echo "make selftest  prove that the conformance suite finds broken accelerators (10 minutes)"
-	@echo "make cluster-parts  install what the tests of schedulers run: SLURM, Open MPI, MPICH, Ray, DeepSpeed (as root or with sudo)"
-	@echo "make clean   remove what these made"
+	@$(PYTHON) -c "import tomllib" 2>/dev/null && $(PYTHON) tests/suite_parts.py || echo "tests/parts.toml lists the parts of the tests ($(PYTHON) is older than 3.11 and cannot show them)"
+	@echo "make test T=PATH         one file, folder or test: make test T=tests/runtime/test_loop.py::test_x"
+	@echo "make test-all            every part, with a table of where the time went; .ci/run is this on a clean clone"
+	@echo "make demo                train on real digits, on auto and on a plugin from a wheel"
+	@echo "make soak                the long ones: every kill, every combination"
+	@echo "make snapshots           write the texts of all errors anew: tests/__snapshots__"
+	@echo "make cluster-parts       install what the tests of schedulers run: SLURM, Open MPI, MPICH, Ray, DeepSpeed (as root or with sudo)"
+	@echo "make docs                the documentation as a site: build/docs/html"
+	@echo "make bench               a step on one and two processes, starting, checkpoints, memory, against the raw loop and peers: benchmarks/results"
+	@echo "make precisions          train in every precision, and write the table of docs/precisions.md"
+	@echo "make conformance         certify cpu and fake_xpu with every test (10 minutes)"
+	@echo "make selftest            prove that the conformance suite finds broken accelerators (10 minutes)"
+	@echo "make support-matrix      write docs/support-matrix.md from the reports of make conformance and make test-xla"
+	@echo "make lists               write the conformance suite's list of tests for every torch (in environments that are made and removed, 6 GB)"
+	@echo "make clean               remove what these made"
 
-demo: compiler $(VENV)/.fake_xpu
+demo: setup-demo
 	@echo; echo "== The accelerator that auto chooses, and why"
 	$(BIN)/accelkit why
 	@echo; echo "== Digits on it"
@@ -39,64 +41,123 @@ demo: compiler $(VENV)/.fake_xpu
 	@echo; echo "== Proof that it works: the conformance suite, and its report"
 	$(BIN)/accelkit conformance run fake_xpu --profile smoke --html build/conformance/fake_xpu.html
 
-# Jobs of several processes crowd a small machine, and other tests hold plugins to seconds: one after the other.
-JOBS := tests/cluster tests/distributed tests/docs tests/launching tests/bridges
+# The parts of the tests: tests/parts.toml says which test belongs to which, and how long each may take. `make test T=PATH` runs what T names.
+PYTEST = -m pytest -n $(WORKERS) --dist loadgroup -m "not soak"
+JUNIT = --junit-xml build/tests/$@.xml
+PART = $(if $(T),-m pytest $(T),$(PYTEST) --part $@ $(JUNIT) tests --ignore=tests/xla)
 
-test: compiler $(VENV)/.fake_xpu $(VENV)/.precisions $(VENV)/.peers $(VENV)/.plots cluster-parts
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not soak" tests $(addprefix --ignore=,$(JOBS) tests/xla)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not soak" $(JOBS)
-	$(MAKE) test-fake-xpu
+check: setup-check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/structure $(JUNIT)
 
-# Once as it is, once with device memory closed outside kernels and copies.
-test-fake-xpu: compiler $(VENV)/.fake_xpu
-	$(BIN)/python -m pytest -n $(WORKERS) $(FAKE_XPU)/tests
-	FAKE_XPU_PROTECT=1 $(BIN)/python -m pytest -n $(WORKERS) $(FAKE_XPU)/tests --ignore $(FAKE_XPU)/tests/test_building.py
-	FAKE_XPU_PROTECT=1 $(BIN)/accelkit conformance run fake_xpu --profile training -n $(WORKERS)
+test: setup-test
+	$(BIN)/python $(PART)
+ifndef T
+	$(BIN)/python $(PYTEST) $(FAKE_XPU)/tests --junit-xml build/tests/$@.fake_xpu.xml
+endif
 
-# The bridges with the oldest Lightning and Accelerate that are supported, in an environment in which the first one's packages are seen too.
+test-distributed: setup-test-distributed
+	$(BIN)/python $(PART)
+
+test-bridges: setup-test-bridges
+	$(BIN)/python $(PART)
+
+# The site is built with every warning an error: a reference that leads nowhere, a page in no table of contents. Nothing is fetched.
+test-docs: setup-test-docs docs
+	$(BIN)/python $(PART)
+
+test-packaging: setup-test-packaging
+	$(BIN)/python $(PART)
+
+test-zoo: setup-test-zoo
+	$(BIN)/python $(PART)
+
+test-precisions: setup-test-precisions
+	FORBID_SKIPS=torchao,bitsandbytes $(BIN)/python $(PART)
+
+# Lightning and Accelerate as old as is supported, in an environment in which the first one's packages are seen too.
 OLDEST_PEERS := build/oldest-peers
-test-bridges: compiler $(OLDEST_PEERS)/.ready
-	$(OLDEST_PEERS)/bin/python -m pytest -n $(WORKERS) --dist loadgroup tests/bridges
+test-bridges-oldest: setup-test-bridges-oldest
+	$(OLDEST_PEERS)/bin/python $(PYTEST) tests/bridges $(JUNIT)
 
 $(OLDEST_PEERS)/.ready: $(VENV)/.peers $(VENV)/.fake_xpu
-	$(BIN)/python -m venv $(OLDEST_PEERS)
-	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
-		> "$$($(OLDEST_PEERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/first.pth"
+	$(call overlay,$(OLDEST_PEERS))
 	$(OLDEST_PEERS)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --ignore-installed \
 		lightning==2.5.0 pytorch_lightning==2.5.0 lightning_fabric==2.5.0 accelerate==1.10.0
 	@touch $@
 
-# torch_xla needs a torch of its own, which is also the oldest that is supported: the fake XPU's tests run with it, too.
-# Each test of the conformance suite is a program that XLA compiles for one run: it need not optimise.
-XLA_VENV := .venv-xla
+# torch_xla needs a torch of its own, which is also the oldest that is supported. Each test of the conformance suite is a program that XLA compiles
+# for one run: it need not optimise.
+OLDEST_VENV := .venv-torch-oldest
 ON_XLA := PJRT_DEVICE=CPU
-test-xla: compiler
-	$(MAKE) VENV=$(XLA_VENV) TORCH=2.9.1 $(XLA_VENV)/.torch_xla test-fake-xpu
-	$(XLA_VENV)/bin/python -m pytest -n $(WORKERS) tests/xla
-	$(ON_XLA) XLA_FLAGS=--xla_backend_optimization_level=0 $(XLA_VENV)/bin/accelkit conformance run xla --profile distributed -n $(WORKERS) \
-		--json build/conformance/xla.json --html build/conformance/xla.html
+test-xla: setup-test-xla
+	$(OLDEST_VENV)/bin/python $(PYTEST) tests/xla $(JUNIT)
+	$(ON_XLA) XLA_FLAGS=--xla_backend_optimization_level=0 $(OLDEST_VENV)/bin/accelkit conformance run xla --profile distributed -n $(WORKERS) \
+		--json build/conformance/xla.json --html build/conformance/xla.html --junit build/tests/$@.conformance.xml
+
+# With another torch: what computes. Selection, the command line and the template import no torch.
+TORCH_TESTS := tests/runtime tests/checkpoint tests/device $(FAKE_XPU)/tests
+on_torch = $(1)/bin/python $(PYTEST) --part test $(TORCH_TESTS) $(JUNIT) && \
+	$(1)/bin/accelkit conformance run fake_xpu --profile training -n $(WORKERS) --junit build/tests/$@.conformance.xml
+
+test-torch-oldest: setup-test-torch-oldest
+	$(call on_torch,$(OLDEST_VENV))
+
+NEWEST_VENV := .venv-torch-newest
+test-torch-newest: setup-test-torch-newest
+	$(call on_torch,$(NEWEST_VENV))
+
+setup-test-xla setup-test-torch-oldest: compiler
+	$(MAKE) VENV=$(OLDEST_VENV) TORCH=2.9.1 $(OLDEST_VENV)/.torch_xla $(OLDEST_VENV)/.fake_xpu
+setup-test-torch-newest: compiler
+	$(MAKE) VENV=$(NEWEST_VENV) TORCH=2.15.0 $(NEWEST_VENV)/.fake_xpu
+setup-test-lower-bounds: compiler
+setup-test-bridges-oldest: compiler $(OLDEST_PEERS)/.ready
+
+# An environment in which the packages of the first one are seen too.
+define overlay
+	$(BIN)/python -m venv $(1)
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		> "$$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/first.pth"
+endef
 
 $(VENV)/.torch_xla: $(VENV)/.ready
 	$(PIP) torch_xla accelerate
 	@touch $@
 
+test-clusters: setup-test-clusters
+	FORBID_SKIPS=slurm,openmpi,mpich,ray,deepspeed $(BIN)/python $(PART)
+
+# The fake XPU once more with device memory closed outside kernels and copies; the whole suite but the full profile's operators; a third of the mutants.
+test-conformance: setup-test-conformance
+	$(BIN)/python $(PART)
+	FAKE_XPU_PROTECT=1 $(BIN)/python $(PYTEST) $(FAKE_XPU)/tests --ignore $(FAKE_XPU)/tests/test_building.py --junit-xml build/tests/$@.protected.xml
+	FAKE_XPU_PROTECT=1 $(BIN)/accelkit conformance run fake_xpu --profile distributed -n $(WORKERS) --junit build/tests/$@.fake_xpu.xml
+	$(BIN)/accelkit conformance selftest -n $(WORKERS) --every 3 --own-area
+
+setup-check: $(VENV)/.fake_xpu $(VENV)/.peers
+setup-demo: compiler $(VENV)/.fake_xpu
+setup-test setup-test-distributed setup-test-conformance setup-test-zoo: compiler $(VENV)/.fake_xpu $(VENV)/.peers
+setup-test-bridges: compiler $(VENV)/.fake_xpu $(VENV)/.peers
+setup-test-docs: compiler $(VENV)/.fake_xpu $(VENV)/.peers $(VENV)/.docs $(VENV)/.plots
+setup-test-packaging: compiler $(VENV)/.fake_xpu $(VENV)/.peers $(VENV)/.plots
+setup-test-precisions: compiler $(VENV)/.fake_xpu $(VENV)/.precisions
+setup-test-clusters: compiler $(VENV)/.fake_xpu cluster-parts
+
+test-all: $(VENV)/.ready
+	$(BIN)/python tests/run_parts.py
+
 soak: $(VENV)/.ready compiler
 	$(BIN)/python -m pytest -n $(WORKERS) -m soak -s tests --ignore=tests/xla
 
-structure: $(VENV)/.ready
-	$(BIN)/python -m pytest -q tests/structure
+# Rewrites the texts of all errors; a reviewer reads the difference.
+snapshots: setup-test
+	$(BIN)/python -m pytest -m error_texts --snapshot-update tests
 
-lint: $(VENV)/.ready
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-
-types: $(VENV)/.fake_xpu $(VENV)/.peers
-	$(BIN)/mypy
-
-# Every warning is an error: a reference that leads nowhere, a page in no table of contents. Links of the other pages are looked at too; nothing is fetched.
 docs: $(VENV)/.peers $(VENV)/.docs
 	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs build/docs/html
-	$(BIN)/python -m pytest -q tests/docs/test_links.py
 	@echo "build/docs/html/index.html"
 
 bench: $(VENV)/.peers $(VENV)/.fake_xpu $(VENV)/.plots
@@ -104,8 +165,8 @@ bench: $(VENV)/.peers $(VENV)/.fake_xpu $(VENV)/.plots
 
 precisions: $(VENV)/.fake_xpu $(VENV)/.precisions
 	$(BIN)/python benchmarks/precisions.py --accelerator cpu --accelerator fake_xpu --write docs/precisions.md
-	$(MAKE) VENV=$(XLA_VENV) TORCH=2.9.1 $(XLA_VENV)/.torch_xla
-	$(ON_XLA) $(XLA_VENV)/bin/python benchmarks/precisions.py --accelerator xla --table precisions-xla --write docs/precisions.md
+	$(MAKE) setup-test-xla
+	$(ON_XLA) $(OLDEST_VENV)/bin/python benchmarks/precisions.py --accelerator xla --table precisions-xla --write docs/precisions.md
 
 # Every test on each, and what a vendor may declare; reports in build/conformance.
 SUBJECTS ?= cpu fake_xpu
@@ -131,11 +192,9 @@ lists:
 		build/torch-$$torch/bin/python -m accelkit_conformance.freeze && rm -rf build/torch-$$torch || exit 1; \
 	done
 
-# EVERY=3 is a sample: a third of the mutants.
-EVERY ?= 1
 selftest: compiler $(VENV)/.fake_xpu
 	mkdir -p build/conformance
-	$(BIN)/accelkit conformance selftest -n $(WORKERS) --every $(EVERY) --output build/conformance/selftest.kills
+	$(BIN)/accelkit conformance selftest -n $(WORKERS) --output build/conformance/selftest.kills
 
 # What the tests marked slurm, openmpi, mpich, ray and deepspeed run. MPICH and Ray get an environment of their own, in which the first one's packages
 # are seen too: MPICH's mpirun would hide Open MPI's, and Ray brings a lot. Where nobody may install servers, their tests are skipped and say so.
@@ -148,9 +207,7 @@ cluster-parts: $(PARTS)/.ready $(VENV)/.deepspeed
 		echo "SLURM and Open MPI could not be installed: their tests will be skipped"; fi
 
 $(PARTS)/.ready: $(VENV)/.ready
-	$(BIN)/python -m venv $(PARTS)
-	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
-		> "$$($(PARTS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/first.pth"
+	$(call overlay,$(PARTS))
 	$(PARTS)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt mpich mpi4py ray
 	@touch $@
 
@@ -174,10 +231,10 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 
 # As a user gets it: a wheel, which compiles itself on first use.
 $(VENV)/.fake_xpu: $(VENV)/.ready $(FAKE_XPU)/pyproject.toml $(shell find $(FAKE_XPU)/src -name '*.py' -o -name '*.cpp' -o -name '*.h')
-	rm -rf build/wheels
-	$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheels $(FAKE_XPU)
-	$(PIP) --force-reinstall --no-deps build/wheels/accelkit_fake_xpu-*.whl
-	$(PIP) build/wheels/accelkit_fake_xpu-*.whl
+	rm -rf build/wheels/$(VENV)
+	$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheels/$(VENV) $(FAKE_XPU)
+	$(PIP) --force-reinstall --no-deps build/wheels/$(VENV)/accelkit_fake_xpu-*.whl
+	$(PIP) build/wheels/$(VENV)/accelkit_fake_xpu-*.whl
 	@touch $@
 
 $(VENV)/.peers: $(VENV)/.ready
@@ -196,4 +253,4 @@ compiler:
 	@command -v cc >/dev/null && command -v c++ >/dev/null || { echo "Some tests compile C and C++, and there is no compiler. On Debian or Ubuntu: apt-get install build-essential. On Fedora: dnf install gcc gcc-c++. On macOS: xcode-select --install"; exit 1; }
 
 clean:
-	rm -rf $(VENV) $(XLA_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST_VENV) $(NEWEST_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+import suite_parts
 
 import accelkit
 
@@ -55,12 +56,37 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=os.environ.get("FORBID_SKIPS", ""),
         help="comma-separated markers; a test with one of them that is skipped has failed (FORBID_SKIPS in the environment does the same)",
     )
+    parser.addoption("--part", choices=list(suite_parts.read()), help="run only the tests of this part of the suite (tests/parts.toml)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     known = {line.partition(":")[0].strip() for line in config.getini("markers")}
     if unknown := set(filter(None, config.getoption("--forbid-skips").split(","))) - known:
         raise pytest.UsageError(f"--forbid-skips names what is no marker: {', '.join(sorted(unknown))}")
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the tests of the part that was asked for; tests that share a fixture of their module run in one process, which makes it once."""
+    for item in items:
+        if _shares_a_fixture(item) and item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
+    if not (wanted := config.getoption("--part")):
+        return
+    parts = suite_parts.read().values()
+    kept, others = [], []
+    for item in items:
+        path = item.path.relative_to(suite_parts.ROOT).as_posix()
+        part = suite_parts.part_of(path, {marker.name for marker in item.iter_markers()}, parts)
+        (kept if part == wanted else others).append(item)
+    items[:] = kept
+    config.hook.pytest_deselected(items=others)
+
+
+def _shares_a_fixture(item: pytest.Item) -> bool:
+    if not isinstance(item, pytest.Function):
+        return False
+    return any(definition.scope == "module" for found in item._fixtureinfo.name2fixturedefs.values() for definition in found)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -56,33 +56,45 @@ class Autopsy:
         return {area: counts[area] for area in checks.AREAS if counts[area]}
 
 
-def tests_for(mutant: Mutant) -> list[str]:
-    """What a mutant is run on."""
+def suite_of(mutant: Mutant, *, is_own_area_only: bool = False) -> list[str]:
+    """Return the ids of the tests that a mutant is run on: those of its area, and unless ``is_own_area_only`` the profile ``smoke``."""
     version = installed_version("torch") or ""
     widest = _WIDEST.get(mutant.area, "training")
     passed_over = _LONG if mutant.area in _WITHOUT_HARDWARE else (*_LONG, *_WITHOUT_HARDWARE)
     smoke = [test for test in profiles.suite("smoke", version).tests if checks.area_of(test) not in passed_over]
     own = [test for test in profiles.suite(widest, version).tests if checks.area_of(test) == mutant.area and "compile" not in test]
-    return list(dict.fromkeys([*smoke, *own]))
+    return own if is_own_area_only else list(dict.fromkeys([*smoke, *own]))
 
 
-def examine(record: PluginRecord, mutant: Mutant, folder: Path) -> Autopsy:
+def examine(record: PluginRecord, mutant: Mutant, folder: Path, tests: Sequence[str]) -> Autopsy:
     """Run the tests on a mutant."""
     order = Order(mutant.record(record), seconds=SECONDS)
     folder.mkdir(parents=True, exist_ok=True)
-    tests = tests_for(mutant)
     found = [event for event in Runner(order, folder, lanes=1, reruns=0).run(tests) if isinstance(event, Result)]
     return Autopsy(mutant, {result.id: result.kind for result in found if result.kind in BAD}, len(tests))
 
 
-def examine_all(record: PluginRecord, mutants: Sequence[Mutant], lanes: int, watch: Callable[[Autopsy], Any]) -> list[Autopsy]:
-    """Every mutant, several at a time. Nothing broken comes first: a test that fails there proves nothing.
+def examine_all(
+    record: PluginRecord, mutants: Sequence[Mutant], lanes: int, watch: Callable[[Autopsy], Any], *, is_own_area_only: bool = False
+) -> list[Autopsy]:
+    """Run every mutant, several at a time.
+
+    The same tests first run on the accelerator as it is: a test that fails there proves nothing.
+
+    Args:
+        record: The accelerator that the mutants are made of.
+        mutants: The broken accelerators.
+        lanes: How many run at a time.
+        watch: Is told of each mutant that is done.
+        is_own_area_only: Run each mutant on the tests of its area, and not on the profile ``smoke`` too.
 
     Raises:
         AccelkitError: If a test fails where nothing is broken.
     """
     with tempfile.TemporaryDirectory(prefix="accelkit-selftest-") as name, ThreadPoolExecutor(lanes) as pool:
-        healthy = examine(record, _UNBROKEN, Path(name) / "unbroken")
+        tests = {one.name: suite_of(one, is_own_area_only=is_own_area_only) for one in mutants}
+        every_test = list(dict.fromkeys(test for chosen in tests.values() for test in chosen))
+        healthy = examine(record, _UNBROKEN, Path(name) / "unbroken", every_test)
         if healthy.killers:
             raise AccelkitError(
                 "tests fail on an accelerator that is not broken",
@@ -91,7 +103,7 @@ def examine_all(record: PluginRecord, mutants: Sequence[Mutant], lanes: int, wat
             )
         done: dict[str, Autopsy] = {}
         try:
-            for future in as_completed([pool.submit(examine, record, one, Path(name) / one.name) for one in mutants]):
+            for future in as_completed([pool.submit(examine, record, one, Path(name) / one.name, tests[one.name]) for one in mutants]):
                 autopsy = future.result()
                 done[autopsy.mutant.name] = autopsy
                 watch(autopsy)
@@ -129,7 +141,7 @@ def _check_of(test: str) -> str:
 
 def idle_checks(autopsies: Sequence[Autopsy]) -> list[str]:
     """Checks that ran and found no mutant, by ``area/name``."""
-    run = {_check_of(test) for one in autopsies for test in tests_for(one.mutant)}
+    run = {_check_of(test) for one in autopsies for test in suite_of(one.mutant)}
     found = {_check_of(test) for one in autopsies for test in one.killers}
     return sorted(run - found)
 

@@ -27,7 +27,16 @@ def run(program, *arguments):
 
 
 @pytest.mark.parametrize(
-    "scenario", ["across_strategies_and_sizes", "across_devices", "shards", "random_state", "other_objects", "in_the_background", "weights"]
+    "scenario",
+    [
+        pytest.param("across_strategies_and_sizes", marks=pytest.mark.smoke),
+        "across_devices",
+        "shards",
+        "random_state",
+        "other_objects",
+        "in_the_background",
+        "weights",
+    ],
 )
 def test_across_processes(scenario, tmp_path):
     run("across.py", scenario, tmp_path / "ckpt")

@@ -101,11 +101,6 @@ def test_conformance_commands(tmp_path):
     check(run("conformance", "verify", bundle, "--json", code=1), CONFORMANCE, "verify")
 
 
-def test_the_self_test():
-    printed = run("conformance", "selftest", "--mutants", "probe_says_true", "--json", code=0)
-    check(printed, CONFORMANCE, "selftest")
-
-
 def test_another_type_or_a_missing_field_or_one_that_is_not_named_is_found():
     answer = json.loads(run("env", "--json"))
     for changed in (answer | {"cache": 1}, {key: value for key, value in answer.items() if key != "cache"}, answer | {"more": 1}):

@@ -21,7 +21,6 @@ from accelkit_builtin.clusters.torchelastic import TorchElasticEnvironment
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is not set; the cluster environment:RuntimeWarning")
 
-EXAMPLES = 10_000
 CLASSES = {
     "kubeflow": KubeflowEnvironment, "local": LocalEnvironment, "lsf": LSFEnvironment, "mpi": MPIEnvironment, "ray": RayEnvironment,
     "slurm": SlurmEnvironment, "torchelastic": TorchElasticEnvironment,
@@ -89,12 +88,13 @@ def rank_file(tmp_path_factory):
     return str(path)
 
 
+@pytest.mark.parametrize("examples", [1_000, pytest.param(10_000, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("name", sorted(CLASSES))
-def test_a_mangled_environment_gives_an_answer_or_a_clear_error(name, rank_file):
+def test_a_mangled_environment_gives_an_answer_or_a_clear_error(name, examples, rank_file):
     cls = CLASSES[name]
     answered = refused = 0
 
-    @settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(seed=st.integers(min_value=0, max_value=2**48))
     def check(seed):
         nonlocal answered, refused

@@ -8,13 +8,14 @@ import sys
 import time
 from pathlib import Path
 
+import jsonschema
 import pytest
 from click.testing import CliRunner
 
 from accelkit.cli import main
 from accelkit.discovery.metadata import installed_version
 from accelkit.selection import resolve
-from accelkit_conformance import profiles
+from accelkit_conformance import commands, profiles
 from accelkit_conformance.crew import Order
 from accelkit_conformance.mutants import MOST_OF_ONE_MECHANISM, all_mutants, find
 from accelkit_conformance.outcomes import Result
@@ -40,7 +41,9 @@ def results_of(lane, *tests):
 # -- results ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("mutant", "kind"), [("segfaults", "crash"), ("exits", "crash"), ("hangs", "timeout")])
+@pytest.mark.parametrize(
+    ("mutant", "kind"), [pytest.param("segfaults", "crash", marks=pytest.mark.smoke), ("exits", "crash"), ("hangs", "timeout")]
+)
 def test_a_device_that_takes_the_process_with_it_costs_one_test(tmp_path, mutant, kind):
     order = Order(find(mutant).record(resolve("fake_xpu")), seconds=8)
     tests = ["operators/forward[add,float32]", "operators/forward[topk,float32]", "operators/forward[mm,float32]"]
@@ -69,6 +72,7 @@ def test_capabilities_are_held_to_both_ways(tmp_path):
         assert results_of(Lane(order, tmp_path), test)[test].kind == kind
 
 
+@pytest.mark.smoke
 def test_an_expected_failure_is_held_to_its_samples(tmp_path):
     test = "operators/forward[add,float32]"
     declared = {"test": "*", "reason": "known", "issue": "x", "expires": "2999-01-01", "dtypes": ()}
@@ -135,6 +139,7 @@ def test_workers_are_recycled(tmp_path):
     assert runner.num_workers == len(tests) // 2
 
 
+@pytest.mark.smoke
 def test_a_failure_comes_with_a_program_that_shows_it(tmp_path):
     test = "operators/forward[add,float32]"
     result = results_of(Lane(Order(find("ignores_alpha").record(resolve("fake_xpu"))), tmp_path), test)[test]
@@ -189,6 +194,7 @@ def _journals():
     return list(Path(os.environ["ACCELKIT_CACHE_DIR"]).rglob("journal.jsonl"))
 
 
+@pytest.mark.smoke
 def test_json_on_standard_output_is_the_report():
     run = command("run", "cpu", "--profile", "contract", "--json", "-")
     report = json.loads(run.stdout)
@@ -197,6 +203,7 @@ def test_json_on_standard_output_is_the_report():
     assert report["subject"]["plugin"].startswith("accelkit==")
 
 
+@pytest.mark.smoke
 def test_usage_is_exit_code_2():
     for arguments, says in {
         ("run", "nonsense"): "nonsense",
@@ -237,6 +244,7 @@ def test_pytest_runs_the_suite(tmp_path):
 # -- broken accelerators ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 def test_there_are_enough_mutants_of_enough_kinds():
     mutants = all_mutants()
     assert len(mutants) >= 40
@@ -247,12 +255,15 @@ def test_there_are_enough_mutants_of_enough_kinds():
 
 
 def test_a_few_mutants_are_killed_and_the_matrix_says_by_what():
-    run = command("selftest", "--mutants", "probe_says_true", "--mutants", "counts_nothing", "--mutants", "ignores_strides", "--json")
+    chosen = [word for name in ("probe_says_true", "counts_nothing", "ignores_strides") for word in ("--mutants", name)]
+    run = command("selftest", "--own-area", *chosen, "--json")
     matrix = json.loads(run.stdout)
+    jsonschema.validate(matrix, json.loads(Path(commands.__file__).with_name("schema.json").read_text("utf-8")))
     assert [one["is_killed"] for one in matrix["mutants"]] == [True] * 3
     assert all(one["by_area"][one["area"]] > 0 for one in matrix["mutants"])
 
 
+@pytest.mark.smoke
 def test_help_names_every_command():
     shown = CliRunner().invoke(main, ["conformance", "--help"]).output
     for name in ("run", "list", "verify", "compare", "matrix", "selftest"):

@@ -15,13 +15,13 @@ from accelkit.runtime.data import splitting
 CASES = ("gather", "differing", "reduce", "gradients", "broadcast", "pad", "metrics", "first", "places")
 
 
-@pytest.mark.parametrize(("accelerator", "size"), [("cpu", 2), ("cpu", 3), ("fake_xpu", 2)])
+@pytest.mark.parametrize(("accelerator", "size"), [("cpu", 2), ("cpu", 3), pytest.param("fake_xpu", 2, marks=pytest.mark.smoke)])
 def test_what_processes_do_together(accelerator, size):
     for text in ranks.run("on_collectives.py", size, accelerator, *CASES):
         assert [line for line in text.splitlines() if line.startswith("done")] == [f"done {case}" for case in CASES]
 
 
-@pytest.mark.parametrize(("accelerator", "others"), [("cpu", (0, 2)), ("fake_xpu", (0,))])
+@pytest.mark.parametrize(("accelerator", "others"), [("cpu", (0, 2)), pytest.param("fake_xpu", (0,), marks=pytest.mark.smoke)])
 def test_a_process_that_does_not_come_is_named(accelerator, others):
     codes, texts = ranks.outcome("on_collectives.py", len(others) + 1, accelerator, "alone", environ={"ACCELKIT_TIMEOUT": "2"})
     assert codes[1] == 0
@@ -64,6 +64,7 @@ def test_the_errors_text():
     assert error.exit_code == 1
 
 
+@pytest.mark.smoke
 def test_one_process_meets_nobody():
     code = (
         "import sys, torch, accelkit\n"
@@ -81,6 +82,7 @@ def test_one_process_meets_nobody():
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.smoke
 def test_one_process_runs_what_is_for_a_process():
     rt = accelkit.Runtime("cpu")
     assert rt.is_last_process
@@ -102,6 +104,7 @@ class Dataset:
         return [self.items[index] for index in indices]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 @pytest.mark.parametrize("total", [0, 1, 2, 5, 6, 7])
 def test_shares_are_consecutive_and_lose_nothing(total, size):
@@ -120,6 +123,7 @@ def test_shares_are_consecutive_and_lose_nothing(total, size):
     assert isinstance(splitting.share_of(tuple(items), 0, size, is_padded=True), tuple)
 
 
+@pytest.mark.smoke
 def test_what_has_no_shares():
     given = {"a": [1, 2, 3], "b": torch.arange(3)}
     share = splitting.share_of(given, 1, 2, is_padded=True)

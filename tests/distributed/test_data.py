@@ -13,7 +13,7 @@ import torch
 CASES = ("shares", "streams", "structures", "orders", "epochs", "resuming", "refused", "skipping", "device", "missing")
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=[pytest.param(2, marks=pytest.mark.smoke), 3])
 def job(request):
     """Number of processes, and what every rank found: the cases of on_data.py."""
     texts = ranks.run("on_data.py", request.param, *CASES)

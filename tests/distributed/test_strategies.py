@@ -6,8 +6,15 @@ import pytest
 import ranks
 
 
-@pytest.mark.parametrize("accelerator", ["cpu", "fake_xpu"])
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize(
+    ("accelerator", "strategy"),
+    [
+        pytest.param("cpu", "ddp", marks=pytest.mark.smoke),
+        ("cpu", "fsdp"),
+        ("fake_xpu", "ddp"),
+        pytest.param("fake_xpu", "fsdp", marks=pytest.mark.smoke),
+    ],
+)
 def test_gradients_and_weights_are_those_of_one_process(accelerator, strategy):
     cases = [f"{name}={strategy}" for name in ("gradients", "accumulation", "reduced_once")]
     for text in ranks.run("on_strategies.py", 2, accelerator, *cases):

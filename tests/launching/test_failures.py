@@ -18,7 +18,7 @@ TWO = ("--accelerator", "cpu", "--devices", 2)
 @pytest.mark.parametrize(
     "case",
     [
-        ("raise ZeroDivisionError('mine')", 1, "ZeroDivisionError: mine", "train.py"),
+        pytest.param(("raise ZeroDivisionError('mine')", 1, "ZeroDivisionError: mine", "train.py"), marks=pytest.mark.smoke),
         ("os.kill(os.getpid(), signal.SIGKILL)", 137, "killed by SIGKILL", "raised no exception"),
         ("print('last words', file=sys.stderr); os._exit(7)", 7, "exit code 7", "last words"),
         ("import faulthandler; faulthandler._sigsegv()", 139, "killed by SIGSEGV", "Segmentation fault"),
@@ -38,6 +38,7 @@ def test_the_first_to_fail_is_told_first_and_not_those_that_lost_it(launch, scri
         assert (one.logs() / "restart-0" / f"rank-{rank}" / "stderr.log").exists()
 
 
+@pytest.mark.smoke
 def test_a_rank_that_was_ended_while_it_exited_is_told_by_its_own_exit_code(tmp_path):
     record = {"error": "SystemExit: 3", "causes": [], "traceback": "SystemExit: 3", "time": 1.0, "exit_code": 3}
     slow = Ending(1, tmp_path, exit_code=-15, at=2.0, sent=signal.SIGTERM, record=record)

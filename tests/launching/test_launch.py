@@ -28,6 +28,7 @@ print("err", file=sys.stderr)
 """
 
 
+@pytest.mark.smoke
 def test_each_process_is_told_its_place_and_the_choice(launch, script, tmp_path):
     path = script(TELL)
     given = ["--precision", "64-true", "--strategy", "ddp", "--timeout", "77"]
@@ -99,6 +100,7 @@ def test_what_is_chosen_is_spelled_as_devices_reads_it():
         choose("gpu")
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

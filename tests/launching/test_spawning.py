@@ -50,6 +50,7 @@ def _until(condition):
         time.sleep(0.05)
 
 
+@pytest.mark.smoke
 def test_one_device_needs_no_other_process():
     rt = accelkit.Runtime("cpu")
     assert rt.launch(lambda runtime, word: (runtime is rt, word, os.getpid()), "mine") == (True, "mine", os.getpid())
@@ -57,7 +58,7 @@ def test_one_device_needs_no_other_process():
         accelkit.Runtime("cpu", num_nodes=2).launch(print)
 
 
-@pytest.mark.parametrize(("strategy", "where"), [("ddp", "cpu"), ("fsdp", "cpu"), ("ddp", "fake_xpu")])
+@pytest.mark.parametrize(("strategy", "where"), [("ddp", "cpu"), ("fsdp", "cpu"), pytest.param("ddp", "fake_xpu", marks=pytest.mark.smoke)])
 def test_the_parent_has_what_rank_0_has_trained(monkeypatch, strategy, where):
     monkeypatch.setenv("FAKE_XPU_DEVICES", "2")
     model = _model()
@@ -86,7 +87,12 @@ def test_the_parent_has_what_rank_0_has_trained(monkeypatch, strategy, where):
 
 
 @pytest.mark.parametrize(
-    ("how", "told"), [("raise", "rank 1 failed first: ZeroDivisionError: mine"), ("kill", "killed by SIGKILL"), ("exit", "exit code 9")]
+    ("how", "told"),
+    [
+        pytest.param("raise", "rank 1 failed first: ZeroDivisionError: mine", marks=pytest.mark.smoke),
+        ("kill", "killed by SIGKILL"),
+        ("exit", "exit code 9"),
+    ],
 )
 def test_a_failure_arrives_with_its_rank_and_traceback(tmp_path, how, told):
     with pytest.raises(accelkit.RankFailedError, match=told) as caught:

@@ -68,6 +68,7 @@ def test_accelerate_launch_of_one_process(tmp_path):
     assert seen["computed in"] == "torch.bfloat16"
 
 
+@pytest.mark.smoke
 def test_name_and_precision_come_from_accelkits_variables(tmp_path):
     (seen,) = run("on_accelerate.py", "train", "-", "-", tmp_path, ACCELKIT_ACCELERATOR="fake_xpu", ACCELKIT_PRECISION="16-mixed")
     assert (seen["devices"], seen["computed in"]) == (["fake_xpu:0"], "torch.float16")
@@ -80,6 +81,7 @@ def test_the_devices_generator_is_seeded_and_what_a_checkpoint_lacks_is_said(tmp
     assert "has no random state of fake_xpu:0" in warning
 
 
+@pytest.mark.smoke
 def test_install_is_undone():
     (seen,) = run("on_accelerate.py", "cleaned", "fake_xpu", "no", "-")
     assert seen["mine"] == ["mine", "fake_xpu:0", "Mine", True, True]

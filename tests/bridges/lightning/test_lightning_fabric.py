@@ -37,6 +37,7 @@ def test_an_optimizer_made_before_the_move_trains_the_model(device, precision, f
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.smoke
 def test_checkpoint(fabric_class, fabric_package, tmp_path):
     fabric = fabric_class(**fabric_kwargs("fake_xpu", devices=1, package=fabric_package))
     model = fabric.setup(torch.nn.Linear(4, 1))

@@ -13,6 +13,7 @@ from accelkit.bridges.lightning import trainer_kwargs
 DEVICES = ["cpu", "fake_xpu"]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("device", DEVICES)
 def test_fit_validate_test_and_predict(device, pl, make_trainer):
     model, trainer = make_watched(pl, device), make_trainer(device)
@@ -113,6 +114,7 @@ def test_checkpoint_and_resume(device, precision, pl, make_trainer, tmp_path):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
+@pytest.mark.smoke
 def test_an_optimizer_made_before_the_move_trains_the_model(pl, make_trainer):
     model = make_watched(pl, "fake_xpu")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -132,6 +134,7 @@ def test_the_second_device_can_be_meant(pl, make_trainer):
     assert trainer.device_ids == [1]
 
 
+@pytest.mark.smoke
 def test_all_devices_are_meant_if_nothing_is_said(package):
     arguments = trainer_kwargs("fake_xpu", package=package)
     assert arguments["devices"] == 2
@@ -139,6 +142,7 @@ def test_all_devices_are_meant_if_nothing_is_said(package):
     assert "DDPStrategy" in {cls.__name__ for cls in type(arguments["strategy"]).__mro__}
 
 
+@pytest.mark.smoke
 def test_the_environment_says_what_arguments_do_not(package, monkeypatch):
     for name, value in {"ACCELERATOR": "fake_xpu", "DEVICES": "1", "PRECISION": "bf16-mixed", "STRATEGY": "ddp"}.items():
         monkeypatch.setenv(f"ACCELKIT_{name}", value)

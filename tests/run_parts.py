@@ -1,0 +1,139 @@
+"""Run the parts of the test suite one after the other, and report where the time went.
+
+    python tests/run_parts.py                              every part of tests/parts.toml
+    python tests/run_parts.py test-distributed test-docs   these parts
+
+Every part runs, even after one has failed; the exit code is 1 if any did. A part with an environment of its own has it built
+beside the parts before it. Each part leaves JUnit files in build/tests, from which the report is made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from xml.etree import ElementTree
+
+import suite_parts
+from suite_parts import ROOT, Part
+
+RESULTS = ROOT / "build" / "tests"
+TOLERANCE = 1.25
+"""A part may take so much of its budget before the report names it."""
+SLOWEST = 20
+
+
+class Test:
+    """A test case of a JUnit file."""
+
+    def __init__(self, case: ElementTree.Element) -> None:
+        self.name = f"{case.get('classname')}::{case.get('name')}"
+        self.seconds = float(case.get("time") or 0)
+        self.has_failed = case.find("failure") is not None or case.find("error") is not None
+        skipped = case.find("skipped")
+        is_expected_failure = skipped is not None and "xfail" in (skipped.get("type") or "")
+        self.skip_reason = "" if skipped is None or is_expected_failure else (skipped.get("message") or "no reason given").splitlines()[0]
+
+
+class Outcome:
+    """How a part went."""
+
+    def __init__(self, part: Part, set_up_seconds: float, seconds: float, exit_code: int) -> None:
+        self.part, self.set_up_seconds, self.seconds, self.exit_code = part, set_up_seconds, seconds, exit_code
+        files = sorted(RESULTS.glob(f"{part.name}.*xml"))
+        self.tests = [Test(case) for file in files for case in ElementTree.parse(file).getroot().iter("testcase")]
+
+    def row(self) -> str:
+        failed = sum(test.has_failed for test in self.tests)
+        skipped = sum(bool(test.skip_reason) for test in self.tests)
+        seconds = f"{self.set_up_seconds:>7.0f}  {self.seconds:>7.0f}  {self.part.seconds:>6}"
+        numbers = f"{len(self.tests):>6}  {failed:>6}  {skipped:>7}"
+        return f"{self.part.name:<20}  {seconds}  {numbers}  {'passed' if self.exit_code == 0 else f'FAILED (exit code {self.exit_code})'}"
+
+
+class Environments:
+    """The parts' own environments, built one after the other in a thread."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._done = {part.name: threading.Event() for part in parts if part.has_own_environment}
+        self._thread = threading.Thread(target=self._build, daemon=True)
+
+    def start(self) -> None:
+        """Begin to build, once; later calls do nothing."""
+        if not self._thread.is_alive() and not all(done.is_set() for done in self._done.values()):
+            self._thread.start()
+
+    def wait_for(self, part: Part) -> None:
+        """Wait until the part's environment is built, or could not be: then the part says why."""
+        if part.name in self._done:
+            self.start()
+            self._done[part.name].wait()
+
+    def _build(self) -> None:
+        for name, done in self._done.items():
+            with (RESULTS / f"setup-{name}.log").open("w") as log:
+                subprocess.run(["nice", "make", f"setup-{name}"], cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, check=False)
+            done.set()
+
+
+def run(part: Part, environments: Environments) -> Outcome:
+    """Set a part up and run it."""
+    for old in RESULTS.glob(f"{part.name}.*xml"):
+        old.unlink()
+    start = time.monotonic()
+    environments.wait_for(part)
+    print(f"\n== {part.name}: {part.contents}", flush=True)
+    code = make(f"setup-{part.name}")
+    set_up = time.monotonic()
+    environments.start()
+    if code == 0:
+        code = make(part.name)
+    return Outcome(part, set_up - start, time.monotonic() - set_up, code)
+
+
+def make(target: str) -> int:
+    return subprocess.run(["make", "--no-print-directory", target], cwd=ROOT, check=False).returncode
+
+
+def report(outcomes: Sequence[Outcome]) -> str:
+    """Return the table of the parts, why tests were skipped, and the slowest tests."""
+    lines = ["", f"{'part':<20}  {'set-up':>7}  {'seconds':>7}  {'budget':>6}  {'tests':>6}  {'failed':>6}  {'skipped':>7}"]
+    lines += [outcome.row() for outcome in outcomes]
+    total = sum(outcome.set_up_seconds + outcome.seconds for outcome in outcomes)
+    lines += [f"{total / 60:.1f} minutes in all"]
+    tests = [test for outcome in outcomes for test in outcome.tests]
+    reasons = collections.Counter(test.skip_reason for test in tests if test.skip_reason)
+    lines += ["", "Skipped tests, by reason:" if reasons else "No test was skipped."]
+    lines += [f"{count:>6}  {reason}" for reason, count in reasons.most_common()]
+    lines += ["", f"The {SLOWEST} slowest tests:"]
+    lines += [f"{test.seconds:>6.1f} s  {test.name}" for test in sorted(tests, key=lambda test: -test.seconds)[:SLOWEST]]
+    late = [outcome for outcome in outcomes if outcome.seconds > TOLERANCE * outcome.part.seconds]
+    lines += [""] * bool(late) + [
+        f"{outcome.part.name} took {outcome.seconds:.0f} s, {outcome.seconds / outcome.part.seconds - 1:.0%} over its budget of "
+        f"{outcome.part.seconds} s: make it faster, or change tests/parts.toml and say why"
+        for outcome in late
+    ]
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str]) -> int:
+    parts = suite_parts.read()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("part", nargs="*", help=f"the parts to run, of {', '.join(parts)}; all of them if none is named")
+    names = parser.parse_args(arguments).part or list(parts)
+    if unknown := set(names) - set(parts):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    chosen = [part for part in parts.values() if part.name in names]
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    environments = Environments(chosen)
+    outcomes = [run(part, environments) for part in chosen]
+    print(report(outcomes), flush=True)
+    return int(any(outcome.exit_code for outcome in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
