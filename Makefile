@@ -9,7 +9,7 @@ TORCH ?= 2.13.0
 WORKERS ?= 2
 PARTS_OF_TESTS := $(addprefix test-,distributed bridges bridges-oldest docs conformance packaging zoo precisions clusters xla torch-oldest torch-newest lower-bounds)
 
-.PHONY: help demo check docs soak snapshots bench precisions conformance support-matrix lists selftest clean compiler cluster-parts test test-all \
+.PHONY: help demo check lint types structure docs soak snapshots bench precisions conformance support-matrix lists selftest clean compiler cluster-parts test test-all \
 	$(PARTS_OF_TESTS) $(addprefix setup-,check demo test $(PARTS_OF_TESTS))
 
 help:
@@ -47,10 +47,17 @@ JUNIT = --junit-xml build/tests/$@.xml
 PART = $(if $(T),-m pytest $(T),$(PYTEST) --part $@ $(JUNIT) tests --ignore=tests/xla)
 
 check: setup-check
+	$(MAKE) -j2 lint types structure
+
+lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: setup-check
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/structure $(JUNIT)
+
+structure: $(VENV)/.ready
+	$(BIN)/python -m pytest -q tests/structure --junit-xml build/tests/check.xml
 
 test: setup-test
 	$(BIN)/python $(PART)
