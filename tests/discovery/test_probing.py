@@ -137,10 +137,12 @@ def test_a_cache_that_cannot_be_written_is_as_good_as_none(plugin_site, monkeypa
 
 
 @pytest.mark.parametrize("value", ["soon", "0", "-1", "inf", "nan"])
-def test_a_time_limit_that_is_none_is_an_error(plugin_site, monkeypatch, value):
+def test_a_time_limit_that_is_none_is_an_error(plugin_site, monkeypatch, value, error_text):
     monkeypatch.setenv("ACCELKIT_PROBE_TIMEOUT", value)
-    with pytest.raises(accelkit.UsageError, match="ACCELKIT_PROBE_TIMEOUT=.* is no time limit"):
+    with pytest.raises(accelkit.UsageError) as caught:
         probing.ask(install(plugin_site))
+    assert "ACCELKIT_PROBE_TIMEOUT" in caught.value.what
+    assert caught.value == error_text
 
 
 BUILDS = """

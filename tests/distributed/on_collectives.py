@@ -311,6 +311,15 @@ def alone():
     rt.gather({"loss": torch.ones(3)})
 
 
+def silent():
+    """A rank joins the job, and does not come to the very first call."""
+    _ = rt.device
+    if rank == 1:
+        time.sleep(float(os.environ["ACCELKIT_TIMEOUT"]) + 4)
+        return
+    rt.gather(torch.ones(1))
+
+
 def stopped():
     rt.wait_for_everyone()
     if rank == 0:
