@@ -53,12 +53,12 @@ def test_metadata_is_read_once_until_refresh(plugin_site):
 @pytest.mark.parametrize(
     ("requires", "status", "reason"),
     [
-        (["accelkit>=99"], "incompatible", "it requires accelkit>=99, accelkit 0.1.0 is installed"),
-        (["torch<2"], "incompatible", "it requires torch<2, torch "),
+        (["accelkit>=99"], "incompatible", "accelkit>=99"),
+        (["torch<2"], "incompatible", "torch<2"),
         (["torch>=2.9", "accelkit>=0.1"], "available", ""),
         (['torch<2; python_version < "3"'], "available", ""),
         (['torch<2; extra == "old"'], "available", ""),
-        (["torch (((", "accelkit>=0.1"], "broken", "its requirement 'torch (((' cannot be read"),
+        (["torch (((", "accelkit>=0.1"], "broken", "'torch ((('"),
         (["numpy<0.1"], "available", ""),
     ],
 )
@@ -66,7 +66,9 @@ def test_compatibility_is_known_before_import(plugin_site, requires, status, rea
     plugin_site.install("vendor-good", "raise SystemExit('imported')", accelerators={"good": "Good"}, requires=requires)
     (row,) = rows("good")
     assert row.status == status
-    assert row.reason.startswith(reason)
+    assert reason in row.reason
+    if row.reason:
+        assert row.reason == error_text
     assert bool(row.hint) == (status != "available")
     if status == "incompatible":
         with pytest.raises(accelkit.IncompatiblePluginError) as caught:
@@ -76,13 +78,17 @@ def test_compatibility_is_known_before_import(plugin_site, requires, status, rea
         assert caught.value == error_text
 
 
-def test_a_vendor_build_of_torch_satisfies_the_release_it_is_based_on():
+def test_a_vendor_build_of_torch_satisfies_the_release_it_is_based_on(error_text):
     from accelkit.discovery.compatibility import objection
 
     assert objection(["torch>=2.13"], {"torch": "2.13.0a0+acme.git1"}.get) is None
     assert objection(["torch>=2.14"], {"torch": "2.13.0a0+acme.git1"}.get)[0] == "incompatible"
-    assert objection(["torch>=2.9"], {}.get)[1] == "it requires torch>=2.9, and torch is not installed"
-    assert "no readable version" in objection(["torch>=2.9"], {"torch": "main"}.get)[1]
+    missing = objection(["torch>=2.9"], {}.get)[1]
+    assert "torch>=2.9" in missing
+    assert missing == error_text
+    unreadable = objection(["torch>=2.9"], {"torch": "main"}.get)[1]
+    assert "torch" in unreadable
+    assert unreadable == error_text
 
 
 def test_a_name_claimed_twice_names_both_and_can_be_qualified(plugin_site, error_text):
@@ -99,10 +105,13 @@ def test_a_name_claimed_twice_names_both_and_can_be_qualified(plugin_site, error
 
 
 @pytest.mark.parametrize("name", ["cpu", "auto", "gpu", "xla"])
-def test_a_third_party_cannot_take_a_builtin_or_reserved_name(plugin_site, name):
+def test_a_third_party_cannot_take_a_builtin_or_reserved_name(plugin_site, name, error_text):
     plugin_site.install("vendor-greedy", GOOD, accelerators={name: "Good"})
     row = next(row for row in rows(name) if row.distribution == "vendor-greedy")
-    assert (row.status, row.reason) == ("conflict", f"the name {name} belongs to accelkit and cannot be taken")
+    assert row.status == "conflict"
+    assert name in row.reason
+    assert "accelkit" in row.reason
+    assert row.reason == error_text
     with pytest.raises(accelkit.NameConflictError, match="vendor-greedy==1.0"):
         catalog.find("accelerator", f"vendor-greedy:{name}")
     assert catalog.find("accelerator", "cpu").is_builtin
@@ -145,7 +154,7 @@ def test_allow_and_deny_lists(plugin_site, monkeypatch, error_text):
         ("ACCELKIT_PLUGINS", "", "ACCELKIT_PLUGINS"),
         ("ACCELKIT_PLUGINS", " , ", "ACCELKIT_PLUGINS"),
         ("ACCELKIT_PLUGINS", "none,vendor-good", "'none'"),
-        ("ACCELKIT_DISABLE_PLUGINS", "accelkit", "the built-ins cannot be disabled"),
+        ("ACCELKIT_DISABLE_PLUGINS", "accelkit", "ACCELKIT_DISABLE_PLUGINS"),
     ],
 )
 def test_a_policy_that_cannot_be_used_is_an_error(monkeypatch, variable, value, text, error_text):

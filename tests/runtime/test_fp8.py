@@ -180,10 +180,11 @@ class TestModels:
         assert "Linear" in caught.value.what
         assert "fp8" in caught.value.what
         assert caught.value == error_text
-        assert caught.value.why == "it is 10 to 16, no multiples of 16 and 16"
+        assert "10 to 16" in caught.value.why
         with pytest.raises(accelkit.UnsupportedError) as caught:
             rt.prepare(nn.Conv2d(16, 16, 3))
-        assert caught.value.why == "it has no torch.nn.Linear"
+        assert "torch.nn.Linear" in caught.value.why
+        assert caught.value == error_text
         assert "precision='bf16-mixed'" in caught.value.hint
         loss = nn.CrossEntropyLoss()
         assert rt.prepare(loss) is loss, "which has no parameters"
@@ -200,7 +201,8 @@ class TestModels:
         assert "cpu" in caught.value.what
         assert "fp8" in caught.value.what
         assert caught.value == error_text
-        assert caught.value.why == "it declares that cpu has no fp8"
+        assert "cpu" in caught.value.why
+        assert "fp8" in caught.value.why
 
     @pytest.mark.parametrize(("kernel", "why"), [(_none, "no kernel here"), (_zeros, "16 times 1 is 0.0")])
     def test_a_device_that_declares_what_it_cannot(self, kernel, why, error_text):
@@ -216,8 +218,9 @@ class TestModels:
             assert caught.value == error_text
         finally:
             library._destroy()
-        assert caught.value.why == f"a product of float8 matrices on cpu says: {why}"
-        assert "declare none for the capability fp8" in caught.value.hint
+        assert "cpu" in caught.value.why
+        assert caught.value.why.endswith(why)
+        assert "fp8" in caught.value.hint
 
 
 def test_a_device_that_declares_none(error_text):
@@ -229,7 +232,7 @@ def test_a_device_that_declares_none(error_text):
         accelkit.Runtime(Old(), precision="fp8")
     assert "'fp8'" in caught.value.what
     assert caught.value == error_text
-    assert caught.value.why == "it declares that it has no fp8"
+    assert "fp8" in caught.value.why
     assert "bf16-mixed" in caught.value.hint
 
 
@@ -239,7 +242,8 @@ def test_without_the_package(monkeypatch, error_text):
         prepared()
     assert "'fp8'" in caught.value.what
     assert caught.value == error_text
-    assert (caught.value.why, caught.value.hint) == ("the package torchao is not installed", "pip install 'accelkit[fp8]'")
+    assert "torchao" in caught.value.why
+    assert caught.value.hint == "pip install 'accelkit[fp8]'"
 
 
 def test_recipes_that_are_none():

@@ -135,16 +135,14 @@ def test_several_models_and_optimizers_and_retain_graph(rt):
     assert not torch.equal(two.weight, before[1])
 
 
-def test_an_optimizer_of_foreign_parameters_is_refused(rt):
+def test_an_optimizer_of_foreign_parameters_is_refused(rt, error_text):
     model, other = nn.Linear(2, 3), nn.Linear(2, 3)
     optimizer = torch.optim.SGD([*model.parameters(), *other.parameters()], lr=0.1)
     with pytest.raises(accelkit.PrepareError) as caught:
         rt.prepare(model, optimizer)
-    assert str(caught.value) == (
-        "parameter 2 of group 0 of SGD is in no prepared module\n"
-        "  why: it is of shape (3, 2); training would not change any prepared model\n"
-        "  what to do: prepare its model too, before or in the same call"
-    )
+    assert "parameter 2 of group 0 of SGD" in caught.value.what
+    assert "(3, 2)" in caught.value.why
+    assert caught.value == error_text
 
 
 @pytest.mark.parametrize("thing", [3, None, torch.zeros(2), {"model": nn.Linear(1, 1)}, nn.Linear])

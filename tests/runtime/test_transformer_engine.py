@@ -23,11 +23,10 @@ HAS_ALL = importlib.util.find_spec("transformer_engine") is not None and torch.c
 def test_a_device_that_declares_none(accelerator, name, error_text):
     with pytest.raises(accelkit.UnsupportedError) as caught:
         accelkit.Runtime(accelerator, precision=name)
-    assert accelerator in str(caught.value)
-    assert f"'{name}'" in str(caught.value)
+    assert accelerator in caught.value.what
+    assert f"'{name}'" in caught.value.what
     assert caught.value == error_text
-    assert caught.value.why == "it declares that it has no transformer_engine"
-    assert "it can do: " in caught.value.hint
+    assert "transformer_engine" in caught.value.why
     assert "fp8" in caught.value.hint
     assert "transformer" not in caught.value.hint
 
@@ -39,10 +38,10 @@ def test_a_device_that_declares_nothing(name, error_text):
 
     with pytest.raises(accelkit.UnsupportedError) as caught:
         _ = accelkit.Runtime(Plain(), precision=name).device
-    assert name in str(caught.value)
+    assert name in caught.value.what
     assert caught.value == error_text
-    assert caught.value.why == "NVIDIA's Transformer Engine computes on CUDA devices, and this is cpu"
-    assert caught.value.hint == "use precision='fp8' or 'bf16-mixed'"
+    assert all(part in caught.value.why for part in ("CUDA", "cpu"))
+    assert all(part in caught.value.hint for part in ("precision='fp8'", "'bf16-mixed'"))
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -52,9 +51,9 @@ def test_without_the_package(name, monkeypatch, error_text):
     precision.name = name
     with pytest.raises(accelkit.UnavailableError) as caught:
         precision.setup(CUDAAccelerator(), torch.device("cuda", 0))
-    assert f"'{name}'" in str(caught.value)
+    assert f"'{name}'" in caught.value.what
     assert caught.value == error_text
-    assert caught.value.why == "the package transformer-engine is not installed"
+    assert "transformer-engine" in caught.value.why
     assert caught.value.hint == "pip install --no-build-isolation 'transformer-engine[pytorch]'"
 
 

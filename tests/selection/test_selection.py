@@ -79,22 +79,24 @@ def test_the_first_load_is_tried_in_a_child_and_remembered(plugin_site):
     assert log.read_text() == "xx", "remembered, and imported here already"
 
 
-def test_a_segfault_by_name_is_an_error_and_the_host_goes_on(plugin_site):
+def test_a_segfault_by_name_is_an_error_and_the_host_goes_on(plugin_site, error_text):
     plugin_site.install("vendor-crash", "import ctypes; ctypes.string_at(0)", accelerators={"crash": "Some"}, version="2.0")
     with pytest.raises(accelkit.BrokenPluginError) as caught:
         select("crash")
     text = str(caught.value)
-    for part in ("vendor-crash==2.0", "it crashed with SIGSEGV, while it was imported", "ACCELKIT_DISABLE_PLUGINS=vendor-crash"):
+    for part in ("vendor-crash==2.0", "SIGSEGV", "ACCELKIT_DISABLE_PLUGINS=vendor-crash"):
         assert part in text
+    assert caught.value == error_text
 
 
-def test_an_absent_device_by_name_is_an_error_with_exit_code_4(plugin_site):
+def test_an_absent_device_by_name_is_an_error_with_exit_code_4(plugin_site, error_text):
     install(plugin_site, "some", "return Availability.absent('no card in this machine', 'insert one')")
     with pytest.raises(accelkit.UnavailableError) as caught:
         select("some")
-    assert str(caught.value) == (
-        "the accelerator 'some' is not available here\n  plugin: vendor-some==1.0\n  why: no card in this machine\n  what to do: insert one"
-    )
+    assert "'some'" in caught.value.what
+    assert caught.value.plugin == "vendor-some==1.0"
+    assert (caught.value.why, caught.value.hint) == ("no card in this machine", "insert one"), "the vendor's own words"
+    assert caught.value == error_text
     assert caught.value.exit_code == 4
 
 
@@ -106,26 +108,31 @@ def test_auto_takes_the_one_usable_third_party(plugin_site):
     assert {candidate.name: candidate.verdict for candidate in decision.candidates}["cpu"] == "usable"
 
 
-def test_auto_never_takes_a_simulated_device(plugin_site):
+def test_auto_never_takes_a_simulated_device(plugin_site, error_text):
     install(plugin_site, "some", attributes="is_simulated = True")
     decision = select().decision
     assert decision.chosen == "cpu"
-    assert next(c for c in decision.candidates if c.name == "some").reason == "simulated: auto never chooses it"
+    reason = next(c for c in decision.candidates if c.name == "some").reason
+    assert "simulated" in reason
+    assert reason == error_text
     assert select("some").accelerator.name == "some"
 
 
-def test_auto_refuses_to_guess_among_several(plugin_site, monkeypatch):
+def test_auto_refuses_to_guess_among_several(plugin_site, monkeypatch, error_text):
     install(plugin_site, "some")
     install(plugin_site, "other")
     with pytest.raises(accelkit.AmbiguousError) as caught:
         select()
-    assert str(caught.value) == (
-        "auto found several usable accelerators: other, some\n  why: they are equally possible, and a guess could be wrong\n"
-        "  what to do: name one: accelerator='other', ACCELKIT_ACCELERATOR=other, or ACCELKIT_AUTO_ORDER=other,some"
-    )
+    assert "other, some" in caught.value.what
+    for part in ("accelerator='other'", "ACCELKIT_ACCELERATOR=other", "ACCELKIT_AUTO_ORDER=other,some"):
+        assert part in caught.value.hint
+    assert caught.value == error_text
     monkeypatch.setenv("ACCELKIT_AUTO_ORDER", "cuda, some, other")
     decision = select().decision
-    assert (decision.chosen, decision.notes) == ("some", ("ACCELKIT_AUTO_ORDER gave the order",))
+    (note,) = decision.notes
+    assert decision.chosen == "some"
+    assert "ACCELKIT_AUTO_ORDER" in note
+    assert note == error_text
 
 
 def test_an_order_in_which_nothing_is_usable_is_no_silent_cpu(monkeypatch, error_text):
@@ -134,7 +141,7 @@ def test_an_order_in_which_nothing_is_usable_is_no_silent_cpu(monkeypatch, error
         select()
     assert "ACCELKIT_AUTO_ORDER=cuda" in caught.value.what
     assert caught.value == error_text
-    assert "add 'cpu' at its end" in caught.value.hint
+    assert "'cpu'" in caught.value.hint
     monkeypatch.setenv("ACCELKIT_AUTO_ORDER", "cuda,gpux")
     with pytest.raises(accelkit.UnknownNameError) as caught:
         select()
@@ -218,13 +225,15 @@ def test_a_precision_by_name(error_text):
     assert caught.value == error_text
 
 
-def test_two_claimants_of_privateuse1_are_reported_before_torch_is_imported(plugin_site, tmp_path):
+def test_two_claimants_of_privateuse1_are_reported_before_torch_is_imported(plugin_site, error_text):
     plugin_site.install("vendor-one", entry_points="[torch.backends]\none = vendor_one:_autoload")
     plugin_site.install("vendor-two", entry_points="[torch.backends]\ntwo = vendor_two:_autoload")
     code = "import sys, accelkit; print(accelkit.select('cpu').decision); print('torch' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "vendor-one==1.0 and vendor-two==1.0 both claim PrivateUse1" in result.stderr
-    assert "vendor-one==1.0 and vendor-two==1.0 both claim PrivateUse1" in result.stdout
+    for part in ("vendor-one==1.0", "vendor-two==1.0", "PrivateUse1"):
+        assert part in result.stderr
+        assert part in result.stdout
+    assert result.stdout == error_text
     assert "TORCH_DEVICE_BACKEND_AUTOLOAD=0" in result.stdout
     assert result.stdout.endswith("False\n")
 
@@ -243,4 +252,5 @@ def test_auto_finds_out_that_a_candidate_lies_before_it_is_loaded_here(plugin_si
     assert "'liar'" in str(caught[0].message)
     assert caught[0] == error_text
     assert decision.chosen == "cpu"
-    assert "it crashed with SIGSEGV, in load()" in str(caught[0].message)
+    assert "SIGSEGV" in str(caught[0].message)
+    assert "load()" in str(caught[0].message)
