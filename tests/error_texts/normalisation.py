@@ -15,6 +15,8 @@ ROOT = Path(__file__).parents[2]
 VERSIONED = ("accelerate", "accelkit", "accelkit-fake-xpu", "deepspeed", "lightning", "pytest", "torch", "torchao")
 
 PATTERNS = (
+    (r"\b\d{8}T\d{6}-[\w.-]+-\d+\b", "<run>"),
+    (r"\b(?=[0-9a-f]*[1-9a-f])[0-9a-f]{12}\b", "<digest>"),
     (r"\[Errno \d+\]", "[Errno <number>]"),
     (r"\bpython3(\.\d+)?\b", "python<version>"),
     (r"(?i)\b(python) 3\.\d+(\.\d+)?\b", r"\1 <version>"),
