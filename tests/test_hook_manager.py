@@ -146,16 +146,17 @@ class WrongArgument:
 @pytest.mark.parametrize(
     ("plugin", "text", "hint"),
     [
-        (Misspelt(), "Misspelt.checkpoint_savd implements a hook that does not exist", "did you mean 'checkpoint_saved'?"),
-        (WrongArgument(), "'pth' is not among its arguments", "did you mean 'path'?"),
-        (Everything, "the hook plugin Everything is a class", "register an instance: Everything()"),
+        (Misspelt(), "Misspelt.checkpoint_savd", "'checkpoint_saved'"),
+        (WrongArgument(), "'pth'", "'path'"),
+        (Everything, "Everything", "Everything()"),
     ],
 )
-def test_what_does_not_match_is_an_error_with_a_suggestion(plugin, text, hint):
+def test_what_does_not_match_is_an_error_with_a_suggestion(plugin, text, hint, error_text):
     with pytest.raises(accelkit.HookError) as caught:
         validate_hooks(plugin, "vendor==1.0")
     assert text in str(caught.value)
     assert hint in str(caught.value)
-    assert "vendor==1.0" in str(caught.value)
+    assert caught.value.plugin == "vendor==1.0"
+    assert caught.value == error_text
     with pytest.raises(accelkit.HookError):
         accelkit.Runtime(accelerator="cpu", hooks=[plugin])

@@ -150,17 +150,21 @@ def test_cpu_random_state_round_trip():
     assert torch.equal(torch.rand(3), first)
 
 
-def test_any_torch_device():
+def test_any_torch_device(error_text):
     assert TorchDeviceAccelerator.for_device_type("meta").probe().status == "absent"
     unknown = TorchDeviceAccelerator.for_device_type("nosuchthing")()
     assert unknown.check().status == "broken"
     assert "nosuchthing" in unknown.check().reason
-    with pytest.raises(accelkit.UnavailableError, match="torch knows no device type 'nosuchthing'"):
+    with pytest.raises(accelkit.UnavailableError) as caught:
         accelkit.Runtime(accelerator="torch:nosuchthing")
+    assert "'nosuchthing'" in caught.value.what
+    assert caught.value == error_text
     rt = accelkit.Runtime(accelerator="torch:cpu")
     assert (rt.device, rt.state.accelerator) == (torch.device("cpu"), "torch:cpu")
-    with pytest.raises(accelkit.UsageError, match="torch:<device_type> is expected"):
+    with pytest.raises(accelkit.UsageError) as caught:
         accelkit.Runtime(accelerator="torch")
+    assert "device_type" in caught.value.why
+    assert caught.value == error_text
 
 
 @pytest.mark.parametrize("name", known.vendors())
@@ -174,21 +178,26 @@ def test_the_table_of_vendors(name):
     assert (answer.status, bool(answer.reason), answer.hint) == ("absent", True, row["hint"])
     with pytest.raises(accelkit.UnavailableError) as caught:
         accelkit.select(name)
-    assert row["hint"] in str(caught.value)
+    assert row["hint"] in caught.value.hint
     assert isinstance(row["is_privateuse1"], bool)
 
 
-def test_a_vendors_package_that_is_there_is_selected_with_a_note(plugin_site):
+def test_a_vendors_package_that_is_there_is_selected_with_a_note(plugin_site, error_text):
     (plugin_site.folder / "torch_musa.py").write_text("")
-    with pytest.raises(accelkit.BrokenPluginError, match="the accelerator 'musa' is broken") as caught:
+    with pytest.raises(accelkit.BrokenPluginError) as caught:
         accelkit.select("musa")
-    assert "its probe says usable, but" in str(caught.value), "an empty package adds no device to torch, and the trial finds out"
+    assert "'musa'" in caught.value.what
+    assert caught.value == error_text
     with pytest.raises(AttributeError):
         _ = known_vendor.nobody
 
 
-def test_retired_names_explain_themselves():
+def test_retired_names_explain_themselves(error_text):
     with pytest.raises(accelkit.UnavailableError, match="Graphcore"):
         accelkit.select("ipu")
-    with pytest.raises(accelkit.UnavailableError, match="no tpu can be used here"):
+    with pytest.raises(accelkit.UnavailableError) as caught:
         accelkit.select("tpu")
+    assert "tpu" in caught.value.what
+    assert "torch_xla" in caught.value.why
+    assert "pip install torch_tpu" in caught.value.hint
+    assert caught.value == error_text

@@ -176,7 +176,7 @@ def draw_after_loading(env, folder):
         assert torch.rand(3).equal(torch.rand(3, generator=torch.Generator().manual_seed(100 + rank)))
     else:
         assert len(said) == 1
-        assert "has no random state of rank 2" in said[0]
+        assert "rank 2" in said[0]
         mine = torch.rand(3)
         for other in (100, 101):
             assert not mine.equal(torch.rand(3, generator=torch.Generator().manual_seed(other)))
@@ -192,7 +192,7 @@ def other_objects(folder):
 def load_into_others(env, folder):
     rt = runtime(env, "fsdp")
     rt.prepare(nn.Linear(5, 5))
-    with pytest.raises(CheckpointError, match="nothing is prepared for optimizer_0, scheduler_0"):
+    with pytest.raises(CheckpointError, match="optimizer_0, scheduler_0"):
         rt.load_state(folder)
     rt.teardown()
 

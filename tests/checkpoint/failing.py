@@ -60,15 +60,15 @@ def fail_and_go_on(env, folder):
 
     fragile.is_bad = is_bad
     text = failure(rt, folder)
-    assert text.startswith("custom_0.value cannot be saved"), text
-    assert "why: rank 1 (" in text, text
-    assert "it is builtins.object, which could not be loaded without running code" in text
+    assert "custom_0.value" in text.splitlines()[0], text
+    assert "rank 1 (" in text, text
+    assert "builtins.object" in text
     fragile.is_bad = False
     assert not (folder / "step-1.tmp").exists()
 
     fragile.is_raising = is_bad
     text = failure(rt, folder)
-    assert "why: rank 1 (" in text, text
+    assert "rank 1 (" in text, text
     assert "ValueError: no state today" in text
     with pytest.raises(CheckpointError, match=r"rank 1 \(.*no such state"):
         rt.load_state(folder)
@@ -78,15 +78,15 @@ def fail_and_go_on(env, folder):
         if is_bad:  # a disk that is full after 10,000 bytes
             resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, resource.RLIM_INFINITY))
         text = failure(rt, folder, is_async=is_async)
-        assert text.startswith(f"a checkpoint could not be saved under {folder}"), text
-        assert "why: rank 1 (" in text, text
+        assert str(folder) in text.splitlines()[0], text
+        assert "rank 1 (" in text, text
         assert "File too large" in text, text
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
     text = failure(rt, folder if env.global_rank == 0 else folder.with_name("elsewhere"))
-    assert "why: rank 1 (" in text, text
-    assert "it does not see " in text
-    assert "what to do: save into a folder that all machines of the job share" in text
+    assert "rank 1 (" in text, text
+    assert str(folder) in text
+    assert "what to do: " in text
 
     assert rt.save_state(folder) == folder / "step-1"
     rt.load_state(folder)
@@ -100,7 +100,7 @@ def die(env, folder, victim):
     if env.global_rank == victim:
         os.kill(os.getpid(), signal.SIGKILL)
     text = failure(rt, folder, is_async=victim == 1)
-    assert f"why: rank {victim}: it died or does not answer (" in text, text
+    assert f"rank {victim}: " in text.partition("  why: ")[2], text
 
 
 def main(folder):

@@ -71,22 +71,22 @@ class Thing:
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        (Thing(), "Thing, which could not be loaded without running code"),
-        (numpy.float64(1), "numpy.float64, which could not be loaded"),
-        (numpy.zeros(1), "numpy.ndarray, which could not be loaded"),
-        ({1, 2}, "builtins.set, which could not be loaded"),
-        (lambda: 0, "builtins.function, which could not be loaded"),
-        (torch.zeros(2).to_sparse(), "it is a tensor of layout torch.sparse_coo"),
-        (torch.zeros(2, device="meta"), "it is a tensor on the meta device"),
-        ({(1, 2): 3}, "it is (1, 2) (tuple)"),
+        (Thing(), "Thing"),
+        (numpy.float64(1), "numpy.float64"),
+        (numpy.zeros(1), "numpy.ndarray"),
+        ({1, 2}, "builtins.set"),
+        (lambda: 0, "builtins.function"),
+        (torch.zeros(2).to_sparse(), "torch.sparse_coo"),
+        (torch.zeros(2, device="meta"), "meta"),
+        ({(1, 2): 3}, "(1, 2)"),
     ],
 )
-def test_what_could_not_be_loaded_safely_is_refused_when_saving(tmp_path, value, why):
+def test_what_could_not_be_loaded_safely_is_refused_when_saving(tmp_path, value, why, error_text):
     with pytest.raises(CheckpointError) as caught:
         checkpoint.save(tmp_path / "ckpt", {"custom_0": {"deep": [0, value]}})
-    assert "custom_0.deep.1" in str(caught.value)
+    assert "custom_0.deep.1" in caught.value.what
     assert why in str(caught.value)
-    assert "what to do: " in str(caught.value)
+    assert caught.value == error_text
     assert not (tmp_path / "ckpt").exists(), "nothing was written"
 
 
@@ -95,14 +95,16 @@ def save_two(root):
     return checkpoint.save(root, {"model_0": {"w": torch.ones(100)}})
 
 
-def test_steps_are_numbered_and_latest_follows(tmp_path):
+def test_steps_are_numbered_and_latest_follows(tmp_path, error_text):
     assert save_two(tmp_path) == tmp_path / "step-1"
     assert (tmp_path / "LATEST").read_text() == "step-1"
     assert checkpoint.load(tmp_path)["model_0"]["w"].sum() == 100
     assert checkpoint.load(tmp_path / "step-0")["model_0"]["w"].sum() == 0
     assert checkpoint.save(tmp_path, {}, step=7) == tmp_path / "step-7"
-    with pytest.raises(CheckpointError, match="step-7 exists already"):
+    with pytest.raises(CheckpointError) as caught:
         checkpoint.save(tmp_path, {}, step=7)
+    assert "step-7" in caught.value.what
+    assert caught.value == error_text
 
 
 @pytest.mark.parametrize("latest", [None, "step-9", "../elsewhere", ""])
@@ -123,34 +125,39 @@ def flip(path):
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
-        (lambda step: flip(step / "data" / "__0_0.distcp"), "data/__0_0.distcp: its checksum is not what was written"),
-        (lambda step: os.truncate(step / "data" / "__0_0.distcp", 10), "data/__0_0.distcp: it has 10 bytes, "),
-        (lambda step: (step / "data" / ".metadata").unlink(), "data/.metadata: it is missing"),
-        (lambda step: shutil.rmtree(step / "data"), "it is missing"),
-        (lambda step: (step / "manifest.json").write_text("{"), "manifest.json: it cannot be read"),
-        (lambda step: (step / "manifest.json").write_text("[]"), "manifest.json: it cannot be read"),
+        (lambda step: flip(step / "data" / "__0_0.distcp"), "data/__0_0.distcp"),
+        (lambda step: os.truncate(step / "data" / "__0_0.distcp", 10), "10 bytes"),
+        (lambda step: (step / "data" / ".metadata").unlink(), "data/.metadata"),
+        (lambda step: shutil.rmtree(step / "data"), "data/"),
+        (lambda step: (step / "manifest.json").write_text("{"), "manifest.json"),
+        (lambda step: (step / "manifest.json").write_text("[]"), "manifest.json"),
     ],
 )
-def test_a_damaged_checkpoint_names_the_file_and_the_one_before(tmp_path, damage, why):
-    damage(save_two(tmp_path))
+def test_a_damaged_checkpoint_names_the_file_and_the_one_before(tmp_path, damage, why, error_text):
+    step = save_two(tmp_path)
+    size = (step / "data" / "__0_0.distcp").stat().st_size
+    damage(step)
     with pytest.raises(CheckpointError) as caught:
         checkpoint.load(tmp_path)
-    assert f"the checkpoint {tmp_path / 'step-1'} is damaged" in str(caught.value)
-    assert why in str(caught.value)
-    assert f"load {tmp_path / 'step-0'} instead" in str(caught.value)
+    assert f"{tmp_path / 'step-1'}" in caught.value.what
+    assert why in caught.value.why
+    assert f"{tmp_path / 'step-0'}" in caught.value.hint
+    assert str(caught.value).replace(str(size), "<size>") == error_text
     assert checkpoint.load(tmp_path / "step-0")["model_0"]["w"].sum() == 0
 
 
 @pytest.mark.parametrize("name", ["__0_0.distcp", ".metadata"])
-def test_damage_anywhere_is_called_damage(tmp_path, name):
+def test_damage_anywhere_is_called_damage(tmp_path, name, error_text):
     """What cannot be read because of it is not what is said."""
     step = save_two(tmp_path)
     path = step / "data" / name
     whole = path.read_bytes()
     for position in range(0, len(whole), max(1, len(whole) // 60)):
         path.write_bytes(whole[:position] + bytes([whole[position] ^ 0xFF]) + whole[position + 1 :])
-        with pytest.raises(CheckpointError, match=f"data/{name}: its checksum is not what was written"):
+        with pytest.raises(CheckpointError) as caught:
             checkpoint.load(step)
+        assert f"data/{name}" in str(caught.value)
+        assert caught.value == error_text
     path.write_bytes(whole)
     assert checkpoint.load(step)["model_0"]["w"].sum() == 100
 
@@ -179,8 +186,8 @@ class Forged:
         return os.mkdir, ("forged",)
 
 
-@pytest.mark.parametrize(("forged", "why"), [(Forged(), "it names posix.mkdir, which is no part of an index"), ({}, "it holds dict")])
-def test_an_index_runs_no_code(tmp_path, monkeypatch, forged, why):
+@pytest.mark.parametrize(("forged", "why"), [(Forged(), "posix.mkdir"), ({}, "dict")])
+def test_an_index_runs_no_code(tmp_path, monkeypatch, forged, why, error_text):
     monkeypatch.chdir(tmp_path)
     step = save_two(tmp_path)
     index = step / "data" / ".metadata"
@@ -188,36 +195,44 @@ def test_an_index_runs_no_code(tmp_path, monkeypatch, forged, why):
     manifest = json.loads((step / "manifest.json").read_text())
     manifest["files"]["data/.metadata"] = checksum(index)
     (step / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(CheckpointError, match=why):
+    with pytest.raises(CheckpointError) as caught:
         checkpoint.load(tmp_path)
+    assert why in str(caught.value)
+    assert caught.value == error_text
     assert not (tmp_path / "forged").exists()
 
 
-@pytest.mark.parametrize(
-    ("found", "text"), [("accelkit.checkpoint/3", "was written by accelkit 9.9"), ("other/1", "is no accelkit checkpoint")]
-)
-def test_another_format_is_said(tmp_path, found, text):
+@pytest.mark.parametrize(("found", "text"), [("accelkit.checkpoint/3", "9.9"), ("other/1", "'other/1'")])
+def test_another_format_is_said(tmp_path, found, text, error_text):
     step = save_two(tmp_path)
     manifest = json.loads((step / "manifest.json").read_text())
     manifest |= {"format": found, "versions": {"accelkit": "9.9"}}
     (step / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(CheckpointError, match=text):
+    with pytest.raises(CheckpointError) as caught:
         checkpoint.load(tmp_path)
+    assert text in str(caught.value)
+    assert caught.value == error_text
 
 
-def test_where_there_is_none(tmp_path):
-    with pytest.raises(CheckpointError, match="the folder does not exist"):
+def test_where_there_is_none(tmp_path, error_text):
+    with pytest.raises(CheckpointError) as caught:
         checkpoint.load(tmp_path / "nowhere")
-    with pytest.raises(CheckpointError, match="it holds neither manifest.json nor step-N folders"):
+    assert "nowhere" in caught.value.what
+    assert caught.value == error_text
+    with pytest.raises(CheckpointError) as caught:
         checkpoint.load(tmp_path)
+    assert "manifest.json" in caught.value.why
+    assert caught.value == error_text
 
 
-def test_a_disk_that_refuses_is_an_error_and_harms_nothing(tmp_path):
+def test_a_disk_that_refuses_is_an_error_and_harms_nothing(tmp_path, error_text):
     save_two(tmp_path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(CheckpointError, match="a checkpoint could not be saved under .*file") as caught:
+    with pytest.raises(CheckpointError) as caught:
         checkpoint.save(tmp_path / "file", {})
-    assert "earlier checkpoints are untouched" in str(caught.value)
+    assert str(tmp_path / "file") in caught.value.what
+    assert "FileExistsError" in caught.value.why
+    assert caught.value == error_text
     assert isinstance(caught.value.__cause__, OSError)
 
 

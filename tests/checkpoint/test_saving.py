@@ -54,15 +54,16 @@ def test_in_the_background_what_is_written_is_what_was_there(tmp_path):
 
 
 @pytest.mark.parametrize("notices", ["wait_for_saves", "save_state", "load_state"])
-def test_an_error_in_the_background_is_raised_where_it_is_noticed_and_once(tmp_path, notices):
+def test_an_error_in_the_background_is_raised_where_it_is_noticed_and_once(tmp_path, notices, error_text):
     rt = runtime()
     rt.prepare(nn.Linear(2, 2))
     rt.save_state(tmp_path)
     (tmp_path / "LATEST.tmp").mkdir()  # where the last file of a save is written
     rt.save_state(tmp_path, is_async=True)
-    with pytest.raises(CheckpointError, match="a checkpoint could not be saved under") as caught:
+    with pytest.raises(CheckpointError) as caught:
         getattr(rt, notices)(*() if notices == "wait_for_saves" else (tmp_path,))
-    assert "IsADirectoryError" in str(caught.value)
+    assert "IsADirectoryError" in caught.value.why
+    assert caught.value == error_text
     assert steps.find(tmp_path) == tmp_path / "step-0"
     (tmp_path / "LATEST.tmp").rmdir()
     rt.wait_for_saves()
@@ -78,11 +79,13 @@ class Unsafe:
         raise AssertionError(state)
 
 
-def test_what_cannot_be_saved_is_refused_before_the_background(tmp_path):
+def test_what_cannot_be_saved_is_refused_before_the_background(tmp_path, error_text):
     rt = runtime()
     rt.register_for_checkpointing(Unsafe())
-    with pytest.raises(CheckpointError, match=r"custom_0.names cannot be saved"):
+    with pytest.raises(CheckpointError) as caught:
         rt.save_state(tmp_path, is_async=True)
+    assert "custom_0.names" in caught.value.what
+    assert caught.value == error_text
     rt.wait_for_saves()
 
 
@@ -95,7 +98,7 @@ rt.save_state(sys.argv[1], is_async=True)
 
 
 @pytest.mark.parametrize("ends", ["well", "fails"])
-def test_the_programs_end_waits(tmp_path, ends):
+def test_the_programs_end_waits(tmp_path, ends, error_text):
     if ends == "fails":
         (tmp_path / "LATEST.tmp").mkdir()
     result = subprocess.run([sys.executable, "-c", PROGRAM, tmp_path], capture_output=True, text=True, check=True)
@@ -103,7 +106,8 @@ def test_the_programs_end_waits(tmp_path, ends):
         assert result.stderr == ""
         assert checkpoint.load(tmp_path)["model_0"]["weight"].shape == (1500, 1500)
     else:
-        assert "accelkit: the last checkpoint was not saved, and nobody waited for it" in result.stderr
+        assert result.stderr.startswith("accelkit: ")
+        assert result.stderr.splitlines()[0] == error_text
         assert "IsADirectoryError" in result.stderr
 
 
@@ -145,12 +149,13 @@ def test_one_that_somebody_loads_is_not_removed(tmp_path):
     assert left(tmp_path) == ["LATEST", "step-4"]
 
 
-def test_one_that_cannot_be_removed_is_said_and_the_new_one_is_there(tmp_path):
+def test_one_that_cannot_be_removed_is_said_and_the_new_one_is_there(tmp_path, error_text):
     checkpoint.save(tmp_path, {})
     (tmp_path / "step-0.tmp").mkdir()
     (tmp_path / "step-0.tmp" / "file").write_text("")
-    with pytest.warns(UserWarning, match=r"the old checkpoint .*step-0 could not be removed"):
+    with pytest.warns(UserWarning, match="step-0") as caught:
         steps.keep_last(tmp_path, tmp_path / "step-1", 1)
+    assert caught[0] == error_text
     assert (tmp_path / "step-0" / "manifest.json").exists()
 
 

@@ -49,7 +49,7 @@ def some(plugin_site):
     return install
 
 
-def test_list_shows_every_plugin_in_one_line(some):
+def test_list_shows_every_plugin_in_one_line(some, error_text):
     some()
     result = run("list")
     assert result.returncode == 0
@@ -57,11 +57,11 @@ def test_list_shows_every_plugin_in_one_line(some):
     assert lines[0].split() == ["NAME", "KIND", "PLUGIN", "STATUS", "REASON", "WHAT", "TO", "DO", "DESCRIPTION"]
     row = next(line for line in lines if line.startswith("some "))
     assert "vendor-some==1.0" in row
-    assert "not asked yet" in row
-    assert "accelkit doctor some asks it" in row
+    assert "accelkit doctor some" in row
     assert "Made by a vendor" in row
     assert "\x1b" not in result.stdout
-    assert "vendors' devices are known and not installed; --all shows them" in result.stderr
+    assert "--all" in result.stderr
+    assert result.stderr == error_text
     assert "torch_npu" in run("list", "--all").stdout
 
 
@@ -96,7 +96,7 @@ def test_whatever_a_plugin_prints_is_kept_out(some):
         assert "noise" not in result.stdout + result.stderr
 
 
-def test_doctor_finds_what_is_broken_and_only_that(some):
+def test_doctor_finds_what_is_broken_and_only_that(some, error_text):
     some("1 / 0", name="bad")
     some("Availability.absent('no board', 'insert one')", name="away")
     report = run_json("doctor", code=1)
@@ -109,7 +109,8 @@ def test_doctor_finds_what_is_broken_and_only_that(some):
     assert all(check["status"] == "usable" for check in report["checks"].values())
     text = run("doctor", "bad", "--verbose")
     assert "Traceback" in text.stderr
-    assert "1 findings: vendor-bad:bad" in text.stderr
+    assert "vendor-bad:bad" in text.stderr.splitlines()[-1]
+    assert text.stderr.splitlines()[-1] == error_text
 
 
 def test_doctor_of_one_by_name(some):
@@ -128,13 +129,16 @@ def test_doctor_finds_an_allow_list_that_names_strangers():
     assert "vendor-of-nobody" in report["checks"]["the allow list is installed"]["reason"]
 
 
-def test_why_explains(some):
+def test_why_explains(some, error_text):
     some()
     report = run_json("why")
     assert (report["schema"], report["requested"], report["chosen"]) == ("accelkit.why/1", "auto", "cpu")
-    assert {c["name"]: c["reason"] for c in report["candidates"]}["some"] == "simulated: auto never chooses it"
+    reason = {c["name"]: c["reason"] for c in report["candidates"]}["some"]
+    assert "simulated" in reason
+    assert reason == error_text
     text = run("why", "some").stdout
-    assert "accelerator some from vendor-some==1.0: 'some' (argument)" in text
+    assert all(word in text.splitlines()[0] for word in ("some", "vendor-some==1.0", "argument"))
+    assert text.splitlines()[0] == error_text
     assert run_json("why", ACCELKIT_ACCELERATOR="some")["source"] == "ACCELKIT_ACCELERATOR"
 
 
@@ -150,12 +154,14 @@ def test_why_explains(some):
         (["why", "ipu"], 4, "UnavailableError"),
     ],
 )
-def test_errors_have_a_text_a_code_and_json(arguments, code, error):
+def test_errors_have_a_text_a_code_and_json(arguments, code, error, error_text):
     result = run(*arguments)
     assert result.returncode == code
     assert result.stdout == ""
     assert result.stderr.startswith("accelkit: ")
+    assert arguments[1].removeprefix("torch:") in result.stderr
     assert "Traceback" not in result.stderr
+    assert result.stderr == error_text
     report = run_json(*arguments, code=code)
     assert (report["schema"], report["error"], report["exit_code"]) == ("accelkit.error/1", error, code)
     assert report["what"]
@@ -168,15 +174,18 @@ def test_a_broken_plugin_exits_3(some):
     assert run("why", "bad").returncode == 3
 
 
-def test_an_empty_allow_list_is_a_usage_error():
+def test_an_empty_allow_list_is_a_usage_error(error_text):
     for command in ("list", "doctor", "why", "env"):
         result = run(command, ACCELKIT_PLUGINS="")
         assert result.returncode == 2
-        assert "ACCELKIT_PLUGINS is set and empty" in result.stderr
+        assert "ACCELKIT_PLUGINS" in result.stderr
+        assert result.stderr == error_text
 
 
-def test_probe_computes():
-    assert "[0, 1, 2, 3] + 1 is right on cpu; 1 device" in run("probe", "cpu").stdout
+def test_probe_computes(error_text):
+    text = run("probe", "cpu").stdout
+    assert "[0, 1, 2, 3] + 1" in text
+    assert text == error_text
     report = run_json("probe", "torch:cpu")
     assert (report["schema"], report["name"], report["status"]) == ("accelkit.probe/1", "torch:cpu", "usable")
 

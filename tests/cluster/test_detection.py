@@ -117,11 +117,14 @@ def test_a_hook_plugin_may_claim_the_process_for_a_third_party(monkeypatch):
     assert select_cluster(environ={}, further_claims=claims).decision.candidates[0].reason == "MINE is set"
 
 
-def test_a_runtime_stops_at_variables_that_make_no_sense(monkeypatch):
+def test_a_runtime_stops_at_variables_that_make_no_sense(monkeypatch, error_text):
     for name, value in (TORCHRUN | {"RANK": "4"}).items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(accelkit.ContradictionError, match=r"RANK=4 cannot be: less than 4 is expected \(WORLD_SIZE=4\)"):
+    with pytest.raises(accelkit.ContradictionError) as caught:
         accelkit.Runtime(accelerator="cpu")
+    assert "RANK=4" in caught.value.what
+    assert "WORLD_SIZE=4" in caught.value.what
+    assert caught.value == error_text
 
 
 @pytest.mark.parametrize(
@@ -150,13 +153,15 @@ def test_what_was_launched_and_what_was_said(name, environ, processes, nodes):
     assert "num_nodes=" in caught.value.hint
 
 
-def test_jsrun_says_which_flag(tmp_path):
+def test_jsrun_says_which_flag(tmp_path, error_text):
     (tmp_path / "ranks").write_text("launch\nh1\nh1\nh2\nh2\n")
     environment = make_environment("lsf", JSRUN | {"LSB_DJOB_RANKFILE": str(tmp_path / "ranks"), "LSB_JOBINDEX": "3", "LSB_RESTART": "Y"})
     with pytest.raises(accelkit.ContradictionError, match="--rs_per_host 3"):
         environment.validate_settings(3, None)
-    with pytest.raises(accelkit.ContradictionError, match="bsub -nnodes 3"):
+    with pytest.raises(accelkit.ContradictionError) as caught:
         environment.validate_settings(None, 3)
+    assert "num_nodes=3" in caught.value.what
+    assert caught.value == error_text
     assert (environment.main_address, environment.job_id, environment.restart_count) == ("h1", "7[3]", 1)
 
 
@@ -171,45 +176,53 @@ def test_uneven_tasks_contradict_a_number_for_each_machine():
 @pytest.mark.parametrize(
     ("name", "environ", "text"),
     [
-        ("slurm", STEP | {"SLURM_NTASKS": "abc"}, "SLURM_NTASKS='abc' is no whole number"),
-        ("slurm", STEP | {"SLURM_PROCID": "4"}, "SLURM_PROCID=4 cannot be: less than 4 is expected (SLURM_NTASKS=4)"),
-        ("slurm", STEP | {"SLURM_LOCALID": "2"}, "SLURM_LOCALID=2 cannot be: less than 2 is expected"),
-        ("slurm", STEP | {"SLURM_PROCID": ""}, "SLURM_PROCID is not set"),
-        ("slurm", STEP | {"SLURM_TASKS_PER_NODE": "3(x2)"}, "SLURM_TASKS_PER_NODE=3(x2) is 6 tasks on 2 nodes"),
-        ("slurm", STEP | {"SLURM_STEP_NUM_TASKS": "1"}, "SLURM_STEP_NUM_TASKS=1, and SLURM_NTASKS=4"),
-        ("torchelastic", {"TORCHELASTIC_RUN_ID": "7", "RANK": "0"}, "WORLD_SIZE is not set"),
-        ("torchelastic", TORCHRUN | {"WORLD_SIZE": "0"}, "WORLD_SIZE=0 is too small"),
-        ("mpi", {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, "OMPI_COMM_WORLD_LOCAL_SIZE is not set"),
-        ("mpi", MPICH | {"MPI_LOCALNRANKS": "5"}, "MPI_LOCALNRANKS=5 cannot be: less than 5 is expected"),
-        ("lsf", JSRUN | {"LSB_DJOB_RANKFILE": "/nowhere/ranks"}, "LSB_DJOB_RANKFILE='/nowhere/ranks' cannot be read"),
-        ("kubeflow", POD | {"PET_NPROC_PER_NODE": "4"}, "PET_NPROC_PER_NODE=4 processes were asked for in each pod"),
-        ("ray", {"RAY_RAYLET_PID": "1", "WORLD_SIZE": "2"}, "RANK is not set"),
+        ("slurm", STEP | {"SLURM_NTASKS": "abc"}, "SLURM_NTASKS='abc'"),
+        ("slurm", STEP | {"SLURM_PROCID": "4"}, "SLURM_PROCID=4"),
+        ("slurm", STEP | {"SLURM_LOCALID": "2"}, "SLURM_LOCALID=2"),
+        ("slurm", STEP | {"SLURM_PROCID": ""}, "SLURM_PROCID"),
+        ("slurm", STEP | {"SLURM_TASKS_PER_NODE": "3(x2)"}, "SLURM_TASKS_PER_NODE=3(x2)"),
+        ("slurm", STEP | {"SLURM_STEP_NUM_TASKS": "1"}, "SLURM_STEP_NUM_TASKS=1"),
+        ("torchelastic", {"TORCHELASTIC_RUN_ID": "7", "RANK": "0"}, "WORLD_SIZE"),
+        ("torchelastic", TORCHRUN | {"WORLD_SIZE": "0"}, "WORLD_SIZE=0"),
+        ("mpi", {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, "OMPI_COMM_WORLD_LOCAL_SIZE"),
+        ("mpi", MPICH | {"MPI_LOCALNRANKS": "5"}, "MPI_LOCALNRANKS=5"),
+        ("lsf", JSRUN | {"LSB_DJOB_RANKFILE": "/nowhere/ranks"}, "LSB_DJOB_RANKFILE='/nowhere/ranks'"),
+        ("kubeflow", POD | {"PET_NPROC_PER_NODE": "4"}, "PET_NPROC_PER_NODE=4"),
+        ("ray", {"RAY_RAYLET_PID": "1", "WORLD_SIZE": "2"}, "RANK"),
     ],
 )
-def test_variables_that_make_no_sense_are_named(name, environ, text):
+def test_variables_that_make_no_sense_are_named(name, environ, text, error_text):
     environment = select_cluster(environ=environ).environment
     assert environment.name == name
     with pytest.raises(accelkit.UsageError) as caught:
         check_environment(environment)
     assert text in str(caught.value)
+    assert caught.value == error_text
     assert caught.value.plugin.startswith("accelkit==")
     assert caught.value.hint
 
 
-def test_a_list_that_names_no_host_is_an_error():
+def test_a_list_that_names_no_host_is_an_error(error_text):
     environment = make_environment("slurm", STEP | {"SLURM_NODELIST": "a;rm -rf"})
-    with pytest.raises(accelkit.UsageError, match="SLURM_NODELIST='a;rm' is no host name or address"):
+    with pytest.raises(accelkit.UsageError) as caught:
         _ = environment.main_address
-    with pytest.raises(accelkit.UsageError, match="SLURM_NODELIST=,, cannot be read"):
+    assert "SLURM_NODELIST='a;rm'" in caught.value.what
+    assert caught.value == error_text
+    with pytest.raises(accelkit.UsageError) as caught:
         _ = make_environment("slurm", STEP | {"SLURM_NODELIST": ",,"}).main_address
+    assert "SLURM_NODELIST" in caught.value.what
+    assert caught.value == error_text
 
 
-def test_a_launcher_that_counts_machines_and_not_their_processes():
+def test_a_launcher_that_counts_machines_and_not_their_processes(error_text):
     said = {"RANK": "2", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
     environment = select_cluster(environ=said | {"CROSS_SIZE": "2"}).environment
     assert (environment.local_world_size, environment.num_nodes, environment.node_rank) == (2, 2, 1)
-    with pytest.raises(accelkit.UsageError, match="LOCAL_WORLD_SIZE and LOCAL_SIZE are not set"):
+    with pytest.raises(accelkit.UsageError) as caught:
         check_environment(select_cluster(environ=said).environment)
+    assert "LOCAL_WORLD_SIZE" in caught.value.what
+    assert "LOCAL_SIZE" in caught.value.what
+    assert caught.value == error_text
 
 
 def test_a_missing_address_is_this_machine_with_one_warning():
@@ -257,26 +270,29 @@ def test_why_explains():
     assert len(answer["warnings"]) == 1
 
 
-def test_why_shows_what_cannot_be_read_and_exits_2():
+def test_why_shows_what_cannot_be_read_and_exits_2(error_text):
     result = why(**STEP | {"SLURM_PROCID": "9"})
     assert result.returncode == 2
     assert "global_rank" in result.stdout
-    assert "error: SLURM_PROCID=9 cannot be: less than 4 is expected (SLURM_NTASKS=4)" in result.stderr
-    assert "what to do: start the program with srun" in result.stderr
+    assert all(word in result.stderr for word in ("error: ", "SLURM_PROCID=9", "SLURM_NTASKS=4", "srun"))
+    assert result.stderr == error_text
     assert json.loads(why("--json", **STEP | {"SLURM_PROCID": "9"}).stdout)["settings"]["global_rank"] is None
 
 
-def test_why_of_a_name_that_nobody_offers():
+def test_why_of_a_name_that_nobody_offers(error_text):
     result = why("slurmm")
     assert result.returncode == 2
-    assert "there is no cluster 'slurmm'" in result.stderr
-    assert "did you mean 'slurm'?" in result.stderr
+    assert "'slurmm'" in result.stderr
+    assert "'slurm'" in result.stderr
+    assert result.stderr == error_text
 
 
-def test_why_survives_a_third_party_that_ends_the_process(plugin_site):
+def test_why_survives_a_third_party_that_ends_the_process(plugin_site, error_text):
     source = "import accelkit, os\nclass Bad(accelkit.ClusterEnvironment):\n    'Bad.'\n"
     ends = "    @property\n    def world_size(self):\n        os._exit(3)\n"
     plugin_site.install("vendor-bad", source + ends, entry_points="[accelkit.clusters]\nbad = vendor_bad:Bad")
     result = why("bad")
     assert result.returncode == 3
-    assert "the process that reads the cluster environment gave no answer" in result.stderr
+    assert "ended with 3" in result.stderr
+    assert "ACCELKIT_CLUSTER=local" in result.stderr
+    assert result.stderr == error_text

@@ -62,15 +62,19 @@ def test_the_nested_cases_are_recorded():
     }  # fmt: skip
 
 
-def test_the_first_process_of_each_recorded_host_is_on_it(tmp_path, monkeypatch):
+def test_the_first_process_of_each_recorded_host_is_on_it(tmp_path, monkeypatch, error_text):
     """LSF gives no number of the machine: it is the host's place in the rank file."""
     recording = next(one for one in RECORDINGS if one.name == "lsf_jsrun-2")
     environment = select_cluster(environ=recording.with_rank_file(tmp_path / "ranks")).environment
     monkeypatch.setattr("socket.gethostname", lambda: "h41n02.cluster.example")
     assert environment.node_rank == 1
     monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
-    with pytest.raises(accelkit.UsageError, match="elsewhere is not among the hosts of the job"):
+    with pytest.raises(accelkit.UsageError) as caught:
         _ = environment.node_rank
+    assert "elsewhere" in caught.value.what
+    assert "LSB_DJOB_RANKFILE" in caught.value.why
+    assert "jsrun" in caught.value.hint
+    assert caught.value == error_text
 
 
 def test_settings_are_the_properties_of_the_specification():

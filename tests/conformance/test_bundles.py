@@ -93,38 +93,39 @@ def test_bundle_is_deterministic(packed):
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (change_report(lambda report: report["results"][0].update(kind="pass")), "the counts of the summary do not follow"),
-        (change_report(lambda report: report["results"][0].update(kind="pass")), "the certification does not follow from the results"),
-        (change_report(lambda report: report["results"].pop(0)), "run.is_complete is True with"),
-        (change_report(lambda report: report["results"].append(report["results"][1])), "1 tests have more than one result"),
-        (change_report(lambda report: report["results"][1].update(id="contract/other")), "1 results are of no test of the suite"),
-        (change_report(lambda report: report["results"][0].update(kind="expected-failure")), "1 failures are called expected, and are not"),
-        (change_report(lambda report: report["summary"]["kinds"].update(fail=0)), "the counts of the summary do not follow"),
+        (change_report(lambda report: report["results"][0].update(kind="pass")), "summary"),
+        (change_report(lambda report: report["results"][0].update(kind="pass")), "certification"),
+        (change_report(lambda report: report["results"].pop(0)), "run.is_complete"),
+        (change_report(lambda report: report["results"].append(report["results"][1])), "1 tests"),
+        (change_report(lambda report: report["results"][1].update(id="contract/other")), "1 results"),
+        (change_report(lambda report: report["results"][0].update(kind="expected-failure")), "1 failures"),
+        (change_report(lambda report: report["summary"]["kinds"].update(fail=0)), "summary"),
         (
             change_report(lambda report: report["certification"].update(objections=[], is_certified=True)),
-            "the objections are: 1 tests failed",
+            "1 tests failed",
         ),
-        (change_report(lambda report: report["run"].update(selected=["memory"])), "only a part of the profile was selected"),
-        (change_report(lambda report: report["expected_failures"].append(EXPECTED)), "expected_failures.json is not what report.json says"),
-        (change_report(lambda report: report["versions"].update(torch="9")), "environment.json does not have the versions"),
-        (change_report(lambda report: report["suite"].update(digest="0" * 64)), "the suite digest of the report, 000000000000, is not"),
-        (change_report(lambda report: report["suite"].update(torch="0.1")), "this accelkit cannot tell whether the suite is the right one"),
-        (change_report(lambda report: report["suite"].update(tests=1)), "the report speaks of 1 tests in the suite"),
-        (change_report(lambda report: report.pop("run")), "report.json does not follow its schema: report.run is missing"),
-        (lambda members: members.update({"report.json": b"[" * 100_000}), "report.json is no JSON"),
-        (lambda members: members.update({"report.json": b"null"}), "report.json is no JSON"),
-        (lambda members: members.update({"report.json": b"[]"}), "report is [], not of type object"),
-        (lambda members: members.pop("report.json"), "report.json is missing"),
-        (lambda members: members.pop("suite.txt"), "suite.txt is missing"),
-        (lambda members: members.pop("SHA256SUMS"), "SHA256SUMS is missing"),
-        (lambda members: members.update({"suite.txt": b"contract/other\n"}), "is not that of suite.txt"),
-        (lambda members: members.update({"../evil": b""}), "../evil does not belong in a bundle"),
-        (lambda members: members.update({"logs/../worker-1.log": b""}), "logs/../worker-1.log does not belong in a bundle"),
+        (change_report(lambda report: report["run"].update(selected=["memory"])), "selected"),
+        (change_report(lambda report: report["expected_failures"].append(EXPECTED)), "expected_failures.json"),
+        (change_report(lambda report: report["versions"].update(torch="9")), "environment.json"),
+        (change_report(lambda report: report["suite"].update(digest="0" * 64)), "000000000000"),
+        (change_report(lambda report: report["suite"].update(torch="0.1")), "suite"),
+        (change_report(lambda report: report["suite"].update(tests=1)), "1 tests"),
+        (change_report(lambda report: report.pop("run")), "report.run"),
+        (lambda members: members.update({"report.json": b"[" * 100_000}), "report.json"),
+        (lambda members: members.update({"report.json": b"null"}), "report.json"),
+        (lambda members: members.update({"report.json": b"[]"}), "report is []"),
+        (lambda members: members.pop("report.json"), "report.json"),
+        (lambda members: members.pop("suite.txt"), "suite.txt"),
+        (lambda members: members.pop("SHA256SUMS"), "SHA256SUMS"),
+        (lambda members: members.update({"suite.txt": b"contract/other\n"}), "suite.txt"),
+        (lambda members: members.update({"../evil": b""}), "../evil"),
+        (lambda members: members.update({"logs/../worker-1.log": b""}), "logs/../worker-1.log"),
     ],
 )
-def test_careful_forgery_is_found(packed, change, problem):
+def test_careful_forgery_is_found(packed, change, problem, error_text):
     found = tamper(packed(make_report(["fail"])), change)
     assert any(problem in one for one in found), found
+    assert "\n".join(found) == error_text
 
 
 def test_the_whole_suite_cannot_be_exchanged(packed):
@@ -186,16 +187,20 @@ def test_cut_bundles_are_found(packed, length):
 # the commands
 
 
-def test_verify(cli, packed):
+def test_verify(cli, packed, error_text):
     path = packed()
     result = cli("verify", path)
     assert (result.exit_code, result.output.count("\n")) == (0, 1)
-    assert "sound; certified: acme (vendor-acme==1.0) on Acme One: profile contract" in result.output
+    assert all(part in result.output for part in ("acme (vendor-acme==1.0)", "Acme One", "contract"))
+    assert "not certified" not in result.output
+    assert result.output == error_text
     assert json.loads(cli("verify", path, "--json").output)["certification"]["is_certified"] is True
     result = cli("verify", packed(make_report(["fail"])))
     assert result.exit_code == 0
-    assert f"not certified: acme (vendor-acme==1.0) on Acme One: profile contract for torch {SUITE.torch}" in result.output
-    assert f"1 tests failed: {SUITE.tests[0]}" in result.output
+    assert "not certified" in result.output
+    assert f"torch {SUITE.torch}" in result.output
+    assert SUITE.tests[0] in result.output
+    assert result.output == error_text
 
 
 def test_verify_says_every_problem(cli, packed):
@@ -240,25 +245,27 @@ def test_compare_of_what_did_not_get_worse(cli, tmp_path, packed):
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        ("{}", "is no conformance report"),
-        ("nothing", "cannot be read as a report"),
-        (f'{{"schema": "{SCHEMA}"}}', "report.subject is missing"),
+        ("{}", "a.json"),
+        ("nothing", "a.json"),
+        (f'{{"schema": "{SCHEMA}"}}', "report.subject"),
     ],
 )
-def test_compare_refuses_what_is_no_report(cli, tmp_path, content, text):
+def test_compare_refuses_what_is_no_report(cli, tmp_path, content, text, error_text):
     path = tmp_path / "a.json"
     path.write_text(content)
     result = cli("compare", path, path)
     assert result.exit_code == 2
     assert text in result.output
+    assert result.output == error_text
 
 
-def test_compare_refuses_a_bundle_without_report(cli, packed):
+def test_compare_refuses_a_bundle_without_report(cli, packed, error_text):
     path = packed()
     tamper(path, lambda members: members.pop("report.json"))
     result = cli("compare", path, path)
     assert result.exit_code == 2
-    assert "holds no report" in result.output
+    assert str(path) in result.output
+    assert result.output == error_text
 
 
 @pytest.fixture
@@ -271,12 +278,12 @@ def reports(tmp_path):
     return folder
 
 
-def test_matrix(cli, reports, tmp_path):
+def test_matrix(cli, reports, tmp_path, error_text):
     path = tmp_path / "new" / "matrix.html"
     result = cli("matrix", reports, "--html", path)
     assert result.exit_code == 0
-    assert "passed over: " in result.stderr
-    assert "other.json is no conformance report" in result.stderr
+    assert "other.json" in result.stderr
+    assert result.stderr == error_text
     page = path.read_text()
     assert "<img" not in page
     assert not LOADS.search(page)
@@ -292,11 +299,13 @@ def test_matrix(cli, reports, tmp_path):
     assert found["capabilities"] == [{"name": "graphs", "levels": ["", "none"]}, {"name": "streams", "levels": ["emulated", "native"]}]
 
 
-def test_matrix_needs_reports_and_a_place(cli, tmp_path):
+def test_matrix_needs_reports_and_a_place(cli, tmp_path, error_text):
     (tmp_path / "other.json").write_text("{}")
     result = cli("matrix", tmp_path, "--html", tmp_path / "matrix.html")
     assert (result.exit_code, (tmp_path / "matrix.html").exists()) == (2, False)
-    assert "there is no conformance report in" in result.output
+    assert str(tmp_path) in result.output
+    assert result.output == error_text
     result = cli("matrix", tmp_path)
     assert result.exit_code == 2
-    assert "none of --html, --write, --summaries and --json is given" in result.output
+    assert all(option in result.output for option in ("--html", "--write", "--summaries", "--json"))
+    assert result.output == error_text

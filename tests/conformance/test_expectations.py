@@ -54,26 +54,30 @@ def test_another_torch_is_another_matter(tmp_path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("nonsense", "cannot be read"),
-        ("[surprise]\n", "has surprise"),
-        (GOOD.replace('reason = "adds wrongly"\n', ""), "has no reason"),
-        (GOOD.replace("2999-01-01", str(datetime.date(2020, 1, 1))), "expired on 2020-01-01"),
-        (GOOD.replace("2999-01-01", '"2999-01-01"'), "a date is expected"),
-        (GOOD + 'sample = "ndim =="\n', "cannot be read"),
-        (GOOD + 'torch = "new"\n', "cannot be read"),
-        (GOOD + "who = 1\n", "has who"),
+        ("nonsense", "expected_failures.toml"),
+        ("[surprise]\n", "surprise"),
+        (GOOD.replace('reason = "adds wrongly"\n', ""), "reason"),
+        (GOOD.replace("2999-01-01", str(datetime.date(2020, 1, 1))), "2020-01-01"),
+        (GOOD.replace("2999-01-01", '"2999-01-01"'), "'2999-01-01'"),
+        (GOOD + 'sample = "ndim =="\n', "sample"),
+        (GOOD + 'torch = "new"\n', "'new'"),
+        (GOOD + "who = 1\n", "who"),
     ],
 )
-def test_a_file_that_is_wrong_is_an_error_that_says_how(tmp_path, text, says):
-    with pytest.raises(accelkit.UsageError, match=says):
+def test_a_file_that_is_wrong_is_an_error_that_says_how(tmp_path, text, says, error_text):
+    with pytest.raises(accelkit.UsageError) as caught:
         read(tmp_path, text)
+    assert says in str(caught.value)
+    assert caught.value == error_text
 
 
-def test_one_that_matches_nothing_is_an_error(tmp_path):
+def test_one_that_matches_nothing_is_an_error(tmp_path, error_text):
     found = read(tmp_path, GOOD)
     expectations.check_all_match(found, ["operators/forward[add,float32]"])
-    with pytest.raises(accelkit.UsageError, match=r"match no test: operators/forward\[add,\*\]"):
+    with pytest.raises(accelkit.UsageError) as caught:
         expectations.check_all_match(found, ["operators/forward[sub,float32]"])
+    assert "forward[add,*]" in caught.value.what
+    assert caught.value == error_text
 
 
 TESTS = [f"memory/test_{number}" for number in range(40)] + ["operators/forward[add,float32]"]

@@ -154,16 +154,17 @@ def test_a_failure_comes_with_a_program_that_shows_it(tmp_path):
 # -- the command ------------------------------------------------------------------------------------------------------
 
 
-def test_a_device_that_is_not_here_exits_4_and_the_contract_is_run():
+def test_a_device_that_is_not_here_exits_4_and_the_contract_is_run(error_text):
     run = command("run", "cuda", env=os.environ | {"CUDA_VISIBLE_DEVICES": ""})
     assert run.returncode == 4, run.stderr
     assert "contract" in run.stdout
-    assert "18 of 18 tests passed" in run.stdout
-    assert "is not available here" in run.stderr
+    assert "18 of 18" in run.stdout
+    assert "'cuda'" in run.stderr
     assert "why:" in run.stderr
+    assert run.stderr.splitlines()[0] == error_text
 
 
-def test_a_kill_and_resume_give_the_report_that_there_would_have_been(tmp_path):
+def test_a_kill_and_resume_give_the_report_that_there_would_have_been(tmp_path, error_text):
     arguments = ["run", "cpu", "--profile", "smoke", "-n", "1", "--json"]
     whole = command(*arguments, str(tmp_path / "whole.json"))
     assert whole.returncode == 0, whole.stderr
@@ -187,7 +188,8 @@ def test_a_kill_and_resume_give_the_report_that_there_would_have_been(tmp_path):
         assert first[part] == second[part]
     again = command(*arguments, str(tmp_path / "again.json"), "--resume")
     assert again.returncode == 2
-    assert "--resume: there is no interrupted run" in again.stderr
+    assert "--resume" in again.stderr
+    assert again.stderr == error_text
 
 
 def _journals():
@@ -204,22 +206,24 @@ def test_json_on_standard_output_is_the_report():
 
 
 @pytest.mark.smoke
-def test_usage_is_exit_code_2():
+def test_usage_is_exit_code_2(error_text):
     for arguments, says in {
         ("run", "nonsense"): "nonsense",
-        ("run", "cpu", "--select", "no_such_check"): "selects no test",
-        ("run", "cpu", "--rerun-failed"): "--rerun-failed: there is no earlier run",
-        ("selftest", "--mutants", "nonsense"): "no mutant is named nonsense",
+        ("run", "cpu", "--select", "no_such_check"): "no_such_check",
+        ("run", "cpu", "--rerun-failed"): "--rerun-failed",
+        ("selftest", "--mutants", "nonsense"): "nonsense",
     }.items():
         run = command(*arguments)
         assert run.returncode == 2, run.stderr
         assert says in run.stderr
+        assert run.stderr == error_text
 
 
-def test_a_part_certifies_nothing():
+def test_a_part_certifies_nothing(error_text):
     run = command("run", "cpu", "--profile", "contract", "--select", "probe", "--certify")
     assert run.returncode == 1
-    assert "not certified: only a part of the profile was selected" in run.stderr
+    assert "not certified" in run.stderr
+    assert run.stderr == error_text
 
 
 @pytest.mark.parametrize(("kind", "name"), [("precision", "bf16-mixed"), ("cluster", "local"), ("strategy", "single_device")])

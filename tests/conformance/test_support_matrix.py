@@ -125,32 +125,36 @@ def test_names_cannot_steer_the_page(folder, written):
     assert len({line.replace("\\|", "").count("|") for line in made.partition("\n\n")[0].splitlines()}) == 1, "no row has more cells"
 
 
-def test_a_page_without_the_marks_is_left_alone(folder, tmp_path):
+def test_a_page_without_the_marks_is_left_alone(folder, tmp_path, error_text):
     target = tmp_path / "page.md"
     target.write_text("# Ours\n")
     answer = ask(folder, "--write", target)
     assert (answer.exit_code, target.read_text()) == (2, "# Ours\n")
-    assert "page.md has no place for the matrix" in answer.stderr
+    assert "page.md" in answer.stderr
+    assert answer.stderr == error_text
 
 
-def test_a_summary_that_is_damaged_is_passed_over(folder, tmp_path):
+def test_a_summary_that_is_damaged_is_passed_over(folder, tmp_path, error_text):
     kept = tmp_path / "kept"
     ask(folder, "--summaries", kept)
     found = json.loads((kept / "acme.json").read_text())
     del found["subject"]["plugin"]
     (kept / "acme.json").write_text(json.dumps(found))
     result = ask(kept, "--json")
-    assert "acme.json is no whole conformance report (report.subject.plugin is missing)" in result.stderr
+    assert "acme.json" in result.stderr
+    assert "report.subject.plugin" in result.stderr
+    assert result.stderr == error_text
     assert [one["name"] for one in json.loads(result.stdout)["subjects"]] == ["other"]
 
 
-def test_a_summary_is_no_report(folder, tmp_path):
+def test_a_summary_is_no_report(folder, tmp_path, error_text):
     """What needs results refuses it by name."""
     kept = tmp_path / "kept"
     ask(folder, "--summaries", kept)
     answer = CliRunner().invoke(main, ["conformance", "compare", str(kept / "acme.json"), str(kept / "acme.json")])
     assert answer.exit_code == 2
-    assert "its schema is 'accelkit.conformance.summary/1'" in answer.output
+    assert "'accelkit.conformance.summary/1'" in answer.output
+    assert answer.output == error_text
 
 
 def test_the_same_reason_is_one_row():

@@ -53,52 +53,65 @@ def test_metadata_is_read_once_until_refresh(plugin_site):
 @pytest.mark.parametrize(
     ("requires", "status", "reason"),
     [
-        (["accelkit>=99"], "incompatible", "it requires accelkit>=99, accelkit 0.1.0 is installed"),
-        (["torch<2"], "incompatible", "it requires torch<2, torch "),
+        (["accelkit>=99"], "incompatible", "accelkit>=99"),
+        (["torch<2"], "incompatible", "torch<2"),
         (["torch>=2.9", "accelkit>=0.1"], "available", ""),
         (['torch<2; python_version < "3"'], "available", ""),
         (['torch<2; extra == "old"'], "available", ""),
-        (["torch (((", "accelkit>=0.1"], "broken", "its requirement 'torch (((' cannot be read"),
+        (["torch (((", "accelkit>=0.1"], "broken", "'torch ((('"),
         (["numpy<0.1"], "available", ""),
     ],
 )
-def test_compatibility_is_known_before_import(plugin_site, requires, status, reason):
+def test_compatibility_is_known_before_import(plugin_site, requires, status, reason, error_text):
     plugin_site.install("vendor-good", "raise SystemExit('imported')", accelerators={"good": "Good"}, requires=requires)
     (row,) = rows("good")
     assert row.status == status
-    assert row.reason.startswith(reason)
+    assert reason in row.reason
+    if row.reason:
+        assert row.reason == error_text
     assert bool(row.hint) == (status != "available")
     if status == "incompatible":
-        with pytest.raises(accelkit.IncompatiblePluginError, match="the accelerator 'good' is incompatible"):
+        with pytest.raises(accelkit.IncompatiblePluginError) as caught:
             catalog.find("accelerator", "good")
+        assert "'good'" in caught.value.what
+        assert caught.value.plugin == "vendor-good==1.0"
+        assert caught.value == error_text
 
 
-def test_a_vendor_build_of_torch_satisfies_the_release_it_is_based_on():
+def test_a_vendor_build_of_torch_satisfies_the_release_it_is_based_on(error_text):
     from accelkit.discovery.compatibility import objection
 
     assert objection(["torch>=2.13"], {"torch": "2.13.0a0+acme.git1"}.get) is None
     assert objection(["torch>=2.14"], {"torch": "2.13.0a0+acme.git1"}.get)[0] == "incompatible"
-    assert objection(["torch>=2.9"], {}.get)[1] == "it requires torch>=2.9, and torch is not installed"
-    assert "no readable version" in objection(["torch>=2.9"], {"torch": "main"}.get)[1]
+    missing = objection(["torch>=2.9"], {}.get)[1]
+    assert "torch>=2.9" in missing
+    assert missing == error_text
+    unreadable = objection(["torch>=2.9"], {"torch": "main"}.get)[1]
+    assert "torch" in unreadable
+    assert unreadable == error_text
 
 
-def test_a_name_claimed_twice_names_both_and_can_be_qualified(plugin_site):
+def test_a_name_claimed_twice_names_both_and_can_be_qualified(plugin_site, error_text):
     plugin_site.install("vendor-one", GOOD, accelerators={"good": "Good"})
     plugin_site.install("vendor-two", GOOD, accelerators={"good": "Good"}, version="2.0")
     assert {row.status for row in rows("good")} == {"conflict"}
     with pytest.raises(accelkit.NameConflictError) as caught:
         catalog.find("accelerator", "good")
-    assert "vendor-one==1.0 and vendor-two==2.0 both claim the name good" in str(caught.value)
-    assert "vendor-one:good" in str(caught.value)
+    assert "vendor-two==2.0" in caught.value.why
+    assert caught.value.plugin == "vendor-one==1.0"
+    assert caught.value == error_text
     assert catalog.find("accelerator", "vendor-two:good").plugin == "vendor-two==2.0"
     assert catalog.find("accelerator", "Vendor_Two:good").plugin == "vendor-two==2.0"
 
 
 @pytest.mark.parametrize("name", ["cpu", "auto", "gpu", "xla"])
-def test_a_third_party_cannot_take_a_builtin_or_reserved_name(plugin_site, name):
+def test_a_third_party_cannot_take_a_builtin_or_reserved_name(plugin_site, name, error_text):
     plugin_site.install("vendor-greedy", GOOD, accelerators={name: "Good"})
     row = next(row for row in rows(name) if row.distribution == "vendor-greedy")
-    assert (row.status, row.reason) == ("conflict", f"the name {name} belongs to accelkit and cannot be taken")
+    assert row.status == "conflict"
+    assert name in row.reason
+    assert "accelkit" in row.reason
+    assert row.reason == error_text
     with pytest.raises(accelkit.NameConflictError, match="vendor-greedy==1.0"):
         catalog.find("accelerator", f"vendor-greedy:{name}")
     assert catalog.find("accelerator", "cpu").is_builtin
@@ -112,7 +125,7 @@ def test_an_installed_plugin_wins_over_the_table_of_vendors(plugin_site):
     assert row.plugin == "vendor-real==1.0"
 
 
-def test_allow_and_deny_lists(plugin_site, monkeypatch):
+def test_allow_and_deny_lists(plugin_site, monkeypatch, error_text):
     plugin_site.install("vendor-good", GOOD, accelerators={"good": "Good"})
     for variable, value, status in [
         ("ACCELKIT_PLUGINS", "none", "disabled"),
@@ -127,24 +140,30 @@ def test_allow_and_deny_lists(plugin_site, monkeypatch):
             assert rows("good")[0].status == status, (variable, value)
             assert rows("cpu")[0].status == "available"
             if status == "disabled":
-                with pytest.raises(accelkit.DisabledPluginError, match=variable):
+                with pytest.raises(accelkit.DisabledPluginError) as caught:
                     catalog.find("accelerator", "good")
+                assert "'good'" in caught.value.what
+                assert variable in str(caught.value)
+                assert caught.value.plugin == "vendor-good==1.0"
+                assert caught.value == error_text
 
 
 @pytest.mark.parametrize(
     ("variable", "value", "text"),
     [
-        ("ACCELKIT_PLUGINS", "", "ACCELKIT_PLUGINS is set and empty"),
-        ("ACCELKIT_PLUGINS", " , ", "ACCELKIT_PLUGINS is set and empty"),
-        ("ACCELKIT_PLUGINS", "none,vendor-good", "says 'none' and names distributions"),
-        ("ACCELKIT_DISABLE_PLUGINS", "accelkit", "the built-ins cannot be disabled"),
+        ("ACCELKIT_PLUGINS", "", "ACCELKIT_PLUGINS"),
+        ("ACCELKIT_PLUGINS", " , ", "ACCELKIT_PLUGINS"),
+        ("ACCELKIT_PLUGINS", "none,vendor-good", "'none'"),
+        ("ACCELKIT_DISABLE_PLUGINS", "accelkit", "ACCELKIT_DISABLE_PLUGINS"),
     ],
 )
-def test_a_policy_that_cannot_be_used_is_an_error(monkeypatch, variable, value, text):
+def test_a_policy_that_cannot_be_used_is_an_error(monkeypatch, variable, value, text, error_text):
     monkeypatch.setenv(variable, value)
     accelkit.refresh()
-    with pytest.raises(accelkit.UsageError, match=text):
+    with pytest.raises(accelkit.UsageError) as caught:
         accelkit.plugins()
+    assert text in str(caught.value)
+    assert caught.value == error_text
 
 
 def test_a_number_in_a_name_is_told_where_it_belongs():
@@ -152,14 +171,20 @@ def test_a_number_in_a_name_is_told_where_it_belongs():
         catalog.find("accelerator", "cuda:1")
 
 
-def test_unknown_names_suggest(plugin_site):
+def test_unknown_names_suggest(plugin_site, error_text):
     plugin_site.install("vendor-good", GOOD, accelerators={"good": "Good"})
-    with pytest.raises(accelkit.UnknownNameError, match="did you mean 'good'"):
+    with pytest.raises(accelkit.UnknownNameError) as caught:
         catalog.find("accelerator", "goood")
-    with pytest.raises(accelkit.UnknownNameError, match="there are: .*cpu.*; a plugin's package adds more"):
+    assert "'good'" in caught.value.hint
+    assert caught.value == error_text
+    with pytest.raises(accelkit.UnknownNameError) as caught:
         catalog.find("accelerator", "zzzzzz")
-    with pytest.raises(accelkit.UnknownNameError, match="did you mean 'bf16-mixed'"):
+    assert "'zzzzzz'" in caught.value.what
+    assert caught.value == error_text
+    with pytest.raises(accelkit.UnknownNameError) as caught:
         catalog.find("precision", "bf16-mixd")
+    assert "'bf16-mixed'" in caught.value.hint
+    assert caught.value == error_text
 
 
 @pytest.mark.parametrize(

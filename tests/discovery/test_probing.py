@@ -64,14 +64,16 @@ def test_a_segfault_leaves_the_plugins_traceback(plugin_site):
     assert "vendor_some.py" in verdict.traceback
 
 
-def test_a_hang_ends_at_the_time_limit_and_harms_no_other(plugin_site, monkeypatch):
+def test_a_hang_ends_at_the_time_limit_and_harms_no_other(plugin_site, monkeypatch, error_text):
     monkeypatch.setenv("ACCELKIT_PROBE_TIMEOUT", "1.5")
     hanging = install(plugin_site, probe="import time; time.sleep(600)")
     plugin_site.install("vendor-fine", CLASS.format(probe="return Availability.usable()"), accelerators={"fine": "Some"})
     start = time.monotonic()
     verdicts = probing.ask_all([catalog.find("accelerator", "some"), catalog.find("accelerator", "fine")])
     assert time.monotonic() - start < 10
-    assert verdicts[hanging].reason == "it did not answer within 1.5 s, in its probe"
+    assert "1.5 s" in verdicts[hanging].reason
+    assert "probe" in verdicts[hanging].reason
+    assert verdicts[hanging].reason == error_text
     assert "ACCELKIT_PROBE_TIMEOUT" in verdicts[hanging].hint
     assert [verdict.status for verdict in verdicts.values()] == ["broken", "usable"]
 
@@ -102,12 +104,14 @@ def test_a_trial_accepts_what_is_innocent(plugin_site):
     assert (verdict.device_type, verdict.device_count is not None) == ("cpu", True)
 
 
-def test_a_trial_finds_a_lie(plugin_site):
+def test_a_trial_finds_a_lie(plugin_site, error_text):
     source = CLASS.format(probe="return Availability.usable()").replace('"cpu"', '"nosuchdevice"')
     plugin_site.install("vendor-liar", source, accelerators={"liar": "Some"})
     verdict = probing.ask(catalog.find("accelerator", "liar"), is_trial=True)
     assert verdict.status == "broken"
-    assert verdict.reason.startswith("its probe says usable, but RuntimeError: ")
+    assert "RuntimeError" in verdict.reason
+    assert "nosuchdevice" in verdict.reason
+    assert verdict.reason == error_text
 
 
 def test_verdicts_are_remembered_per_installation(plugin_site, monkeypatch):
@@ -137,10 +141,12 @@ def test_a_cache_that_cannot_be_written_is_as_good_as_none(plugin_site, monkeypa
 
 
 @pytest.mark.parametrize("value", ["soon", "0", "-1", "inf", "nan"])
-def test_a_time_limit_that_is_none_is_an_error(plugin_site, monkeypatch, value):
+def test_a_time_limit_that_is_none_is_an_error(plugin_site, monkeypatch, value, error_text):
     monkeypatch.setenv("ACCELKIT_PROBE_TIMEOUT", value)
-    with pytest.raises(accelkit.UsageError, match="ACCELKIT_PROBE_TIMEOUT=.* is no time limit"):
+    with pytest.raises(accelkit.UsageError) as caught:
         probing.ask(install(plugin_site))
+    assert "ACCELKIT_PROBE_TIMEOUT" in caught.value.what
+    assert caught.value == error_text
 
 
 BUILDS = """
@@ -158,33 +164,38 @@ def with_build(site, build, load="pass"):
     return catalog.find("accelerator", "some")
 
 
-def test_what_a_plugin_builds_has_a_clock_of_its_own_and_is_announced(plugin_site, monkeypatch, capfd, tmp_path):
+def test_what_a_plugin_builds_has_a_clock_of_its_own_and_is_announced(plugin_site, monkeypatch, capfd, tmp_path, error_text):
     monkeypatch.setenv("ACCELKIT_LOAD_TIMEOUT", "5")
     built = tmp_path / "built"
     record = with_build(plugin_site, f"import time; time.sleep(6); open({str(built)!r}, 'w').close()", f"assert open({str(built)!r})")
     verdict = probing.ask(record, is_trial=True)
     assert verdict.status == "usable", verdict
-    assert capfd.readouterr().err == "vendor-some==1.0: building what it needs on this machine, once ...\n"
+    said = capfd.readouterr().err
+    assert "vendor-some==1.0" in said
+    assert said == error_text
 
 
-def test_a_build_that_hangs_or_fails_is_named(plugin_site, monkeypatch, capfd):
+def test_a_build_that_hangs_or_fails_is_named(plugin_site, monkeypatch, error_text):
     monkeypatch.setenv("ACCELKIT_BUILD_TIMEOUT", "2")
     verdict = probing.ask(with_build(plugin_site, "import time; time.sleep(600)"), is_trial=True)
-    assert verdict.reason == "it did not answer within 2 s, in build()"
+    assert all(part in verdict.reason for part in ("2 s", "build()"))
+    assert verdict.reason == error_text
     assert "ACCELKIT_BUILD_TIMEOUT" in verdict.hint
     (plugin_site.folder / "vendor_some.py").write_text(
         CLASS.format(probe="return Availability.usable()") + BUILDS.format(build="raise OSError('no space left')", load="pass")
     )
     verdict = probing.ask(catalog.find("accelerator", "some"), is_trial=True)
     assert verdict.status == "broken"
-    assert "building some failed" in verdict.reason
+    assert "some" in verdict.reason
     assert "no space left" in verdict.reason
+    assert verdict.reason == error_text
 
 
-def test_after_the_build_the_trials_own_limit_counts_again(plugin_site, monkeypatch):
+def test_after_the_build_the_trials_own_limit_counts_again(plugin_site, monkeypatch, error_text):
     monkeypatch.setenv("ACCELKIT_LOAD_TIMEOUT", "4")
     verdict = probing.ask(with_build(plugin_site, "import time; time.sleep(5)", "import time; time.sleep(600)"), is_trial=True)
-    assert verdict.reason == "it did not answer within 4 s, in load(), which imports the vendor's torch package"
+    assert all(part in verdict.reason for part in ("4 s", "load()"))
+    assert verdict.reason == error_text
 
 
 def test_on_a_terminal_a_build_spins():

@@ -34,18 +34,22 @@ def test_a_registered_class_is_a_record_like_any_other():
 
 
 @pytest.mark.usefixtures("registry")
-def test_it_cannot_take_a_name():
+def test_it_cannot_take_a_name(error_text):
     for name, owner in [("cpu", "accelkit"), ("gpu", "accelkit")]:
-        with pytest.raises(accelkit.NameConflictError, match=f"the accelerator name {name!r} is taken") as caught:
+        with pytest.raises(accelkit.NameConflictError) as caught:
             accelkit.register(name, Notebook)
+        assert f"{name!r}" in str(caught.value)
         assert owner in str(caught.value)
+        assert caught.value == error_text
 
     class Other(accelkit.Accelerator):
         pass
 
     accelkit.register("note", Notebook)
-    with pytest.raises(accelkit.NameConflictError, match="register under another name"):
+    with pytest.raises(accelkit.NameConflictError) as caught:
         accelkit.register("note", Other)
+    assert "'note'" in caught.value.what
+    assert caught.value == error_text
 
 
 @pytest.mark.usefixtures("registry")
@@ -62,8 +66,12 @@ def test_the_kind_comes_from_the_base_class():
     assert catalog.find("hooks", "log").kind == "hooks"
 
 
-def test_what_is_no_class_or_no_name_is_refused():
-    with pytest.raises(accelkit.UsageError, match="a class is expected, not an instance"):
+def test_what_is_no_class_or_no_name_is_refused(error_text):
+    with pytest.raises(accelkit.UsageError) as caught:
         accelkit.register("note", Notebook())
-    with pytest.raises(accelkit.UsageError, match="is no usable name"):
+    assert "'note'" in caught.value.what
+    assert caught.value == error_text
+    with pytest.raises(accelkit.UsageError) as caught:
         accelkit.register("no te", Notebook)
+    assert "'no te'" in caught.value.what
+    assert caught.value == error_text

@@ -94,7 +94,7 @@ def gather():
         same(rt.reduce(mine([rank + 1]), group=group), [size + 1.0])
         same(rt.broadcast(mine([rank]), size - 1, group=group), [size - 1.0])
     elif group is not None:
-        raises(accelkit.UsageError, lambda: rt.gather(mine([rank]), group=group), f"rank {rank}", "not in")
+        raises(accelkit.UsageError, lambda: rt.gather(mine([rank]), group=group), f"rank {rank}")
     device_only = dist.new_group(backend="fxccl" if ACCELERATOR == "fake_xpu" else "gloo")
     same(rt.gather(torch.full((60,), rank), group=device_only), torch.arange(size).repeat_interleave(60))
     same(rt.reduce(torch.full((60,), rank), group=device_only), [sum(everyone)] * 60)
@@ -102,19 +102,15 @@ def gather():
 
 
 def differing():
-    text = raises(
-        accelkit.CollectiveError, lambda: rt.gather(torch.ones(1 + rank, 2)), "gather cannot bring together", "pad_across_processes"
-    )
-    assert "rank 0: float32[1, 2]; rank" in text
+    text = raises(accelkit.CollectiveError, lambda: rt.gather(torch.ones(1 + rank, 2)), "gather", "pad_across_processes")
+    assert "rank 0: float32[1, 2]" in text
     assert f"rank {size - 1}: float32[{size}, 2]" in text
     raises(accelkit.CollectiveError, lambda: rt.gather(mine([1.0] * (100 + rank))), "float32[100]", "float32[101]")
     raises(accelkit.CollectiveError, lambda: rt.reduce(torch.ones(50 + rank)), "rank 0: float32[50]")
     keys = {"a": torch.ones(1), "b": torch.ones(1)} if rank else {"b": torch.ones(1), "a": torch.ones(1)}
     raises(accelkit.CollectiveError, lambda: rt.gather(keys), "{b: float32[1], a: float32[1]}")
     raises(accelkit.CollectiveError, lambda: rt.gather(torch.ones(1).to(torch.float64 if rank else torch.float32)), "float64[1]")
-    others = raises(
-        accelkit.CollectiveError, rt.wait_for_everyone if rank else lambda: rt.reduce(torch.ones(1)), "called different collectives"
-    )
+    others = raises(accelkit.CollectiveError, rt.wait_for_everyone if rank else lambda: rt.reduce(torch.ones(1)), "rank 0", "rank")
     assert "reduce (sum) of float32[1]" in others
     assert "wait_for_everyone" in others
     raises(accelkit.CollectiveError, lambda: rt.reduce(torch.ones(9), "max" if rank else "sum"), "reduce (max)", "reduce (sum)")
@@ -160,8 +156,8 @@ def reduce():
     alone = mine([rank])
     assert rt.reduce(alone, "none") is alone
     raises(accelkit.ContradictionError, lambda: rt.reduce(alone, "mean", reduce_op="max"), "reduce_op='max'")
-    raises(ValueError, lambda: rt.reduce(alone, "median"), "is 'median'; one of sum, mean")
-    raises(TypeError, lambda: rt.reduce(["text"]), "reduce takes nested tensors, and was given str")
+    raises(ValueError, lambda: rt.reduce(alone, "median"), "'median'", "sum, mean")
+    raises(TypeError, lambda: rt.reduce(["text"]), "reduce", "str")
     total = rt.reduce(mine([1.0]).requires_grad_())
     assert not total.requires_grad
     both = rt.reduce({"a": mine([rank]), "b": [torch.tensor(rank)]})
@@ -192,7 +188,7 @@ def gradients():
     with torch.no_grad():
         assert not rt.gather(x, sync_grads=True).requires_grad
     frozen = x.detach().requires_grad_(rank > 0)
-    raises(accelkit.CollectiveError, lambda: rt.gather(frozen, sync_grads=True), "gather with gradients of tensors [0]")
+    raises(accelkit.CollectiveError, lambda: rt.gather(frozen, sync_grads=True), "gather", "tensors [0]")
 
 
 def broadcast():
@@ -219,7 +215,7 @@ def broadcast():
         assert rt.broadcast([rank, "a"], source) == [source, "a"]
         same(rt.broadcast(mine([1.0] * (rank + 1)), source), [1.0] * (source + 1))  # of another shape: an object
         same(rt.broadcast(mine([1.0]) if rank == source else [], source), [1.0])
-    raises(ValueError, lambda: rt.broadcast(1, size), f"processes 0 to {size - 1}")
+    raises(ValueError, lambda: rt.broadcast(1, size), f"from_process is {size}")
 
 
 def pad():
@@ -309,6 +305,15 @@ def alone():
         time.sleep(float(os.environ["ACCELKIT_TIMEOUT"]) + 4)
         return
     rt.gather({"loss": torch.ones(3)})
+
+
+def silent():
+    """A rank joins the job, and does not come to the very first call."""
+    _ = rt.device
+    if rank == 1:
+        time.sleep(float(os.environ["ACCELKIT_TIMEOUT"]) + 4)
+        return
+    rt.gather(torch.ones(1))
 
 
 def stopped():

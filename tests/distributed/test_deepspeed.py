@@ -76,46 +76,49 @@ def test_a_file_wins_and_auto_is_filled(tmp_path):
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        ({"gradient_accumulation_steps": 4}, "the Runtime accumulates 1"),
+        ({"gradient_accumulation_steps": 4}, "gradient_accumulation_steps=4"),
         (
             {"train_batch_size": 7, "train_micro_batch_size_per_gpu": 2},
-            "2 processes with batches of 2 and 1 backward passes a step come to 4",
+            "train_batch_size=7",
         ),
-        ({"bf16": {"enabled": True}}, "the Runtime's precision is 'as it is called'"),
+        ({"bf16": {"enabled": True}}, "'as it is called'"),
         ({"fp16": {"enabled": True}}, "fp16.enabled=true"),
-        ({"optimizer": {"type": "AdamW"}}, "leave 'optimizer' out, and make it in the program"),
-        ({"scheduler": {"type": "WarmupLR"}}, "leave 'scheduler' out"),
-        ({"managed_gradient_accumulation": True}, "the Runtime says when gradients are complete"),
+        ({"optimizer": {"type": "AdamW"}}, "'optimizer'"),
+        ({"scheduler": {"type": "WarmupLR"}}, "'scheduler'"),
+        ({"managed_gradient_accumulation": True}, "managed_gradient_accumulation"),
     ],
 )
-def test_a_configuration_that_contradicts_the_runtime(config, text):
-    with pytest.raises(accelkit.ContradictionError, match="DeepSpeed's configuration has") as caught:
+def test_a_configuration_that_contradicts_the_runtime(config, text, error_text):
+    with pytest.raises(accelkit.ContradictionError, match="DeepSpeed") as caught:
         configuration(DeepSpeedOptions(config=config), training(), "")
     assert text in str(caught.value)
     assert caught.value.hint
+    assert caught.value == error_text
 
 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
         (DeepSpeedOptions(stage=0), "strategy='ddp'"),
-        (DeepSpeedOptions(config={"zero_optimization": {"stage": 4}}), "ZeRO stage is 4"),
+        (DeepSpeedOptions(config={"zero_optimization": {"stage": 4}}), "4"),
         (DeepSpeedOptions(stage=2, offload_parameters=True), "DeepSpeedOptions(stage=3, offload_parameters=True)"),
-        (DeepSpeedOptions(config="nowhere.json"), "No such file"),
-        (DeepSpeedOptions(config=3), "it is a int"),
+        (DeepSpeedOptions(config="nowhere.json"), "nowhere.json"),
+        (DeepSpeedOptions(config=3), "config=3"),
     ],
 )
-def test_options_that_cannot_be_used(options, text):
+def test_options_that_cannot_be_used(options, text, error_text):
     with pytest.raises(accelkit.UsageError) as caught:
         configuration(options, training(), "")
     assert text in str(caught.value)
     assert caught.value.hint
+    assert caught.value == error_text
 
 
-def test_precisions_that_deepspeed_has_not():
+def test_precisions_that_deepspeed_has_not(error_text):
     with pytest.raises(accelkit.UnsupportedError, match="precision '64-true'") as caught:
         configuration(DeepSpeedOptions(), training(Float64), "")
-    assert caught.value.hint == "use one of 32-true, bf16-mixed, 16-mixed, or strategy='fsdp'"
+    assert all(part in caught.value.hint for part in ("32-true", "bf16-mixed", "16-mixed", "strategy='fsdp'"))
+    assert caught.value == error_text
 
 
 def scaled(**options):
@@ -129,53 +132,56 @@ def test_the_scaler_is_deepspeeds():
     assert told["fp16"] == expected
     told = configuration(DeepSpeedOptions(config={"fp16": {"enabled": "auto", "min_loss_scale": 2}}), training(scaled), "")
     assert (told["fp16"]["enabled"], told["fp16"]["min_loss_scale"], told["fp16"]["initial_scale_power"]) == (True, 2, 16)
-    with pytest.raises(accelkit.ContradictionError, match="has bf16.enabled=true"):
+    with pytest.raises(accelkit.ContradictionError, match="bf16.enabled=true"):
         configuration(DeepSpeedOptions(config={"bf16": {"enabled": True}}), training(scaled), "")
 
 
 @pytest.mark.parametrize(
     ("options", "why"),
-    [({"init_scale": 1000.0}, "init_scale=1000.0 is no power of 2"), ({"growth_factor": 3.0}, "it doubles and halves the scale")],
+    [({"init_scale": 1000.0}, "init_scale=1000.0"), ({"growth_factor": 3.0}, "")],
 )
-def test_a_scaler_that_deepspeed_has_not(options, why):
-    with pytest.raises(accelkit.UnsupportedError, match="DeepSpeed cannot scale so") as caught:
+def test_a_scaler_that_deepspeed_has_not(options, why, error_text):
+    with pytest.raises(accelkit.UnsupportedError, match="DeepSpeed") as caught:
         scaled(**options).configuration()
-    assert caught.value.why == why
+    assert why in caught.value.why
+    assert caught.value == error_text
 
 
 def test_options_must_be_options():
-    with pytest.raises(accelkit.UsageError, match="DeepSpeedOptions are expected"):
+    with pytest.raises(accelkit.UsageError, match="DeepSpeedOptions"):
         DeepSpeedStrategy({"stage": 3})
 
 
-def test_without_the_package_the_line_that_installs_it(monkeypatch):
+def test_without_the_package_the_line_that_installs_it(monkeypatch, error_text):
     monkeypatch.setitem(sys.modules, "deepspeed", None)
-    with pytest.raises(accelkit.UnavailableError, match="the package deepspeed is not installed") as caught:
+    with pytest.raises(accelkit.UnavailableError, match="deepspeed") as caught:
         accelkit.Runtime("cpu", strategy="deepspeed")
+    assert caught.value == error_text
     assert caught.value.hint == "DS_BUILD_OPS=0 DS_ACCELERATOR=cpu pip install --no-build-isolation deepspeed"
 
 
 @pytest.mark.skipif(not IS_INSTALLED, reason="deepspeed is not installed")
-def test_a_package_that_is_too_old(monkeypatch, tmp_path):
+def test_a_package_that_is_too_old(monkeypatch, tmp_path, error_text):
     folder = tmp_path / "deepspeed-0.18.2.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: deepspeed\nVersion: 0.18.2\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(accelkit.UnavailableError, match=r"deepspeed 0\.18\.2 is installed, and 0\.19\.8 or newer is needed"):
+    with pytest.raises(accelkit.UnavailableError, match=r"deepspeed 0\.18\.2 .* 0\.19\.8 ") as caught:
         accelkit.Runtime("cpu", strategy="deepspeed")
+    assert caught.value == error_text
 
 
 @pytest.mark.skipif(not IS_INSTALLED, reason="deepspeed is not installed")
-def test_a_device_that_deepspeed_does_not_know():
-    with pytest.raises(
-        accelkit.UnsupportedError, match="DeepSpeed has no accelerator for the device type 'fake_xpu'; it has cpu, cuda"
-    ) as caught:
+def test_a_device_that_deepspeed_does_not_know(error_text):
+    with pytest.raises(accelkit.UnsupportedError, match="DeepSpeed .*'fake_xpu'.*cpu, cuda") as caught:
         accelkit.Runtime("fake_xpu", strategy="deepspeed")
-    assert caught.value.hint == "use strategy='fsdp'"
+    assert "strategy='fsdp'" in caught.value.hint
+    assert caught.value == error_text
 
 
 @pytest.mark.skipif(not IS_INSTALLED, reason="deepspeed is not installed")
-def test_a_variable_that_names_another_device(monkeypatch):
+def test_a_variable_that_names_another_device(monkeypatch, error_text):
     monkeypatch.setenv("DS_ACCELERATOR", "cuda")
-    with pytest.raises(accelkit.ContradictionError, match="DS_ACCELERATOR=cuda, and accelerator 'cpu' drives cpu"):
+    with pytest.raises(accelkit.ContradictionError, match="DS_ACCELERATOR=cuda.*'cpu'") as caught:
         accelkit.Runtime("cpu", strategy="deepspeed")
+    assert caught.value == error_text

@@ -177,7 +177,7 @@ def test_a_stream_of_short_batches_is_cut_anew(sizes, share, world, drop_last, e
             assert batch["scale"].item() == 2.0
 
 
-def test_batches_that_cannot_be_cut_are_given_whole():
+def test_batches_that_cannot_be_cut_are_given_whole(error_text):
     ragged = [[torch.zeros(3), torch.zeros(2)], [torch.zeros(1), torch.zeros(5)], [torch.ones(1), torch.zeros(2)]]
     ((first, second), _), (last, remainder) = rounds(ragged, 2, 2, even=True, drop_last=False)
     assert [first, second, *last] == [*ragged, ragged[0]]
@@ -186,8 +186,9 @@ def test_batches_that_cannot_be_cut_are_given_whole():
     by_sample = [[torch.zeros(3), torch.ones(3)] for _ in range(4)]  # two samples of three numbers each, not three of two
     assert [turn for turn, _ in rounds(by_sample, 2, 2, even=True, drop_last=False)] == [by_sample[:2], by_sample[2:]]
     mixed = [torch.zeros(2), torch.zeros(2), torch.zeros(())]
-    with pytest.raises(accelkit.PrepareError, match=r"a batch cannot be cut into shares\n.*\n.*dispatch_batches=False"):
+    with pytest.raises(accelkit.PrepareError, match="dispatch_batches=False") as caught:
         list(rounds(mixed, 1, 2, even=True, drop_last=False))
+    assert caught.value == error_text
 
 
 def prepared(loader, **options):
@@ -197,16 +198,20 @@ def prepared(loader, **options):
     return prepare_loader(loader, **made | defaults | options)
 
 
-def test_what_cannot_be_divided_is_refused():
+def test_what_cannot_be_divided_is_refused(error_text):
     loader = DataLoader(range(8), batch_size=3)
-    with pytest.raises(accelkit.PrepareError, match="a batch of 3 cannot be split among 2 processes"):
+    with pytest.raises(accelkit.PrepareError, match="batch of 3 .*2 processes") as caught:
         prepared(loader, split_batches=True)
-    with pytest.raises(accelkit.PrepareError, match="a batch of unknown size cannot be split"):
+    assert caught.value == error_text
+    with pytest.raises(accelkit.PrepareError, match="split_batches") as caught:
         prepared(DataLoader(range(8), batch_sampler=Batches([0, 1])), split_batches=True)
+    assert caught.value == error_text
     own = DataLoader(range(8), sampler=DistributedSampler(range(8), 2, 0))
     for option in ("split_batches", "dispatch_batches"):
-        with pytest.raises(accelkit.PrepareError, match=r"with a loader that divides itself\n.*\n.*DistributedSampler"):
+        with pytest.raises(accelkit.PrepareError, match=r"DistributedSampler") as caught:
             prepared(own, **{option: True})
+        assert option in caught.value.what
+        assert caught.value == error_text
 
 
 def test_lengths_and_sizes():

@@ -105,34 +105,35 @@ def test_what_is_chosen_is_spelled_as_devices_reads_it():
     ("arguments", "text"),
     [
         (["--accelerator", "cpuu", "train.py"], "cpuu"),
-        (["--devices", "0,0", "train.py"], "named twice"),
-        (["--devices", "two", "train.py"], "neither a number"),
-        (["nothing.py"], "there is no file nothing.py"),
-        (["-m", "no_such_package.main"], "there is no module no_such_package.main"),
-        (["--num-nodes", "2", "train.py"], "--num-nodes 2 without --main-address"),
+        (["--devices", "0,0", "train.py"], "0,0"),
+        (["--devices", "two", "train.py"], "two"),
+        (["nothing.py"], "nothing.py"),
+        (["-m", "no_such_package.main"], "no_such_package.main"),
+        (["--num-nodes", "2", "train.py"], "--main-address"),
         (["--num-nodes", "2", "--node-rank", "2", "--main-address", "a", "train.py"], "--node-rank 2 of --num-nodes 2"),
         (["--precision", "33-true", "train.py"], "33-true"),
         (["--strategy", "dpd", "train.py"], "dpd"),
-        (["--timeout", "soon", "train.py"], "--timeout='soon' is no time-out"),
-        (["--monitor-interval", "0", "train.py"], "positive number of seconds"),
+        (["--timeout", "soon", "train.py"], "--timeout='soon'"),
+        (["--monitor-interval", "0", "train.py"], "--monitor-interval"),
         (["--max-restarts", "-1", "train.py"], "--max-restarts"),
-        ([], "Missing argument"),
+        ([], "argument"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_starts(script, monkeypatch, tmp_path, arguments, text):
-    script("print('started')")
-    monkeypatch.chdir(tmp_path)
+def test_what_cannot_be_is_refused_before_anything_starts(script, monkeypatch, arguments, text, error_text):
+    monkeypatch.chdir(os.path.dirname(script("print('started')")))
     result = CliRunner().invoke(main, ["launch", *CPU, *arguments])
     assert result.exit_code == 2
     assert text in result.stderr
     assert result.stdout == ""
+    assert result.stderr == error_text
 
 
-def test_what_torch_refuses_is_refused_as_well(launch, script):
+def test_what_torch_refuses_is_refused_as_well(launch, script, error_text):
     script("print('started')")
     for option, value in (("--rdzv-backend", "pigeon"), ("--log-dir", "train.py")):
         one = launch(*CPU, option, value, "train.py").wait(2)
-        assert f"{option} {value} cannot be used" in one.err
+        assert f"{option} {value}" in one.err
+        assert one.err == error_text
         assert "Traceback" not in one.err
         assert one.out == ""
 

@@ -51,11 +51,14 @@ def _until(condition):
 
 
 @pytest.mark.smoke
-def test_one_device_needs_no_other_process():
+def test_one_device_needs_no_other_process(monkeypatch, error_text):
+    monkeypatch.setattr(sys, "argv", ["train.py"])
     rt = accelkit.Runtime("cpu")
     assert rt.launch(lambda runtime, word: (runtime is rt, word, os.getpid()), "mine") == (True, "mine", os.getpid())
-    with pytest.raises(accelkit.UnsupportedError, match="accelkit launch --accelerator cpu --devices 1 --num-nodes 2"):
+    with pytest.raises(accelkit.UnsupportedError) as caught:
         accelkit.Runtime("cpu", num_nodes=2).launch(print)
+    assert "accelkit launch --accelerator cpu --devices 1 --num-nodes 2" in caught.value.hint
+    assert caught.value == error_text
 
 
 @pytest.mark.parametrize(("strategy", "where"), [("ddp", "cpu"), ("fsdp", "cpu"), pytest.param("ddp", "fake_xpu", marks=pytest.mark.smoke)])
@@ -87,17 +90,15 @@ def test_the_parent_has_what_rank_0_has_trained(monkeypatch, strategy, where):
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
-    [
-        pytest.param("raise", "rank 1 failed first: ZeroDivisionError: mine", marks=pytest.mark.smoke),
-        ("kill", "killed by SIGKILL"),
-        ("exit", "exit code 9"),
-    ],
+    ("how", "told"), [pytest.param("raise", "ZeroDivisionError: mine", marks=pytest.mark.smoke), ("kill", "SIGKILL"), ("exit", "9")]
 )
-def test_a_failure_arrives_with_its_rank_and_traceback(tmp_path, how, told):
-    with pytest.raises(accelkit.RankFailedError, match=told) as caught:
+def test_a_failure_arrives_with_its_rank_and_traceback(tmp_path, how, told, error_text):
+    with pytest.raises(accelkit.RankFailedError) as caught:
         launch(work.fail, how, str(tmp_path), **CPU)
-    assert "rank 1 failed first" in caught.value.what
+    assert "rank 1" in caught.value.what
+    assert "rank 0" not in caught.value.what
+    assert told in caught.value.what
+    assert caught.value.what == error_text
     if how == "raise":
         assert re.search(r"work\.py\", line \d+, in fail", caught.value.why)
         assert "spawned.py" not in caught.value.why
@@ -105,22 +106,29 @@ def test_a_failure_arrives_with_its_rank_and_traceback(tmp_path, how, told):
     assert not _alive(tmp_path)
 
 
-def test_what_cannot_travel_is_said():
-    with pytest.raises(accelkit.UnsupportedError, match="cannot be sent to other processes"):
+def test_what_cannot_travel_is_said(error_text):
+    with pytest.raises(accelkit.UnsupportedError) as caught:
         launch(lambda runtime: None, **CPU)
-    with pytest.raises(accelkit.RankFailedError, match="what give returned on rank 0 cannot be sent to the parent"):
+    assert "<lambda>" in str(caught.value)
+    assert caught.value == error_text
+    with pytest.raises(accelkit.RankFailedError) as caught:
         launch(work.give, work.unpicklable, accelerator="cpu", devices=1)
+    assert "give" in caught.value.what
+    assert "rank 0" in caught.value.what
+    assert caught.value.what == error_text
     with pytest.raises(accelkit.DevicesError):
         launch(work.give, int, accelerator="cpu", devices="0,0")
 
 
-def test_a_rank_starts_no_job_of_its_own(monkeypatch):
+def test_a_rank_starts_no_job_of_its_own(monkeypatch, error_text):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(accelkit.ContradictionError, match="this process is one of several already"):
+    with pytest.raises(accelkit.ContradictionError) as caught:
         launch(work.give, int, **CPU)
+    assert "WORLD_SIZE" in str(caught.value)
+    assert caught.value == error_text
 
 
-def test_a_device_in_use_is_not_forked():
+def test_a_device_in_use_is_not_forked(error_text):
     program = (
         "import accelkit, torch, work\n"
         "from accelkit.launching.spawning import launch\n"
@@ -130,7 +138,9 @@ def test_a_device_in_use_is_not_forked():
     environ = os.environ | {"PYTHONPATH": os.path.dirname(__file__), "FAKE_XPU_DEVICES": "2"}
     result = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 1
-    assert "has used fake_xpu already, and cannot be forked" in result.stderr
+    error = result.stderr[result.stderr.index("accelkit.errors.") :]
+    assert "fake_xpu" in error.splitlines()[0]
+    assert error == error_text
 
 
 def test_an_interactive_session_forks():
@@ -139,7 +149,7 @@ def test_an_interactive_session_forks():
     assert result.stdout == "returned 2 True\n"
 
 
-def test_a_program_without_a_main_guard_is_told_so(tmp_path):
+def test_a_program_without_a_main_guard_is_told_so(tmp_path, error_text):
     program = tmp_path / "unguarded.py"
     program.write_text(
         "import work\nfrom accelkit.launching.spawning import launch\nlaunch(work.give, int, accelerator='cpu', devices=2)\n"
@@ -147,8 +157,9 @@ def test_a_program_without_a_main_guard_is_told_so(tmp_path):
     environ = os.environ | {"PYTHONPATH": os.path.dirname(__file__)}
     result = subprocess.run([sys.executable, str(program)], env=environ, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 1
-    assert "put what the program does under `if __name__ == '__main__':`" in result.stderr
-    assert "RankFailedError" in result.stderr
+    error = result.stderr[result.stderr.rindex("accelkit.errors.RankFailedError: ") :]
+    assert "if __name__ == '__main__':" in error
+    assert error == error_text
 
 
 @pytest.mark.parametrize("number", [2, 9])

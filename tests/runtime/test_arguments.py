@@ -15,22 +15,26 @@ class MyPrecision(accelkit.Precision):
     pass
 
 
-def test_arguments_come_before_the_environment(monkeypatch):
+def test_arguments_come_before_the_environment(monkeypatch, error_text):
     monkeypatch.setenv("ACCELKIT_PRECISION", "64-true")
     monkeypatch.setenv("ACCELKIT_ACCELERATOR", "cpu")
     assert accelkit.Runtime().state.precision == "64-true"
     assert accelkit.Runtime(precision="bf16-mixed").state.precision == "bf16-mixed"
     monkeypatch.setenv("ACCELKIT_STRATEGY", "nope")
-    with pytest.raises(accelkit.UnknownNameError, match="there is no strategy 'nope'"):
+    with pytest.raises(accelkit.UnknownNameError) as caught:
         accelkit.Runtime()
+    assert "'nope'" in caught.value.what
+    assert caught.value == error_text
     assert accelkit.Runtime(strategy="single_device").state.strategy == "single_device"
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "two"])
-def test_a_bad_number_of_nodes(monkeypatch, value):
+def test_a_bad_number_of_nodes(monkeypatch, value, error_text):
     monkeypatch.setenv("ACCELKIT_NUM_NODES", value)
-    with pytest.raises(accelkit.UsageError, match="is no number of nodes"):
+    with pytest.raises(accelkit.UsageError) as caught:
         accelkit.Runtime(accelerator="cpu")
+    assert f"ACCELKIT_NUM_NODES={value!r}" in caught.value.what
+    assert caught.value == error_text
 
 
 def test_plugins_take_a_mix_of_names_and_instances():
@@ -43,39 +47,45 @@ def test_plugins_take_a_mix_of_names_and_instances():
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"precision": "64-true", "plugins": [MyPrecision()]}, "two precision plugins are given"),
-        ({"plugins": ["64-true", "bf16-mixed"]}, "two precision plugins are given"),
-        ({"accelerator": "cpu", "plugins": ["cuda"]}, "two accelerator plugins are given"),
-        ({"accelerator": "cuda", "cpu": True}, "cpu=True and accelerator='cuda'"),
-        ({"accelerator": "cpu", "strategy": accelkit.Strategy(device="cuda")}, "disagree about the device"),
+        ({"precision": "64-true", "plugins": [MyPrecision()]}, "precision"),
+        ({"plugins": ["64-true", "bf16-mixed"]}, "precision"),
+        ({"accelerator": "cpu", "plugins": ["cuda"]}, "accelerator"),
+        ({"accelerator": "cuda", "cpu": True}, "cpu=True"),
+        ({"accelerator": "cpu", "strategy": accelkit.Strategy(device="cuda")}, "'Strategy'"),
     ],
 )
-def test_contradictions(arguments, text):
-    with pytest.raises(accelkit.ContradictionError, match=text):
+def test_contradictions(arguments, text, error_text):
+    with pytest.raises(accelkit.ContradictionError) as caught:
         accelkit.Runtime(**arguments)
+    assert text in str(caught.value)
+    assert caught.value == error_text
 
 
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
-        ({"plugins": ["nobody"]}, accelkit.UnknownNameError, r"plugins=\['nobody'\] cannot be placed"),
-        ({"precision": 3.2}, accelkit.UsageError, "precision=3.2 cannot be used"),
-        ({"strategy": MyPrecision()}, accelkit.UsageError, "an instance of accelkit.Strategy is expected"),
-        ({"devices": [0, 1]}, accelkit.DevicesError, "there is no device 1"),
-        ({"process_group": accelkit.ProcessGroupOptions(timeout=0)}, accelkit.UsageError, "timeout=0 is no time-out"),
-        ({"hooks": "step_log"}, accelkit.UsageError, "hooks='step_log' is a string"),
-        ({"plugins": "cpu"}, accelkit.UsageError, "write plugins=\\['cpu'\\]"),
-        ({"devices": "all"}, accelkit.DevicesError, "neither a number"),
-        ({"rng_types": ["cuda"]}, accelkit.UsageError, "there is no generator 'cuda'"),
-        ({"gradient_accumulation_steps": 0}, accelkit.PrepareError, "at least 1 is expected"),
+        ({"plugins": ["nobody"]}, accelkit.UnknownNameError, "plugins=['nobody']"),
+        ({"precision": 3.2}, accelkit.UsageError, "precision=3.2"),
+        ({"strategy": MyPrecision()}, accelkit.UsageError, "accelkit.Strategy"),
+        ({"devices": [0, 1]}, accelkit.DevicesError, "device 1"),
+        ({"process_group": accelkit.ProcessGroupOptions(timeout=0)}, accelkit.UsageError, "timeout=0"),
+        ({"hooks": "step_log"}, accelkit.UsageError, "hooks='step_log'"),
+        ({"plugins": "cpu"}, accelkit.UsageError, "plugins=['cpu']"),
+        ({"devices": "all"}, accelkit.DevicesError, "devices='all'"),
+        ({"rng_types": ["cuda"]}, accelkit.UsageError, "'cuda'"),
+        ({"gradient_accumulation_steps": 0}, accelkit.PrepareError, "gradient_accumulation_steps=0"),
     ],
 )
-def test_bad_arguments(arguments, error, text):
-    with pytest.raises(error, match=text):
+def test_bad_arguments(arguments, error, text, error_text):
+    with pytest.raises(error) as caught:
         accelkit.Runtime(**({"accelerator": "cpu"} | arguments))
+    assert text in str(caught.value)
+    assert caught.value == error_text
 
 
-def test_more_devices_than_one_process_drives_is_an_error_at_first_use():
+def test_more_devices_than_one_process_drives_is_an_error_at_first_use(monkeypatch, error_text):
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+
     class Twin(accelkit.Accelerator):
         device_type = "cpu"
 
@@ -84,29 +94,41 @@ def test_more_devices_than_one_process_drives_is_an_error_at_first_use():
 
     rt = accelkit.Runtime(accelerator=Twin(), devices=2)
     assert rt.state.strategy == "ddp"
-    with pytest.raises(accelkit.UnsupportedError, match="devices=\\[0, 1\\] on 1 node.* need 2 processes, and this is one"):
+    with pytest.raises(accelkit.UnsupportedError) as caught:
         _ = rt.device
-    with pytest.raises(accelkit.UnsupportedError, match="accelkit launch --accelerator cpu --devices 1 --num-nodes 2 "):
+    assert "devices=[0, 1]" in caught.value.what
+    assert caught.value == error_text
+    with pytest.raises(accelkit.UnsupportedError) as caught:
         _ = accelkit.Runtime(accelerator="cpu", num_nodes=2).device
-    with pytest.raises(accelkit.UnsupportedError, match="'single_device' runs one process on one device"):
+    assert "--accelerator cpu" in caught.value.hint
+    assert "--devices 1" in caught.value.hint
+    assert "--num-nodes 2" in caught.value.hint
+    assert caught.value == error_text
+    with pytest.raises(accelkit.UnsupportedError) as caught:
         _ = accelkit.Runtime(accelerator="cpu", devices=2, strategy="single_device").device
+    assert "'single_device'" in caught.value.what
+    assert caught.value == error_text
 
 
 @pytest.mark.parametrize("value", ["soon", "-1", "inf"])
-def test_a_time_out_that_is_none(monkeypatch, value):
+def test_a_time_out_that_is_none(monkeypatch, value, error_text):
     monkeypatch.setenv("ACCELKIT_TIMEOUT", value)
-    with pytest.raises(accelkit.UsageError, match=f"ACCELKIT_TIMEOUT='{value}' is no time-out"):
+    with pytest.raises(accelkit.UsageError) as caught:
         accelkit.Runtime(accelerator="cpu")
+    assert f"ACCELKIT_TIMEOUT='{value}'" in str(caught.value)
+    assert caught.value == error_text
 
 
-def test_a_strategy_that_the_device_cannot_do():
+def test_a_strategy_that_the_device_cannot_do(error_text):
     class Alone(accelkit.Accelerator):
         device_type = "cpu"
         declared_capabilities = accelkit.Capabilities.declare(none=["process_group"])
 
-    with pytest.raises(accelkit.UnsupportedError, match="cannot do strategy 'ddp'") as caught:
+    with pytest.raises(accelkit.UnsupportedError) as caught:
         accelkit.Runtime(accelerator=Alone(), strategy="ddp")
-    assert "it declares that it has no process_group" in str(caught.value)
+    assert "'ddp'" in caught.value.what
+    assert "process_group" in caught.value.why
+    assert caught.value == error_text
 
 
 def test_ddp_with_one_process_is_a_group_of_one():
@@ -119,7 +141,7 @@ def test_ddp_with_one_process_is_a_group_of_one():
     assert not torch.distributed.is_initialized()
 
 
-def test_a_group_that_the_program_made_is_kept_or_refused():
+def test_a_group_that_the_program_made_is_kept_or_refused(error_text):
     class Two(accelkit.ClusterEnvironment):
         creates_processes_externally = True
         world_size = local_world_size = 2
@@ -130,13 +152,15 @@ def test_a_group_that_the_program_made_is_kept_or_refused():
         with accelkit.Runtime(accelerator="cpu", strategy="ddp") as rt:
             _ = rt.device
         assert torch.distributed.is_initialized()
-        with pytest.raises(accelkit.ContradictionError, match="torch.distributed is initialised as rank 0 of 1"):
+        with pytest.raises(accelkit.ContradictionError) as caught:
             _ = accelkit.Runtime(accelerator="cpu", cluster=Two()).device
+        assert "torch.distributed" in caught.value.what
+        assert caught.value == error_text
     finally:
         torch.distributed.destroy_process_group()
 
 
-def test_processes_that_do_not_find_each_other_are_told_so():
+def test_processes_that_do_not_find_each_other_are_told_so(error_text):
     class Lonely(accelkit.ClusterEnvironment):
         creates_processes_externally = True
         world_size = local_world_size = 2
@@ -144,12 +168,13 @@ def test_processes_that_do_not_find_each_other_are_told_so():
         main_port = 9
 
     rt = accelkit.Runtime(accelerator="cpu", cluster=Lonely(), process_group=accelkit.ProcessGroupOptions(timeout=2))
-    with pytest.raises(accelkit.UnavailableError, match="rank 1 of 2 could not join the others at 127.0.0.1:9") as caught:
+    with pytest.raises(accelkit.UnavailableError) as caught:
         _ = rt.device
-    assert "see whether all 2 processes run" in str(caught.value)
+    assert "127.0.0.1:9" in caught.value.what
+    assert caught.value == error_text
 
 
-def test_more_processes_than_devices_is_an_error():
+def test_more_processes_than_devices_is_an_error(error_text):
     class Three(accelkit.ClusterEnvironment):
         creates_processes_externally = True
         world_size = local_world_size = 3
@@ -161,8 +186,10 @@ def test_more_processes_than_devices_is_an_error():
         def auto_device_count(self):
             return 1
 
-    with pytest.raises(accelkit.ContradictionError, match="3 processes were started on this machine"):
+    with pytest.raises(accelkit.ContradictionError) as caught:
         accelkit.Runtime(accelerator=One(), cluster=Three())
+    assert "3 processes" in caught.value.what
+    assert caught.value == error_text
 
 
 def test_one_visible_device_for_each_process_is_its_own(monkeypatch):
@@ -216,7 +243,7 @@ def test_the_constructor_initialises_no_driver_and_first_use_asks_once():
     assert calls.count("check") == 2, "a Runtime that was torn down starts anew"
 
 
-def test_a_device_that_does_not_compute_is_an_error():
+def test_a_device_that_does_not_compute_is_an_error(error_text):
     class Liar(accelkit.Accelerator):
         device_type = "cpu"
 
@@ -225,12 +252,11 @@ def test_a_device_that_does_not_compute_is_an_error():
 
     with pytest.raises(accelkit.UnavailableError) as caught:
         _ = accelkit.Runtime(accelerator=Liar()).device
-    assert "does not compute" in str(caught.value)
-    assert "1 + 1 was 3" in str(caught.value)
-    assert "ask the vendor" in str(caught.value)
+    assert "'cpu'" in caught.value.what
+    assert caught.value == error_text
 
 
-def test_a_vendors_package_that_fails_to_import_is_named():
+def test_a_vendors_package_that_fails_to_import_is_named(error_text):
     class Missing(accelkit.Accelerator):
         device_type = "cpu"
         torch_package = "torch_of_nobody"
@@ -239,9 +265,10 @@ def test_a_vendors_package_that_fails_to_import_is_named():
         def probe(cls):
             return accelkit.Availability.usable()
 
-    with pytest.raises(accelkit.BrokenPluginError, match="loading the accelerator cpu failed") as caught:
+    with pytest.raises(accelkit.BrokenPluginError) as caught:
         accelkit.Runtime(accelerator=Missing())
-    assert "No module named 'torch_of_nobody'" in str(caught.value)
+    assert "'torch_of_nobody'" in caught.value.why
+    assert caught.value == error_text
     assert isinstance(caught.value.__cause__, ModuleNotFoundError)
 
 
@@ -267,12 +294,13 @@ def test_an_accelerators_own_precision_comes_first():
     assert not isinstance(accelkit.Runtime(accelerator=Special(), precision="32-true").precision, Vendors)
 
 
-def test_importing_the_runtime_names_a_vendors_package_that_breaks_torch(plugin_site):
+def test_importing_the_runtime_names_a_vendors_package_that_breaks_torch(plugin_site, error_text):
     source = "def _autoload():\n    raise OSError('libhccl.so: cannot open shared object file: No such file or directory')\n"
     plugin_site.install("torch-acme", source, entry_points="[torch.backends]\ntorch_acme = torch_acme:_autoload", version="2.1")
     code = "import accelkit\ntry:\n    accelkit.Runtime(accelerator='cpu')\nexcept accelkit.AccelkitError as error:\n    print(error)"
     text = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert "import torch failed" in text
+    assert "import torch" in text
+    assert text == error_text
     assert "torch-acme==2.1" in text
     assert "libhccl.so: cannot open shared object file" in text
     assert "TORCH_DEVICE_BACKEND_AUTOLOAD=0" in text

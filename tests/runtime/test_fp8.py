@@ -160,7 +160,7 @@ class TestModels:
         assert torch.equal(bare.middle.weight, model.middle.weight)
         rt.load_state(other.save_state(tmp_path / "back"))
 
-    def test_ignored_layers(self):
+    def test_ignored_layers(self, error_text):
         model = nn.Sequential(Net(), Net())
         _, model = prepared(Float8(Float8Options(ignore=["0", "1.last"])), model=model)
         with Products() as products:
@@ -169,63 +169,81 @@ class TestModels:
         with Products() as products:
             model[1](torch.ones(1, 20))
         assert len(products.seen) == 1
-        with pytest.warns(UserWarning, match=r"is to ignore head, and Net has none of that name"):
+        with pytest.warns(UserWarning, match="head") as caught:
             prepared(Float8(Float8Options(ignore=["head"])))
+        assert caught[0] == error_text
 
-    def test_a_model_without_such_a_layer_is_an_error(self):
+    def test_a_model_without_such_a_layer_is_an_error(self, error_text):
         rt, _ = prepared()
-        with pytest.raises(accelkit.UnsupportedError, match="nothing of Linear can be computed in fp8") as caught:
+        with pytest.raises(accelkit.UnsupportedError) as caught:
             rt.prepare(nn.Linear(10, 16))
-        assert caught.value.why == "it is 10 to 16, no multiples of 16 and 16"
+        assert "Linear" in caught.value.what
+        assert "fp8" in caught.value.what
+        assert caught.value == error_text
+        assert "10 to 16" in caught.value.why
         with pytest.raises(accelkit.UnsupportedError) as caught:
             rt.prepare(nn.Conv2d(16, 16, 3))
-        assert caught.value.why == "it has no torch.nn.Linear"
+        assert "torch.nn.Linear" in caught.value.why
+        assert caught.value == error_text
         assert "precision='bf16-mixed'" in caught.value.hint
         loss = nn.CrossEntropyLoss()
         assert rt.prepare(loss) is loss, "which has no parameters"
 
-    def test_a_device_whose_chip_has_none(self):
+    def test_a_device_whose_chip_has_none(self, error_text):
         class Old(accelkit.Accelerator):
             device_type = "cpu"
 
             def capabilities(self, device=None):
                 return accelkit.Capabilities.declare(none=["fp8"] if device is not None else [])
 
-        with pytest.raises(accelkit.UnsupportedError, match="cpu cannot do fp8") as caught:
+        with pytest.raises(accelkit.UnsupportedError) as caught:
             _ = accelkit.Runtime(Old(), precision="fp8").device
-        assert caught.value.why == "it declares that cpu has no fp8"
+        assert "cpu" in caught.value.what
+        assert "fp8" in caught.value.what
+        assert caught.value == error_text
+        assert "cpu" in caught.value.why
+        assert "fp8" in caught.value.why
 
     @pytest.mark.parametrize(("kernel", "why"), [(_none, "no kernel here"), (_zeros, "16 times 1 is 0.0")])
-    def test_a_device_that_declares_what_it_cannot(self, kernel, why):
+    def test_a_device_that_declares_what_it_cannot(self, kernel, why, error_text):
         library = torch.library.Library("aten", "IMPL")  # a device without the kernel: this one, for a while
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that a kernel is replaced
             library.impl("_scaled_mm", kernel, "CPU", allow_override=True)
         try:
-            with pytest.raises(accelkit.UnsupportedError, match="cpu cannot do fp8") as caught:
+            with pytest.raises(accelkit.UnsupportedError) as caught:
                 prepared()
+            assert "cpu" in caught.value.what
+            assert "fp8" in caught.value.what
+            assert caught.value == error_text
         finally:
             library._destroy()
-        assert caught.value.why == f"a product of float8 matrices on cpu says: {why}"
-        assert "declare none for the capability fp8" in caught.value.hint
+        assert "cpu" in caught.value.why
+        assert caught.value.why.endswith(why)
+        assert "fp8" in caught.value.hint
 
 
-def test_a_device_that_declares_none():
+def test_a_device_that_declares_none(error_text):
     class Old(accelkit.Accelerator):
         device_type = "cpu"
         declared_capabilities = accelkit.Capabilities.declare(native=["autocast.bfloat16"], none=["fp8"])
 
-    with pytest.raises(accelkit.UnsupportedError, match="cpu cannot do precision 'fp8'") as caught:
+    with pytest.raises(accelkit.UnsupportedError) as caught:
         accelkit.Runtime(Old(), precision="fp8")
-    assert caught.value.why == "it declares that it has no fp8"
+    assert "'fp8'" in caught.value.what
+    assert caught.value == error_text
+    assert "fp8" in caught.value.why
     assert "bf16-mixed" in caught.value.hint
 
 
-def test_without_the_package(monkeypatch):
+def test_without_the_package(monkeypatch, error_text):
     monkeypatch.setitem(sys.modules, "torchao", None)
-    with pytest.raises(accelkit.UnavailableError, match="precision 'fp8' cannot be used") as caught:
+    with pytest.raises(accelkit.UnavailableError) as caught:
         prepared()
-    assert (caught.value.why, caught.value.hint) == ("the package torchao is not installed", "pip install 'accelkit[fp8]'")
+    assert "'fp8'" in caught.value.what
+    assert caught.value == error_text
+    assert "torchao" in caught.value.why
+    assert caught.value.hint == "pip install 'accelkit[fp8]'"
 
 
 def test_recipes_that_are_none():

@@ -72,13 +72,6 @@ def test_what_is_stored_and_computed_in_which_dtype(precision, stored, computed,
             assert torch.ones(1).dtype is (stored if is_true else torch.float32)
 
 
-def test_every_step_context_is_the_forward_passs():
-    precision = prepared("64-true")[0].precision
-    for context in (precision.train_step_context, precision.val_step_context, precision.test_step_context, precision.predict_step_context):
-        with context():
-            assert torch.get_default_dtype() is torch.float64
-
-
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_it_stays_the_same_object_of_its_class(precision):
     rt = accelkit.Runtime(accelerator="cpu", precision=precision)
@@ -147,12 +140,16 @@ def test_a_scheduler_made_before_or_after(when):
     assert not torch.equal(net.layer.weight, weight)
 
 
-def test_a_forward_replaced_on_the_instance_is_refused():
+def test_a_forward_replaced_on_the_instance_is_refused(error_text):
     rt = accelkit.Runtime(accelerator="cpu", precision="bf16-mixed")
     net = Net()
     net.forward = lambda x: x
-    with pytest.raises(accelkit.PrepareError, match="its forward was replaced on the instance"):
+    with pytest.raises(accelkit.PrepareError) as caught:
         rt.prepare(net)
+    assert "Net" in caught.value.what
+    assert "bf16-mixed" in caught.value.what
+    assert "forward" in caught.value.why
+    assert caught.value == error_text
 
 
 def test_the_default_dtype_comes_back_after_an_exception():
@@ -184,22 +181,26 @@ def test_the_default_dtype_comes_back_after_threads_that_leave_in_any_order():
     assert torch.get_default_dtype() is torch.float32
 
 
-def test_adam_in_float16_is_warned_of():
+def test_adam_in_float16_is_warned_of(error_text):
     rt, net = prepared("16-true")
-    with pytest.warns(UserWarning, match=r"AdamW\(eps=1e-08\) divides by eps .* 0 in float16"):
+    with pytest.warns(UserWarning, match=r"AdamW\(eps=1e-08\)") as caught:
         rt.prepare(torch.optim.AdamW(net.parameters()))
+    assert caught[0] == error_text
     rt.prepare(torch.optim.AdamW(net.parameters(), eps=1e-4), torch.optim.SGD(net.parameters(), lr=0.1))
 
 
-def test_a_device_that_declares_no_autocast_refuses_mixed_precision():
+def test_a_device_that_declares_no_autocast_refuses_mixed_precision(error_text):
     class Plain(accelkit.Accelerator):
         device_type = "cpu"
         declared_capabilities = accelkit.Capabilities.declare(none=["autocast.bfloat16"])
 
     with pytest.raises(accelkit.UnsupportedError) as caught:
         accelkit.Runtime(accelerator=Plain(), precision="bf16-mixed")
-    assert "cpu cannot do precision 'bf16-mixed'" in str(caught.value)
-    assert "it can do: 16-mixed, 16-true, 32-true, 64-true, bf16-true, bitsandbytes-4bit, bitsandbytes-8bit" in str(caught.value)
+    assert "'bf16-mixed'" in caught.value.what
+    assert "16" in caught.value.what
+    assert "32" in caught.value.hint
+    assert "64" in caught.value.hint
+    assert caught.value == error_text
 
 
 def test_autocast_is_the_precisions_own():

@@ -62,7 +62,7 @@ class Other(nn.Linear):
     """Another class, with parameters of its own."""
 
 
-def test_an_optimizer_made_before_trains_the_modules_that_a_precision_put_there():
+def test_an_optimizer_made_before_trains_the_modules_that_a_precision_put_there(error_text):
     rt = accelkit.Runtime("cpu", precision=Replacing())
     model = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -71,8 +71,11 @@ def test_an_optimizer_made_before_trains_the_modules_that_a_precision_put_there(
     assert optimizer.param_groups[0]["params"][0] is model[0].weight
     gone = nn.Sequential(nn.Linear(2, 2))
     optimizer = torch.optim.SGD(gone.parameters(), lr=0.1)
-    with pytest.raises(accelkit.PrepareError, match="parameter 0 of group 0 of SGD is in no prepared module"):
+    with pytest.raises(accelkit.PrepareError) as caught:
         accelkit.Runtime("cpu", precision=Replacing("packed")).prepare(gone, optimizer)
+    assert "parameter 0 of group 0 of SGD" in caught.value.what
+    assert "(2, 2)" in caught.value.why
+    assert caught.value == error_text
 
 
 @pytest.mark.usefixtures("parameters_are_made_anew")
@@ -132,22 +135,23 @@ def test_several_models_and_optimizers_and_retain_graph(rt):
     assert not torch.equal(two.weight, before[1])
 
 
-def test_an_optimizer_of_foreign_parameters_is_refused(rt):
+def test_an_optimizer_of_foreign_parameters_is_refused(rt, error_text):
     model, other = nn.Linear(2, 3), nn.Linear(2, 3)
     optimizer = torch.optim.SGD([*model.parameters(), *other.parameters()], lr=0.1)
     with pytest.raises(accelkit.PrepareError) as caught:
         rt.prepare(model, optimizer)
-    assert str(caught.value) == (
-        "parameter 2 of group 0 of SGD is in no prepared module\n"
-        "  why: it is of shape (3, 2); training would not change any prepared model\n"
-        "  what to do: prepare its model too, before or in the same call"
-    )
+    assert "parameter 2 of group 0 of SGD" in caught.value.what
+    assert "(3, 2)" in caught.value.why
+    assert caught.value == error_text
 
 
 @pytest.mark.parametrize("thing", [3, None, torch.zeros(2), {"model": nn.Linear(1, 1)}, nn.Linear])
-def test_what_cannot_be_prepared_is_named(rt, thing):
-    with pytest.raises(accelkit.PrepareError, match="prepare cannot prepare .*\\n.*torch.nn.Module, Optimizer, LRScheduler and DataLoader"):
+def test_what_cannot_be_prepared_is_named(rt, thing, error_text):
+    with pytest.raises(accelkit.PrepareError) as caught:
         rt.prepare(thing)
+    assert "torch.nn.Module" in caught.value.why
+    assert "DataLoader" in caught.value.why
+    assert caught.value == error_text
 
 
 def test_device_placement_can_be_left_to_the_user():

@@ -76,28 +76,35 @@ def test_a_registered_compiled_model_too_and_what_an_object_says_stays_as_it_is(
     assert torch.equal(loaded[1].weight, saved[1].weight)
 
 
-def test_a_name_that_would_be_lost_is_an_error(rt, tmp_path):
+def test_a_name_that_would_be_lost_is_an_error(rt, tmp_path, error_text):
     compiled = torch.compile(nn.Linear(2, 2), backend="eager")
     for module in (compiled, compiled._orig_mod):
         module.register_buffer("seen", torch.zeros(1))
     rt.prepare(nn.Sequential(compiled))
-    with pytest.raises(accelkit.CheckpointError, match="0._orig_mod.seen is not the only one that is 0.seen"):
+    with pytest.raises(accelkit.CheckpointError) as caught:
         rt.save_state(tmp_path)
+    assert "Sequential" in caught.value.what
+    assert "0._orig_mod.seen" in caught.value.why
+    assert caught.value == error_text
     assert not list(tmp_path.iterdir())
 
 
-def test_loading_into_other_objects_is_refused(rt, tmp_path):
+def test_loading_into_other_objects_is_refused(rt, tmp_path, error_text):
     rt.prepare(nn.Linear(2, 2))
     rt.save_state(tmp_path)
-    with pytest.raises(accelkit.CheckpointError, match="nothing is prepared for model_0"):
+    with pytest.raises(accelkit.CheckpointError) as caught:
         accelkit.Runtime(accelerator="cpu").load_state(tmp_path)
+    assert "model_0" in caught.value.why
+    assert caught.value == error_text
     other = accelkit.Runtime(accelerator="cpu")
     other.prepare(nn.Linear(3, 2))
-    with pytest.raises(accelkit.CheckpointError, match="model_0 \\(Linear\\) does not take its state.*\\n.*size mismatch"):
+    with pytest.raises(accelkit.CheckpointError) as caught:
         other.load_state(tmp_path)
+    assert "model_0" in caught.value.what
+    assert caught.value == error_text
 
 
-def test_registered_objects_are_saved_too(rt, tmp_path):
+def test_registered_objects_are_saved_too(rt, tmp_path, error_text):
     class Counter:
         def __init__(self):
             self.count = 0
@@ -115,8 +122,11 @@ def test_registered_objects_are_saved_too(rt, tmp_path):
     counter.count = 0
     rt.load_state(tmp_path)
     assert counter.count == 3
-    with pytest.raises(accelkit.PrepareError, match="it has no state_dict and no load_state_dict"):
+    with pytest.raises(accelkit.PrepareError) as caught:
         rt.register_for_checkpointing(object())
+    assert "state_dict" in caught.value.why
+    assert "load_state_dict" in caught.value.why
+    assert caught.value == error_text
 
 
 def test_save_is_whole_or_not_at_all(rt, tmp_path):

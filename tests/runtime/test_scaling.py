@@ -86,7 +86,7 @@ def test_clipping_sees_true_gradients():
     assert model.weight.grad.tolist() == [[3.0] * 4], "once only"
 
 
-def test_accumulation_and_scaling_compose():
+def test_accumulation_and_scaling_compose(error_text):
     rt, model, optimizer, scheduler = made(steps=2)
     before = model.weight.detach().clone()
     for number in range(4):
@@ -95,9 +95,11 @@ def test_accumulation_and_scaling_compose():
             if rt.sync_gradients:
                 rt.clip_grad_value_(model.parameters(), 100.0)
             else:
-                with pytest.raises(accelkit.UsageError, match="gradients cannot be unscaled or clipped yet") as caught:
+                with pytest.raises(accelkit.UsageError) as caught:
                     rt.clip_grad_norm_(model.parameters(), 1.0)
-                assert "2 backward passes make a step" in caught.value.why
+                assert "rt.sync_gradients" in caught.value.hint
+                assert caught.value == error_text
+                assert "2" in caught.value.why
             optimizer.step()
             scheduler.step()
             optimizer.zero_grad()
@@ -146,14 +148,19 @@ def test_looking_at_the_scale_changes_nothing(tmp_path):
     assert rt.precision.state_dict() == state, "what was foreseen is what torch makes of it"
 
 
-def test_gradients_that_were_not_scaled_are_refused():
+def test_gradients_that_were_not_scaled_are_refused(error_text):
     rt, model, optimizer, _ = made()
     model(torch.ones(1, 4)).sum().backward()
-    with pytest.raises(accelkit.UsageError, match="SGD has gradients that were not scaled") as caught:
+    with pytest.raises(accelkit.UsageError) as caught:
         optimizer.step()
+    assert "SGD" in caught.value.what
+    assert caught.value == error_text
     assert caught.value.hint == "rt.backward(loss) instead of loss.backward()"
-    with pytest.raises(accelkit.UsageError, match="were not scaled"):
+    with pytest.raises(accelkit.UsageError) as caught:
         rt.clip_grad_norm_(model.parameters(), 1.0)
+    assert "SGD" in caught.value.what
+    assert "rt.backward(loss)" in caught.value.hint
+    assert caught.value == error_text
 
 
 def test_an_optimizer_without_gradients_and_a_second_step():
@@ -201,10 +208,12 @@ def test_a_copy_in_the_middle_has_a_scaler_of_its_own():
     assert (twin.scale, rt.precision.scale) == (1024.0, 1024.0)
 
 
-def test_a_closure_is_refused():
+def test_a_closure_is_refused(error_text):
     _, _, optimizer, _ = made(torch.optim.LBFGS)
-    with pytest.raises(accelkit.UnsupportedError, match="LBFGS.step was given a closure") as caught:
+    with pytest.raises(accelkit.UnsupportedError) as caught:
         optimizer.step(lambda: None)
+    assert "LBFGS.step" in caught.value.what
+    assert caught.value == error_text
     assert "bf16-mixed" in caught.value.hint
 
 
@@ -233,7 +242,7 @@ def test_a_scheduler_that_waits_can_be_saved(tmp_path):
     assert scheduler.last_epoch == 0
 
 
-def test_a_device_without_autocast_or_scaler_says_so():
+def test_a_device_without_autocast_or_scaler_says_so(error_text):
     class Lacking(accelkit.Accelerator):
         device_type = "cpu"
 
@@ -241,8 +250,10 @@ def test_a_device_without_autocast_or_scaler_says_so():
         def autocast_device_type(self):
             return "meta"
 
-    with pytest.raises(accelkit.UnsupportedError, match="cannot do 16-mixed") as caught:
+    with pytest.raises(accelkit.UnsupportedError) as caught:
         _ = accelkit.Runtime(Lacking(), precision="16-mixed").precision
+    assert "16" in caught.value.what
+    assert caught.value == error_text
     assert "torch.autocast('meta', torch.float16) says" in caught.value.why
 
 

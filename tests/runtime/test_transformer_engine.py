@@ -20,34 +20,40 @@ HAS_ALL = importlib.util.find_spec("transformer_engine") is not None and torch.c
 
 @pytest.mark.parametrize("accelerator", ["cpu", "fake_xpu"])
 @pytest.mark.parametrize("name", CLASSES)
-def test_a_device_that_declares_none(accelerator, name):
-    with pytest.raises(accelkit.UnsupportedError, match=f"{accelerator} cannot do precision '{name}'") as caught:
+def test_a_device_that_declares_none(accelerator, name, error_text):
+    with pytest.raises(accelkit.UnsupportedError) as caught:
         accelkit.Runtime(accelerator, precision=name)
-    assert caught.value.why == "it declares that it has no transformer_engine"
-    assert "it can do: " in caught.value.hint
+    assert accelerator in caught.value.what
+    assert f"'{name}'" in caught.value.what
+    assert caught.value == error_text
+    assert "transformer_engine" in caught.value.why
     assert "fp8" in caught.value.hint
     assert "transformer" not in caught.value.hint
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_a_device_that_declares_nothing(name):
+def test_a_device_that_declares_nothing(name, error_text):
     class Plain(accelkit.Accelerator):
         device_type = "cpu"
 
-    with pytest.raises(accelkit.UnsupportedError, match=f"cpu cannot do {name}") as caught:
+    with pytest.raises(accelkit.UnsupportedError) as caught:
         _ = accelkit.Runtime(Plain(), precision=name).device
-    assert caught.value.why == "NVIDIA's Transformer Engine computes on CUDA devices, and this is cpu"
-    assert caught.value.hint == "use precision='fp8' or 'bf16-mixed'"
+    assert name in caught.value.what
+    assert caught.value == error_text
+    assert all(part in caught.value.why for part in ("CUDA", "cpu"))
+    assert all(part in caught.value.hint for part in ("precision='fp8'", "'bf16-mixed'"))
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_without_the_package(name, monkeypatch):
+def test_without_the_package(name, monkeypatch, error_text):
     monkeypatch.setitem(sys.modules, "transformer_engine", None)
     precision = CLASSES[name]()
     precision.name = name
-    with pytest.raises(accelkit.UnavailableError, match=f"precision '{name}' cannot be used") as caught:
+    with pytest.raises(accelkit.UnavailableError) as caught:
         precision.setup(CUDAAccelerator(), torch.device("cuda", 0))
-    assert caught.value.why == "the package transformer-engine is not installed"
+    assert f"'{name}'" in caught.value.what
+    assert caught.value == error_text
+    assert "transformer-engine" in caught.value.why
     assert caught.value.hint == "pip install --no-build-isolation 'transformer-engine[pytorch]'"
 
 
@@ -61,10 +67,11 @@ def test_what_is_not_float8_is_in_one_dtype(name, dtype):
         assert nn.Linear(1, 1).weight.dtype is dtype
 
 
-def test_the_optimizer_that_float16_cannot_have_is_warned_of():
+def test_the_optimizer_that_float16_cannot_have_is_warned_of(error_text):
     optimizer = torch.optim.AdamW(nn.Linear(1, 1).parameters())
-    with pytest.warns(UserWarning, match=r"AdamW\(eps=1e-08\) divides by eps"):
+    with pytest.warns(UserWarning, match=r"AdamW\(eps=1e-08\)") as caught:
         TransformerEngineFloat16().check_optimizer(optimizer)
+    assert caught[0] == error_text
     TransformerEngine().check_optimizer(optimizer)
 
 

@@ -31,41 +31,47 @@ def test_forms(devices, expected):
 @pytest.mark.parametrize(
     ("devices", "count", "why"),
     [
-        (0, 4, "a number of devices is at least 1, or -1 for all"),
-        (-2, 4, "a number of devices is at least 1, or -1 for all"),
-        (5, 4, "5 are asked for, 4 are there"),
-        (2, 1, "2 are asked for, 1 is there"),
-        (1, 0, "1 is asked for, 0 are there"),
-        (-1, 0, "there is no device"),
-        ("auto", 0, "there is no device"),
-        ([], 4, "no device is named"),
-        (",", 4, "no device is named"),
-        ([0, 4], 4, "there is no device 4"),
-        ([-1], 4, "there is no device -1"),
-        ([0, 0], 4, "0 is named twice"),
-        ("two", 4, "it is neither a number, a list of numbers nor 'auto'"),
-        ("0,x", 4, "it is neither a number, a list of numbers nor 'auto'"),
-        ("", 4, "it is neither a number, a list of numbers nor 'auto'"),
-        (1.0, 4, "it is float"),
-        (True, 4, "it is bool"),
-        (None, 4, "it is NoneType"),
-        ([0, True], 4, "a list of devices holds ints"),
-        (["0"], 4, "a list of devices holds ints"),
+        (0, 4, "-1"),
+        (-2, 4, "-1"),
+        (5, 4, "5"),
+        (2, 1, "2"),
+        (1, 0, "1"),
+        (-1, 0, "device"),
+        ("auto", 0, "device"),
+        ([], 4, "device"),
+        (",", 4, "device"),
+        ([0, 4], 4, "4"),
+        ([-1], 4, "-1"),
+        ([0, 0], 4, "0"),
+        ("two", 4, "'auto'"),
+        ("0,x", 4, "'auto'"),
+        ("", 4, "'auto'"),
+        (1.0, 4, "float"),
+        (True, 4, "bool"),
+        (None, 4, "NoneType"),
+        ([0, True], 4, "int"),
+        (["0"], 4, "int"),
     ],
 )
-def test_bad_values(devices, count, why):
+def test_bad_values(devices, count, why, error_text):
     with pytest.raises(DevicesError) as caught:
         parse_devices(devices, count, "acme")
-    assert caught.value.what == f"devices={devices!r} cannot be used with acme"
-    assert caught.value.why == why
+    assert f"devices={devices!r}" in caught.value.what
+    assert "acme" in caught.value.what
+    assert why in caught.value.why
     assert caught.value.hint
+    assert caught.value == error_text
 
 
-def test_the_error_shows_what_exists():
-    with pytest.raises(DevicesError, match="what to do: acme has 2 devices: 0, 1"):
+def test_the_error_shows_what_exists(error_text):
+    with pytest.raises(DevicesError) as caught:
         parse_devices(3, 2, "acme")
-    with pytest.raises(DevicesError, match="acme has 8 devices: 0 to 7"):
+    assert "devices=3" in caught.value.what
+    assert caught.value == error_text
+    with pytest.raises(DevicesError) as caught:
         parse_devices(9, 8, "acme")
+    assert "devices=9" in caught.value.what
+    assert caught.value == error_text
 
 
 @given(st.one_of(st.integers(), st.text(), st.lists(st.integers()), st.none(), st.floats(), st.binary()), st.integers(0, 16))

@@ -47,9 +47,11 @@ def test_the_table_is_what_is_tested():
 
 
 @pytest.mark.parametrize("name", REPLACED_BY)
-def test_a_former_name_leads_to_what_replaced_it(name):
-    with pytest.raises(accelkit.UnknownNameError, match=f"there is no strategy '{name}'") as caught:
+def test_a_former_name_leads_to_what_replaced_it(name, error_text):
+    with pytest.raises(accelkit.UnknownNameError) as caught:
         accelkit.Runtime("cpu", strategy=name)
+    assert f"'{name}'" in str(caught.value)
+    assert caught.value == error_text
     assert REPLACED_BY[name] in caught.value.hint
     assert caught.value.why == TABLE[name]["reason"]
 
@@ -80,9 +82,11 @@ def test_precisions_are_spelled_as_elsewhere(given, name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", NAMES["precision"])
-def test_a_precision_that_is_no_more_leads_to_another(name):
-    with pytest.raises(accelkit.UnknownNameError, match=f"there is no precision '{name}'") as caught:
+def test_a_precision_that_is_no_more_leads_to_another(name, error_text):
+    with pytest.raises(accelkit.UnknownNameError) as caught:
         accelkit.Runtime("cpu", precision=name)
+    assert f"'{name}'" in str(caught.value)
+    assert caught.value == error_text
     assert caught.value.why == NAMES["precision"][name]["reason"]
     for named in re.findall(r"'([\w-]+)'", caught.value.hint):
         assert any(
@@ -104,10 +108,13 @@ def test_what_an_error_says_to_write_runs(name):
     assert isinstance(scope["strategy"], accelkit.Strategy)
 
 
-def test_the_variable_and_a_distribution_that_offers_such_a_name(monkeypatch):
+def test_the_variable_and_a_distribution_that_offers_such_a_name(monkeypatch, error_text):
     monkeypatch.setenv("ACCELKIT_STRATEGY", "dp")
-    with pytest.raises(accelkit.UnknownNameError, match=re.escape("use strategy='ddp'")):
+    with pytest.raises(accelkit.UnknownNameError) as caught:
         accelkit.Runtime("cpu")
+    assert "'dp'" in caught.value.what
+    assert "use strategy='ddp'" in str(caught.value)
+    assert caught.value == error_text
 
     class Horovod(accelkit.Strategy):
         """Somebody's own."""

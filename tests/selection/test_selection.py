@@ -47,7 +47,7 @@ def test_nothing_said_is_auto_and_auto_falls_to_the_cpu():
     assert "no other accelerator can be used on this machine" in decision.notes
 
 
-def test_the_environment_is_asked_when_no_argument_is_given(monkeypatch):
+def test_the_environment_is_asked_when_no_argument_is_given(monkeypatch, error_text):
     monkeypatch.setenv("ACCELKIT_ACCELERATOR", "cpu")
     monkeypatch.setenv("ACCELKIT_DEVICES", "0,")
     selection = select()
@@ -55,8 +55,10 @@ def test_the_environment_is_asked_when_no_argument_is_given(monkeypatch):
     assert select("auto").decision.source == "argument"
     monkeypatch.setenv("ACCELKIT_ACCELERATOR", "cuda")
     assert select(cpu=True).accelerator.name == "cpu"
-    with pytest.raises(accelkit.UnavailableError, match="the accelerator 'cuda' is not available here"):
+    with pytest.raises(accelkit.UnavailableError) as caught:
         select()
+    assert "'cuda'" in caught.value.what
+    assert caught.value == error_text
 
 
 def test_a_third_party_by_name_and_qualified(plugin_site):
@@ -77,22 +79,24 @@ def test_the_first_load_is_tried_in_a_child_and_remembered(plugin_site):
     assert log.read_text() == "xx", "remembered, and imported here already"
 
 
-def test_a_segfault_by_name_is_an_error_and_the_host_goes_on(plugin_site):
+def test_a_segfault_by_name_is_an_error_and_the_host_goes_on(plugin_site, error_text):
     plugin_site.install("vendor-crash", "import ctypes; ctypes.string_at(0)", accelerators={"crash": "Some"}, version="2.0")
     with pytest.raises(accelkit.BrokenPluginError) as caught:
         select("crash")
     text = str(caught.value)
-    for part in ("vendor-crash==2.0", "it crashed with SIGSEGV, while it was imported", "ACCELKIT_DISABLE_PLUGINS=vendor-crash"):
+    for part in ("vendor-crash==2.0", "SIGSEGV", "ACCELKIT_DISABLE_PLUGINS=vendor-crash"):
         assert part in text
+    assert caught.value == error_text
 
 
-def test_an_absent_device_by_name_is_an_error_with_exit_code_4(plugin_site):
+def test_an_absent_device_by_name_is_an_error_with_exit_code_4(plugin_site, error_text):
     install(plugin_site, "some", "return Availability.absent('no card in this machine', 'insert one')")
     with pytest.raises(accelkit.UnavailableError) as caught:
         select("some")
-    assert str(caught.value) == (
-        "the accelerator 'some' is not available here\n  plugin: vendor-some==1.0\n  why: no card in this machine\n  what to do: insert one"
-    )
+    assert "'some'" in caught.value.what
+    assert caught.value.plugin == "vendor-some==1.0"
+    assert (caught.value.why, caught.value.hint) == ("no card in this machine", "insert one"), "the vendor's own words"
+    assert caught.value == error_text
     assert caught.value.exit_code == 4
 
 
@@ -104,65 +108,82 @@ def test_auto_takes_the_one_usable_third_party(plugin_site):
     assert {candidate.name: candidate.verdict for candidate in decision.candidates}["cpu"] == "usable"
 
 
-def test_auto_never_takes_a_simulated_device(plugin_site):
+def test_auto_never_takes_a_simulated_device(plugin_site, error_text):
     install(plugin_site, "some", attributes="is_simulated = True")
     decision = select().decision
     assert decision.chosen == "cpu"
-    assert next(c for c in decision.candidates if c.name == "some").reason == "simulated: auto never chooses it"
+    reason = next(c for c in decision.candidates if c.name == "some").reason
+    assert "simulated" in reason
+    assert reason == error_text
     assert select("some").accelerator.name == "some"
 
 
-def test_auto_refuses_to_guess_among_several(plugin_site, monkeypatch):
+def test_auto_refuses_to_guess_among_several(plugin_site, monkeypatch, error_text):
     install(plugin_site, "some")
     install(plugin_site, "other")
     with pytest.raises(accelkit.AmbiguousError) as caught:
         select()
-    assert str(caught.value) == (
-        "auto found several usable accelerators: other, some\n  why: they are equally possible, and a guess could be wrong\n"
-        "  what to do: name one: accelerator='other', ACCELKIT_ACCELERATOR=other, or ACCELKIT_AUTO_ORDER=other,some"
-    )
+    assert "other, some" in caught.value.what
+    for part in ("accelerator='other'", "ACCELKIT_ACCELERATOR=other", "ACCELKIT_AUTO_ORDER=other,some"):
+        assert part in caught.value.hint
+    assert caught.value == error_text
     monkeypatch.setenv("ACCELKIT_AUTO_ORDER", "cuda, some, other")
     decision = select().decision
-    assert (decision.chosen, decision.notes) == ("some", ("ACCELKIT_AUTO_ORDER gave the order",))
+    (note,) = decision.notes
+    assert decision.chosen == "some"
+    assert "ACCELKIT_AUTO_ORDER" in note
+    assert note == error_text
 
 
-def test_an_order_in_which_nothing_is_usable_is_no_silent_cpu(monkeypatch):
+def test_an_order_in_which_nothing_is_usable_is_no_silent_cpu(monkeypatch, error_text):
     monkeypatch.setenv("ACCELKIT_AUTO_ORDER", "cuda,mps")
-    with pytest.raises(accelkit.UnavailableError, match="nothing in ACCELKIT_AUTO_ORDER=cuda,mps can be used") as caught:
+    with pytest.raises(accelkit.UnavailableError) as caught:
         select()
-    assert "add 'cpu' at its end" in caught.value.hint
+    assert "ACCELKIT_AUTO_ORDER=cuda" in caught.value.what
+    assert caught.value == error_text
+    assert "'cpu'" in caught.value.hint
     monkeypatch.setenv("ACCELKIT_AUTO_ORDER", "cuda,gpux")
-    with pytest.raises(accelkit.UnknownNameError, match="ACCELKIT_AUTO_ORDER names 'gpux', which nobody offers"):
+    with pytest.raises(accelkit.UnknownNameError) as caught:
         select()
+    assert "ACCELKIT_AUTO_ORDER" in caught.value.what
+    assert "'gpux'" in caught.value.what
+    assert caught.value == error_text
 
 
-def test_auto_warns_once_of_what_is_there_and_broken(plugin_site):
+def test_auto_warns_once_of_what_is_there_and_broken(plugin_site, error_text):
     install(plugin_site, "some", "raise RuntimeError('firmware too old')")
-    with pytest.warns(RuntimeWarning, match="auto passes over the accelerator 'some'") as caught:
+    with pytest.warns(RuntimeWarning) as caught:
         assert select().accelerator.name == "cpu"
-    assert "firmware too old" in str(caught[0].message)
+    assert "'some'" in str(caught[0].message)
+    assert caught[0] == error_text
     assert select().accelerator.name == "cpu", "a second warning would be an error here"
 
 
-def test_gpu_says_which(monkeypatch):
-    with pytest.raises(accelkit.UnavailableError, match="no gpu can be used here") as caught:
+def test_gpu_says_which(monkeypatch, error_text):
+    with pytest.raises(accelkit.UnavailableError) as caught:
         select("gpu")
+    assert "gpu" in caught.value.what
+    assert caught.value.what == error_text
     assert "cuda: " in caught.value.why
     assert "mps: " in caught.value.why
 
 
-def test_retired_names_say_so():
-    with pytest.raises(accelkit.UnavailableError, match="the accelerator 'ipu' cannot be used") as caught:
+def test_retired_names_say_so(error_text):
+    with pytest.raises(accelkit.UnavailableError) as caught:
         select("ipu")
+    assert "'ipu'" in caught.value.what
+    assert caught.value == error_text
     assert caught.value.why
     assert caught.value.hint
 
 
-def test_any_torch_device_without_a_plugin():
+def test_any_torch_device_without_a_plugin(error_text):
     selection = select("torch:cpu")
     assert (selection.accelerator.name, selection.accelerator.device_type) == ("torch:cpu", "cpu")
-    with pytest.raises(accelkit.UsageError, match="torch:<device_type> is expected"):
+    with pytest.raises(accelkit.UsageError) as caught:
         select("torch:")
+    assert "device_type" in caught.value.why
+    assert caught.value == error_text
 
 
 def test_an_instance():
@@ -175,9 +196,12 @@ def test_an_instance():
     assert (mine.name, mine.plugin) == ("cpu", f"(code)=={__name__}")
 
 
-def test_contradictions_and_wrong_types():
-    with pytest.raises(accelkit.ContradictionError, match="cpu=True and accelerator='cuda'"):
+def test_contradictions_and_wrong_types(error_text):
+    with pytest.raises(accelkit.ContradictionError) as caught:
         select("cuda", cpu=True)
+    assert "cpu=True" in caught.value.what
+    assert "accelerator='cuda'" in caught.value.what
+    assert caught.value == error_text
     with pytest.raises(accelkit.UsageError, match="accelerator=3"):
         select(3)
     with pytest.raises(accelkit.UsageError, match="accelerator='  '"):
@@ -191,21 +215,25 @@ def test_decide_runs_no_third_party_code_here(plugin_site):
     assert "vendor_some" not in sys.modules
 
 
-def test_a_precision_by_name():
+def test_a_precision_by_name(error_text):
     loaded = load_named("precision", "32-true")
     assert issubclass(loaded.cls, accelkit.Precision)
     assert loaded.record.plugin == "accelkit==0.1.0"
-    with pytest.raises(accelkit.UnknownNameError, match="did you mean 'bf16-mixed'"):
+    with pytest.raises(accelkit.UnknownNameError) as caught:
         load_named("precision", "bf16-mixde")
+    assert "'bf16-mixed'" in caught.value.hint
+    assert caught.value == error_text
 
 
-def test_two_claimants_of_privateuse1_are_reported_before_torch_is_imported(plugin_site, tmp_path):
+def test_two_claimants_of_privateuse1_are_reported_before_torch_is_imported(plugin_site, error_text):
     plugin_site.install("vendor-one", entry_points="[torch.backends]\none = vendor_one:_autoload")
     plugin_site.install("vendor-two", entry_points="[torch.backends]\ntwo = vendor_two:_autoload")
     code = "import sys, accelkit; print(accelkit.select('cpu').decision); print('torch' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "vendor-one==1.0 and vendor-two==1.0 both claim PrivateUse1" in result.stderr
-    assert "vendor-one==1.0 and vendor-two==1.0 both claim PrivateUse1" in result.stdout
+    for part in ("vendor-one==1.0", "vendor-two==1.0", "PrivateUse1"):
+        assert part in result.stderr
+        assert part in result.stdout
+    assert result.stdout == error_text
     assert "TORCH_DEVICE_BACKEND_AUTOLOAD=0" in result.stdout
     assert result.stdout.endswith("False\n")
 
@@ -215,11 +243,14 @@ def test_selection_imports_no_torch():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
-def test_auto_finds_out_that_a_candidate_lies_before_it_is_loaded_here(plugin_site):
+def test_auto_finds_out_that_a_candidate_lies_before_it_is_loaded_here(plugin_site, error_text):
     crash = "import ctypes; ctypes.string_at(0)"
     source = CLASS.format(probe="return Availability.usable()", attributes="") + f"\n    def load(self):\n        {crash}\n"
     plugin_site.install("vendor-liar", source, accelerators={"liar": "Some"})
-    with pytest.warns(RuntimeWarning, match="auto passes over the accelerator 'liar'") as caught:
+    with pytest.warns(RuntimeWarning) as caught:
         decision = select().decision
+    assert "'liar'" in str(caught[0].message)
+    assert caught[0] == error_text
     assert decision.chosen == "cpu"
-    assert "it crashed with SIGSEGV, in load()" in str(caught[0].message)
+    assert "SIGSEGV" in str(caught[0].message)
+    assert "load()" in str(caught[0].message)

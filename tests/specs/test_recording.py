@@ -64,7 +64,7 @@ def test_it_has_what_plugins_build_on_and_nothing_private():
     assert not any(name.startswith("_") for one in found.values() for name in one["members"] if name != "__init__")
 
 
-def test_a_released_record_is_never_written_again(tmp_path):
+def test_a_released_record_is_never_written_again(tmp_path, error_text):
     path = tmp_path / "0.1.0.json"
     recording.write(path)
     recording.write(path, released="2027-01-31")
@@ -73,8 +73,13 @@ def test_a_released_record_is_never_written_again(tmp_path):
     assert path.read_text() == final
     assert json.loads(final)["released"] == "2027-01-31"
     path.write_text(final.replace("setup_device", "set_up_device"))
-    with pytest.raises(accelkit.UsageError, match=r"accelkit 0\.1\.0 was released on 2027-01-31") as raised:
+    with pytest.raises(accelkit.UsageError) as raised:
         recording.write(path)
+    assert "0.1.0" in raised.value.what
+    assert "2027" in raised.value.what
+    assert "01" in raised.value.what
+    assert "31" in raised.value.what
+    assert raised.value == error_text
     assert "raise the version first" in raised.value.hint
 
 

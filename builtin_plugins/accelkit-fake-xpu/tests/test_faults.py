@@ -77,11 +77,12 @@ def test_slow_copies(device):
         assert time.perf_counter() - start >= 0.1
 
 
-def test_an_operator_that_does_not_exist_is_refused():
-    with pytest.raises(SettingsError, match="torch has no such operator") as caught, fake_xpu.fault("nan@softmaxx"):
+def test_an_operator_that_does_not_exist_is_refused(error_text):
+    with pytest.raises(SettingsError, match="softmaxx") as caught, fake_xpu.fault("nan@softmaxx"):
         pass
-    assert caught.value.hint == "did you mean softmax?"
-    with pytest.raises(SettingsError, match="there is no fault 'fire'"), fake_xpu.fault("fire"):
+    assert "softmax" in caught.value.hint
+    assert caught.value == error_text
+    with pytest.raises(SettingsError, match="'fire'"), fake_xpu.fault("fire"):
         pass
 
 

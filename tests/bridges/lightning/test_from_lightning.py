@@ -74,7 +74,7 @@ def bare_names():
     uninstall()
 
 
-def test_in_a_runtime(theirs):
+def test_in_a_runtime(theirs, error_text):
     adopted = from_lightning(theirs)
     assert (adopted.device_type, adopted.__doc__) == ("fake_xpu", "The state of the art.")
     rt = accelkit.Runtime(accelerator=adopted(), devices=[1])
@@ -88,8 +88,11 @@ def test_in_a_runtime(theirs):
         optimizer.zero_grad()
     assert theirs.set_up == (torch.device("fake_xpu", 1),)
     assert rt.device_stats()["temperature"] == 40.0
-    with pytest.raises(accelkit.DevicesError, match="it has 2 device"):
+    with pytest.raises(accelkit.DevicesError) as caught:
         accelkit.Runtime(accelerator=adopted(), devices=3)
+    assert "devices=3" in caught.value.what
+    assert "fake_xpu" in caught.value.what
+    assert caught.value == error_text
 
 
 def test_by_name(theirs, package, monkeypatch):
@@ -101,17 +104,24 @@ def test_by_name(theirs, package, monkeypatch):
     accelkit.refresh()
 
 
-def test_one_that_is_not_available(theirs):
+def test_one_that_is_not_available(theirs, error_text):
     theirs.is_available = staticmethod(lambda: False)
-    with pytest.raises(accelkit.UsageError, match="the device type of SotaAccelerator is not known"):
+    with pytest.raises(accelkit.UsageError) as caught:
         from_lightning(theirs)
-    with pytest.raises(accelkit.UnavailableError, match="is_available\\(\\) says no"):
+    assert "SotaAccelerator" in caught.value.what
+    assert caught.value == error_text
+    with pytest.raises(accelkit.UnavailableError) as caught:
         accelkit.select(from_lightning(theirs, device_type="fake_xpu")())
+    assert "is_available()" in caught.value.why
+    assert caught.value == error_text
 
 
-def test_what_is_no_accelerator():
-    with pytest.raises(accelkit.UsageError, match="it has no setup_device, teardown, parse_devices"):
+def test_what_is_no_accelerator(error_text):
+    with pytest.raises(accelkit.UsageError) as caught:
         from_lightning(dict)
+    assert "setup_device" in caught.value.why
+    assert "parse_devices" in caught.value.why
+    assert caught.value == error_text
 
 
 @pytest.mark.parametrize("how", ["instance", "name"])
@@ -138,12 +148,18 @@ def test_names_that_a_plugin_registers(pl, bare_names, plugin_site):
         assert (trainer.accelerator.plugin.mode, trainer.accelerator.plugin.plugin) == (mode, "vendor-acme==1.0")
 
 
-def test_a_registered_name_of_lightnings(bare_names, plugin_site):
+def test_a_registered_name_of_lightnings(bare_names, plugin_site, error_text):
     plugin_site.install("vendor-acme", SOURCE.format(extra="cuda"), accelerators={"acme": "Acme"})
-    with pytest.raises(accelkit.NameConflictError, match="the accelerator name 'cuda' is taken"):
+    with pytest.raises(accelkit.NameConflictError) as caught:
         bare_names("acme")
+    assert "'cuda'" in caught.value.what
+    assert caught.value.plugin == "vendor-acme==1.0"
+    assert caught.value == error_text
 
 
-def test_a_plugin_that_registers_nothing(bare_names):
-    with pytest.raises(accelkit.UsageError, match=r"FakeXPUAccelerator has no register_accelerators\(registry\)"):
+def test_a_plugin_that_registers_nothing(bare_names, error_text):
+    with pytest.raises(accelkit.UsageError) as caught:
         bare_names("fake_xpu")
+    assert "FakeXPUAccelerator" in caught.value.why
+    assert "register_accelerators" in caught.value.why
+    assert caught.value == error_text

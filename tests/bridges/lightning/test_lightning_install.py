@@ -51,10 +51,12 @@ def test_auto_is_accelkits(bare_names, pl, fabric_class, monkeypatch):
     assert fabric_class().device.type == "fake_xpu"
 
 
-def test_auto_that_cannot_be_had_is_an_error(bare_names, pl, monkeypatch):
+def test_auto_that_cannot_be_had_is_an_error(bare_names, pl, monkeypatch, error_text):
     monkeypatch.setenv("ACCELKIT_AUTO_ORDER", "fake_xpu")
-    with pytest.raises(accelkit.UnavailableError, match="nothing in ACCELKIT_AUTO_ORDER=fake_xpu can be used"):
+    with pytest.raises(accelkit.UnavailableError) as caught:
         pl.Trainer()
+    assert "ACCELKIT_AUTO_ORDER=fake_xpu" in caught.value.what
+    assert caught.value == error_text
 
 
 def test_names_of_lightnings_own_stay_its_own(bare_names, pl):
@@ -92,21 +94,24 @@ def test_it_can_be_undone(pl):
         pl.Trainer(accelerator="fake_xpu")
 
 
-def test_somebody_elses_init_on_top(pl, monkeypatch):
+def test_somebody_elses_init_on_top(pl, monkeypatch, error_text):
     install()
     ours = pl.Trainer.__init__
     pl.Trainer.__init__ = lambda self, **kwargs: ours(self, **kwargs | {"logger": False})
     with pytest.raises(accelkit.UnsupportedError) as caught:
         uninstall()
-    assert f"cannot be taken out of {pl.__name__}.Trainer" in str(caught.value)
+    assert f"{pl.__name__}.Trainer" in str(caught.value)
+    assert caught.value == error_text
     pl.Trainer.__init__ = ours
     uninstall()
 
 
-def test_a_class_that_takes_other_arguments(pl, package, monkeypatch):
+def test_a_class_that_takes_other_arguments(pl, package, monkeypatch, error_text):
     monkeypatch.setattr(pl.Trainer, "__init__", lambda self, max_epochs=1: None)
-    with pytest.raises(accelkit.UnsupportedError, match="takes no accelerator, devices, num_nodes, strategy, precision, plugins"):
+    with pytest.raises(accelkit.UnsupportedError) as caught:
         install(package=package)
+    assert "num_nodes" in caught.value.what
+    assert caught.value == error_text
 
 
 def test_lightning_cli(package, tmp_path):
