@@ -159,9 +159,9 @@ test-all: $(VENV)/.ready
 soak: $(VENV)/.ready compiler
 	$(BIN)/python -m pytest -n $(WORKERS) -m soak -s tests --ignore=tests/xla
 
-# Rewrites the texts of all errors; a reviewer reads the difference.
-snapshots: setup-test
-	$(BIN)/python -m pytest -m error_texts --snapshot-update tests
+# Writes the texts of all errors anew; a reviewer reads the difference. In one process, which sees every test.
+snapshots: setup-test setup-test-precisions
+	$(BIN)/python -m pytest -q -n0 -m "syrupy_snapshot and not soak" --snapshot-update tests $(T)
 
 docs: $(VENV)/.peers $(VENV)/.docs
 	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs build/docs/html
@@ -232,7 +232,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' || { echo "$(PYTHON) has no venv module. On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) torch==$(TORCH)
-	$(PIP) hatchling editables build twine ruff mypy types-psutil scikit-learn pytest-timeout pytest-xdist hypothesis jsonschema scipy cruft
+	$(PIP) hatchling editables build twine ruff mypy types-psutil scikit-learn pytest-timeout pytest-xdist syrupy hypothesis jsonschema scipy cruft
 	$(PIP) --no-build-isolation --editable '.[conformance,template]'
 	@touch $@
 
