@@ -8,7 +8,7 @@ FAKE_XPU := builtin_plugins/accelkit-fake-xpu
 TORCH ?= 2.13.0
 WORKERS ?= 2
 
-.PHONY: help demo docs test test-fake-xpu test-bridges test-xla soak lint types structure bench precisions conformance support-matrix lists selftest clean compiler cluster-parts
+.PHONY: help demo docs test test-fake-xpu test-bridges test-xla soak lint types structure bench precisions gpu gpu-wheels conformance support-matrix lists selftest clean compiler cluster-parts
 
 help:
 	@echo "make demo    train on real digits, on auto and on a plugin from a wheel"
@@ -20,6 +20,8 @@ help:
 	@echo "make docs    the documentation as a site: build/docs/html"
 	@echo "make bench   a step on one and two processes, starting, listing, checkpoints, memory, against the raw loop and peers: benchmarks/results"
 	@echo "make precisions  train in every precision, and write the table of docs/precisions.md"
+	@echo "make gpu     conformance, precisions and benchmarks on CUDA within 9 minutes, without a package index: OUT=build/gpu"
+	@echo "make gpu-wheels  the wheels that make gpu installs beside the machine's own torch: build/gpu-wheels"
 	@echo "make conformance  certify cpu and fake_xpu with every test (10 minutes)"
 	@echo "make support-matrix  write docs/support-matrix.md from the reports of make conformance and make test-xla"
 	@echo "make lists   write the conformance suite's list of tests for every torch (in environments that are made and removed, 6 GB)"
@@ -106,6 +108,20 @@ precisions: $(VENV)/.fake_xpu $(VENV)/.precisions
 	$(BIN)/python benchmarks/precisions.py --accelerator cpu --accelerator fake_xpu --write docs/precisions.md
 	$(MAKE) VENV=$(XLA_VENV) TORCH=2.9.1 $(XLA_VENV)/.torch_xla
 	$(ON_XLA) $(XLA_VENV)/bin/python benchmarks/precisions.py --accelerator xla --table precisions-xla --write docs/precisions.md
+
+# On a machine with torch for CUDA and no package index; PYTHON is the one that has torch. Try it elsewhere: make gpu ACCELERATOR=cpu GPU_OPTIONS=--quick
+OUT ?= build/gpu
+GPU_WHEELS ?= build/gpu-wheels
+GPU_PYTHON_VERSION ?= 3.12
+ACCELERATOR ?= cuda
+gpu:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "gpu: accelkit needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version)"; exit 1; }
+	@$(PYTHON) benchmarks/gpu.py --accelerator $(ACCELERATOR) --wheels $(GPU_WHEELS) --output $(OUT) $(GPU_OPTIONS)
+
+# Where there is a package index. The versions are those that this environment is tested with.
+gpu-wheels: $(VENV)/.peers $(VENV)/.precisions
+	$(PIP) nvidia-ml-py
+	$(BIN)/python benchmarks/gpu_wheels.py --python $(GPU_PYTHON_VERSION) --output $(GPU_WHEELS)
 
 # Every test on each, and what a vendor may declare; reports in build/conformance.
 SUBJECTS ?= cpu fake_xpu
