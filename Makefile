@@ -9,7 +9,7 @@ TORCH ?= 2.13.0
 WORKERS ?= 2
 PARTS_OF_TESTS := $(addprefix test-,distributed bridges bridges-oldest docs conformance packaging zoo precisions clusters xla torch-oldest torch-newest lower-bounds)
 
-.PHONY: help demo check lint types structure docs soak snapshots bench precisions conformance support-matrix lists selftest clean compiler cluster-parts test test-all \
+.PHONY: help demo check lint types structure docs soak snapshots bench precisions gpu gpu-wheels conformance support-matrix lists selftest clean compiler cluster-parts test test-all \
 	$(PARTS_OF_TESTS) $(addprefix setup-,check demo test $(PARTS_OF_TESTS))
 
 help:
@@ -18,11 +18,13 @@ help:
 	@echo "make test-all            every part, with a table of where the time went; .ci/run is this on a clean clone"
 	@echo "make demo                train on real digits, on auto and on a plugin from a wheel"
 	@echo "make soak                the long ones: every kill, every combination"
-	@echo "make snapshots           write the texts of all errors anew: tests/__snapshots__"
+	@echo "make snapshots           write the texts of all errors anew: tests/error_texts/error_texts.ambr"
 	@echo "make cluster-parts       install what the tests of schedulers run: SLURM, Open MPI, MPICH, Ray, DeepSpeed (as root or with sudo)"
 	@echo "make docs                the documentation as a site: build/docs/html"
 	@echo "make bench               a step on one and two processes, starting, checkpoints, memory, against the raw loop and peers: benchmarks/results"
 	@echo "make precisions          train in every precision, and write the table of docs/precisions.md"
+	@echo "make gpu                 conformance, precisions and benchmarks on CUDA within 9 minutes, without a package index: OUT=build/gpu"
+	@echo "make gpu-wheels          the wheels that make gpu installs beside the machine's own torch: build/gpu-wheels"
 	@echo "make conformance         certify cpu and fake_xpu with every test (10 minutes)"
 	@echo "make selftest            prove that the conformance suite finds broken accelerators (10 minutes)"
 	@echo "make support-matrix      write docs/support-matrix.md from the reports of make conformance and make test-xla"
@@ -161,7 +163,7 @@ soak: $(VENV)/.ready compiler
 
 # Writes the texts of all errors anew; a reviewer reads the difference. In one process, which sees every test.
 snapshots: setup-test setup-test-precisions
-	$(BIN)/python -m pytest -q -n0 -m "syrupy_snapshot and not soak" --snapshot-update tests $(T)
+	$(BIN)/python -m pytest -q -n0 -m "syrupy_snapshot and not soak" --snapshot-update $(or $(T),tests $(FAKE_XPU)/tests)
 
 docs: $(VENV)/.peers $(VENV)/.docs
 	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs build/docs/html
@@ -174,6 +176,20 @@ precisions: $(VENV)/.fake_xpu $(VENV)/.precisions
 	$(BIN)/python benchmarks/precisions.py --accelerator cpu --accelerator fake_xpu --write docs/precisions.md
 	$(MAKE) setup-test-xla
 	$(ON_XLA) $(OLDEST_VENV)/bin/python benchmarks/precisions.py --accelerator xla --table precisions-xla --write docs/precisions.md
+
+# On a machine with torch for CUDA and no package index; PYTHON is the one that has torch. Try it elsewhere: make gpu ACCELERATOR=cpu GPU_OPTIONS=--quick
+OUT ?= build/gpu
+GPU_WHEELS ?= build/gpu-wheels
+GPU_PYTHON_VERSION ?= 3.12
+ACCELERATOR ?= cuda
+gpu:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "gpu: accelkit needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version)"; exit 1; }
+	@$(PYTHON) benchmarks/gpu.py --accelerator $(ACCELERATOR) --wheels $(GPU_WHEELS) --output $(OUT) $(GPU_OPTIONS)
+
+# Where there is a package index. The versions are those that this environment is tested with.
+gpu-wheels: $(VENV)/.peers $(VENV)/.precisions
+	$(PIP) nvidia-ml-py
+	$(BIN)/python benchmarks/gpu_wheels.py --python $(GPU_PYTHON_VERSION) --output $(GPU_WHEELS)
 
 # Every test on each, and what a vendor may declare; reports in build/conformance.
 SUBJECTS ?= cpu fake_xpu

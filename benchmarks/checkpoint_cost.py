@@ -1,5 +1,6 @@
 """Saving and loading 1 GiB of weights: accelkit, Fabric, Accelerate and torch.save, over a plain write and fsync of the same bytes.
 
+By default they are the CPU's; on another accelerator saving copies them to the host, and loading from there.
 All end with the bytes on the disk (fsync), but for the rows that say otherwise; loading reads what is still in the page cache. The disk is
 that of ``--folder``.
 """
@@ -16,8 +17,9 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+import peers
 import torch
-from measuring import Measure, compare, report
+from measuring import Measure, compare, make_parser, report
 
 import accelkit
 
@@ -49,16 +51,13 @@ def sync_all(path: Path) -> None:
 class Contest:
     """Each saves the same weights into a folder of its own, which is emptied before."""
 
-    def __init__(self, folder: Path, mib: int) -> None:
-        from accelerate import Accelerator
-        from lightning.fabric import Fabric
-
+    def __init__(self, folder: Path, mib: int, accelerator: str) -> None:
         self.folder = folder
         self.model = make_model(mib)
-        self.runtime = accelkit.Runtime("cpu")
+        self.runtime = accelkit.Runtime(accelerator)
         self.runtime.prepare(self.model)
-        self.fabric = Fabric(accelerator="cpu", devices=1)
-        self.accelerator = Accelerator(cpu=True)
+        self.fabric = peers.fabric(accelerator)
+        self.accelerator = peers.accelerate(accelerator)
         self.accelerator.prepare(self.model)
 
     def place(self, name: str) -> Path:
@@ -76,7 +75,7 @@ class Contest:
     def _write(self, file: Path) -> None:
         with file.open("wb", buffering=0) as target:
             for parameter in self.model.parameters():
-                left = memoryview(parameter.detach().numpy()).cast("B")
+                left = memoryview(parameter.detach().cpu().numpy()).cast("B")
                 while left:
                     left = left[target.write(left) :]
             os.fsync(target.fileno())
@@ -98,7 +97,7 @@ class Contest:
         return seconds(lambda: (self.accelerator.save_state(str(path)), sync_all(path)))
 
     def copy(self) -> float:
-        return seconds(lambda: [parameter.detach().clone() for parameter in self.model.parameters()])
+        return seconds(lambda: [parameter.detach().to("cpu", copy=True) for parameter in self.model.parameters()])
 
     def blocked_by_accelkit(self) -> float:
         """Until save_state(is_async=True) returns."""
@@ -134,18 +133,14 @@ class Contest:
 
 
 def main() -> None:
-    import argparse
-
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--json", action="store_true")
+    parser = make_parser(__doc__.partition("\n")[0], rounds=7, accelerator="cpu")
     parser.add_argument("--mib", type=int, default=GIB >> 20)
     parser.add_argument("--folder", type=Path, help="on the disk to be measured; by default that for temporary files")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.INFO)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        contest = Contest(Path(folder), options.mib)
+        contest = Contest(Path(folder), options.mib, options.accelerator)
         saving: dict[str, Measure | str] = {
             "plain write and fsync": contest.plain_write,
             "accelkit": contest.with_accelkit,
@@ -163,9 +158,9 @@ def main() -> None:
         }
         size = f"{options.mib} MiB"
         tables = [
-            compare(f"saving {size}", "s", saving, options.rounds),
-            compare(f"how long asynchronous saving of {size} blocks", "s", asynchronous, options.rounds),
-            compare(f"loading {size}", "s", loading, options.rounds),
+            compare(f"saving {size}", "s", saving, options.rounds, options.seconds),
+            compare(f"how long asynchronous saving of {size} blocks", "s", asynchronous, options.rounds, options.seconds),
+            compare(f"loading {size}", "s", loading, options.rounds, options.seconds),
         ]
     report(tables, is_json=options.json)
 

@@ -113,7 +113,7 @@ def main() -> None:
     steps = {"raw DDP": raw(), "accelkit": with_accelkit(), "Fabric": with_fabric(), "Accelerate": with_accelerate()}
     measure = functools.partial(microseconds, calls=STEPS, warm_up=20, clock=time.perf_counter)
     measures = {name: functools.partial(measure, step) for name, step in steps.items()} | {"Trainer": with_trainer()}
-    table = compare("a step of DDP on 2 processes", "us of wall time", measures, options.rounds)
+    table = compare("a step of DDP on 2 processes", "us of wall time", measures, options.rounds, options.seconds)
     if is_first:
         report([table], is_json=options.json)
     dist.destroy_process_group()

@@ -1,6 +1,7 @@
 """All of ``make bench``: runs each benchmark, and writes what they found into a folder: results.json, results.md and results.svg.
 
 python benchmarks/everything.py --output benchmarks/results/cpu
+python benchmarks/everything.py --accelerator cuda --output build/cuda
 """
 
 from __future__ import annotations
@@ -8,9 +9,11 @@ from __future__ import annotations
 import argparse
 import datetime
 import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,16 +22,21 @@ from typing import Any
 
 HERE = Path(__file__).parent
 PROGRAMS = ("step_overhead", "ddp_overhead", "start_cost", "list_cost", "checkpoint_cost", "memory_per_step", "fake_xpu_cost")
+ON_ANY_ACCELERATOR = ("step_overhead", "prefetch", "memory_per_step", "start_cost", "checkpoint_cost")
+"""Those that take --accelerator."""
 PACKAGES = ("accelkit", "torch", "lightning", "accelerate")
 OURS = "accelkit"
+NO_PEERS = ("raw loop", "computing alone")
+"""Rows that are no library's, where they are not the first."""
 _COLUMNS = ("median", "lowest", "highest", "over_base", "ratio")
 _NOISE = 0.03
 """By how much a median may be larger than another one's and still be called equal."""
 
 
-def run(program: str, rounds: int | None) -> list[dict[str, Any]]:
-    """The tables of one benchmark."""
-    command = [sys.executable, str(HERE / f"{program}.py"), "--json", *(["--rounds", str(rounds)] if rounds else [])]
+def run(program: str, **given: Any) -> list[dict[str, Any]]:
+    """The tables of one benchmark; ``given`` are its options, None for its own default."""
+    options = [text for name, value in given.items() if value is not None for text in (f"--{name}", str(value))]
+    command = [sys.executable, str(HERE / f"{program}.py"), "--json", *options]
     result = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     tables: list[dict[str, Any]] = json.loads(result.stdout.splitlines()[-1])
     return tables
@@ -36,10 +44,17 @@ def run(program: str, rounds: int | None) -> list[dict[str, Any]]:
 
 def about() -> dict[str, str]:
     """Where and with what it was measured."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False).stdout.strip()
-    found = {"date": str(datetime.date.today()), "commit": commit or "unknown", "python": platform.python_version()}
+    found = {"date": str(datetime.date.today()), "commit": commit(), "python": platform.python_version()}
     found |= {name: importlib.metadata.version(name) for name in PACKAGES}
     return found | {"machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}"}
+
+
+def commit() -> str:
+    """Of the checkout; unknown where there is no git, or no repository."""
+    if shutil.which("git") is None:
+        return "unknown"
+    result = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False)
+    return result.stdout.strip() or "unknown"
 
 
 def behind(table: dict[str, Any]) -> list[str]:
@@ -48,16 +63,16 @@ def behind(table: dict[str, Any]) -> list[str]:
     if OURS not in rows:
         return []
     _, *others = [(name, row) for name, row in rows.items() if name != OURS and not row["cannot"]]
-    return [name for name, row in others if row["median"] < rows[OURS]["median"] * (1 - _NOISE)]
+    return [name for name, row in others if name not in NO_PEERS and row["median"] < rows[OURS]["median"] * (1 - _NOISE)]
 
 
 def as_markdown(found: dict[str, Any]) -> Iterator[str]:
     yield "# What accelkit costs, and what others do"
     yield ""
     yield ", ".join(f"{name} {value}" for name, value in found["about"].items()) + "."
-    yield "Medians of interleaved rounds; differences and ratios are paired round by round. Made by `make bench`."
+    yield "Medians of interleaved rounds; differences and ratios are paired round by round. Made by `benchmarks/everything.py`."
     for table in found["tables"]:
-        yield from ["", f"## {table['title'].capitalize()}", "", f"{table['unit']}, {table['rounds']} rounds.", ""]
+        yield from ["", f"## {table['title'][:1].upper()}{table['title'][1:]}", "", f"{table['unit']}, {table['rounds']} rounds.", ""]
         yield "| | median | lowest | highest | over the first | ratio |"
         yield "|---|---|---|---|---|---|"
         for name, row in table["rows"].items():
@@ -76,8 +91,8 @@ def draw(found: dict[str, Any], path: Path) -> None:
     from matplotlib import pyplot
 
     tables = [table for table in found["tables"] if OURS in table["rows"] and len(table["rows"]) > 2]
-    figure, axes = pyplot.subplots(len(tables), 1, figsize=(8, 1.1 + 1.15 * len(tables)), layout="constrained")
-    for axis, table in zip(axes, tables, strict=True):
+    figure, axes = pyplot.subplots(max(len(tables), 1), 1, figsize=(8, 1.1 + 1.15 * len(tables)), layout="constrained", squeeze=False)
+    for axis, table in zip(axes[:, 0], tables, strict=False):
         rows = [(name, row) for name, row in reversed(table["rows"].items()) if not row["cannot"]]
         names, ratios = [name for name, _ in rows], [row["ratio"] for _, row in rows]
         bars = axis.barh(names, ratios, color=["#d9480f" if name == OURS else "#868e96" for name in names], height=0.7)
@@ -93,13 +108,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--output", type=Path, default=HERE / "results" / "cpu", metavar="FOLDER")
     parser.add_argument("--rounds", type=int, help="instead of each benchmark's own number")
-    parser.add_argument("--only", action="append", choices=PROGRAMS, help="may be given several times")
+    parser.add_argument("--seconds", type=float, help="for each table: fewer rounds if they take longer")
+    parser.add_argument("--accelerator", help=f"for {', '.join(ON_ANY_ACCELERATOR)}; these alone are run")
+    parser.add_argument("--only", action="append", choices=dict.fromkeys(PROGRAMS + ON_ANY_ACCELERATOR), help="may be given several times")
     options = parser.parse_args()
-    found = {"about": about(), "tables": [table for program in options.only or PROGRAMS for table in run(program, options.rounds)]}
+    given = {"rounds": options.rounds, "seconds": options.seconds}
+    programs = options.only or PROGRAMS
+    if options.accelerator is not None:
+        given["accelerator"] = options.accelerator
+        programs = options.only or ON_ANY_ACCELERATOR
+        if others := set(programs) - set(ON_ANY_ACCELERATOR):
+            parser.error(f"{', '.join(sorted(others))} cannot be told an accelerator")
+    found = {"about": about(), "tables": [table for program in programs for table in run(program, **given)]}
+    if options.accelerator is not None:
+        found["about"]["accelerator"] = options.accelerator
     options.output.mkdir(parents=True, exist_ok=True)
     (options.output / "results.json").write_text(json.dumps(found, indent=2) + "\n", "utf-8")
     (options.output / "results.md").write_text("\n".join(as_markdown(found)) + "\n", "utf-8")
-    draw(found, options.output / "results.svg")
+    if importlib.util.find_spec("matplotlib") is not None:
+        draw(found, options.output / "results.svg")
     print((options.output / "results.md").read_text("utf-8"))
 
 

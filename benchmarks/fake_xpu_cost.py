@@ -110,7 +110,7 @@ def main() -> None:
         print(f"{'worst of all':<28}{max(found.values()):>8.2f}")
     torch.set_num_threads(2)
     measures = {"cpu": digits("cpu"), "fake_xpu": digits("fake_xpu")}
-    report([compare("four epochs of digits", "s", measures, options.rounds)], is_json=options.json)
+    report([compare("four epochs of digits", "s", measures, options.rounds, options.seconds)], is_json=options.json)
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ def main() -> None:
         for command, variables in measures.values():
             milliseconds(command, variables)
         calls = {name: functools.partial(milliseconds, *measure) for name, measure in measures.items()}
-        report([compare("accelkit list", "ms of wall time", calls, options.rounds)], is_json=options.json)
+        report([compare("accelkit list", "ms of wall time", calls, options.rounds, options.seconds)], is_json=options.json)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import statistics
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 Measure = Callable[[], float]
@@ -39,20 +40,26 @@ class Table:
     rows: Mapping[str, Row]
 
 
-def compare(title: str, unit: str, measures: Mapping[str, Measure | str], rounds: int) -> Table:
+def compare(title: str, unit: str, measures: Mapping[str, Measure | str], rounds: int, seconds: float | None = None) -> Table:
     """Measure each in turn, ``rounds`` times over, so that a drift of the machine's speed meets all of them alike.
 
     Args:
         measures: By name. A text instead says why one cannot be measured.
+        seconds: No round begins that would end later, judged by those before it; the first one is always made.
     """
     callable_ones = {name: measure for name, measure in measures.items() if not isinstance(measure, str)}
     found: dict[str, list[float]] = {name: [] for name in callable_ones}
-    for number in range(rounds):
+    began = time.perf_counter()
+    number = 0
+    while number < rounds:
         for name, measure in callable_ones.items():
             found[name].append(measure())
-        sys.stderr.write(f"\r{title}: round {number + 1} of {rounds}")
+        number += 1
+        sys.stderr.write(f"\r{title}: round {number} of {rounds}")
+        if seconds is not None and (time.perf_counter() - began) * (number + 1) > seconds * number:
+            break
     sys.stderr.write("\n")
-    return Table(title, unit, rounds, {name: _row(name, measure, found) for name, measure in measures.items()})
+    return Table(title, unit, number, {name: _row(name, measure, found) for name, measure in measures.items()})
 
 
 def _row(name: str, measure: Measure | str, found: Mapping[str, Sequence[float]]) -> Row:
@@ -93,9 +100,17 @@ def report(tables: Sequence[Table], *, is_json: bool) -> None:
         print()
 
 
-def arguments(description: str, rounds: int) -> argparse.Namespace:
-    """``--rounds`` and ``--json``."""
+def make_parser(description: str, rounds: int, accelerator: str | None = None) -> argparse.ArgumentParser:
+    """``--rounds``, ``--seconds``, ``--json``, and ``--accelerator`` where there is a default for it."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--seconds", type=float, help="for each table: fewer rounds if they take longer")
     parser.add_argument("--json", action="store_true")
-    return parser.parse_args()
+    if accelerator is not None:
+        parser.add_argument("--accelerator", default=accelerator, metavar="NAME")
+    return parser
+
+
+def arguments(description: str, rounds: int, accelerator: str | None = None) -> argparse.Namespace:
+    """What the command line says, by ``make_parser``."""
+    return make_parser(description, rounds, accelerator).parse_args()

@@ -1,6 +1,6 @@
-"""The most device memory that a training step takes, over the raw loop: accelkit, and Fabric and Accelerate through the bridges.
+"""The most device memory that a training step takes, over the raw loop: accelkit, Fabric and Accelerate.
 
-An MLP 256-1024-1024-10, batch 2048, AdamW, on the fake XPU, whose statistics are exact; each contestant in a process of its own.
+An MLP 256-1024-1024-10, batch 2048, AdamW, by default on the fake XPU, whose statistics are exact; each contestant in a process of its own.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import peers
 import torch
 from measuring import Measure, arguments, compare, report
 
 import accelkit
 
-DEVICE = "fake_xpu"
 STEPS = 3
 PRECISIONS = ("32-true", "bf16-mixed")
 
@@ -28,59 +28,54 @@ def make() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     return model, torch.optim.AdamW(model.parameters())
 
 
-def prepared(name: str, precision: str) -> tuple[Any, Any, Callable[[torch.Tensor], object], torch.device]:
+def prepared(name: str, precision: str, accelerator: str) -> tuple[Any, Any, Callable[[torch.Tensor], object], torch.device]:
     """Model, optimizer, backward and device."""
     if name == "accelkit":
-        runtime = accelkit.Runtime(DEVICE, precision=precision)
+        runtime = accelkit.Runtime(accelerator, precision=precision)
         return *runtime.prepare(*make()), runtime.backward, runtime.device
     if name == "Fabric":
-        from lightning.fabric import Fabric
-
-        from accelkit.bridges.lightning import fabric_kwargs
-
-        fabric = Fabric(**fabric_kwargs(DEVICE, devices=1, precision=precision))
+        fabric = peers.fabric(accelerator, precision)
         return *fabric.setup(*make()), fabric.backward, fabric.device
     if name == "Accelerate":
-        from accelkit.bridges.accelerate import accelerator
-
-        ours = accelerator(DEVICE, mixed_precision={"32-true": "no", "bf16-mixed": "bf16"}[precision])
-        return *ours.prepare(*make()), ours.backward, ours.device
-    device = accelkit.device(DEVICE)
+        theirs = peers.accelerate(accelerator, precision)
+        return *theirs.prepare(*make()), theirs.backward, theirs.device
+    device = accelkit.device(accelerator)
     torch.manual_seed(0)
     model = make()[0].to(device)
     return model, torch.optim.AdamW(model.parameters()), torch.Tensor.backward, device
 
 
-def peak(name: str, precision: str) -> float:
+def peak(name: str, precision: str, accelerator: str) -> float:
     """MiB."""
-    model, optimizer, backward, device = prepared(name, precision)
+    model, optimizer, backward, device = prepared(name, precision, accelerator)
+    statistics = torch.get_device_module(device)
     batch = torch.randn(2048, 256).to(device)
     is_raw_and_mixed = name == "raw loop" and precision == "bf16-mixed"
     for _ in range(STEPS):
-        torch.fake_xpu.reset_peak_memory_stats(device)  # type: ignore[attr-defined]
-        with torch.autocast(DEVICE, torch.bfloat16, enabled=is_raw_and_mixed):
+        statistics.reset_peak_memory_stats(device)
+        with torch.autocast(device.type, torch.bfloat16, enabled=is_raw_and_mixed):
             loss = model(batch).square().mean()
         backward(loss)
         optimizer.step()
         optimizer.zero_grad()
-    return float(torch.fake_xpu.max_memory_allocated(device)) / (1 << 20)  # type: ignore[attr-defined]
+    return float(statistics.max_memory_allocated(device)) / (1 << 20)
 
 
-def in_a_process(name: str, precision: str) -> float:
-    run = subprocess.run([sys.executable, __file__, name, precision], check=True, capture_output=True, text=True)
+def in_a_process(*what: str) -> float:
+    run = subprocess.run([sys.executable, __file__, *what], check=True, capture_output=True, text=True)
     return float(run.stdout.split()[-1])
 
 
 def main() -> None:
-    if len(sys.argv) == 3 and sys.argv[2] in PRECISIONS:
+    if len(sys.argv) == 4 and sys.argv[2] in PRECISIONS:
         print(peak(*sys.argv[1:]))
         return
-    options = arguments(__doc__.partition("\n")[0], rounds=1)
+    options = arguments(__doc__.partition("\n")[0], rounds=1, accelerator="fake_xpu")
     tables = []
     for precision in PRECISIONS:
         names = ("raw loop", "accelkit", "Fabric", "Accelerate")
-        measures: dict[str, Measure | str] = {name: functools.partial(in_a_process, name, precision) for name in names}
-        tables.append(compare(f"most memory in a step in {precision}", "MiB", measures, options.rounds))
+        measures: dict[str, Measure | str] = {name: functools.partial(in_a_process, name, precision, options.accelerator) for name in names}
+        tables.append(compare(f"most memory in a step in {precision}", "MiB", measures, options.rounds, options.seconds))
     report(tables, is_json=options.json)
 
 

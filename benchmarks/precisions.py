@@ -172,6 +172,7 @@ def main() -> int:
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--write", type=Path, metavar="PAGE", help="put the table into this page, between its markers")
     parser.add_argument("--table", default="precisions", help="between which markers of the page")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the table into this file, row by row, whatever is wrong")
     options = parser.parse_args()
     torch.compiler.set_stance("force_eager")  # bitsandbytes would compile what it has in plain torch anew at every step
     lines = [
@@ -189,6 +190,8 @@ def main() -> int:
             lines.append(line)
             failures += [f"{accelerator} {precision}: {text}" for text in wrong]
             print(line, *wrong, sep="\n", flush=True)
+            if options.output is not None:
+                options.output.write_text("\n".join([*lines, "", *failures]) + "\n", "utf-8")
     if options.write is not None and not failures:
         found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
         commit = found.stdout.strip() or "unknown"

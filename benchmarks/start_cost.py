@@ -43,7 +43,8 @@ def milliseconds(code: str, environ: dict[str, str]) -> float:
 
 
 def main() -> None:
-    options = arguments("Start to device selected.", rounds=15)
+    options = arguments("Start to device selected.", rounds=15, accelerator="cpu")
+    name = options.accelerator
     with tempfile.TemporaryDirectory() as folder:
         bare = {name: value for name, value in os.environ.items() if not name.startswith("ACCELKIT_") and name != "PYTHONDONTWRITEBYTECODE"}
         bare |= {"ACCELKIT_CACHE_DIR": f"{folder}/cache"}
@@ -52,26 +53,30 @@ def main() -> None:
         for number in range(3):
             install(site, f"absent{number}", "absent('no such card')", simulated=False)
         install(site, "known", "usable()", simulated=True)
+        with_peers = bare | {"PYTHONPATH": str(Path(__file__).parent)}
         crowded = bare | {"PYTHONPATH": str(site)}
         measures = {
             "import torch": ("import torch", bare),
-            "accelkit cpu": (SELECT.format(name="cpu"), bare),
+            f"accelkit {name}": (SELECT.format(name=name), bare),
             "accelkit remembered plugin": (SELECT.format(name="known"), crowded),
             "accelkit auto": (SELECT.format(name="auto"), bare),
             "accelkit auto, 4 others": (SELECT.format(name="auto"), crowded),
-            "Fabric": ("import torch; from lightning.fabric import Fabric; Fabric(accelerator='cpu', devices=1).device", bare),
-            "Accelerate": ("import torch; from accelerate import Accelerator; Accelerator(cpu=True).device", bare),
+            "Fabric": (f"import torch, peers; peers.fabric({name!r}).device", with_peers),
+            "Accelerate": (f"import torch, peers; peers.accelerate({name!r}).device", with_peers),
         }
+        if name != "cpu":  # a process with a driver takes long to start; these two are about the CPU's
+            del measures["accelkit remembered plugin"], measures["accelkit auto, 4 others"]
         for code, environ in measures.values():
             milliseconds(code, environ)  # compiled to bytecode, and remembered
+        plans = {"start to device selected": measures}
         imports = {"nothing": ("", bare), "import accelkit": ("import accelkit", bare)}
-        imports |= {f"import {name}": (f"import {name}", bare) for name in ("torch", "lightning.fabric", "accelerate")}
-        tables = [
-            compare(
-                title, "ms of wall time", {name: functools.partial(milliseconds, *given) for name, given in them.items()}, options.rounds
-            )
-            for title, them in (("start to device selected", measures), ("importing", imports))
-        ]
+        imports |= {f"import {package}": (f"import {package}", bare) for package in ("torch", "lightning.fabric", "accelerate")}
+        if name == "cpu":
+            plans["importing"] = imports
+        tables = []
+        for title, them in plans.items():
+            calls = {what: functools.partial(milliseconds, *given) for what, given in them.items()}
+            tables.append(compare(title, "ms of wall time", calls, options.rounds, options.seconds))
     report(tables, is_json=options.json)
 
 

@@ -1,7 +1,7 @@
 """What a training step costs over the raw loop: accelkit, Fabric, Accelerate and Trainer, on a model so small that little else is left.
 
-Linear(32, 2), batch 32, SGD, on the CPU, one thread; process-CPU time a batch. The Trainer is ``barebones``, without what it does beside
-training.
+Linear(32, 2), batch 32, SGD, one thread. On the CPU process-CPU time a batch; elsewhere wall-clock time, until the device
+has done them all. The Trainer is ``barebones``, without what it does beside training.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import peers
 import torch
 from measuring import Measure, arguments, compare, report
 from torch.utils.data import DataLoader, TensorDataset
@@ -23,6 +24,7 @@ import accelkit
 
 BATCHES, WARM_UP = 1000, 100
 TARGET = torch.zeros(32, 2)
+"""main puts it on the device."""
 Loop = Callable[[int], None]
 """Trains on this many batches."""
 
@@ -46,6 +48,7 @@ class Kind:
     """A way to train."""
 
     title: str
+    accelerator: str = "cpu"
     precision: str = "32-true"
     accumulation: int = 1
     has_loader: bool = False
@@ -54,18 +57,22 @@ class Kind:
     def is_mixed(self) -> bool:
         return self.precision.endswith("-mixed")
 
+    @property
+    def device(self) -> torch.device:
+        return accelkit.device(self.accelerator)
+
     def data(self) -> Any:
-        """A loader of 128 batches, or as many times the same batch."""
+        """A loader of 128 batches, or as many times the same batch, on the device."""
         torch.manual_seed(0)
         if self.has_loader:
             return DataLoader(TensorDataset(torch.randn(128 * 32, 32)), batch_size=32)
-        return Same(torch.randn(32, 32), 128)
+        return Same(torch.randn(32, 32).to(self.device), 128)
 
 
 KINDS = (
     Kind("a step in 32-true"),
-    Kind("a step in bf16-mixed", "bf16-mixed"),
-    Kind("a step in 16-mixed", "16-mixed"),
+    Kind("a step in bf16-mixed", precision="bf16-mixed"),
+    Kind("a step in 16-mixed", precision="16-mixed"),
     Kind("a batch, 4 accumulated", accumulation=4),
     Kind("a step, with a DataLoader", has_loader=True),
 )
@@ -81,15 +88,15 @@ def loss_of(result: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.mse_loss(result, TARGET)
 
 
-def model_and_optimizer() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+def model_and_optimizer(device: torch.device | None = None) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
-    model = torch.nn.Linear(32, 2)
+    model = torch.nn.Linear(32, 2).to(device)
     return model, torch.optim.SGD(model.parameters(), lr=0.01)
 
 
 def raw(kind: Kind) -> Loop:
-    model, optimizer = model_and_optimizer()
-    data, every = kind.data(), kind.accumulation
+    model, optimizer = model_and_optimizer(kind.device)
+    data, every, device = kind.data(), kind.accumulation, kind.device
 
     def plain(count: int) -> None:
         for number, (batch,) in enumerate(endless(data, count), 1):
@@ -98,25 +105,33 @@ def raw(kind: Kind) -> Loop:
                 optimizer.step()
                 optimizer.zero_grad()
 
+    def from_loader(count: int) -> None:
+        for (batch,) in endless(data, count):
+            loss_of(model(batch.to(device))).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
     def in_bfloat16(count: int) -> None:
         for (batch,) in endless(data, count):
-            with torch.autocast("cpu", torch.bfloat16):
+            with torch.autocast(device.type, torch.bfloat16):
                 loss = loss_of(model(batch))
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
 
-    scaler = torch.amp.GradScaler("cpu", enabled=kind.precision == "16-mixed")
+    scaler = torch.amp.GradScaler(device.type, enabled=kind.precision == "16-mixed")
 
     def in_float16(count: int) -> None:
         for (batch,) in endless(data, count):
-            with torch.autocast("cpu", torch.float16):
+            with torch.autocast(device.type, torch.float16):
                 loss = loss_of(model(batch))
             scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
 
+    if kind.has_loader and device.type != "cpu":
+        return from_loader
     return {"bf16-mixed": in_bfloat16, "16-mixed": in_float16}.get(kind.precision, plain)
 
 
@@ -145,15 +160,13 @@ def loop_of(kind: Kind, owner: Any) -> Loop:
 
 
 def with_accelkit(kind: Kind) -> Loop:
-    return loop_of(kind, accelkit.Runtime("cpu", precision=kind.precision, gradient_accumulation_steps=kind.accumulation))
+    return loop_of(kind, accelkit.Runtime(kind.accelerator, precision=kind.precision, gradient_accumulation_steps=kind.accumulation))
 
 
 def with_fabric(kind: Kind) -> Loop | str:
-    from lightning.fabric import Fabric
-
-    if kind.precision == "16-mixed":
+    if kind.precision == "16-mixed" and kind.accelerator == "cpu":
         return "no float16 on the CPU"
-    fabric = Fabric(accelerator="cpu", devices=1, precision=kind.precision)
+    fabric = peers.fabric(kind.accelerator, kind.precision)
     model, optimizer = fabric.setup(*model_and_optimizer())
     data = fabric.setup_dataloaders(kind.data()) if kind.has_loader else kind.data()
     every = kind.accumulation
@@ -177,20 +190,15 @@ def with_fabric(kind: Kind) -> Loop | str:
 
 
 def with_accelerate(kind: Kind) -> Loop | str:
-    from accelerate import Accelerator
-    from accelerate.state import AcceleratorState
-
-    if kind.precision == "16-mixed":
+    if kind.precision == "16-mixed" and kind.accelerator == "cpu":
         return "on the CPU it computes in float32, and says nothing"
-    AcceleratorState._reset_state()
-    mixed = {"32-true": "no", "bf16-mixed": "bf16"}[kind.precision]
-    return loop_of(kind, Accelerator(cpu=True, mixed_precision=mixed, gradient_accumulation_steps=kind.accumulation))
+    return loop_of(kind, peers.accelerate(kind.accelerator, kind.precision, gradient_accumulation_steps=kind.accumulation))
 
 
 def with_trainer(kind: Kind) -> Loop | str:
-    from lightning.pytorch import LightningModule, Trainer
+    from lightning.pytorch import LightningModule
 
-    if kind.precision == "16-mixed":
+    if kind.precision == "16-mixed" and kind.accelerator == "cpu":
         return "no float16 on the CPU"
 
     class Module(LightningModule):
@@ -206,34 +214,31 @@ def with_trainer(kind: Kind) -> Loop | str:
             return self.optimizer
 
     def run(count: int) -> None:
-        trainer = Trainer(
-            accelerator="cpu",
-            devices=1,
-            precision=kind.precision,
-            accumulate_grad_batches=kind.accumulation,
-            max_steps=count // kind.accumulation,
-            barebones=True,
-        )
+        steps = {"accumulate_grad_batches": kind.accumulation, "max_steps": count // kind.accumulation}
+        trainer = peers.trainer(kind.accelerator, kind.precision, barebones=True, **steps)
         trainer.fit(Module(), kind.data())
 
     return run
 
 
-def per_batch(loop: Loop | str) -> Measure | str:
-    """Microseconds of process-CPU time, without what it takes to begin."""
+def per_batch(loop: Loop | str, clock: Callable[[], float]) -> Measure | str:
+    """Microseconds by ``clock``, without what it takes to begin."""
     if isinstance(loop, str):
         return loop
 
     def seconds(count: int) -> float:
-        start = time.process_time()
+        start = clock()
         loop(count)
-        return time.process_time() - start
+        return clock() - start
 
     return lambda: (seconds(WARM_UP + BATCHES) - seconds(WARM_UP)) / BATCHES * 1e6
 
 
 def main() -> None:
-    options = arguments(__doc__.partition("\n")[0], rounds=21)
+    global TARGET
+    options = arguments(__doc__.partition("\n")[0], rounds=21, accelerator="cpu")
+    runtime = accelkit.Runtime(options.accelerator)
+    TARGET = TARGET.to(runtime.device)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.INFO)
@@ -244,10 +249,17 @@ def main() -> None:
         "Accelerate": with_accelerate,
         "Trainer": with_trainer,
     }
+
+    def wall_clock() -> float:
+        runtime.accelerator.synchronize(runtime.device)
+        return time.perf_counter()
+
+    is_cpu = runtime.device.type == "cpu"
+    clock, unit = (time.process_time, "us of process-CPU time") if is_cpu else (wall_clock, "us of wall time")
     tables = []
-    for kind in KINDS:
-        measures = {name: per_batch(make(kind)) for name, make in contestants.items()}
-        tables.append(compare(kind.title, "us of process-CPU time", measures, options.rounds))
+    for kind in (dataclasses.replace(kind, accelerator=options.accelerator) for kind in KINDS):
+        measures = {name: per_batch(make(kind), clock) for name, make in contestants.items()}
+        tables.append(compare(kind.title, unit, measures, options.rounds, options.seconds))
     report(tables, is_json=options.json)
 
 

@@ -192,6 +192,23 @@ def test_a_kill_and_resume_give_the_report_that_there_would_have_been(tmp_path, 
     assert again.stderr == error_text
 
 
+def test_an_interrupted_run_writes_the_report_of_what_was_done(tmp_path):
+    path = tmp_path / "part.json"
+    command = [sys.executable, "-m", "accelkit", "conformance", "run", "cpu", "--profile", "smoke", "-n", "1", "--json", str(path)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not any(len(journal.read_text().splitlines()) > 20 for journal in _journals()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    report = json.loads(path.read_text())
+    assert report["run"]["is_complete"] is False
+    assert 10 < len(report["results"]) < report["run"]["chosen"]
+    assert report["certification"]["is_certified"] is False
+    assert "--resume goes on" in said
+
+
 def _journals():
     return list(Path(os.environ["ACCELKIT_CACHE_DIR"]).rglob("journal.jsonl"))
 

@@ -43,7 +43,7 @@ def command(name: str, kind: str, certify: bool, benchmarks: bool, **given: Any)
     """Run the suite on the plugin NAME: an accelerator by any name that Runtime takes, or another --kind.
 
     Exits 0 if nothing failed, 1 if something did (or --certify has objections), 3 if the plugin is broken, 4 if its device is not here; the
-    profile contract is run in any case.
+    profile contract is run in any case. Interrupted by Ctrl-C, it writes the reports of the tests that were done, and exits 130.
     """
     record = find_subject(name, kind)
     availability = availability_of(record)
@@ -60,6 +60,8 @@ def command(name: str, kind: str, certify: bool, benchmarks: bool, **given: Any)
     except KeyboardInterrupt:
         done = len(run.journal.results)
         say(f"interrupted after {done} of {len(run.tests)} tests; accelkit conformance run {name} --resume goes on (with the same options)")
+        if done:
+            write(run.report(), run, paths)
         raise click.exceptions.Exit(130) from None
     if benchmarks and availability["status"] == "usable":
         from accelkit_conformance.benchmarks import measure

@@ -1,0 +1,166 @@
+"""Everything that is to be known of an accelerator, in one folder and within a time budget: ``make gpu``.
+
+    python3 benchmarks/gpu.py --accelerator cuda --wheels build/gpu-wheels --output build/gpu
+
+Runs the conformance suite, the precisions, Transformer Engine and the benchmarks, the most valuable first. Correctness is tested side by
+side; benchmarks run alone. With ``--wheels`` it makes an environment of its own, without a package index, over the torch of this Python;
+without, it runs in this Python's environment. The folder has summary.md on top, and is also packed as ``<folder>.tar.gz`` beside it.
+Standard library only. Exits 1 if a step failed or was stopped, 2 if this machine lacks something.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import platform
+import shutil
+import signal
+import sys
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from offline_environment import ROOT, ask_torch, missing, python_of
+from timed_steps import Schedule, Step
+
+BENCHMARKS = Path(__file__).parent
+BUDGET = 510.0
+"""Seconds: with asking torch, ten more for a step that is interrupted, and packing it is less than nine minutes."""
+_SHARE = 0.6
+"""Of a benchmark's time that its rounds may take; starting takes the rest."""
+_MISSING = 2
+
+
+def steps(python: str, accelerator: str, *, is_quick: bool) -> list[list[Step]]:
+    """What is run, in groups whose steps run at the same time.
+
+    Args:
+        python: That has accelkit.
+        is_quick: Whether to try every program with its shortest settings.
+    """
+    accelkit = [python, "-m", "accelkit"]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    workers = str(max(1, cores - 3))  # the others of the group need some, too
+    profile = "contract" if is_quick else "full"
+    reports = ["--json", "{folder}/" + f"{accelerator}.json", "--html", "{folder}/" + f"{accelerator}.html"]
+    conformance = [*accelkit, "conformance", "run", accelerator, "--profile", profile, "-n", workers, *reports]
+    precisions = [python, str(BENCHMARKS / "precisions.py"), "--accelerator", accelerator, "--output", "{folder}/precisions.md"]
+    if is_quick:
+        precisions += ["--precision", "bf16-mixed", "--epochs", "2"]
+    test = ["tests/runtime/test_transformer_engine.py::test_layers_are_replaced_and_train"]
+    te = [python, "-m", "pytest", "-p", "no:cacheprovider", "-v", *test]
+    no_driver = "" if shutil.which("nvidia-smi") else "nvidia-smi is not installed"
+    no_te = "" if importlib.util.find_spec("transformer_engine") else "the package transformer_engine is not installed"
+    on_cpu = "" if accelerator != "cpu" else "it is about devices with memory of their own"
+    return [
+        [
+            Step("nvidia-smi", ["nvidia-smi", "-q"], 20, "nvidia-smi.txt", no_driver),
+            Step("environment", [*accelkit, "env", "--json"], 40, "environment.json"),
+            Step("packages", [python, "-c", _LIST_PACKAGES], 40, "packages.txt"),
+            Step("doctor", [*accelkit, "doctor", accelerator, "--json"], 40, "doctor.json"),
+        ],
+        [
+            Step("conformance", conformance, 150),
+            Step("precisions", precisions, 120),
+            Step("transformer-engine", te, 90, skip=no_te),
+        ],
+        [_benchmark(python, accelerator, "step_overhead", 60, tables=5, is_quick=is_quick)],
+        [_benchmark(python, accelerator, "prefetch", 40, tables=2, is_quick=is_quick, skip=on_cpu)],
+        [_benchmark(python, accelerator, "memory_per_step", 55, tables=2, is_quick=is_quick, skip=on_cpu)],
+        [_benchmark(python, accelerator, "start_cost", 50, tables=1, is_quick=is_quick)],
+        [_benchmark(python, accelerator, "checkpoint_cost", 40, tables=3, is_quick=is_quick)],
+    ]
+
+
+_LIST_PACKAGES = """
+import importlib.metadata
+print(*sorted({f"{one.name}=={one.version}" for one in importlib.metadata.distributions()}, key=str.lower), sep="\\n")
+"""
+
+
+def _benchmark(python: str, accelerator: str, program: str, seconds: float, *, tables: int, is_quick: bool, skip: str = "") -> Step:
+    rounds = ["--rounds", "1"] if is_quick else ["--seconds", f"{seconds * _SHARE / tables:.0f}"]
+    given = ["--accelerator", accelerator, "--only", program, "--output", "{folder}", *rounds]
+    return Step(program, [python, str(BENCHMARKS / "everything.py"), *given], seconds, skip=skip)
+
+
+def environ_of(wheels: Path | None, cache: Path) -> dict[str, str]:
+    """What programs are run with: none of the user's settings for accelkit, a cache of their own, and no network."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("ACCELKIT_", "PIP_", "PYTEST_"))}
+    environ |= {"ACCELKIT_CACHE_DIR": str(cache), "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+    if wheels is not None and (wheels / "digits.csv.gz").exists():
+        environ["DIGITS_FILE"] = str(wheels / "digits.csv.gz")
+    return environ
+
+
+def pack(folder: Path) -> Path:
+    """The folder as one file beside it."""
+    path = folder.with_name(f"{folder.name}.tar.gz")
+    with tarfile.open(path, "w:gz") as archive:
+        archive.add(folder, folder.name)
+    return path
+
+
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--accelerator", default="cuda", metavar="NAME")
+    parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="from make gpu-wheels; without, the present environment is used")
+    parser.add_argument("--environment", type=Path, default=ROOT / "build" / "gpu-environment", metavar="FOLDER", help="made anew")
+    parser.add_argument(
+        "--output", type=Path, default=ROOT / "build" / "gpu", metavar="FOLDER", help="what steps left there before is removed"
+    )
+    parser.add_argument("--budget", type=float, default=BUDGET, metavar="SECONDS")
+    parser.add_argument("--quick", action="store_true", help="the shortest setting of everything")
+    parser.add_argument("--only", action="append", metavar="STEP", help="may be given several times")
+    options = parser.parse_args(arguments)
+    for name in ("wheels", "environment", "output"):
+        if (path := getattr(options, name)) is not None:
+            setattr(options, name, path.resolve())
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse_arguments(arguments)
+    if lacking := next(missing(options.accelerator, options.wheels), None):
+        print(f"gpu: {lacking}", file=sys.stderr)
+        return _MISSING
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and steps are told by it to end
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    python = sys.executable if options.wheels is None else python_of(options.environment)
+    plan = steps(python, options.accelerator, is_quick=options.quick)
+    if options.only:
+        names = {step.name for group in plan for step in group}
+        if unknown := set(options.only) - names:
+            print(f"gpu: there is no step {', '.join(sorted(unknown))}; there are {', '.join(sorted(names))}", file=sys.stderr)
+            return _MISSING
+        plan = [kept for group in plan if (kept := [step for step in group if step.name in options.only])]
+    for name in ("install", *(step.name for group in plan for step in group)):
+        shutil.rmtree(options.output / name, ignore_errors=True)
+    options.output.mkdir(parents=True, exist_ok=True)
+    found = ask_torch(sys.executable)
+    about = {"accelerator": options.accelerator, "torch": found["torch"], "device": found["device"] or "no GPU"}
+    about |= {"python": platform.python_version(), "machine": f"{platform.machine()}, {os.cpu_count()} cores"}
+    cache = options.environment.with_name(f"{options.environment.name}-cache")
+    environ = environ_of(options.wheels, cache)
+    schedule = Schedule(options.output, budget=options.budget, environ=environ, cwd=ROOT, about=about)
+    try:
+        if options.wheels is not None:
+            install = [sys.executable, str(BENCHMARKS / "offline_environment.py"), str(options.environment), str(options.wheels)]
+            later = sum(max(step.seconds for step in group) for group in plan)
+            schedule.run([[Step("install", install, options.budget - later)]], later)
+        if schedule.is_good:
+            schedule.run(plan)
+        else:
+            log = options.output / "install" / "log.txt"
+            said = log.read_text("utf-8", "replace") if log.exists() else schedule.results[-1].why
+            print(f"gpu: the environment could not be made: {said}", file=sys.stderr)
+    finally:
+        schedule.write()
+        archive = pack(options.output)
+        print(f"{options.output / 'summary.md'}\n{archive}", flush=True)
+    return 0 if schedule.is_good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
