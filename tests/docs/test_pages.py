@@ -28,6 +28,16 @@ EXCEPTED = {
     ("docs/xla.md", "$ PJRT_DEVICE=CPU python train.py"): "needs torch_xla, likewise",
 }
 
+QUICK = {
+    "docs/checkpoints.md",
+    "docs/data.md",
+    "docs/explanation/life-of-a-step.md",
+    "docs/explanation/selection.md",
+    "docs/hooks.md",
+    "docs/tutorials/first-training.md",
+}
+"""Pages that take seconds and need nothing besides torch: they belong to `make test`."""
+
 
 def excepted_lines(path: str, page: Page) -> list[int]:
     return [step.line for step in page.blocks for where, line in EXCEPTED if where == path and line in step.text]
@@ -41,7 +51,7 @@ def test_few_blocks_are_excepted_and_each_is_there():
 
 
 @pytest.mark.timeout(SECONDS + 30)
-@pytest.mark.parametrize("path", tracked_pages())
+@pytest.mark.parametrize("path", [pytest.param(path, marks=pytest.mark.smoke) if path in QUICK else path for path in tracked_pages()])
 def test_page(path, tmp_path, plugin_site):
     page = read(ROOT / path)
     if not page.blocks:
