@@ -73,6 +73,7 @@ def test_a_process_that_has_called_nothing_is_named(error_text):
     error = error_of("CollectiveError", texts[0])
     assert (bool(codes[0]), codes[1]) == (True, 0)
     assert "gather of float32[1] (call 1) on rank 0" in error.splitlines()[0]
+    assert error.splitlines()[0].endswith("rank 1")
     assert "rank 1" in error.partition("  why: ")[2]
     assert error == error_text
 

@@ -132,7 +132,7 @@ def test_collectives_refuse_what_they_cannot_do(rt, error_text):
     with pytest.raises(ValueError, match="'median'") as caught:
         rt.reduce(torch.ones(1), "median")
     assert caught.value == error_text
-    with pytest.raises(ValueError, match="from_process=1") as caught:
+    with pytest.raises(ValueError, match=r"from_process.*\b1\b") as caught:
         rt.broadcast(torch.ones(1), from_process=1)
     assert caught.value == error_text
 
