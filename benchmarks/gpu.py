@@ -148,6 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.wheels is not None:
             install = [sys.executable, str(BENCHMARKS / "offline_environment.py"), str(options.environment), str(options.wheels)]
             later = sum(max(step.seconds for step in group) for group in plan)
+            later = min(later, options.budget * 3 / 4)  # without an environment there is nothing to run
             schedule.run([[Step("install", install, options.budget - later)]], later)
         if schedule.is_good:
             schedule.run(plan)

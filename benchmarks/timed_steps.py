@@ -156,7 +156,8 @@ class Schedule:
         for number, group in enumerate(groups):
             self.results += [Result(step.name, "skipped", why=step.skip) for step in group if step.skip]
             if steps := [step for step in group if not step.skip]:
-                self._run_group(steps, self._end - time.monotonic() - sum(reserved[number + 1 :]) - later)
+                left, own, rest = self._end - time.monotonic(), reserved[number], sum(reserved[number + 1 :]) + later
+                self._run_group(steps, max(left - rest, left * own / (own + rest)))  # too little for all: each gets its share
             self.write()
 
     def _run_group(self, steps: Sequence[Step], seconds: float) -> None:

@@ -97,6 +97,16 @@ def test_a_step_that_fails_or_overruns_does_not_stop_the_next_one(tmp_path, monk
     assert "| deaf | stopped: it was not done after 3 s |" in page
 
 
+def test_where_there_is_too_little_time_for_all_each_gets_its_share(tmp_path, monkeypatch):
+    timed_steps = module("timed_steps", monkeypatch)
+    plan = [[timed_steps.Step(name, [sys.executable, "-c", "import time; time.sleep(99)"], 100)] for name in ("first", "second")]
+    schedule = timed_steps.Schedule(tmp_path, budget=4, environ=os.environ, cwd=tmp_path, about={}, grace=0.1)
+    schedule.run(plan)
+    first, second = schedule.results
+    assert 1.9 < first.seconds < 3
+    assert second.seconds > 0.9
+
+
 def test_time_that_is_left_over_goes_to_the_next_step_and_none_begins_without(tmp_path, monkeypatch):
     timed_steps = module("timed_steps", monkeypatch)
     plan = [[timed_steps.Step(name, [sys.executable, "-c", "import time; time.sleep(99)"], 0.1)] for name in ("first", "second")]
