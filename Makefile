@@ -163,7 +163,7 @@ soak: $(VENV)/.ready compiler
 
 # Writes the texts of all errors anew; a reviewer reads the difference. In one process, which sees every test.
 snapshots: setup-test setup-test-precisions
-	for tests in $(or $(T),tests $(FAKE_XPU)/tests); do $(BIN)/python -m pytest -q -n0 -m "syrupy_snapshot and not soak" --snapshot-update $$tests || exit 1; done
+	for tests in $(or $(T),"tests --ignore=tests/xla" $(FAKE_XPU)/tests); do $(BIN)/python -m pytest -q -n0 -m "syrupy_snapshot and not soak" --snapshot-update $$tests || exit 1; done
 
 docs: $(VENV)/.peers $(VENV)/.docs
 	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs build/docs/html
