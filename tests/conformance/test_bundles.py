@@ -7,7 +7,7 @@ import json
 import tarfile
 
 import pytest
-from click.testing import CliRunner
+from command_runner import command_runner
 from made_reports import EXPECTED, HOSTILE, LOADS, SUITE, make_report
 
 from accelkit.cli import main
@@ -19,7 +19,7 @@ from accelkit_conformance.reports import WRITERS, bundle
 @pytest.fixture
 def cli(tmp_path):
     def invoke(command, *arguments):
-        return CliRunner().invoke(main, ["conformance", command, *map(str, arguments)])
+        return command_runner().invoke(main, ["conformance", command, *map(str, arguments)])
 
     return invoke
 
@@ -250,7 +250,7 @@ def test_compare_refuses_what_is_no_report(cli, tmp_path, content, text):
     path.write_text(content)
     result = cli("compare", path, path)
     assert result.exit_code == 2
-    assert text in result.output
+    assert text in result.stderr
 
 
 def test_compare_refuses_a_bundle_without_report(cli, packed):
@@ -258,7 +258,7 @@ def test_compare_refuses_a_bundle_without_report(cli, packed):
     tamper(path, lambda members: members.pop("report.json"))
     result = cli("compare", path, path)
     assert result.exit_code == 2
-    assert "holds no report" in result.output
+    assert "holds no report" in result.stderr
 
 
 @pytest.fixture
@@ -296,7 +296,7 @@ def test_matrix_needs_reports_and_a_place(cli, tmp_path):
     (tmp_path / "other.json").write_text("{}")
     result = cli("matrix", tmp_path, "--html", tmp_path / "matrix.html")
     assert (result.exit_code, (tmp_path / "matrix.html").exists()) == (2, False)
-    assert "there is no conformance report in" in result.output
+    assert "there is no conformance report in" in result.stderr
     result = cli("matrix", tmp_path)
     assert result.exit_code == 2
-    assert "none of --html, --write, --summaries and --json is given" in result.output
+    assert "none of --html, --write, --summaries and --json is given" in result.stderr
