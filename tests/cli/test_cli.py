@@ -237,12 +237,11 @@ def test_help_version_and_completion():
     assert "doctor try every plugin, and the installation" in " ".join(text.split())
     assert run("nonsense").returncode == 2
     completed = subprocess.run(
-        ["accelkit"],
+        [sys.executable, "-c", "from accelkit.cli import main; main(prog_name='accelkit')"],
         env=os.environ | {"_ACCELKIT_COMPLETE": "bash_complete", "COMP_WORDS": "accelkit why cu", "COMP_CWORD": "2"},
         capture_output=True,
         text=True,
         check=False,
-        executable=os.path.join(os.path.dirname(sys.executable), "accelkit"),
     )
     assert "cuda" in completed.stdout
 

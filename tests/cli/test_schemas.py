@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from click.testing import CliRunner
+from command_runner import command_runner
 
 import accelkit_conformance.commands
 from accelkit import cli
@@ -39,7 +39,7 @@ def check(printed, path, name):
 
 
 def run(*arguments, code=0):
-    result = CliRunner().invoke(main, [str(one) for one in arguments])
+    result = command_runner().invoke(main, [str(one) for one in arguments])
     assert result.exit_code == code, result.output
     return result.stdout
 

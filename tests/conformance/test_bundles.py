@@ -7,7 +7,7 @@ import json
 import tarfile
 
 import pytest
-from click.testing import CliRunner
+from command_runner import command_runner
 from made_reports import EXPECTED, HOSTILE, LOADS, SUITE, make_report
 
 from accelkit.cli import main
@@ -19,7 +19,7 @@ from accelkit_conformance.reports import WRITERS, bundle
 @pytest.fixture
 def cli(tmp_path):
     def invoke(command, *arguments):
-        return CliRunner().invoke(main, ["conformance", command, *map(str, arguments)])
+        return command_runner().invoke(main, ["conformance", command, *map(str, arguments)])
 
     return invoke
 
@@ -255,8 +255,8 @@ def test_compare_refuses_what_is_no_report(cli, tmp_path, content, text, error_t
     path.write_text(content)
     result = cli("compare", path, path)
     assert result.exit_code == 2
-    assert text in result.output
-    assert result.output == error_text
+    assert text in result.stderr
+    assert result.stderr == error_text
 
 
 def test_compare_refuses_a_bundle_without_report(cli, packed, error_text):
@@ -264,8 +264,8 @@ def test_compare_refuses_a_bundle_without_report(cli, packed, error_text):
     tamper(path, lambda members: members.pop("report.json"))
     result = cli("compare", path, path)
     assert result.exit_code == 2
-    assert str(path) in result.output
-    assert result.output == error_text
+    assert str(path) in result.stderr
+    assert result.stderr == error_text
 
 
 @pytest.fixture
@@ -303,9 +303,9 @@ def test_matrix_needs_reports_and_a_place(cli, tmp_path, error_text):
     (tmp_path / "other.json").write_text("{}")
     result = cli("matrix", tmp_path, "--html", tmp_path / "matrix.html")
     assert (result.exit_code, (tmp_path / "matrix.html").exists()) == (2, False)
-    assert str(tmp_path) in result.output
-    assert result.output == error_text
+    assert str(tmp_path) in result.stderr
+    assert result.stderr == error_text
     result = cli("matrix", tmp_path)
     assert result.exit_code == 2
-    assert all(option in result.output for option in ("--html", "--write", "--summaries", "--json"))
-    assert result.output == error_text
+    assert all(option in result.stderr for option in ("--html", "--write", "--summaries", "--json"))
+    assert result.stderr == error_text

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from command_runner import command_runner
 from made_reports import EXPECTED, HOSTILE, SUITE, make_report
 
 import accelkit
@@ -21,7 +21,7 @@ DECLARED = EXPECTED | {"test": "operators/*", "reason": "the [third] bit"}
 
 
 def ask(*arguments):
-    return CliRunner().invoke(main, ["conformance", "matrix", *map(str, arguments)])
+    return command_runner().invoke(main, ["conformance", "matrix", *map(str, arguments)])
 
 
 def row_of(text, name):
@@ -151,10 +151,10 @@ def test_a_summary_is_no_report(folder, tmp_path, error_text):
     """What needs results refuses it by name."""
     kept = tmp_path / "kept"
     ask(folder, "--summaries", kept)
-    answer = CliRunner().invoke(main, ["conformance", "compare", str(kept / "acme.json"), str(kept / "acme.json")])
+    answer = command_runner().invoke(main, ["conformance", "compare", str(kept / "acme.json"), str(kept / "acme.json")])
     assert answer.exit_code == 2
-    assert "'accelkit.conformance.summary/1'" in answer.output
-    assert answer.output == error_text
+    assert "'accelkit.conformance.summary/1'" in answer.stderr
+    assert answer.stderr == error_text
 
 
 def test_the_same_reason_is_one_row():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from click.testing import CliRunner
+from command_runner import command_runner
 from made_reports import EXPECTED, HOSTILE, make_report
 
 import accelkit
@@ -27,7 +27,7 @@ def write(tmp_path):
 
 
 def ask(*arguments):
-    return CliRunner().invoke(main, ["conformance", "table", *map(str, arguments)])
+    return command_runner().invoke(main, ["conformance", "table", *map(str, arguments)])
 
 
 def test_it_says_what_passed_on_what(write):

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from click.testing import CliRunner
+from command_runner import command_runner
 from launched import GLOO
 
 import accelkit
@@ -121,7 +121,7 @@ def test_what_is_chosen_is_spelled_as_devices_reads_it():
 )
 def test_what_cannot_be_is_refused_before_anything_starts(script, monkeypatch, arguments, text, error_text):
     monkeypatch.chdir(os.path.dirname(script("print('started')")))
-    result = CliRunner().invoke(main, ["launch", *CPU, *arguments])
+    result = command_runner().invoke(main, ["launch", *CPU, *arguments])
     assert result.exit_code == 2
     assert text in result.stderr
     assert result.stdout == ""

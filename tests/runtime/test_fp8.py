@@ -85,6 +85,18 @@ def test_what_is_stored_and_computed_in_which_dtype(name, recipe, gradients):
         assert {parameter.dtype, parameter.grad.dtype, state["exp_avg"].dtype, state["exp_avg_sq"].dtype} == {torch.float32}
 
 
+@pytest.mark.parametrize("name", [pytest.param(name, marks=on_torchao) for name in ("cpu", "fake_xpu")])
+def test_inputs_are_rounded_to_the_dtype_of_the_devices_own_autocast(name):
+    rt, layer = prepared(name=name, model=nn.Linear(16, 16))
+    x = torch.randn(4, 16, device=rt.device) + 1e5  # more than float16 holds
+    found = layer(x)
+    assert found.isfinite().all()
+    assert torch.equal(found, layer(x.bfloat16()))
+    assert layer(x.bfloat16()).dtype is torch.float32
+    with torch.no_grad():
+        assert type(layer).forward(layer, x).dtype is torch.float32, "outside autocast nothing is rounded"
+
+
 @pytest.mark.torchao
 @pytest.mark.skipif(not IS_INSTALLED, reason="pip install 'accelkit[fp8]'")
 class TestModels:

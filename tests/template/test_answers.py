@@ -11,7 +11,7 @@ import sys
 
 import pytest
 from baking import ROOT
-from click.testing import CliRunner
+from command_runner import command_runner
 
 import accelkit
 from accelkit.cli import main
@@ -49,7 +49,7 @@ BAD = [
 
 
 def new(folder, *arguments):
-    return CliRunner().invoke(main, ["new", "--output-dir", str(folder), *arguments])
+    return command_runner().invoke(main, ["new", "--output-dir", str(folder), *arguments])
 
 
 def cookiecutter(folder, *arguments, python=(sys.executable,)):
@@ -114,7 +114,7 @@ def test_an_answer_to_no_question_is_refused(tmp_path):
 
 def test_it_asks_nine_questions_and_takes_answers(tmp_path):
     answers = "Globex Inc.\n\n\ntorch_globex:globex\naccelerator, precision\nJane Doe\njane@globex.example\nMIT\n0.1\n"
-    answer = CliRunner().invoke(main, ["new", "--output-dir", str(tmp_path)], input=answers)
+    answer = command_runner().invoke(main, ["new", "--output-dir", str(tmp_path)], input=answers)
     assert answer.exit_code == 0, answer.output
     assert "[9/9]" in answer.stdout
     package = tmp_path / "accelkit-globex-inc"

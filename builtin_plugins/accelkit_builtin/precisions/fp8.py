@@ -103,12 +103,14 @@ class Float8(AutocastPrecision):
         return module
 
     def _convert(self, layer: torch.nn.Linear) -> None:
-        """torchao makes another layer of the same parameters; what it has more and its class are put into the user's, which keeps hooks."""
+        """torchao makes another layer of the same parameters; what it has more is put into the user's, which keeps hooks."""
         torchao = self._torchao()
+        from accelkit_builtin.precisions.float8_linear import AutocastFloat8Linear
+
         config = dataclasses.replace(torchao.Float8LinearConfig.from_recipe_name(self.options.recipe), pad_inner_dim=self.options.pad)
         made = torchao.convert_to_float8_training(layer, config=config)
         vars(layer).update({name: value for name, value in vars(made).items() if name not in vars(layer)})
-        layer.__class__ = type(made)
+        layer.__class__ = AutocastFloat8Linear
 
     def _torchao(self) -> Any:
         install = "pip install 'accelkit[fp8]'"

@@ -112,13 +112,8 @@ def copies_and_pickles(subject: Subject) -> None:
 def safetensors_bytes(subject: Subject) -> None:
     """What safetensors writes of device tensors is, byte for byte, what it writes of the same on the CPU, and loads to the device."""
     import torch
+    from safetensors.torch import load, save
 
-    try:
-        from safetensors.torch import load, save
-    except ImportError:
-        from accelkit_conformance.outcomes import NotSupported
-
-        raise NotSupported("safetensors is not installed (pip install 'accelkit[conformance]')") from None
     here = {"a": torch.arange(6.0).view(2, 3), "b": torch.ones(3, dtype=torch.bfloat16), "c": torch.arange(4)}
     there = {name: tensor.to(subject.device) for name, tensor in here.items()}
     assert save(there) == save(here)

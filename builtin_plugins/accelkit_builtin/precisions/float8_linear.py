@@ -1,0 +1,32 @@
+"""The layer of ``fp8``: torchao's, under any device's autocast. Imports torchao, and is imported when a model is converted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torchao.float8.float8_linear import Float8Linear
+
+if TYPE_CHECKING:
+    import torch
+
+
+class AutocastFloat8Linear(Float8Linear):  # type: ignore[misc]  # torchao has no types
+    """A ``Float8Linear`` that rounds its input to the dtype of its own device's autocast, as a ``Linear`` under autocast does.
+
+    torchao 0.18 asks for CUDA's dtype on every device, by a deprecated function: https://github.com/pytorch/ao/issues/4601. Other devices
+    round nothing then; with torch 2.15 those out of tree round to float16, in which 1e5 is infinite.
+    """
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        device_type = input.device.type
+        if not (torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type)):
+            return self._product(input)
+        input = input.to(torch.get_autocast_dtype(device_type))
+        with torch.autocast(device_type, enabled=False):  # so that torchao does not ask
+            return self._product(input)
+
+    def _product(self, input: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = super().forward(input)
+        return result
