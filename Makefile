@@ -97,6 +97,23 @@ $(OLDEST_PEERS)/.ready: $(VENV)/.peers $(VENV)/.fake_xpu
 		lightning==2.5.0 pytorch_lightning==2.5.0 lightning_fabric==2.5.0 accelerate==1.10.0
 	@touch $@
 
+# What pyproject.toml allows, as old as it may be, and pytest with no plugin that it does not need.
+OLDEST_DEPENDENCIES := build/oldest-dependencies
+LOWER_BOUNDS := tests/discovery tests/selection/test_other_names.py tests/test_hook_manager.py tests/cli tests/checkpoint/test_exporting.py tests/conformance \
+	tests/launching/test_launch.py tests/template/test_answers.py
+test-lower-bounds: setup-test-lower-bounds
+	$(OLDEST_DEPENDENCIES)/bin/python tests/lower_bounds.py --check conformance template
+	PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(OLDEST_DEPENDENCIES)/bin/python -m pytest -p pytest_timeout -p xdist.plugin -p syrupy -n $(WORKERS) --dist loadgroup \
+		$(LOWER_BOUNDS) --ignore tests/discovery/test_probing.py --ignore tests/conformance/test_runs.py --ignore tests/conformance/test_oracle.py \
+		--ignore tests/conformance/test_profiles.py -m "not soak" \
+		-k "not (doctor or whatever or remembered or jobs or numbering or without_accelkit or torch_refuses)" $(JUNIT)
+
+$(OLDEST_DEPENDENCIES)/.ready: pyproject.toml $(FAKE_XPU)/pyproject.toml tests/lower_bounds.py $(VENV)/.fake_xpu
+	$(call overlay,$(OLDEST_DEPENDENCIES))
+	$(OLDEST_DEPENDENCIES)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --ignore-installed \
+		$$($(BIN)/python tests/lower_bounds.py conformance template)
+	@touch $@
+
 # torch_xla needs a torch of its own, which is also the oldest that is supported. Each test of the conformance suite is a program that XLA compiles
 # for one run: it need not optimise.
 OLDEST_VENV := .venv-torch-oldest
@@ -106,9 +123,11 @@ test-xla: setup-test-xla
 	$(ON_XLA) XLA_FLAGS=--xla_backend_optimization_level=0 $(OLDEST_VENV)/bin/accelkit conformance run xla --profile distributed -n $(WORKERS) \
 		--json build/conformance/xla.json --html build/conformance/xla.html --junit build/tests/$@.conformance.xml
 
-# With another torch: what computes. Selection, the command line and the template import no torch.
-TORCH_TESTS := tests/runtime tests/checkpoint tests/device $(FAKE_XPU)/tests
-on_torch = $(1)/bin/python $(PYTEST) --part test $(TORCH_TESTS) $(JUNIT) && \
+# With another torch: what calls it or is compiled against it. Selection, the command line and the template import no torch.
+TORCH_TESTS := tests/runtime tests/builtin tests/checkpoint tests/device $(FAKE_XPU)/tests --ignore tests/checkpoint/test_several_processes.py \
+	--deselect $(FAKE_XPU)/tests/test_accelkit.py::test_digits_learn_on_it_as_on_the_cpu
+on_torch = $(1)/bin/python $(PYTEST) $(TORCH_TESTS) $(JUNIT) && \
+	$(1)/bin/python $(PYTEST) tests/distributed/test_strategies.py -k gradients_and_weights --junit-xml build/tests/$@.distributed.xml && \
 	$(1)/bin/accelkit conformance run fake_xpu --profile training -n $(WORKERS) --junit build/tests/$@.conformance.xml
 
 test-torch-oldest: setup-test-torch-oldest
@@ -121,13 +140,13 @@ test-torch-newest: setup-test-torch-newest
 setup-test-xla setup-test-torch-oldest: compiler
 	$(MAKE) VENV=$(OLDEST_VENV) TORCH=2.9.1 $(OLDEST_VENV)/.torch_xla $(OLDEST_VENV)/.fake_xpu
 setup-test-torch-newest: compiler
-	$(MAKE) VENV=$(NEWEST_VENV) TORCH=2.15.0 $(NEWEST_VENV)/.fake_xpu
-setup-test-lower-bounds: compiler
+	$(MAKE) VENV=$(NEWEST_VENV) TORCH=2.15.0 $(NEWEST_VENV)/.fake_xpu $(NEWEST_VENV)/.precisions
+setup-test-lower-bounds: compiler $(OLDEST_DEPENDENCIES)/.ready
 setup-test-bridges-oldest: compiler $(OLDEST_PEERS)/.ready
 
 # An environment in which the packages of the first one are seen too.
 define overlay
-	$(BIN)/python -m venv $(1)
+	$(BIN)/python -m venv --clear $(1)
 	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
 		> "$$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/first.pth"
 endef

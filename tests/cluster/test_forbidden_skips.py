@@ -40,7 +40,9 @@ def run(tmp_path):
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", ROOT / "pyproject.toml", "--rootdir", ROOT]
         command += ["--confcutdir", tmp_path, "-p", "conftest", *arguments, tmp_path]
         path = os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
-        return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environ | {"PYTHONPATH": path})
+        environ = os.environ | environ | {"PYTHONPATH": path}
+        # Where tests/conftest.py is the first module of that name.
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=environ, cwd=ROOT / "tests")
 
     return with_arguments
 

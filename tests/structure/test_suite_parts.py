@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 import tomllib
 from xml.etree import ElementTree
 
@@ -60,6 +62,33 @@ def test_help_lists_every_part():
     for part in PARTS.values():
         assert f"make {part.name} " in shown
         assert f"needs {part.needs}" in shown
+
+
+def test_tests_that_share_a_fixture_of_their_module_run_in_one_process(tmp_path):
+    """pytest-xdist ignores groups with a pytest that it does not know, and says nothing."""
+    (tmp_path / "test_some.py").write_text(
+        "import os, pytest\n\n@pytest.fixture(scope='module')\ndef shared(): open(f'{os.getpid()}.made', 'x').close()\n\n"
+        "@pytest.mark.parametrize('number', range(8))\ndef test_it(shared, number): pass\n"
+    )
+    options = [
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        ROOT / "pyproject.toml",
+        "--rootdir",
+        tmp_path,
+        "-p",
+        "conftest",
+        "-n",
+        "2",
+        "--dist",
+        "loadgroup",
+    ]
+    environ = os.environ | {"PYTHONPATH": str(ROOT / "tests")}
+    command = [sys.executable, "-P", "-m", "pytest", *options, tmp_path]
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    assert "8 passed" in done.stdout, done.stdout + done.stderr
+    assert len(list(tmp_path.glob("*.made"))) == 1
 
 
 @pytest.fixture
