@@ -63,6 +63,7 @@ def test_another_torch_is_another_matter(tmp_path):
         (GOOD + 'torch = "new"\n', "'new'"),
         (GOOD + "who = 1\n", "who"),
     ],
+    ids=["no TOML", "a table", "no reason", "expired", "no date", "sample", "torch", "another key"],
 )
 def test_a_file_that_is_wrong_is_an_error_that_says_how(tmp_path, text, says, error_text):
     with pytest.raises(accelkit.UsageError) as caught:
