@@ -160,6 +160,7 @@ def test_without_the_package_the_line_that_installs_it(monkeypatch, error_text):
     assert caught.value.hint == "DS_BUILD_OPS=0 DS_ACCELERATOR=cpu pip install --no-build-isolation deepspeed"
 
 
+@pytest.mark.deepspeed
 @pytest.mark.skipif(not IS_INSTALLED, reason="deepspeed is not installed")
 def test_a_package_that_is_too_old(monkeypatch, tmp_path, error_text):
     folder = tmp_path / "deepspeed-0.18.2.dist-info"
@@ -171,6 +172,7 @@ def test_a_package_that_is_too_old(monkeypatch, tmp_path, error_text):
     assert caught.value == error_text
 
 
+@pytest.mark.deepspeed
 @pytest.mark.skipif(not IS_INSTALLED, reason="deepspeed is not installed")
 def test_a_device_that_deepspeed_does_not_know(error_text):
     with pytest.raises(accelkit.UnsupportedError, match="DeepSpeed .*'fake_xpu'.*cpu, cuda") as caught:
@@ -179,6 +181,7 @@ def test_a_device_that_deepspeed_does_not_know(error_text):
     assert caught.value == error_text
 
 
+@pytest.mark.deepspeed
 @pytest.mark.skipif(not IS_INSTALLED, reason="deepspeed is not installed")
 def test_a_variable_that_names_another_device(monkeypatch, error_text):
     monkeypatch.setenv("DS_ACCELERATOR", "cuda")

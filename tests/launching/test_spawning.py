@@ -158,8 +158,10 @@ def test_a_program_without_a_main_guard_is_told_so(tmp_path, error_text):
     result = subprocess.run([sys.executable, str(program)], env=environ, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 1
     error = result.stderr[result.stderr.rindex("accelkit.errors.RankFailedError: ") :]
-    assert "if __name__ == '__main__':" in error
-    assert error == error_text
+    assert "exit code 1" in error
+    hint = error.partition("  what to do: ")[2]
+    assert "if __name__ == '__main__':" in hint
+    assert hint == error_text  # of the two ranks, either may be the first to fail
 
 
 @pytest.mark.parametrize("number", [2, 9])
