@@ -22,7 +22,6 @@ from accelkit_conformance.outcomes import Result
 from accelkit_conformance.runner import Lane, Runner
 
 TORCH = installed_version("torch")
-pytestmark = pytest.mark.xdist_group("conformance")
 
 
 def command(*arguments, **options):

@@ -9,7 +9,7 @@ import time
 import pytest
 from baking import FAKE_XPU, build_wheel, check_sources, names, run
 
-pytestmark = [pytest.mark.xdist_group("template"), pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 DEVICES = {"": "torch:cpu", "torch": "torch:cuda", "package": "torch_acme:acme", "xla": "torch_xla:xla"}
 """By kind: a package without an accelerator, and one on each kind of device, which need not be here."""

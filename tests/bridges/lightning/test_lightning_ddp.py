@@ -17,8 +17,6 @@ SHARDED = Path(__file__).with_name("lightning_sharded_program.py")
 ACCELKIT_LAUNCH = [sys.executable, "-m", "accelkit", "launch", "--accelerator", "fake_xpu", "--devices", "2"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
-pytestmark = pytest.mark.xdist_group("lightning_ddp")
-
 
 def run(folder, *arguments, launcher=(sys.executable,), program=PROGRAM):
     """What each rank saw, in the order of ranks."""
