@@ -152,12 +152,15 @@ def test_damage_anywhere_is_called_damage(tmp_path, name, error_text):
     step = save_two(tmp_path)
     path = step / "data" / name
     whole = path.read_bytes()
+    said = set()
     for position in range(0, len(whole), max(1, len(whole) // 60)):
         path.write_bytes(whole[:position] + bytes([whole[position] ^ 0xFF]) + whole[position + 1 :])
         with pytest.raises(CheckpointError) as caught:
             checkpoint.load(step)
-        assert f"data/{name}" in str(caught.value)
-        assert caught.value == error_text
+        said.add(str(caught.value))
+    (text,) = said
+    assert f"data/{name}" in text
+    assert text == error_text
     path.write_bytes(whole)
     assert checkpoint.load(step)["model_0"]["w"].sum() == 100
 
