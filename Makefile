@@ -125,9 +125,10 @@ test-xla: setup-test-xla
 		--json build/conformance/xla.json --html build/conformance/xla.html --junit build/tests/$@.conformance.xml
 
 # With another torch: what calls it or is compiled against it. Selection, the command line and the template import no torch.
-TORCH_TESTS := tests/runtime tests/builtin tests/checkpoint tests/device $(FAKE_XPU)/tests --ignore tests/checkpoint/test_several_processes.py \
-	--deselect $(FAKE_XPU)/tests/test_accelkit.py::test_digits_learn_on_it_as_on_the_cpu
+TORCH_TESTS := tests/runtime tests/builtin tests/checkpoint tests/device --ignore tests/checkpoint/test_several_processes.py
 on_torch = $(1)/bin/python $(PYTEST) $(TORCH_TESTS) $(JUNIT) && \
+	$(1)/bin/python $(PYTEST) $(FAKE_XPU)/tests --deselect $(FAKE_XPU)/tests/test_accelkit.py::test_digits_learn_on_it_as_on_the_cpu \
+		--junit-xml build/tests/$@.fake_xpu.xml && \
 	$(1)/bin/python $(PYTEST) tests/distributed/test_strategies.py -k gradients_and_weights --junit-xml build/tests/$@.distributed.xml && \
 	$(1)/bin/accelkit conformance run fake_xpu --profile training -n $(WORKERS) --junit build/tests/$@.conformance.xml
 

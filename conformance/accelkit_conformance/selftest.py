@@ -66,9 +66,9 @@ def suite_of(mutant: Mutant, *, is_own_area_only: bool = False) -> list[str]:
     return own if is_own_area_only else list(dict.fromkeys([*smoke, *own]))
 
 
-def examine(record: PluginRecord, mutant: Mutant, folder: Path, tests: Sequence[str]) -> Autopsy:
-    """Run the tests on a mutant."""
-    order = Order(mutant.record(record), seconds=SECONDS)
+def examine(record: PluginRecord, mutant: Mutant, folder: Path, tests: Sequence[str], seconds: float | None = SECONDS) -> Autopsy:
+    """Run the tests on a mutant, each for so many seconds at most; None is each check's own limit."""
+    order = Order(mutant.record(record), seconds=seconds)
     folder.mkdir(parents=True, exist_ok=True)
     found = [event for event in Runner(order, folder, lanes=1, reruns=0).run(tests) if isinstance(event, Result)]
     return Autopsy(mutant, {result.id: result.kind for result in found if result.kind in BAD}, len(tests))
@@ -94,7 +94,7 @@ def examine_all(
     with tempfile.TemporaryDirectory(prefix="accelkit-selftest-") as name, ThreadPoolExecutor(lanes) as pool:
         tests = {one.name: suite_of(one, is_own_area_only=is_own_area_only) for one in mutants}
         every_test = list(dict.fromkeys(test for chosen in tests.values() for test in chosen))
-        healthy = examine(record, _UNBROKEN, Path(name) / "unbroken", every_test)
+        healthy = examine(record, _UNBROKEN, Path(name) / "unbroken", every_test, None)
         if healthy.killers:
             raise AccelkitError(
                 "tests fail on an accelerator that is not broken",
