@@ -126,18 +126,18 @@ test-xla: setup-test-xla
 
 # With another torch: what calls it or is compiled against it. Selection, the command line and the template import no torch.
 TORCH_TESTS := tests/runtime tests/builtin tests/checkpoint tests/device --ignore tests/checkpoint/test_several_processes.py
-on_torch = $(1)/bin/python $(PYTEST) $(TORCH_TESTS) $(JUNIT) && \
-	$(1)/bin/python $(PYTEST) $(FAKE_XPU)/tests --deselect $(FAKE_XPU)/tests/test_accelkit.py::test_digits_learn_on_it_as_on_the_cpu \
+fake_xpu_on_torch = $(1)/bin/python $(PYTEST) $(FAKE_XPU)/tests --deselect $(FAKE_XPU)/tests/test_accelkit.py::test_digits_learn_on_it_as_on_the_cpu \
 		--junit-xml build/tests/$@.fake_xpu.xml && \
-	$(1)/bin/python $(PYTEST) tests/distributed/test_strategies.py -k gradients_and_weights --junit-xml build/tests/$@.distributed.xml && \
 	$(1)/bin/accelkit conformance run fake_xpu --profile training -n $(WORKERS) --junit build/tests/$@.conformance.xml
 
 test-torch-oldest: setup-test-torch-oldest
-	$(call on_torch,$(OLDEST_VENV))
+	$(call fake_xpu_on_torch,$(OLDEST_VENV))
 
 NEWEST_VENV := .venv-torch-newest
 test-torch-newest: setup-test-torch-newest
-	$(call on_torch,$(NEWEST_VENV))
+	$(NEWEST_VENV)/bin/python $(PYTEST) $(TORCH_TESTS) $(JUNIT)
+	$(NEWEST_VENV)/bin/python $(PYTEST) tests/distributed/test_strategies.py -k gradients_and_weights --junit-xml build/tests/$@.distributed.xml
+	$(call fake_xpu_on_torch,$(NEWEST_VENV))
 
 setup-test-xla setup-test-torch-oldest: compiler
 	$(MAKE) VENV=$(OLDEST_VENV) TORCH=2.9.1 $(OLDEST_VENV)/.torch_xla $(OLDEST_VENV)/.fake_xpu
