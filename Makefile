@@ -9,7 +9,7 @@ TORCH ?= 2.13.0
 WORKERS ?= 2
 PARTS_OF_TESTS := $(addprefix test-,distributed bridges bridges-oldest docs conformance packaging zoo precisions clusters xla torch-oldest torch-newest lower-bounds)
 
-.PHONY: help demo check lint types structure docs soak snapshots bench precisions gpu gpu-wheels conformance support-matrix lists selftest clean compiler cluster-parts test test-all \
+.PHONY: help demo check lint types structure docs soak snapshots bench precisions gpu gpu-wheels conformance conformance-xla support-matrix lists selftest clean compiler cluster-parts test test-all \
 	$(PARTS_OF_TESTS) $(addprefix setup-,check demo test $(PARTS_OF_TESTS))
 
 help:
@@ -27,7 +27,7 @@ help:
 	@echo "make gpu-wheels          the wheels that make gpu installs beside the machine's own torch: build/gpu-wheels"
 	@echo "make conformance         certify cpu and fake_xpu with every test (10 minutes)"
 	@echo "make selftest            prove that the conformance suite finds broken accelerators (10 minutes)"
-	@echo "make support-matrix      write docs/support-matrix.md from the reports of make conformance and make test-xla"
+	@echo "make support-matrix      write docs/support-matrix.md from the reports of make conformance and make conformance-xla"
 	@echo "make lists               write the conformance suite's list of tests for every torch (in environments that are made and removed, 6 GB)"
 	@echo "make clean               remove what these made"
 
@@ -121,8 +121,11 @@ OLDEST_VENV := .venv-torch-oldest
 ON_XLA := PJRT_DEVICE=CPU
 test-xla: setup-test-xla
 	$(OLDEST_VENV)/bin/python $(PYTEST) tests/xla $(JUNIT)
-	$(ON_XLA) XLA_FLAGS=--xla_backend_optimization_level=0 $(OLDEST_VENV)/bin/accelkit conformance run xla --profile distributed -n $(WORKERS) \
-		--json build/conformance/xla.json --html build/conformance/xla.html --junit build/tests/$@.conformance.xml
+	$(CONFORMANCE_OF_XLA) --profile smoke --junit build/tests/$@.conformance.xml
+
+CONFORMANCE_OF_XLA = $(ON_XLA) XLA_FLAGS=--xla_backend_optimization_level=0 $(OLDEST_VENV)/bin/accelkit conformance run xla -n $(WORKERS)
+conformance-xla: setup-test-xla
+	$(CONFORMANCE_OF_XLA) --profile distributed --json build/conformance/xla.json --html build/conformance/xla.html
 
 # With another torch: what calls it or is compiled against it. Selection, the command line and the template import no torch.
 TORCH_TESTS := tests/runtime tests/builtin tests/checkpoint tests/device --ignore tests/checkpoint/test_several_processes.py
@@ -179,7 +182,7 @@ setup-test-clusters: compiler $(VENV)/.fake_xpu cluster-parts
 test-all: $(VENV)/.ready
 	$(BIN)/python tests/run_parts.py
 
-soak: $(VENV)/.ready compiler
+soak: $(VENV)/.ready compiler conformance-xla
 	$(BIN)/python -m pytest -n $(WORKERS) -m soak -s tests --ignore=tests/xla
 
 # Writes the texts of all errors anew; a reviewer reads the difference. In one process, which sees every test.

@@ -66,11 +66,13 @@ def suite_of(mutant: Mutant, *, is_own_area_only: bool = False) -> list[str]:
     return own if is_own_area_only else list(dict.fromkeys([*smoke, *own]))
 
 
-def examine(record: PluginRecord, mutant: Mutant, folder: Path, tests: Sequence[str], seconds: float | None = SECONDS) -> Autopsy:
+def examine(
+    record: PluginRecord, mutant: Mutant, folder: Path, tests: Sequence[str], *, lanes: int = 1, seconds: float | None = SECONDS
+) -> Autopsy:
     """Run the tests on a mutant, each for so many seconds at most; None is each check's own limit."""
     order = Order(mutant.record(record), seconds=seconds)
     folder.mkdir(parents=True, exist_ok=True)
-    found = [event for event in Runner(order, folder, lanes=1, reruns=0).run(tests) if isinstance(event, Result)]
+    found = [event for event in Runner(order, folder, lanes=lanes, reruns=0).run(tests) if isinstance(event, Result)]
     return Autopsy(mutant, {result.id: result.kind for result in found if result.kind in BAD}, len(tests))
 
 
@@ -94,7 +96,7 @@ def examine_all(
     with tempfile.TemporaryDirectory(prefix="accelkit-selftest-") as name, ThreadPoolExecutor(lanes) as pool:
         tests = {one.name: suite_of(one, is_own_area_only=is_own_area_only) for one in mutants}
         every_test = list(dict.fromkeys(test for chosen in tests.values() for test in chosen))
-        healthy = examine(record, _UNBROKEN, Path(name) / "unbroken", every_test, None)
+        healthy = examine(record, _UNBROKEN, Path(name) / "unbroken", every_test, lanes=lanes, seconds=None)
         if healthy.killers:
             raise AccelkitError(
                 "tests fail on an accelerator that is not broken",
