@@ -163,11 +163,13 @@ $(VENV)/.torch_xla: $(VENV)/.ready
 test-clusters: setup-test-clusters
 	FORBID_SKIPS=slurm,openmpi,mpich,ray,deepspeed $(BIN)/python $(PART)
 
-# The fake XPU once more with device memory closed outside kernels and copies; the whole suite but the full profile's operators; a third of the mutants.
+# The fake XPU once more with device memory closed outside kernels and copies; certified with all but the full profile's operators; a third of the mutants.
 test-conformance: setup-test-conformance
 	$(BIN)/python $(PART)
 	FAKE_XPU_PROTECT=1 $(BIN)/python $(PYTEST) $(FAKE_XPU)/tests --ignore $(FAKE_XPU)/tests/test_building.py --junit-xml build/tests/$@.protected.xml
-	FAKE_XPU_PROTECT=1 $(BIN)/accelkit conformance run fake_xpu --profile distributed -n $(WORKERS) --junit build/tests/$@.fake_xpu.xml
+	FAKE_XPU_PROTECT=1 $(BIN)/accelkit conformance run fake_xpu --profile training -n $(WORKERS) --junit build/tests/$@.training.xml
+	$(MAKE) conformance SUBJECTS=fake_xpu PROFILE=distributed
+	$(BIN)/accelkit conformance run fake_xpu --profile full --select bridges --junit build/tests/$@.bridges.xml
 	$(BIN)/accelkit conformance selftest -n $(WORKERS) --every 3 --own-area
 
 setup-check: $(VENV)/.fake_xpu $(VENV)/.peers
