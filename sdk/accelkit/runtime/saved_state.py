@@ -257,8 +257,8 @@ class SavedState:
 
     def _say_lost(self, names: Iterable[str], positions: dict[str, Any], source: Path) -> None:
         for name in sorted(names):
-            if used := positions[name].get("num_batches"):
-                text = f"{source} was saved after {used} batches of an epoch of {name}, which is not prepared: its position is lost"
+            if positions[name]["is_under_way"]:
+                text = f"{source} was saved in the middle of an epoch of {name}, which is not prepared: its position is lost"
                 warnings.warn(text, stacklevel=4)
 
     def _derive_random_state(self, source: Path) -> None:

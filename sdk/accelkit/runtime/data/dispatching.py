@@ -86,13 +86,13 @@ class DispatchedBatches(Counted):
     def _is_stream(self) -> bool:
         return isinstance(self.loader.dataset, IterableDataset)
 
-    def starting_at(self, count: int, step: int) -> DispatchedBatches:
-        """Without the first ``count`` batches of the loader that was divided; a round takes ``step`` of them."""
+    def starting_at(self, position: int, num_batches: int) -> DispatchedBatches:
+        """Without the first ``position`` samples of a map-style dataset, or the first ``num_batches`` rounds of a stream."""
         later = copy.copy(self)
         if self._is_stream:
-            later.first = self.first + count // step
+            later.first = self.first + num_batches
         else:
-            later.loader = starting_at(self.loader, count)
+            later.loader = starting_at(self.loader, position, num_batches)
         return later
 
     def __iter__(self) -> Iterator[Any]:

@@ -12,8 +12,8 @@ from accelkit.errors import PrepareError
 from accelkit.runtime.data.dispatching import DispatchedBatches
 from accelkit.runtime.data.epochs import Epochs
 from accelkit.runtime.data.loaders import PreparedLoader, check_split
-from accelkit.runtime.data.sampling import ShardedBatches, ShardedDataset, SharedOrder
-from accelkit.runtime.data.skipping import index_sampler, reshaped
+from accelkit.runtime.data.sampling import ShardedBatches, ShardedDataset
+from accelkit.runtime.data.skipping import in_order, index_sampler, reshaped
 from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.strategy import Strategy
 
@@ -56,6 +56,8 @@ def prepare_loader(
         )
     if split_batches:
         check_split(loader, num_processes)
+    is_stream = isinstance(loader.dataset, IterableDataset)
+    is_dispatched = is_stream if dispatch_batches is None else dispatch_batches
     epochs = Epochs(
         loader,
         num_processes=num_processes,
@@ -65,11 +67,10 @@ def prepare_loader(
         device=device,
         step=1 if split_batches or is_shared else num_processes,
         is_shared=is_shared,
+        is_dispatched=is_dispatched,
     )
     divided: Any = loader
     if not is_shared:
-        is_stream = isinstance(loader.dataset, IterableDataset)
-        is_dispatched = is_stream if dispatch_batches is None else dispatch_batches
         divide = _divided_stream if is_stream else _divided_batches
         divided = divide(loader, epochs, split=split_batches, even=even_batches, is_dispatched=is_dispatched)
         if is_dispatched:
@@ -86,7 +87,7 @@ def _divides_itself(loader: DataLoader[Any], num_processes: int) -> bool:
 def _divided_batches(loader: DataLoader[Any], epochs: Epochs, *, split: bool, even: bool, is_dispatched: bool) -> DataLoader[Any]:
     name, sampler = index_sampler(loader)
     shares = ShardedBatches(
-        SharedOrder(sampler, epochs.order),
+        in_order(sampler, epochs.order),
         epochs.num_processes,
         None if is_dispatched else epochs.process_index,
         split=split,

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from accelkit.errors import CheckpointError
 from accelkit.runtime import seeding
+from accelkit.runtime.data.skipping import index_sampler, samples_per_batch
 from accelkit.specs.accelerator import Accelerator
 
 
@@ -28,10 +30,13 @@ class Epochs:
         accelerator, device: Whose generator the device's name means.
         step: How many of the loader's batches the job takes at once.
         is_shared: Whether the loader's own sampler gives each process its share.
+        is_dispatched: Whether rank 0 alone reads.
 
     Attributes:
         epoch: The current one, or the next one between two. It counts passes, also those that a loop broke off.
-        num_batches: How many of the loader's batches the job has taken in this epoch.
+        position: How many samples of this epoch's order the job has taken; of a loader whose own sampler gives each process its share, this
+            process. Batches, if the batch sampler is the user's own: its batches may depend on their size.
+        stride: What a step takes of that.
         is_resumed: Whether this pass goes on where a saved one was.
         is_at_end: Whether the loop is at the last batch of a pass.
         began: The place of the pass under way among all loaders' passes; 0 between two.
@@ -49,11 +54,14 @@ class Epochs:
         device: torch.device | None = None,
         step: int = 1,
         is_shared: bool = False,
+        is_dispatched: bool = False,
     ) -> None:
         self.loader, self.num_processes, self.process_index = loader, num_processes, process_index
         self.rng_types, self.accelerator, self.device = tuple(rng_types), accelerator, device
-        self.step, self.is_shared = step, is_shared
-        self.epoch = self.num_batches = 0
+        self.step, self.is_shared, self.is_dispatched = step, is_shared, is_dispatched
+        self._unit = samples_per_batch(loader)
+        self.stride = step * (self._unit or 1)
+        self.epoch = self.position = 0
         self.is_resumed = self.is_at_end = False
         self.began = 0
         self.source: Any = loader
@@ -72,7 +80,7 @@ class Epochs:
             has_workers: Whether workers of the last pass are still there.
 
         Returns:
-            How many of them this one leaves out.
+            How much of ``position`` this one leaves out.
 
         Raises:
             CollectiveError: If a process does not come.
@@ -84,17 +92,17 @@ class Epochs:
         else:
             if self._start is not None:  # the last pass was broken off
                 self.epoch += 1
-            self.num_batches = 0
+            self.position = 0
             self._follow_user()
             self._start = self._agreed(has_workers)
-        self.num_batches, self._is_drawn = max(self.num_batches, first), False
+        self.position, self._is_drawn = max(self.position, first * (self._unit or 1)), False
         if self._is_told:
             self._tell()
-        return self.num_batches
+        return self.position
 
     def finish(self) -> None:
         """A pass came to its end."""
-        self.epoch, self.num_batches, self._start, self.is_resumed = self.epoch + 1, 0, None, False
+        self.epoch, self.position, self._start, self.is_resumed = self.epoch + 1, 0, None, False
 
     @contextlib.contextmanager
     def order(self) -> Iterator[None]:
@@ -121,21 +129,21 @@ class Epochs:
         Of a position that was loaded the same epoch changes nothing; with another, the pass begins at its start.
         """
         if not (self._is_pending and epoch == self.epoch):
-            self.epoch, self.num_batches, self._start, self._is_pending = epoch, 0, None, False
+            self.epoch, self.position, self._start, self._is_pending = epoch, 0, None, False
         self._is_told = True
         self._tell()
 
     def state_dict(self) -> dict[str, Any]:
         """Epoch, position and the generators' states. The same on every process, unless ``rng_types`` lacks ``generator``."""
         start = self._start or {"host": None, "generators": [generator.get_state() for generator in self._generators()]}
-        position = {"epoch": self.epoch, "num_batches": self.num_batches, "step": self.step, "num_processes": self.num_processes}
-        return position | {"is_under_way": self._start is not None, "is_told": self._is_told, **start}
+        progress = {"epoch": self.epoch, "position": self.position, "is_under_way": self._start is not None, "is_told": self._is_told}
+        return progress | self._division() | start
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next pass goes on where the saved one was.
 
         Raises:
-            CheckpointError: If it cannot: another loader, or a position that this number of processes cannot begin at.
+            CheckpointError: If it cannot: another loader, or a position at which this loader or number of processes cannot begin.
         """
         generators = self._generators()
         if len(generators) != len(state["generators"]):
@@ -144,25 +152,81 @@ class Epochs:
                 why=f"its order was drawn from {len(state['generators'])} generators of its own; this one has {len(generators)}",
                 hint="prepare the same loaders in the same order, then load",
             )
-        self._check_position(state)
+        position = self._checked_position(state)
         for generator, saved in zip(generators, state["generators"], strict=True):
             generator.set_state(saved)
-        self.epoch, self.num_batches = state["epoch"], state["num_batches"]
+        self.epoch, self.position = state["epoch"], position
         self._is_told = self.num_processes > 1 or state["is_told"]
         self._is_pending = state["is_under_way"]
         self._start = {"host": state["host"], "generators": state["generators"]} if self._is_pending else None
 
-    def _check_position(self, state: Mapping[str, Any]) -> None:
-        is_elsewhere = state["num_processes"] != self.num_processes or state["step"] != self.step
-        if not state["num_batches"] or not is_elsewhere:
-            return
-        if self.is_shared or (self.is_iterable and state["num_batches"] % self.step):
-            why = "its own sampler divides it" if self.is_shared else "its dataset is a stream that cannot be divided anew there"
+    def _division(self) -> dict[str, Any]:
+        """What samples the job takes at a step, and what its order depends on."""
+        _, sampler = index_sampler(self.loader)
+        length = None
+        if not self.is_iterable:
+            with contextlib.suppress(TypeError):  # a sampler of the user's need not have a length
+                length = len(sampler if self._unit is None or type(sampler) is not BatchSampler else sampler.sampler)  # type: ignore[arg-type]
+        return {
+            "num_processes": self.num_processes,
+            "step": self.step,
+            "batch_size": self._unit if self._unit is not None else getattr(sampler, "batch_size", None),
+            "is_batch_sampler_own": self._unit is None,
+            "is_shared": self.is_shared,
+            "length": length,
+            "reading": self._reading() if self.is_iterable else None,
+        }
+
+    def _reading(self) -> list[int]:
+        """What the order of a stream depends on if worker processes read it: how many they are, and what each takes at once, for how many."""
+        readers = 1 if self.is_dispatched else self.num_processes
+        is_split = self.step < self.num_processes and not self.is_shared
+        return [self.loader.num_workers, self.stride // self.num_processes if is_split else self._unit or 1, readers]
+
+    def _checked_position(self, state: Mapping[str, Any]) -> int:
+        """The saved position, at which this loader can begin."""
+        if "position" not in state:  # saved before positions were samples
+            state = self._division() | {"position": state["num_batches"] * (self._unit or 1)} | state
+        position: int = state["position"]
+        saved, now = {name: state[name] for name in self._division()}, self._division()
+        if not position or saved == now:
+            return position
+        why = self._obstacle(position, saved, now)
+        if why:
+            described = [
+                f"{one['num_processes']} process{'es' * (one['num_processes'] > 1)} with batches of {one['batch_size'] or 'unknown size'}"
+                for one in (saved, now)
+            ]
             raise CheckpointError(
-                f"a loader saved in the middle of an epoch on {state['num_processes']} processes cannot go on with {self.num_processes}",
-                why=f"{why}; batches used: {state['num_batches']}",
-                hint=f"resume on {state['num_processes']} processes, or from a checkpoint that was saved between two epochs",
+                f"a loader saved in the middle of an epoch on {described[0]} cannot go on with {described[1]}",
+                why=why,
+                hint=f"resume as it was saved ({described[0]}), or from a checkpoint that was saved between two epochs",
             )
+        if saved["length"] != now["length"]:
+            warnings.warn(
+                f"a loader was saved in the middle of an epoch of {saved['length']} samples, and now has {now['length']}: "
+                "if it shuffles, some samples of this epoch may be read twice and others not at all",
+                stacklevel=2,
+            )
+        return position
+
+    def _obstacle(self, position: int, saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+        """Why an epoch that was divided one way cannot go on divided in another; empty if it can."""
+        if (saved["reading"] is None) == self.is_iterable:
+            return f"its dataset is {'a stream now, and was map-style' if self.is_iterable else 'map-style now, and was a stream'}"
+        differing = {name for name in now if saved[name] != now[name]}
+        if (self.is_shared or saved["is_shared"]) and differing & {"num_processes", "is_shared"}:
+            return f"its own sampler divides it; it was at sample {position} of a process's share"
+        if now["is_batch_sampler_own"] or saved["is_batch_sampler_own"]:
+            if differing & {"batch_size", "is_batch_sampler_own", "length"}:
+                return "its batch sampler puts other samples together now than when it was saved"
+        elif self.is_iterable:
+            has_workers = bool(saved["reading"][0] or now["reading"][0])
+            if has_workers and "reading" in differing:
+                return "its dataset is a stream, whose order depends on how its worker processes share it"
+            if position % self.stride:
+                return f"its dataset is a stream, which was saved after {position} samples; that is no multiple of the {self.stride} that a step takes now"
+        return ""
 
     # -- agreeing -----------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from accelkit.errors import PrepareError
 from accelkit.nested import leaves, map_leaves
 from accelkit.runtime.data.epochs import Epochs
 from accelkit.runtime.data.sampling import Counted
-from accelkit.runtime.data.skipping import index_sampler, starting_at
+from accelkit.runtime.data.skipping import index_sampler, samples_per_batch, starting_at
 from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.overriding import overridden, overrides
 from accelkit.specs.strategy import Strategy
@@ -137,16 +137,17 @@ class PreparedLoader:
         self.epochs.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Epoch, number of batches taken in it, and what its order was drawn from. The same on every process."""
+        """Epoch, number of samples taken in it, and what its order was drawn from. The same on every process."""
         return self.epochs.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next pass gives the batches that the saved one had still to give, in the same order.
+        """The next pass gives the samples that the saved one had still to give, in the same order.
 
-        Of a map-style dataset, samples that were used are not read again. Of a stream, they are read and dropped.
+        Of a map-style dataset, samples that were used are not read again, and the number of processes and the batch size may be others.
+        Of a stream, they are read and dropped.
 
         Raises:
-            CheckpointError: If it was saved of another loader, or this number of processes cannot go on there.
+            CheckpointError: If it was saved of another loader, or cannot go on with this number of processes or this batch size.
         """
         self.epochs.load_state_dict(state)
 
@@ -172,7 +173,10 @@ class PreparedLoader:
         epochs = self.epochs
         skip = epochs.begin(self.first, has_workers=self.loader.persistent_workers and self.loader._iterator is not None)
         has_to_skip = skip > 0 or epochs.is_resumed
-        source = epochs.source = starting_at(self.loader, skip, epochs.step, epochs.order) if has_to_skip else self.loader
+        source = self.loader
+        if has_to_skip:
+            source = starting_at(self.loader, skip, skip // epochs.stride, epochs.order)
+        epochs.source = source
         if epochs.is_resumed or epochs.is_iterable:  # a stream's workers draw its order, from a seed that is drawn here
             with epochs.order():
                 return iter(source)
@@ -202,7 +206,7 @@ class PreparedLoader:
 
     def _hand_over(self, batch: Any, event: torch.Event | None) -> Any:
         """The computing stream waits for this batch's copy, not for the next one's, and its memory is kept until that stream is done."""
-        self.epochs.num_batches += self.epochs.step
+        self.epochs.position += self.epochs.stride
         if self._step_end is not None:
             self._step_end()
         if event is not None:
@@ -225,7 +229,7 @@ def skip_batches(loader: DataLoader[Any] | PreparedLoader, count: int) -> Any:
     It is in the same epoch as the loader that it is made from, and counts on for both.
     """
     if not isinstance(loader, PreparedLoader):
-        return starting_at(loader, count)
+        return starting_at(loader, count * (samples_per_batch(loader) or 1), count)
     first = loader.first + count * loader.epochs.step
     later = copy.copy(loader)
     later.first = first

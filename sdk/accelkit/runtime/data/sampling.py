@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Self
 
-from torch.utils.data import IterableDataset, Sampler
+from torch.utils.data import BatchSampler, IterableDataset, Sampler
 
 Order = Callable[[], AbstractContextManager[Any]]
 
@@ -39,7 +39,8 @@ class ShardedBatches(Counted, Sampler[Any]):
         even: Fill the last round with samples from the beginning, so that every process has equally many full batches. Else the last
             batch of a process may be shorter, or absent. Where ``batches`` says ``drop_last``, an incomplete last round is dropped.
         holds_lists: Whether an item is a batch.
-        first: Begin with this batch of ``batches``: those before were used up.
+        first: How much of ``batches`` was used before: samples if it is torch's ``BatchSampler``, which cuts an order that does not
+            depend on the batch size; otherwise items.
 
     Attributes:
         batch_size: Samples in one of ``batches``; None if it does not say: batches are then given whole and repeated whole.
@@ -64,7 +65,7 @@ class ShardedBatches(Counted, Sampler[Any]):
         self.remainder = -1
 
     def starting_at(self, first: int) -> Self:
-        """The same shares without those of the first ``first`` batches."""
+        """The same shares, beginning ``first`` samples (or items) later."""
         later = copy.copy(self)
         later.first = self.first + first
         return later
@@ -78,7 +79,7 @@ class ShardedBatches(Counted, Sampler[Any]):
                 yield shares[self.process_index]
 
     def __len__(self) -> int:
-        batches = max(len(self.batches) - self.first, 0)
+        batches = num_batches_from(self.batches, self.first)
         if self.split:
             return batches if self.process_index is not None else batches * self.num_processes
         rounds, rest = divmod(batches, self.num_processes)
@@ -90,15 +91,26 @@ class ShardedBatches(Counted, Sampler[Any]):
             return rounds * self.num_processes + rest
         return rounds + (self.process_index < rest)
 
+    def _remaining(self, beginning: list[Any], count: int) -> Iterator[Any]:
+        """The batches that were not used before. ``beginning`` receives the first ``count`` of the epoch, to fill the last round with."""
+        if type(self.batches) is BatchSampler:
+            order = iter(self.batches.sampler)
+            head = list(itertools.islice(order, count * self.batches.batch_size))
+            beginning.append(head)
+            rest = itertools.islice(itertools.chain(head, order), self.first, None)
+            yield from BatchSampler(rest, self.batches.batch_size, self.batches.drop_last)
+            return
+        for number, batch in enumerate(self.batches):
+            if number < count:
+                beginning.append(batch)
+            if number >= self.first:
+                yield batch
+
     def _whole_rounds(self) -> Iterator[list[Any]]:
         """A round is handed out when the next one begins: that tells the last one, which may need filling."""
         beginning: list[Any] = []
         shares: list[Any] = []
-        for number, batch in enumerate(self.batches):
-            if number < self.num_processes:
-                beginning.append(batch)
-            if number < self.first:
-                continue
+        for batch in self._remaining(beginning, self.num_processes):
             if len(shares) == self.num_processes:
                 yield shares
                 shares = []
@@ -120,15 +132,11 @@ class ShardedBatches(Counted, Sampler[Any]):
         return [[*batch, *itertools.islice(samples, max(self.batch_size - len(batch), 0))] for batch in shares + [[]] * lacking]
 
     def _split_rounds(self) -> Iterator[list[Any]]:
-        beginning: Sequence[Any] = ()
+        beginning: list[Any] = []
         held: Sequence[Any] | None = None
-        for number, batch in enumerate(self.batches):
-            if number == 0:
-                beginning = batch
-            if number < self.first:
-                continue
+        for batch in self._remaining(beginning, 1):
             if held is not None:
-                yield self._pieces(held, beginning, self.num_processes)
+                yield self._pieces(held, beginning[0], self.num_processes)
             held = batch
         if held is None:
             return
@@ -138,7 +146,7 @@ class ShardedBatches(Counted, Sampler[Any]):
                 if self.drop_last:
                     return
                 self.remainder = len(held)
-            yield self._pieces(held, beginning, size)
+            yield self._pieces(held, beginning[0], size)
         elif not self.drop_last:
             piece = size // self.num_processes
             yield [held[start : start + piece] for start in range(0, len(held), piece)]
@@ -147,6 +155,14 @@ class ShardedBatches(Counted, Sampler[Any]):
         """One piece a process, as equal as can be, of a batch that is filled to ``least`` samples."""
         whole = [*batch, *itertools.islice(itertools.cycle(beginning), max(least - len(batch), 0))]
         return cut_evenly(whole, self.num_processes)
+
+
+def num_batches_from(batches: Any, first: int) -> int:
+    """How many items a sampler has left after ``first`` samples (torch's ``BatchSampler``) or items (any other)."""
+    if type(batches) is not BatchSampler:
+        return max(len(batches) - first, 0)
+    rest = max(len(batches.sampler) - first, 0)  # type: ignore[arg-type]
+    return rest // batches.batch_size if batches.drop_last else -(-rest // batches.batch_size)
 
 
 def cut_evenly(samples: Sequence[Any], pieces: int) -> list[Any]:

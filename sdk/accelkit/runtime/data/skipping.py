@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset, Sampler
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
 
 from accelkit.runtime.data.sampling import Order, ShardedBatches, SharedOrder
 
@@ -27,23 +27,47 @@ def index_sampler(loader: DataLoader[Any]) -> tuple[str, Any]:
     return ("batch_sampler", loader.batch_sampler) if loader.batch_sampler is not None else ("sampler", loader.sampler)
 
 
-def starting_at(loader: Any, count: int, step: int = 1, order: Order | None = None) -> Any:
-    """A loader like this one without its first ``count`` batches. Of a map-style dataset, skipped samples are not read.
+def samples_per_batch(loader: DataLoader[Any]) -> int | None:
+    """How many samples of its order each of a loader's batches takes; the last may take fewer.
+
+    None if the batch sampler is the user's own: which samples it puts together may depend on the size of its batches.
+    """
+    if isinstance(loader.dataset, IterableDataset):
+        return loader.batch_size or 1
+    name, sampler = index_sampler(loader)
+    if type(sampler) is BatchSampler:
+        return sampler.batch_size
+    return None if name == "batch_sampler" or isinstance(sampler, BatchSampler) else 1
+
+
+def in_order(sampler: Any, order: Order) -> Any:
+    """A sampler like this one, whose order is drawn inside a context. That of torch's ``BatchSampler`` stays one."""
+    if type(sampler) is BatchSampler:
+        return BatchSampler(SharedOrder(sampler.sampler, order), sampler.batch_size, sampler.drop_last)
+    return SharedOrder(sampler, order)
+
+
+def starting_at(loader: Any, position: int, num_batches: int, order: Order | None = None) -> Any:
+    """A loader like this one that begins later. Of a map-style dataset, skipped samples are not read.
 
     Args:
         loader: A DataLoader, or one that was divided among processes.
-        count: Batches of the loader that was divided.
-        step: How many of them the job takes at once.
+        position: Samples to leave out, of the whole job's; batches, if ``samples_per_batch`` is None. Of a map-style dataset.
+        num_batches: Batches to leave out, of this process's. Of a stream.
         order: The context to draw the order in, where the loader has none yet.
     """
     if not isinstance(loader, DataLoader):
-        return loader.starting_at(count, step)
+        return loader.starting_at(position, num_batches)
     if isinstance(loader.dataset, IterableDataset):
-        return LaterBatches(loader, count // step)
+        return LaterBatches(loader, num_batches)
     name, sampler = index_sampler(loader)
     if isinstance(sampler, ShardedBatches):
-        return reshaped(loader, **{name: sampler.starting_at(count)})
-    return reshaped(loader, **{name: _LaterIndices(sampler if order is None else SharedOrder(sampler, order), count)})
+        return reshaped(loader, **{name: sampler.starting_at(position)})
+    batches = sampler if order is None else in_order(sampler, order)
+    if type(batches) is BatchSampler:
+        later = BatchSampler(_LaterIndices(batches.sampler, position), batches.batch_size, batches.drop_last)
+        return reshaped(loader, **{name: later})
+    return reshaped(loader, **{name: _LaterIndices(batches, position)})
 
 
 class LaterBatches:
@@ -66,19 +90,19 @@ class LaterBatches:
             pass
         return batches
 
-    def starting_at(self, count: int, step: int) -> LaterBatches:
-        """Without ``count`` more of the batches of the loader that was divided."""
-        return LaterBatches(self.loader, self.skip + count // step)
+    def starting_at(self, position: int, num_batches: int) -> LaterBatches:
+        """Without ``num_batches`` more."""
+        return LaterBatches(self.loader, self.skip + num_batches)
 
 
 class _LaterIndices(Sampler[Any]):
-    """The batches of another sampler from the ``skip``-th on."""
+    """The items of another sampler, samples or batches, from the ``skip``-th on."""
 
-    def __init__(self, batches: Any, skip: int) -> None:
-        self.batches, self.skip = batches, skip
+    def __init__(self, sampler: Any, skip: int) -> None:
+        self.sampler, self.skip = sampler, skip
 
     def __iter__(self) -> Iterator[Any]:
-        return itertools.islice(iter(self.batches), self.skip, None)
+        return itertools.islice(iter(self.sampler), self.skip, None)
 
     def __len__(self) -> int:
-        return max(len(self.batches) - self.skip, 0)
+        return max(len(self.sampler) - self.skip, 0)
