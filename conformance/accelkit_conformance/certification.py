@@ -16,13 +16,14 @@ MANDATORY = (
 LEAST_RUN = 0.95
 
 
-def objections(tests: Sequence[str], results: Iterable[Result], *, is_whole: bool) -> list[str]:
+def objections(tests: Sequence[str], results: Iterable[Result], *, is_whole: bool, expired: Sequence[str] = ()) -> list[str]:
     """Why a run certifies nothing; empty if it does.
 
     Args:
         tests: Ids of the whole profile.
         results: What came of those that were run.
         is_whole: Whether nothing was selected or left out.
+        expired: Declared failures whose date was past when the run started.
     """
     found = {result.id: result for result in results}
     reasons = [] if is_whole else ["only a part of the profile was selected"]
@@ -35,6 +36,8 @@ def objections(tests: Sequence[str], results: Iterable[Result], *, is_whole: boo
     declared = [result.id for result in found.values() if result.kind == "expected-failure" and checks.area_of(result.id) in MANDATORY]
     if declared:
         reasons.append(f"{len(declared)} failures are declared in mandatory areas: {some(declared)}")
+    if expired:
+        reasons.append(f"{len(expired)} expected failures have expired: {some(expired)}")
     mandatory = [result for result in found.values() if checks.area_of(result.id) in MANDATORY and not result.is_declared_none]
     run = [result for result in mandatory if result.kind != "unsupported"]
     if mandatory and len(run) < LEAST_RUN * len(mandatory):

@@ -7,7 +7,6 @@ import dataclasses
 import json
 import os
 import selectors
-import signal
 import subprocess
 import sys
 import tempfile
@@ -15,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from accelkit import BrokenPluginError, PluginRecord
+from accelkit import BrokenPluginError, PluginRecord, child_processes
 from accelkit.discovery import children
 from accelkit_conformance.isolated import ROOT, about
 from accelkit_conformance.outcomes import BAD, Kind, Result
@@ -127,14 +126,13 @@ class Crew:
     def kill(self) -> None:
         """Kill every process of the crew and what it started. From any thread; ``end`` is still to be called by the one that runs tests."""
         for process in self._processes:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
+            child_processes.kill(process)
 
     def end(self) -> None:
         """Kill the crew and forget it."""
         self.kill()
         for process in self._processes:
-            process.wait()
+            child_processes.end(process)
             for stream in (process.stdin, process.stdout):
                 assert stream is not None
                 with contextlib.suppress(OSError):
@@ -165,13 +163,12 @@ class Crew:
             "rendezvous": self._rendezvous,
         }
         with self._log.open("ab") as log:
-            process = subprocess.Popen(
+            process = child_processes.start(
                 [sys.executable, "-m", "accelkit_conformance.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env=children.environment(ROOT, OMP_NUM_THREADS="1"),
-                start_new_session=True,
             )
         assert process.stdin is not None
         assert process.stdout is not None

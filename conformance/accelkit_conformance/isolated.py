@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from accelkit import PluginRecord
+from accelkit import PluginRecord, child_processes
 from accelkit.discovery import children
 
 ROOT = Path(__file__).parents[1]
@@ -44,12 +44,12 @@ def ask(module: str, request: Mapping[str, Any], seconds: float) -> dict[str, An
         AssertionError: If the process ends, or the time does, before it answers; with the end of what it printed.
     """
     try:
-        run = subprocess.run(
+        run = child_processes.run(
             [sys.executable, "-m", module],
             input=json.dumps(request),
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            check=False,
             timeout=seconds,
             env=children.environment(ROOT),
         )

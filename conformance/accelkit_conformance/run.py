@@ -147,8 +147,12 @@ class Run:
     def report(self) -> Report:
         """Of what is in the journal."""
         results = [self.journal.results[test] for test in self.tests if test in self.journal.results]
+        declared = [one.as_dict() for one in self.expectations]
         objections = certification.objections(
-            self.suite.tests, results, is_whole=not self.options.select and self.availability["status"] == "usable"
+            self.suite.tests,
+            results,
+            is_whole=not self.options.select and self.availability["status"] == "usable",
+            expired=expectations.expired(declared, self.journal.started),
         )
         seen = {name for result in results for name in result.seen}
         hello = dict(self.journal.hello)
@@ -177,7 +181,7 @@ class Run:
             "versions": versions(),
             "summary": summarise(results),
             "certification": {"is_certified": not objections, "objections": objections},
-            "expected_failures": [one.as_dict() for one in self.expectations],
+            "expected_failures": declared,
             "results": [{name: value for name, value in result.as_dict().items() if name != "seen"} for result in results],
         }
         if must and seen:

@@ -10,6 +10,8 @@ from typing import Any, Self
 import click
 
 from accelkit.errors import printable
+from accelkit_conformance.certification import some
+from accelkit_conformance.expectations import expired
 from accelkit_conformance.outcomes import BAD, KINDS, Result
 from accelkit_conformance.report import Report, results_of
 from accelkit_conformance.runner import Started
@@ -116,6 +118,8 @@ def _verdict(report: Report) -> list[str]:
     counts += [f"{kinds[kind]} {kind}" for kind in ("flaky", "expected-failure") if kinds.get(kind)]
     counts += [f"{kinds['unsupported']} unsupported ({none} of them declared)"] if kinds.get("unsupported") else []
     lines.append(f"{', '.join(counts)}; {run['seconds']:.0f} s, largest worker {run['peak_bytes'] / 2**20:.0f} MiB")
+    if late := expired(report["expected_failures"], run["started"]):
+        lines.append(f"{len(late)} expected failures have expired, so this run certifies nothing: {some(late)}")
     if "coverage" in report:
         cover = report["coverage"]
         lines.append(

@@ -7,7 +7,6 @@ standard output, and whatever a plugin prints goes to standard error. A crash of
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
 import datetime
 import faulthandler
@@ -16,8 +15,6 @@ import json
 import os
 import queue
 import random
-import resource
-import signal
 import sys
 import threading
 import time
@@ -26,6 +23,8 @@ import warnings
 from collections.abc import Callable
 from typing import IO, Any
 
+import psutil
+
 from accelkit import AccelkitError, PluginRecord
 from accelkit.discovery import loading
 from accelkit_conformance import checks
@@ -33,7 +32,6 @@ from accelkit_conformance.expectations import Expectation
 from accelkit_conformance.outcomes import DECLARED_NONE, Kind, NotSupported, Result, WrongError
 from accelkit_conformance.subject import SampleFailure, Subject
 
-_PR_SET_PDEATHSIG = 1
 _GROUP_SECONDS = 60
 _RECORDED_SAMPLES = 8
 _RECORDED = ("operators", "autograd", "layout", "modules", "optimizers", "transfer", "random", "precision", "capabilities")
@@ -43,15 +41,15 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)
     faulthandler.enable()
-    _end_with_parent()
     requests = _requests()
     request = requests.get()
     sys.path[:] = request["sys_path"]
     worker = Worker(request, lambda answer: _say(answers, answer))
     _say(answers, worker.introduce())
+    memory_info = psutil.Process().memory_info  # getrusage has kibibytes on Linux and bytes on macOS
     while True:
         message = requests.get()
-        _say(answers, worker.run(message["test"]).as_dict() | {"rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024})
+        _say(answers, worker.run(message["test"]).as_dict() | {"rss": memory_info().rss})
 
 
 class Worker:
@@ -268,12 +266,6 @@ def _requests() -> queue.SimpleQueue[dict[str, Any]]:
 def _say(answers: IO[str], answer: dict[str, Any]) -> None:
     answers.write(json.dumps(answer) + "\n")
     answers.flush()
-
-
-def _end_with_parent() -> None:
-    """Linux kills this process when the runner is killed, even in the middle of a call into a driver."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -85,14 +85,18 @@ def select(accelerator: str | Accelerator | None = None, *, devices: Devices | N
     return Selection(instance, wanted, decision)
 
 
-def decide(accelerator: str | None = None) -> Decision:
+def decide(accelerator: str | None = None, *, is_fresh: bool = False) -> Decision:
     """What ``select`` would select, and why, without loading it: third parties are asked in child processes.
+
+    Args:
+        accelerator: As for ``select``, but no instance.
+        is_fresh: Try a plugin again that worked before, and a ``torch:<device_type>`` too. Drivers may be initialised, in the child.
 
     Raises:
         As ``select``.
     """
     _refuse_nesting()
-    return _decide(accelerator)[0]
+    return _decide(accelerator, is_fresh=is_fresh)[0]
 
 
 def resolve(name: str) -> PluginRecord:
@@ -120,7 +124,7 @@ def load_named(kind: Kind, name: str) -> Loaded:
     return Loaded(loading.load_class(record), record)
 
 
-def _decide(accelerator: str | None) -> tuple[Decision, PluginRecord]:
+def _decide(accelerator: str | None, *, is_fresh: bool = False) -> tuple[Decision, PluginRecord]:
     name, source = accelerator, "argument"
     if name is None:
         name, source = os.environ.get(ACCELERATOR_VARIABLE) or None, ACCELERATOR_VARIABLE
@@ -139,10 +143,12 @@ def _decide(accelerator: str | None) -> tuple[Decision, PluginRecord]:
     prefix, _, rest = name.partition(":")
     if prefix == automatic.GENERIC:
         record = _generic(name, rest)
+        if is_fresh:
+            _try(record)
         candidate = Candidate(name, record.plugin, "chosen", "torch's own device, with no plugin")
         return Decision(name, source, name, record.plugin, (candidate,), notes), record
     record = _offered(name)
-    answer = _try_first(record)
+    answer = _try(record) if is_fresh and record.is_foreign else _try_first(record)
     if record.is_fallback:
         notes = (*notes, f"{record.name} is known from accelkit's table of vendors; an installed plugin of that name would win")
     elif record.name in known.vendors():
@@ -162,6 +168,17 @@ def _try_first(record: PluginRecord) -> Availability:
             return Availability.usable()
         return _insist(loading.probe(loading.load_class(record), record), record)
     verdict = memory.tried([record])[record]
+    return _insist(Availability(verdict.status, verdict.reason, verdict.hint), record)
+
+
+def _try(record: PluginRecord) -> Availability:
+    """Try in a child process, whatever is remembered.
+
+    Raises:
+        BrokenPluginError, UnavailableError: As the plugin answered.
+    """
+    verdict = probing.ask(record, is_trial=True)
+    memory.remember(record, verdict)
     return _insist(Availability(verdict.status, verdict.reason, verdict.hint), record)
 
 

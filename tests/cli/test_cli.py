@@ -142,6 +142,25 @@ def test_why_explains(some, error_text):
     assert run_json("why", ACCELKIT_ACCELERATOR="some")["source"] == "ACCELKIT_ACCELERATOR"
 
 
+def test_why_asks_again_what_worked_before(some, tmp_path):
+    driver = tmp_path / "driver"
+    driver.touch()
+    some(f"Availability.usable() if __import__('os').path.exists({str(driver)!r}) else Availability.absent('the driver is gone')")
+    assert run("why", "some").returncode == 0
+    driver.unlink()
+    refused = run("why", "some")
+    assert (refused.returncode, refused.stdout) == (4, "")
+    assert "the driver is gone" in refused.stderr
+
+
+def test_a_device_type_of_torchs_is_shown_as_it_is():
+    report = run_json("info", "torch:cpu")
+    assert (report["name"], report["status"], report["asked"]["device_count"]) == ("torch:cpu", "available", 1)
+    assert run_json("info", "torch:nosuchthing")["status"] == "unavailable"
+    assert run_json("doctor", "torch:cpu")["findings"] == []
+    assert run_json("doctor", "torch:nosuchthing", code=1)["findings"] == ["accelkit:torch:nosuchthing"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "error"),
     [
@@ -152,6 +171,7 @@ def test_why_explains(some, error_text):
         (["info", "nobody"], 2, "UnknownNameError"),
         (["why", "torch:"], 2, "UsageError"),
         (["why", "ipu"], 4, "UnavailableError"),
+        (["why", "torch:nosuchthing"], 4, "UnavailableError"),
     ],
 )
 def test_errors_have_a_text_a_code_and_json(arguments, code, error, error_text):

@@ -15,7 +15,7 @@ from typing import Any
 
 from accelkit import AccelkitError, UsageError
 from accelkit_conformance import certification, profiles
-from accelkit_conformance.expectations import Expectation
+from accelkit_conformance.expectations import Expectation, expired
 from accelkit_conformance.report import Report, read, results_of, summarise
 from accelkit_conformance.reports import schema
 
@@ -174,7 +174,8 @@ def _check_results(report: Report, tests: list[str]) -> list[str]:
     if run["is_complete"] != (len(results) == run["chosen"]):
         problems.append(f"run.is_complete is {run['is_complete']} with {len(results)} results of {run['chosen']} tests")
     is_whole = not run["selected"] and report["subject"]["availability"]["status"] == "usable"
-    objections = certification.objections(tests, results, is_whole=is_whole)
+    late = expired(report["expected_failures"], run["started"])
+    objections = certification.objections(tests, results, is_whole=is_whole, expired=late)
     said = report["certification"]
     if said["objections"] != objections or said["is_certified"] != (not objections):
         problems.append(f"the certification does not follow from the results; the objections are: {'; '.join(objections) or 'none'}")

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from accelkit import child_processes
 from accelkit.automatic import GENERIC
 from accelkit.cli.output import print_json, print_table, say
 from accelkit.cli.rows import Row, asked, complete_names
@@ -18,6 +19,7 @@ from accelkit.discovery import autoload, memory, probing
 from accelkit.discovery.catalog import find, plugins
 from accelkit.discovery.metadata import normalized
 from accelkit.discovery.policy import ALLOW, Policy
+from accelkit.selection import resolve
 from accelkit.types import Availability, PluginRecord
 
 _FAULTS = ("broken", "incompatible", "conflict")
@@ -55,7 +57,7 @@ def _records(name: str | None) -> list[PluginRecord]:
     if name is None:
         return [record for record in plugins() if not record.is_fallback]
     named = [record for record in plugins() if name in (record.name, record.qualified_name)]
-    return named or [find("accelerator", name)]
+    return named or [resolve(name) if name.startswith(f"{GENERIC}:") else find("accelerator", name)]
 
 
 def _installation() -> Iterator[tuple[str, Availability]]:
@@ -79,7 +81,8 @@ def _import_torch() -> Availability:
     code = "from accelkit.discovery.child import report_torch; report_torch()"
     limit = probing.time_limit("load")
     try:
-        result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=limit)
+        command = [sys.executable, "-c", code]
+        result = child_processes.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=limit)
     except subprocess.TimeoutExpired:
         return Availability.broken(f"import torch did not end within {limit:g} s", autoload.way_out([]))
     if result.returncode == 0:

@@ -6,11 +6,13 @@ from typing import get_args
 
 import click
 
+from accelkit.automatic import GENERIC
 from accelkit.cli.output import print_json
 from accelkit.cli.rows import Row, asked, complete_names
 from accelkit.discovery import probing
 from accelkit.discovery.catalog import find, plugins
 from accelkit.errors import AccelkitError, UsageError, printable
+from accelkit.selection import resolve
 from accelkit.support import precisions_of
 from accelkit.types import Kind, PluginRecord, Support
 
@@ -45,6 +47,8 @@ def command(context: click.Context, name: str | None, kind: Kind | None, old: st
 
 def _find(name: str, kind: Kind | None) -> PluginRecord:
     """The record, whatever its status."""
+    if name.startswith(f"{GENERIC}:"):
+        return resolve(name)
     candidates = [r for r in plugins(kind) if name in (r.name, r.qualified_name)]
     kinds = sorted({record.kind for record in candidates})
     if len(kinds) > 1:

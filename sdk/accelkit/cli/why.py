@@ -17,12 +17,14 @@ from accelkit.selection import decide
 def command(name: str | None, is_cluster: bool, is_json: bool) -> None:
     """Which accelerator would be used for NAME (or for nothing: the environment, then auto), and why not the others.
 
+    A plugin that is named is tried again in a child process, even if it worked before.
+
     With --cluster, NAME is a cluster environment's. Under srun, mpirun, ... each process shows what it was told.
     """
     if is_cluster:
         _why_cluster(name, is_json)
         return
-    decision = decide(name)
+    decision = decide(name, is_fresh=True)
     if is_json:
         print_json("why", decision.as_dict())
         return

@@ -13,6 +13,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from accelkit import child_processes
 from accelkit.cluster.detection import describe, select_cluster
 from accelkit.discovery import children, probing
 from accelkit.errors import AccelkitError, BrokenPluginError
@@ -32,13 +33,12 @@ def ask_cluster(name: str | None) -> dict[str, Any]:
         request = json.dumps({"sys_path": children.search_path(), "answer": str(answer), "name": name})
         seconds = probing.time_limit("load")
         try:
-            ended = subprocess.run(
+            ended = child_processes.run(
                 [sys.executable, "-m", __name__],
                 input=request.encode(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env=children.environment(Path(__file__).resolve().parents[2]),
-                check=False,
                 timeout=seconds,
             )
             how = f"it ended with {ended.returncode}"

@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from accelkit.atomic_file import atomic_file
 from accelkit.discovery import known
 from accelkit.discovery.metadata import installed_version
 from accelkit.discovery.probing import Verdict, ask_all
@@ -59,13 +60,10 @@ def remember(record: PluginRecord, verdict: Verdict) -> None:
     if not _is_memorable(record):
         return
     with contextlib.suppress(OSError, RuntimeError):
-        import tempfile  # only where something is written: listing must be quick
-
         path = _file(record)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-            json.dump(verdict.as_dict() | {"asked_at": time.time()}, file)
-        os.replace(file.name, path)
+        with atomic_file(path, writer=str(os.getpid()), is_durable=False) as temporary:
+            temporary.write_text(json.dumps(verdict.as_dict() | {"asked_at": time.time()}), "utf-8")
 
 
 def _is_memorable(record: PluginRecord) -> bool:

@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from accelkit import child_processes
 from accelkit.discovery import children
 from accelkit.discovery.notice import BuildNotice
 from accelkit.errors import UsageError
@@ -44,6 +44,7 @@ _DOING = {
 }
 _POLL_SECONDS = 0.005
 _LOOK_SECONDS = 0.25
+_SPARE_SECONDS = 10.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -153,19 +154,19 @@ class _Child:
             "report": str(self._report),
             "question": self.question,
             "records": [dataclasses.asdict(record) for record in self.records],
+            "seconds": _SPARE_SECONDS + sum(time_limit(limit) for limit in _LIMITS),
         }
         self._request = Path(self._folder.name) / "request"
         self._request.write_text(json.dumps(request), encoding="utf-8")
         environ = children.environment(Path(__file__).resolve().parents[2], **{INSIDE_A_PROBE: "1"})
         self._start_clock("probe" if self.question == "probe" else "load")
         with self._request.open("rb") as stdin:
-            self._process = subprocess.Popen(
+            self._process = child_processes.start(
                 [sys.executable, "-m", "accelkit.discovery.child"],
                 stdin=stdin,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env=environ,
-                start_new_session=True,
             )
 
     def _start_clock(self, limit: Limit) -> None:
@@ -228,14 +229,8 @@ class _Child:
         return Verdict("broken", f"it ended the process with exit status {code}, {_DOING[stage]}", leave_out, crash)
 
     def _end(self) -> None:
-        if self._process is None:
-            return
-        if hasattr(os, "killpg"):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-        elif self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
+        if self._process is not None:
+            child_processes.end(self._process)
 
 
 def time_limit(limit: Limit) -> float:

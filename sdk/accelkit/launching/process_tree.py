@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
-import signal
 import sys
 from collections.abc import Iterable
 
 import psutil
+
+from accelkit import child_processes
 
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 _TERMINATE_SECONDS = 1.0
@@ -23,12 +23,12 @@ def adopt_orphans() -> None:
 
 
 def descendants(pid: int | None = None) -> list[psutil.Process]:
-    """Every living process that this one (or process ``pid``) started, and those started by them."""
+    """Every living process that this one (or process ``pid``) started, and those started by them; not this one's guard."""
     try:
         found = psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
         return []
-    return [process for process in found if _is_alive(process)]
+    return [process for process in found if process.pid != child_processes.guard.pid and _is_alive(process)]
 
 
 def end(processes: Iterable[psutil.Process]) -> None:
@@ -51,13 +51,6 @@ def end_descendants() -> None:
         if not left:
             return
         end(left)
-
-
-def kill_group(leader: int) -> None:
-    """SIGKILL to the process group that ``leader`` leads, if there is one left."""
-    if hasattr(os, "killpg"):
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # a group of zombies only: macOS says EPERM
-            os.killpg(leader, signal.SIGKILL)
 
 
 def _is_alive(process: psutil.Process) -> bool:

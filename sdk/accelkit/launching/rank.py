@@ -1,4 +1,4 @@
-"""The first thing in each process of a job: it ends with its launcher, and an error of the program is written down with its time.
+"""The first thing in each process of a job: an error of the program is written down with its time.
 
 ``accelkit launch`` runs this file by its path, so it imports the standard library only, until the program has
 ended: nothing stands between the user and their program.
@@ -7,7 +7,6 @@ ended: nothing stands between the user and their program.
 from __future__ import annotations
 
 import atexit
-import ctypes
 import faulthandler
 import importlib.machinery
 import io
@@ -16,7 +15,6 @@ import os
 import runpy
 import signal
 import sys
-import threading
 import time
 import traceback
 import types
@@ -24,24 +22,9 @@ import zipfile
 from types import TracebackType
 from typing import Any
 
-_PR_SET_PDEATHSIG = 1  # prctl(2)
 _INTERRUPTED = 128 + signal.SIGINT
-_LOOK_SECONDS = 1.0
 _MOST_CAUSES = 20
 _OWN_CODE = (os.path.dirname(__file__), runpy.__file__, "<frozen runpy>")
-
-
-def end_with_parent(parent: int) -> None:
-    """Kill this process when process ``parent`` ends, however that ends: by the kernel on Linux, else within a second.
-
-    Must be called in a child of ``parent``. On Linux it is the end of the parent's *thread* that counts, as prctl(2) says.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    else:
-        threading.Thread(target=_watch, args=(parent,), name="accelkit-parent", daemon=True).start()
-    if os.getppid() != parent:  # it ended before
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def write_error(path: str, error: BaseException, trace: TracebackType | None, exit_code: int) -> None:
@@ -77,16 +60,9 @@ def without_launcher(trace: TracebackType | None) -> TracebackType | None:
     return trace
 
 
-def _watch(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(_LOOK_SECONDS)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _main(parent: str, error_file: str, kind: str, program: str, *arguments: str) -> None:
+def _main(error_file: str, kind: str, program: str, *arguments: str) -> None:
     """Run ``program`` (``kind`` is ``script`` or ``module``) as Python itself would, with these arguments."""
     own = os.getpid()
-    end_with_parent(int(parent))
     faulthandler.enable()
     atexit.register(_leave_process_group)  # the first to be registered is the last to be called
     try:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from accelkit import child_processes
 from accelkit.launching import process_tree, rank
 from accelkit.launching.failures import Ending, read_record
 from accelkit.launching.streams import Screen, Streams
@@ -44,14 +45,13 @@ class _Process:
         self.ending = ending
         self.error_file = ending.folder / "error.json"
         kind = "module" if program.is_module else "script"
-        words = [str(os.getpid()), str(self.error_file), kind, program.name, *program.arguments]
-        self._process = subprocess.Popen(
+        words = [str(self.error_file), kind, program.name, *program.arguments]
+        self._process = child_processes.start(
             [sys.executable, "-u", rank.__file__, *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environ,
-            start_new_session=True,
         )
         self.pid = self._process.pid
         assert self._process.stdout is not None
@@ -162,7 +162,7 @@ class LocalRanks:
             process.has_ended.wait(_UNWINDING_SECONDS)  # one in uninterruptible sleep in a driver is left
         process_tree.end_descendants()
         for process in self._processes:
-            process_tree.kill_group(process.pid)
+            child_processes.end_group(process.pid)
             if process.has_ended.is_set():
                 process.reap()
             process.ending.read(process.error_file, began)

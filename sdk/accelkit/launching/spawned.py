@@ -42,14 +42,12 @@ class Place:
 
     Attributes:
         index, count: Its rank, and how many there are.
-        parent: The process that started it.
         folder: Where it leaves its error; its parent folder is where rank 0 leaves the result.
         threads: For torch; None to leave torch's own choice.
     """
 
     index: int
     count: int
-    parent: int
     folder: Path
     threads: int | None
 
@@ -59,7 +57,6 @@ def main(task: Task | bytes, place: Place, receiving: Connection) -> None:
     if hasattr(os, "setsid"):
         os.setsid()  # Ctrl-C reaches the parent, which ends this process with all that it started
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    rank.end_with_parent(place.parent)
     try:
         _work(task, place, receiving)
     except BaseException as error:

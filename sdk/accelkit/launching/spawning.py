@@ -16,6 +16,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Literal
 
+from accelkit import child_processes
 from accelkit.discovery import known
 from accelkit.errors import AccelkitError, ContradictionError, RankFailedError, UnsupportedError
 from accelkit.launching import carrying, choosing, failures, process_tree, spawned
@@ -88,10 +89,11 @@ def _run(task: Task | bytes, count: int, method: StartMethod, folder: Path) -> N
     try:
         for index in range(count):
             receiving, sending = context.Pipe(duplex=False)
-            place = Place(index, count, os.getpid(), folder / f"rank-{index}", threads)
+            place = Place(index, count, folder / f"rank-{index}", threads)
             place.folder.mkdir()
             process = context.Process(target=spawned.main, args=(task, place, receiving))
             process.start()
+            child_processes.guard.add(process.pid)
             receiving.close()
             endings.append(Ending(index, place.folder))
             processes.append(process)
@@ -139,7 +141,7 @@ def _end(processes: list[Any], endings: list[Ending], number: signal.Signals) ->
         if process.exitcode is None:
             process.kill()
             process.join(_GRACE_SECONDS)
-        process_tree.kill_group(process.pid)
+        child_processes.end_group(process.pid)
     process_tree.end(started)
     for process, ending in zip(processes, endings, strict=False):
         if ending.exit_code is None:

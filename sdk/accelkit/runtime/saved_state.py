@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
+from accelkit.atomic_file import atomic_file
 from accelkit.errors import CheckpointError, PrepareError, UsageError
 from accelkit.hook_manager import HookManager
 from accelkit.nested import map_leaves
@@ -85,9 +85,8 @@ class SavedState:
 
         obj = map_leaves(readable, obj)
         target = Path(path)
-        temporary = target.with_name(f"{target.name}.{self.process_index}.tmp")  # machines may share the folder
-        torch.save(obj, temporary)
-        os.replace(temporary, target)
+        with atomic_file(target, writer=str(self.process_index)) as temporary:  # machines may share the folder
+            torch.save(obj, temporary)
 
     def save_state(self, path: str | Path, *, is_async: bool = False, keep_last: int | None = None) -> Path:
         """Save models, optimizers, schedulers, loaders, registered objects and random state as the next step under ``path``.

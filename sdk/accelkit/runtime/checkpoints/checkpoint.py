@@ -23,10 +23,11 @@ import torch
 from torch.distributed.tensor import DTensor
 
 import accelkit
+from accelkit.atomic_file import atomic_file, flush_folder
 from accelkit.errors import CheckpointError
 from accelkit.runtime.checkpoints import index_file, steps
 from accelkit.runtime.checkpoints.agreement import Ranks
-from accelkit.runtime.checkpoints.durable import checksum, flush_folder, replace_durably, write_durably
+from accelkit.runtime.checkpoints.durable import checksum, write_durably
 from accelkit.runtime.checkpoints.manifest import DATA, FORMAT, check_contents, check_sizes, damaged, read_manifest
 from accelkit.runtime.checkpoints.state_encoding import Encoder, decode, references
 from accelkit.runtime.checkpoints.steps import LATEST, MANIFEST, find
@@ -174,7 +175,8 @@ class Save:
         flush_folder(temporary)
         os.rename(temporary, final)
         flush_folder(self._root)
-        replace_durably(self._root / LATEST, final.name)
+        with atomic_file(self._root / LATEST) as latest:
+            latest.write_text(final.name, "utf-8")
         if self._keep_last is not None:
             steps.keep_last(self._root, final, self._keep_last)
         return [None] * self._ranks.size

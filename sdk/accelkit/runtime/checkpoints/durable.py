@@ -106,26 +106,8 @@ class FilePart(io.RawIOBase):
 
 
 def write_durably(path: Path, text: str) -> None:
-    """A file of this text, on disk when this returns. Its folder's entry is not: ``flush_folder``."""
+    """A file of this text, on disk when this returns. Its folder's entry is not: ``accelkit.atomic_file.flush_folder``."""
     with path.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-
-
-def flush_folder(path: Path) -> None:
-    """Make the folder's entries durable; Windows has no such thing."""
-    if os.name == "posix":
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def replace_durably(path: Path, text: str) -> None:
-    """Replace a small file: at any moment it is the old one or the new one."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    write_durably(temporary, text)
-    os.replace(temporary, path)
-    flush_folder(path.parent)

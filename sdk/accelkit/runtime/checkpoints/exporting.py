@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
+from accelkit.atomic_file import atomic_file
 from accelkit.errors import CheckpointError, UsageError
 from accelkit.runtime.checkpoints.agreement import Ranks
 from accelkit.runtime.checkpoints.model_names import bare_state
@@ -67,7 +67,7 @@ def save_weights(model: torch.nn.Module, folder: Path, *, max_shard_size: int | 
     ranks.from_main(blame, lambda: folder.mkdir(parents=True, exist_ok=True))
     for name, keys in files.items():
         tensors = {key: _gather(kept[key], ranks.rank == 0) for key in keys}
-        ranks.from_main(blame, lambda name=name, tensors=tensors: _replace(folder / name, _writer_of(tensors, tied, safe)))  # type: ignore[misc]
+        ranks.from_main(blame, lambda name=name, tensors=tensors: _write(folder / name, _writer_of(tensors, tied, safe)))  # type: ignore[misc]
         del tensors
     index = {
         "metadata": {"total_size": sum(_bytes(tensor) for tensor in kept.values())},
@@ -77,7 +77,7 @@ def save_weights(model: torch.nn.Module, folder: Path, *, max_shard_size: int | 
     def finish() -> None:
         path = folder / f"{stem}.{suffix}.index.json"
         if len(files) > 1:
-            _replace(path, lambda temporary: temporary.write_text(json.dumps(index, indent=2) + "\n", "utf-8"))
+            _write(path, lambda temporary: temporary.write_text(json.dumps(index, indent=2) + "\n", "utf-8"))
         else:
             path.unlink(missing_ok=True)
         for old in folder.iterdir():
@@ -159,6 +159,11 @@ def _writer_of(tensors: Mapping[str, torch.Tensor], tied: Mapping[str, str], saf
     return lambda temporary: save_file(own, temporary, metadata)
 
 
+def _write(path: Path, write: Callable[[Path], object]) -> None:
+    with atomic_file(path) as temporary:
+        write(temporary)
+
+
 def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Contiguous, each in memory of its own, as safetensors wants them."""
     seen: set[int] = set()
@@ -169,10 +174,3 @@ def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         seen.add(memory)
         apart[key] = tensor if is_alone else tensor.clone(memory_format=torch.contiguous_format)
     return apart
-
-
-def _replace(target: Path, write: Callable[[Path], object]) -> None:
-    """The file is the old one or the new one at any moment."""
-    temporary = target.with_name(f"{target.name}.tmp")
-    write(temporary)
-    os.replace(temporary, target)

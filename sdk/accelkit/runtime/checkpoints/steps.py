@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from accelkit.atomic_file import flush_folder
 from accelkit.errors import CheckpointError
-from accelkit.runtime.checkpoints.durable import flush_folder
 
 MANIFEST, LATEST = "manifest.json", "LATEST"
 _STEP = re.compile(r"step-(\d+)")

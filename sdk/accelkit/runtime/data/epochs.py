@@ -178,7 +178,7 @@ class Epochs:
         }
 
     def _reading(self) -> list[int]:
-        """What the order of a stream depends on if worker processes read it: how many they are, and what each takes at once, for how many."""
+        """What the order of a stream depends on if worker processes read it: their number, samples per batch, and readers."""
         readers = 1 if self.is_dispatched else self.num_processes
         is_split = self.step < self.num_processes and not self.is_shared
         return [self.loader.num_workers, self.stride // self.num_processes if is_split else self._unit or 1, readers]
@@ -186,7 +186,7 @@ class Epochs:
     def _checked_position(self, state: Mapping[str, Any]) -> int:
         """The saved position, at which this loader can begin."""
         if "position" not in state:  # saved before positions were samples
-            state = self._division() | {"position": state["num_batches"] * (self._unit or 1)} | state
+            state = {**self._division(), "position": state["num_batches"] * (self._unit or 1), **state}
         position: int = state["position"]
         saved, now = {name: state[name] for name in self._division()}, self._division()
         if not position or saved == now:
@@ -225,7 +225,7 @@ class Epochs:
             if has_workers and "reading" in differing:
                 return "its dataset is a stream, whose order depends on how its worker processes share it"
             if position % self.stride:
-                return f"its dataset is a stream, which was saved after {position} samples; that is no multiple of the {self.stride} that a step takes now"
+                return f"its dataset is a stream, saved after {position} samples: no multiple of the {self.stride} that a step takes now"
         return ""
 
     # -- agreeing -----------------------------------------------------------------------------------------------------

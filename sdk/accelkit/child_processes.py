@@ -1,0 +1,140 @@
+"""Child processes that run a plugin's code, and end when this process does, however it ends.
+
+Such a child may hang in a driver, never release the interpreter's lock, or start processes of its own. So each leads a process group, and
+one guard process (``child_guard``) kills the groups that are left when this process has ended: normally, by an error, or by ``kill -9``.
+The guard runs as long as there are children.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from accelkit import child_guard
+
+
+class _Guard:
+    """The guard process, and the process groups that it would kill."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._groups: set[int] = set()
+        self._is_known_to_forks = False
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def add(self, leader: int) -> None:
+        """Kill the process group that ``leader`` leads, or will lead, if this process ends before ``remove``."""
+        with self._lock:
+            self._groups.add(leader)
+            if self._process is None or self._process.poll() is not None:
+                self._start()
+            else:
+                self._tell(f"+{leader}")
+
+    def remove(self, leader: int) -> None:
+        with self._lock:
+            if leader not in self._groups:
+                return
+            self._groups.discard(leader)
+            self._tell(f"-{leader}")
+            if not self._groups:
+                self._stop()
+
+    def _start(self) -> None:
+        if not self._is_known_to_forks and hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)
+            self._is_known_to_forks = True
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", child_guard.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # a Ctrl-C is not for it
+        )
+        for group in self._groups:
+            self._tell(f"+{group}")
+
+    def _tell(self, line: str) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            with contextlib.suppress(OSError):  # somebody killed it
+                self._process.stdin.write(f"{line}\n".encode())
+                self._process.stdin.flush()
+
+    def _stop(self) -> None:
+        process, self._process = self._process, None
+        if process is not None and process.stdin is not None:
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+            process.wait()
+
+    def _forget(self) -> None:
+        """In a fork, whose end of the pipe would keep the guard from seeing that this process ended."""
+        process, self._process = self._process, None
+        self._lock, self._groups = threading.Lock(), set()
+        if process is not None and process.stdin is not None:
+            os.close(process.stdin.fileno())
+            process.returncode = 0  # it is not this process's child
+
+
+guard = _Guard()
+
+
+def start(arguments: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+    """``subprocess.Popen`` in a session and process group of its own, which is killed when this process ends. ``end`` it."""
+    process = subprocess.Popen(arguments, start_new_session=True, **options)
+    guard.add(process.pid)
+    return process
+
+
+def kill(process: subprocess.Popen[Any]) -> None:
+    """Kill the process and everything in its group, from any thread."""
+    if hasattr(os, "killpg"):
+        _kill_group(process.pid)
+    elif process.poll() is None:
+        process.kill()
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """Kill what is left of the process and its group, and reap it."""
+    kill(process)
+    guard.remove(process.pid)
+    process.wait()
+
+
+def end_group(leader: int) -> None:
+    """Kill what is left of the process group of a child that was given to ``guard``."""
+    if hasattr(os, "killpg"):
+        _kill_group(leader)
+    guard.remove(leader)
+
+
+def _kill_group(leader: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # a group of zombies only: macOS says EPERM
+        os.killpg(leader, signal.SIGKILL)
+
+
+def run(
+    arguments: Sequence[str], *, input: str | bytes | None = None, timeout: float | None = None, **options: Any
+) -> subprocess.CompletedProcess[Any]:
+    """Like ``subprocess.run`` without ``check``, but nothing of the process outlives the call, or this process.
+
+    Raises:
+        subprocess.TimeoutExpired: After ``timeout`` seconds.
+    """
+    stdin = subprocess.DEVNULL if input is None else subprocess.PIPE
+    process = start(arguments, stdin=stdin, **options)
+    try:
+        stdout, stderr = process.communicate(input, timeout=timeout)
+    finally:
+        end(process)
+    return subprocess.CompletedProcess(arguments, process.returncode, stdout, stderr)
