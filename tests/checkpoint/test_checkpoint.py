@@ -72,9 +72,7 @@ class Thing:
     ("value", "why"),
     [
         (Thing(), "Thing"),
-        (numpy.float64(1), "numpy.float64"),
-        (numpy.zeros(1), "numpy.ndarray"),
-        ({1, 2}, "builtins.set"),
+        (numpy.array(["text"]), "numpy.ndarray"),
         (lambda: 0, "builtins.function"),
         (torch.zeros(2).to_sparse(), "torch.sparse_coo"),
         (torch.zeros(2, device="meta"), "meta"),

@@ -42,5 +42,10 @@ def test_across_processes(scenario, tmp_path):
     run("across.py", scenario, tmp_path / "ckpt")
 
 
+@pytest.mark.parametrize("scenario", ["resuming", "two_runtimes"])
+def test_in_one_group(scenario, tmp_path):
+    run("in_one_group.py", scenario, tmp_path)
+
+
 def test_a_process_that_fails_or_dies_is_named_and_nothing_is_lost(tmp_path):
     run("failing.py", tmp_path / "ckpt")

@@ -6,6 +6,7 @@ import sys
 import warnings
 
 import accelkit_fake_xpu.torch_backend  # noqa: F401
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -43,6 +44,10 @@ def reductions():
     x = of(rank, 2, 3).t()
     dist.all_reduce(x)
     check(x, *[everyone.sum()] * 6)
+    for reduce, expected in ((dist.all_reduce, sum(range(1, size + 1))), (lambda x: dist.all_reduce(x, dist.ReduceOp.AVG), (size + 1) / 2)):
+        table = of(rank + 1, 2, 2)
+        reduce(table[:, 0])
+        check(table, expected, rank + 1, expected, rank + 1)
     x = of(rank + 1)
     work = dist.all_reduce(x, async_op=True)
     work.wait()
@@ -50,6 +55,33 @@ def reductions():
     (value,) = work.get_future().value()
     assert value.device == device
     check(value, *[sum(range(1, size + 1))] * 2)
+
+
+def strided_slices():
+    """Every second value of a table takes part; those beside it stay."""
+    table = of(rank, 2, 2)
+    dist.broadcast(table[:, 0], size - 1)
+    check(table, size - 1, rank, size - 1, rank)
+    table, columns = of(rank, 2, 2), of(-1, 2, size)
+    dist.all_gather([*columns.unbind(1)], table[:, 0])
+    check(columns, *everyone.repeat(2))
+    dist.reduce_scatter(table[:, 0], [*columns.unbind(1)])
+    check(table, rank * size, rank, rank * size, rank)
+    columns = torch.arange(2.0 * size, device=device).view(2, size)
+    dist.scatter(table[:, 1], [*columns.unbind(1)] if rank == 0 else None, src=0)
+    check(table[:, 1], rank, size + rank)
+    gathered = of(-1, 2, size)
+    dist.gather(table[:, 1], [*gathered.unbind(1)] if rank == 0 else None, dst=0)
+    if rank == 0:
+        check(gathered, *range(2 * size))
+    if rank == 0:
+        dist.send(columns[:, 0], 1)
+    elif rank == 1:
+        with pytest.raises(RuntimeError, match="contiguous"):
+            dist.recv(columns[:, 0], 0)
+        x = of(-1)
+        dist.recv(x, 0)
+        check(x, 0, size)
 
 
 def gathering_and_scattering():
@@ -75,6 +107,7 @@ def gathering_and_scattering():
         check(mine, 2 * rank, 2 * rank + 1)
     dist.reduce_scatter(mine, [of(i) for i in range(size)])
     check(mine, size * rank, size * rank)
+    strided_slices()
     received = [of(-1) for _ in range(size)]
     dist.all_to_all(received, [of(10 * rank + i) for i in range(size)])
     check(torch.stack(received), *(10 * everyone + rank).repeat_interleave(2))

@@ -6,6 +6,7 @@ import atexit
 import datetime
 import socket
 import sys
+import weakref
 from typing import Any
 
 import torch
@@ -19,27 +20,34 @@ from accelkit.errors import ContradictionError, UnavailableError, UnsupportedErr
 from accelkit.specs.cluster import ClusterEnvironment
 from accelkit.specs.process_group import THROUGH_HOST
 
+_users: weakref.WeakSet[Any] = weakref.WeakSet()  # the Runtimes that use the group made here, and have not left it
+_own_group: Any = None
+_ends_at_exit = False
 
-def join(cluster: ClusterEnvironment, device: torch.device, backend: str | None, seconds: float) -> bool:
+
+def join(user: object, cluster: ClusterEnvironment, device: torch.device, backend: str | None, seconds: float) -> None:
     """Make this process a member of the default process group. Returns when every process has come.
 
-    Tensors on the device travel by ``backend``, those on the CPU (and objects) by gloo.
+    Tensors on the device travel by ``backend``, those on the CPU (and objects) by gloo. Several Runtimes of a process share one group, and
+    one that the program made is used as it is.
 
     Args:
+        user: The Runtime, which ``leave`` is called with.
         cluster: Says where to meet, this process's rank, and how many there are.
         device: This process's.
         backend: None for torch's default for the device.
         seconds: The group's time-out.
 
-    Returns:
-        Whether the group was made here; a program may have made it before.
-
     Raises:
         ContradictionError: If there is a group of another size, or in which this process has another rank.
         UnavailableError: If the processes do not find each other.
     """
+    global _own_group, _ends_at_exit
     size, rank = cluster.world_size, cluster.global_rank
     settling.settle_before_forks()
+    if not _ends_at_exit:
+        atexit.register(_leave_at_exit)
+        _ends_at_exit = True
     if dist.is_initialized():
         if (dist.get_world_size(), dist.get_rank()) != (size, rank):
             raise ContradictionError(
@@ -49,7 +57,9 @@ def join(cluster: ClusterEnvironment, device: torch.device, backend: str | None,
                 hint="let the Runtime initialise it, or start the processes with accelkit launch",
             )
         _check_reduces(device)
-        return False
+        if dist.group.WORLD is _own_group:
+            _users.add(user)
+        return
     address, port = cluster.main_address, cluster.main_port
     timeout = datetime.timedelta(seconds=seconds)
     try:
@@ -63,7 +73,9 @@ def join(cluster: ClusterEnvironment, device: torch.device, backend: str | None,
             hint=f"see whether all {size} processes run and this machine reaches {address}; accelkit why --cluster shows the settings",
         ) from error
     _check_reduces(device)
-    return True
+    _own_group = dist.group.WORLD
+    _users.clear()
+    _users.add(user)
 
 
 def _check_reduces(device: torch.device) -> None:
@@ -154,17 +166,26 @@ def agree(mine: dict[str, str]) -> None:
 _left: list[Any] = []
 
 
-@atexit.register
 def _leave_at_exit() -> None:
     """Leave the group, but not after an error: the others may wait inside a collective."""
     if not hasattr(sys, "last_type"):
-        leave()
+        _destroy()
         _left.clear()
     settling.settle()
 
 
-def leave() -> None:
-    """Leave the process group. The others are not waited for.
+def leave(user: object) -> None:
+    """Leave the process group, if it was made here and no other Runtime uses it. The other processes are not waited for."""
+    global _own_group
+    _users.discard(user)
+    if not _users and _own_group is not None:
+        if dist.is_initialized() and dist.group.WORLD is _own_group:
+            _destroy()
+        _own_group = None
+
+
+def _destroy() -> None:
+    """Destroy the default process group.
 
     The object is kept: a DistributedDataParallel that outlives its group would be the last to let it go, with Python's lock in hand, and
     gloo's destructor waits for threads that may be waiting for that lock.

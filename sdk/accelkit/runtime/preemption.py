@@ -15,6 +15,9 @@ from accelkit.errors import CheckpointError, UnsupportedError, UsageError
 from accelkit.hook_manager import HookManager
 from accelkit.specs.cluster import ClusterEnvironment
 
+if TYPE_CHECKING:
+    from accelkit.runtime.checkpoints.agreement import Ranks
+
 SIGNALS = ("SIGTERM", "SIGUSR1")
 
 
@@ -95,6 +98,8 @@ class Preemption:
         def wait_for_everyone(self) -> None: ...
         def save_state(self, path: str | Path) -> Path: ...
         def load_state(self, path: str | Path) -> None: ...
+        def _ranks(self) -> Ranks: ...
+        def _blame(self, what: str, error: Exception) -> CheckpointError: ...
 
     def watch_preemption(self) -> None:
         """From now on SIGTERM and SIGUSR1 do not end this process: ``is_preempted`` tells of them. The methods below call it too."""
@@ -134,13 +139,20 @@ class Preemption:
         raise SystemExit(0 if self._requeue() else 128 + signal.SIGTERM)
 
     def resume(self, path: str | Path) -> bool:
-        """Load the newest state under ``path`` if there is one; whether there was. The folder need not exist."""
-        from accelkit.runtime.checkpoints import checkpoint  # torch.distributed.checkpoint is slow to import
+        """Load the newest state under ``path`` if there is one. The folder need not exist.
+
+        All processes call this, and rank 0 looks: ``path`` is a folder that all of them see.
+
+        Returns:
+            Whether there was one, on every process.
+
+        Raises:
+            CheckpointError: As ``load_state``.
+        """
+        from accelkit.runtime.checkpoints import steps  # torch.distributed.checkpoint is slow to import
 
         self.watch_preemption()
-        try:
-            checkpoint.find(Path(path))
-        except CheckpointError:
+        if not self._ranks().from_main(lambda error: self._blame(f"{path} could not be read", error), lambda: steps.has_any(Path(path))):
             return False
         self.load_state(path)
         return True

@@ -111,7 +111,6 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
         self.split_batches, self.even_batches, self.dispatch_batches = split_batches, even_batches, dispatch_batches
         self._process_group = process_group or ProcessGroupOptions()
         self._timeout = self._process_group.seconds
-        self._has_joined = False
         self._notice, self._wants_requeue = Notice(), requeue
         if requeue:
             check_requeue(self.hooks, self.cluster)
@@ -206,7 +205,7 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
 
         config = self._configuration
         backend = self._process_group.process_group_backend or self.strategy.process_group_backend(self.accelerator)
-        self._has_joined = joining.join(self.cluster, device, backend, self._timeout)
+        joining.join(self, self.cluster, device, backend, self._timeout)
         chosen = {"accelerator": self.accelerator.name, "plugin": self.accelerator.plugin}
         joining.agree(chosen | {"precision": config.precision.name, "strategy": self.strategy.name})
         self.hooks.hook.launched(state=self.state)
@@ -258,11 +257,10 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
         if self._device is not None:
             self.precision.teardown()
             self.hooks.hook.teardown()
-            if self._has_joined:
+            if self.strategy.is_distributed:
                 from accelkit.runtime import joining
 
-                joining.leave()
-                self._has_joined = False
+                joining.leave(self)
             self._device = self._precision = None
             self.__dict__.pop("backward", None)
             self.__dict__.pop("_backward", None)

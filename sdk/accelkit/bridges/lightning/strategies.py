@@ -124,7 +124,7 @@ class Joining(Theirs):
 def _join(strategy: Theirs, plugin: Accelerator) -> None:
     strategy.accelerator.setup_device(strategy.root_device)
     cluster = LightningCluster(strategy.cluster_environment)
-    join(cluster, strategy.root_device, plugin.process_group_backend, ProcessGroupOptions().seconds)
+    join(strategy, cluster, strategy.root_device, plugin.process_group_backend, ProcessGroupOptions().seconds)
 
 
 class TrainerDDP(Joining, TrainerPlacing):

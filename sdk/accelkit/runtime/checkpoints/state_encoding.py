@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import base64
+import datetime
+import enum
 import math
-from collections import OrderedDict
+import pathlib
+import sys
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,9 +18,11 @@ from torch.distributed.tensor import DTensor
 from accelkit.errors import CheckpointError
 
 Tensors = dict[str, torch.Tensor]
-_HINT = (
-    "save numbers, strings, lists, dicts and tensors: .item() of a NumPy scalar, torch.from_numpy of an array, a state_dict of an object"
-)
+_HINT = "save numbers, strings, tensors, NumPy arrays and the standard library's containers of these; of an object, its state_dict"
+_MAPPINGS: dict[type, str] = {dict: "dict", OrderedDict: "ordered", Counter: "counter"}
+_SEQUENCES: dict[type, str] = {list: "list", tuple: "tuple", torch.Size: "size", set: "set", frozenset: "frozenset"}
+_FACTORIES = {factory.__name__: factory for factory in (bool, int, float, str, list, tuple, dict, set)}
+_TIMES = {cls.__name__: cls for cls in (datetime.datetime, datetime.date, datetime.time)}
 
 
 class Encoder:
@@ -31,7 +37,7 @@ class Encoder:
         """``value`` as JSON.
 
         Args:
-            value: Nested dicts (keys str, int, float, bool or None), lists, tuples and leaves.
+            value: Nested dicts (keys str, int, float, bool or None), other containers of the standard library, and leaves.
             path: Where it stands: for errors, and as the key of a tensor.
 
         Raises:
@@ -43,18 +49,26 @@ class Encoder:
             return value if math.isfinite(value) else {"float": repr(value)}
         if isinstance(value, torch.Tensor):
             return self._encode_tensor(value, path)
-        if type(value) in (dict, OrderedDict):
-            pairs = [[_checked(key, path), self.encode(item, f"{path}.{key}")] for key, item in value.items()]
-            return {"dict" if type(value) is dict else "ordered": pairs}
-        if type(value) in (list, tuple, torch.Size):
-            kind = "list" if type(value) is list else "tuple" if type(value) is tuple else "size"
-            return {kind: [self.encode(item, f"{path}.{index}") for index, item in enumerate(value)]}
-        if type(value) is bytes:
-            return {"bytes": base64.b64encode(value).decode()}
-        if isinstance(value, torch.dtype | torch.device):
-            return {type(value).__name__: str(value).removeprefix("torch.")}
+        if type(value) in _MAPPINGS:
+            return {_MAPPINGS[type(value)]: self._encode_items(value, path)}
+        if type(value) in _SEQUENCES:
+            ordered = sorted(value, key=repr) if isinstance(value, set | frozenset) else value  # alike on every process
+            return {_SEQUENCES[type(value)]: [self.encode(item, f"{path}.{index}") for index, item in enumerate(ordered)]}
+        if type(value) is deque:
+            return {"deque": {"maxlen": value.maxlen, "items": self.encode(list(value), path)}}
+        if type(value) is defaultdict and (value.default_factory is None or value.default_factory in _FACTORIES.values()):
+            factory = None if value.default_factory is None else value.default_factory.__name__
+            return {"defaultdict": {"factory": factory, "items": self.encode(dict(value), path)}}
+        leaf = _encode_leaf(value)
+        if leaf is not None:
+            return leaf
+        if _is_numeric_array(value):
+            return {"array": self.encode(torch.from_numpy(value.copy()), path)}
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         raise CheckpointError(f"{path} cannot be saved", why=f"it is {kind}, which could not be loaded without running code", hint=_HINT)
+
+    def _encode_items(self, mapping: Any, path: str) -> list[list[Any]]:
+        return [[_checked(key, path), self.encode(item, f"{path}.{key}")] for key, item in mapping.items()]
 
     def _encode_tensor(self, tensor: torch.Tensor, path: str) -> dict[str, Any]:
         is_partial = isinstance(tensor, DTensor) and any(placement.is_partial() for placement in tensor.placements)
@@ -72,6 +86,40 @@ class Encoder:
             self._stored[memory], self.tensors[key] = key, tensor.detach()
             self._seen.append(tensor)
         return {"tensor": self._stored[memory]}
+
+
+def _encode_leaf(value: Any) -> dict[str, Any] | None:
+    """A value that stands alone and holds no tensor; None if it is no such value."""
+    if type(value) is bytes:
+        return {"bytes": base64.b64encode(value).decode()}
+    if isinstance(value, torch.dtype | torch.device):
+        return {type(value).__name__: str(value).removeprefix("torch.")}
+    if type(value) is complex:
+        return {"complex": [repr(value.real), repr(value.imag)]}
+    if type(value).__name__ in _TIMES and type(value) in _TIMES.values():
+        return {type(value).__name__: value.isoformat()}
+    if type(value) is datetime.timedelta:
+        return {"timedelta": [value.days, value.seconds, value.microseconds]}
+    if isinstance(value, pathlib.PurePath) and type(value).__module__.partition(".")[0] == "pathlib":
+        return {"path": [isinstance(value, pathlib.Path), str(value)]}
+    if isinstance(value, enum.Enum) and value.name is not None:
+        return {"enum": [type(value).__module__, type(value).__qualname__, value.name]}
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.number | numpy.bool_):
+        return {"scalar": [value.dtype.str, base64.b64encode(value.tobytes()).decode()]}
+    return None
+
+
+def _is_numeric_array(value: Any) -> bool:
+    """Whether it is a NumPy array of a dtype that torch has."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or type(value) is not numpy.ndarray:
+        return False
+    try:
+        torch.from_numpy(numpy.empty(0, value.dtype))
+    except TypeError:
+        return False
+    return True
 
 
 def place_of(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -108,14 +156,27 @@ def decode(value: Any, get: Callable[[str, str], torch.Tensor], path: str = "") 
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()
+    inner = [decode(item, get, f"{path}{suffix}") for suffix, item in _children(kind, content)]
     decoders: dict[str, Any] = {
         "tensor": lambda: get(path, content),
         "empty": lambda: torch.empty(content["size"], dtype=getattr(torch, content["dtype"])),
-        "dict": lambda: {key: decode(item, get, f"{path}.{key}") for key, item in content},
-        "ordered": lambda: OrderedDict((key, decode(item, get, f"{path}.{key}")) for key, item in content),
-        "list": lambda: [decode(item, get, f"{path}.{index}") for index, item in enumerate(content)],
-        "tuple": lambda: tuple(decode(item, get, f"{path}.{index}") for index, item in enumerate(content)),
-        "size": lambda: torch.Size(decode(item, get) for item in content),
+        "dict": lambda: {key: item for (key, _), item in zip(content, inner, strict=True)},
+        "ordered": lambda: OrderedDict((key, item) for (key, _), item in zip(content, inner, strict=True)),
+        "counter": lambda: Counter({key: item for (key, _), item in zip(content, inner, strict=True)}),
+        "defaultdict": lambda: defaultdict(_FACTORIES.get(content["factory"]), inner[0]),
+        "list": lambda: inner,
+        "tuple": lambda: tuple(inner),
+        "size": lambda: torch.Size(inner),
+        "set": lambda: set(inner),
+        "frozenset": lambda: frozenset(inner),
+        "deque": lambda: deque(inner[0], content["maxlen"]),
+        "array": lambda: inner[0].numpy(),  # noqa: PLW0108 # only an array has an inner value
+        "scalar": lambda: _scalar(*content),
+        "complex": lambda: complex(*map(float, content)),
+        "timedelta": lambda: datetime.timedelta(*content),
+        "path": lambda: (pathlib.Path if content[0] else pathlib.PurePath)(content[1]),
+        "enum": lambda: _enum_member(path, *content),
+        **{name: lambda cls=cls: cls.fromisoformat(content) for name, cls in _TIMES.items()},
         "float": lambda: float(content),
         "bytes": lambda: base64.b64decode(content),
         "dtype": lambda: getattr(torch, content),
@@ -130,12 +191,43 @@ def references(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
         ((kind, content),) = value.items()
         if kind == "tensor":
             yield path, content
-        elif kind in ("dict", "ordered"):
-            for key, item in content:
-                yield from references(item, f"{path}.{key}")
-        elif kind in ("list", "tuple"):
-            for index, item in enumerate(content):
-                yield from references(item, f"{path}.{index}")
+        for suffix, item in _children(kind, content):
+            yield from references(item, f"{path}{suffix}")
+
+
+def _children(kind: str, content: Any) -> Iterator[tuple[str, Any]]:
+    """The values that an encoded container holds, each with what its path adds to the container's."""
+    if kind in _MAPPINGS.values():
+        yield from ((f".{key}", item) for key, item in content)
+    elif kind in _SEQUENCES.values():
+        yield from ((f".{index}", item) for index, item in enumerate(content))
+    elif kind in ("deque", "defaultdict"):
+        yield "", content["items"]
+    elif kind == "array":
+        yield "", content
+
+
+def _scalar(dtype: str, data: str) -> Any:
+    import numpy
+
+    return numpy.frombuffer(base64.b64decode(data), dtype)[0]
+
+
+def _enum_member(path: str, module: str, name: str, member: str) -> Any:
+    """A member of an enumeration that the program has imported: a checkpoint imports nothing.
+
+    Raises:
+        CheckpointError: If the program has no such enumeration or member.
+    """
+    found: Any = sys.modules.get(module)
+    for attribute in name.split("."):
+        found = getattr(found, attribute, None)
+    if not (isinstance(found, type) and issubclass(found, enum.Enum)) or member not in found.__members__:
+        hint = f"import {module} before loading; if {name} has changed since, load with the program that saved"
+        raise CheckpointError(
+            f"{path} cannot be loaded", why=f"it is {module}.{name}.{member}, which this program does not have", hint=hint
+        )
+    return found[member]
 
 
 def _checked(key: Any, path: str) -> Any:

@@ -50,6 +50,15 @@ def find(path: Path) -> Path:
     raise CheckpointError(f"there is no checkpoint in {path}", why=f"it holds neither {MANIFEST} nor step-N folders", hint=hint)
 
 
+def has_any(path: Path) -> bool:
+    """Whether ``find`` finds a step."""
+    try:
+        find(path)
+    except CheckpointError:
+        return False
+    return True
+
+
 @contextlib.contextmanager
 def in_use(step: Path) -> Iterator[None]:
     """Inside, nobody removes the step to keep the last few: a shared lock on its manifest. It may be gone already."""

@@ -1,5 +1,5 @@
-// fxccl: collectives on device tensors, as a c10d backend. It gives gloo the host's view of them, so nothing is copied; what it returns
-// completes on the current stream of the device, as NCCL's does.
+// fxccl: collectives on device tensors, as a c10d backend. It gives gloo the host's view of them, so that contiguous tensors are not copied; what
+// it returns completes on the current stream of the device, as NCCL's does.
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/library.h>
@@ -86,6 +86,11 @@ std::vector<Tensors> ready(const std::vector<Tensors>& lists) {
   for (const auto& list : lists) views.push_back(ready(list));
   return views;
 }
+// gloo's work of receiving is returned as it is, so nothing can be copied when it is done.
+Tensors filled_in_place(const Tensors& tensors) {
+  for (const auto& tensor : tensors) TORCH_CHECK(tensor.is_contiguous(), "fxccl: Tensors must be contiguous");
+  return ready(tensors);
+}
 // As one row: what is gathered into one tensor, or scattered from one, is cut by the number of values, whatever its shape.
 at::Tensor ready_row(const at::Tensor& tensor) {
   TORCH_CHECK(tensor.is_contiguous(), "fxccl: Tensors must be contiguous");
@@ -95,6 +100,31 @@ Tensors ready_rows(const Tensors& tensors) {
   Tensors rows;
   for (const auto& tensor : tensors) rows.push_back(ready_row(tensor));
   return rows;
+}
+// gloo works on a tensor's memory from its first value on, whatever its strides: it gets contiguous copies of tensors that have others.
+Tensors contiguous(const Tensors& views) {
+  Tensors packed;
+  for (const auto& view : views) packed.push_back(view.contiguous());
+  return packed;
+}
+std::vector<Tensors> contiguous(const std::vector<Tensors>& lists) {
+  std::vector<Tensors> packed;
+  for (const auto& list : lists) packed.push_back(contiguous(list));
+  return packed;
+}
+// What is left to do when gloo has filled `packed`: `finish` (on these), then the copies back to those views that are not contiguous.
+std::function<void()> unpacking(const Tensors& views, const Tensors& packed, const std::function<void()>& finish = nullptr) {
+  Tensors to, from;
+  for (size_t i = 0; i < views.size(); ++i) {
+    if (views[i].is_same(packed[i])) continue;
+    to.push_back(views[i]);
+    from.push_back(packed[i]);
+  }
+  if (to.empty()) return finish;
+  return [to, from, finish] {
+    if (finish) finish();
+    for (size_t i = 0; i < to.size(); ++i) to[i].copy_(from[i]);
+  };
 }
 Tensors flat(const std::vector<Tensors>& lists) {
   Tensors all;
@@ -114,58 +144,58 @@ class Fxccl final : public c10d::Backend {
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all) override { gloo_->monitoredBarrier(options, wait_all); }
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
-    auto views = ready(tensors);
-    return work(c10d::OpType::BROADCAST, gloo_->broadcast(views, options), tensors);
+    auto views = ready(tensors), packed = contiguous(views);
+    return work(c10d::OpType::BROADCAST, gloo_->broadcast(packed, options), tensors, unpacking(views, packed));
   }
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
-    auto views = ready(tensors);
-    const auto [summing, finish] = averaging(options, views);
-    return work(c10d::OpType::ALLREDUCE, gloo_->allreduce(views, summing), tensors, finish);
+    auto views = ready(tensors), packed = contiguous(views);
+    const auto [summing, finish] = averaging(options, packed);
+    return work(c10d::OpType::ALLREDUCE, gloo_->allreduce(packed, summing), tensors, unpacking(views, packed, finish));
   }
   WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override {
-    auto views = ready(tensors);
-    const auto [summing, finish] = averaging(options, views);
-    return work(c10d::OpType::ALLREDUCE_COALESCED, gloo_->allreduce_coalesced(views, summing), tensors, finish);
+    auto views = ready(tensors), packed = contiguous(views);
+    const auto [summing, finish] = averaging(options, packed);
+    return work(c10d::OpType::ALLREDUCE_COALESCED, gloo_->allreduce_coalesced(packed, summing), tensors, unpacking(views, packed, finish));
   }
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
-    auto views = ready(tensors);
+    auto views = ready(tensors), packed = contiguous(views);
     const bool is_root = options.rootRank == getRank();
-    const auto [summing, finish] = averaging(options, is_root ? views : Tensors{});
-    return work(c10d::OpType::REDUCE, gloo_->reduce(views, summing), tensors, finish);
+    const auto [summing, finish] = averaging(options, is_root ? packed : Tensors{});
+    return work(c10d::OpType::REDUCE, gloo_->reduce(packed, summing), tensors, unpacking(views, packed, finish));
   }
   WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override {
-    auto to = ready(outputs);
-    auto from = ready(inputs);
-    return work(c10d::OpType::ALLGATHER, gloo_->allgather(to, from, options), flat(outputs));
+    auto to = ready(outputs), packed = contiguous(to);
+    auto from = contiguous(ready(inputs));
+    return work(c10d::OpType::ALLGATHER, gloo_->allgather(packed, from, options), flat(outputs), unpacking(flat(to), flat(packed)));
   }
   WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override {
     auto to = ready_row(output), from = ready_row(input);
     return work(c10d::OpType::_ALLGATHER_BASE, gloo_->_allgather_base(to, from, options), {output});
   }
   WorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override {
-    auto to = ready(outputs);
-    auto from = ready(inputs);
-    return work(c10d::OpType::ALLGATHER_COALESCED, gloo_->allgather_coalesced(to, from, options), flat(outputs));
+    auto to = ready(outputs), packed = contiguous(to);
+    auto from = contiguous(ready(inputs));
+    return work(c10d::OpType::ALLGATHER_COALESCED, gloo_->allgather_coalesced(packed, from, options), flat(outputs), unpacking(flat(to), flat(packed)));
   }
   WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override {
     auto to = ready_rows(outputs), from = ready_rows(inputs);
     return work(c10d::OpType::_ALLGATHER_BASE, gloo_->allgather_into_tensor_coalesced(to, from, options), outputs);
   }
   WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& options) override {
-    auto to = ready(outputs);
-    auto from = ready(inputs);
-    return work(c10d::OpType::GATHER, gloo_->gather(to, from, options), flat(outputs));
+    auto to = ready(outputs), packed = contiguous(to);
+    auto from = contiguous(ready(inputs));
+    return work(c10d::OpType::GATHER, gloo_->gather(packed, from, options), flat(outputs), unpacking(flat(to), flat(packed)));
   }
   WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& options) override {
-    auto to = ready(outputs);
-    auto from = ready(inputs);
-    return work(c10d::OpType::SCATTER, gloo_->scatter(to, from, options), outputs);
+    auto to = ready(outputs), packed = contiguous(to);
+    auto from = contiguous(ready(inputs));
+    return work(c10d::OpType::SCATTER, gloo_->scatter(packed, from, options), outputs, unpacking(to, packed));
   }
   WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ReduceScatterOptions& options) override {
-    auto to = ready(outputs);
-    auto from = ready(inputs);
-    const auto [summing, finish] = averaging(options, to);
-    return work(c10d::OpType::REDUCE_SCATTER, gloo_->reduce_scatter(to, from, summing), outputs, finish);
+    auto to = ready(outputs), packed = contiguous(to);
+    auto from = contiguous(ready(inputs));
+    const auto [summing, finish] = averaging(options, packed);
+    return work(c10d::OpType::REDUCE_SCATTER, gloo_->reduce_scatter(packed, from, summing), outputs, unpacking(to, packed, finish));
   }
   WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override {
     auto to = ready_row(output), from = ready_row(input);
@@ -179,8 +209,8 @@ class Fxccl final : public c10d::Backend {
   }
   WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_sizes, std::vector<int64_t>& input_sizes,
                      const c10d::AllToAllOptions& options) override {
-    auto to = ready(output), from = ready(input);
-    return work(c10d::OpType::ALLTOALL_BASE, gloo_->alltoall_base(to, from, output_sizes, input_sizes, options), {output});
+    auto to = ready(output), packed = to.contiguous(), from = ready(input).contiguous();
+    return work(c10d::OpType::ALLTOALL_BASE, gloo_->alltoall_base(packed, from, output_sizes, input_sizes, options), {output}, unpacking({to}, {packed}));
   }
   WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override {
     // gloo knows this of one tensor only: the lists are joined, and taken apart again when it is done.
@@ -204,15 +234,15 @@ class Fxccl final : public c10d::Backend {
     return work(c10d::OpType::ALLTOALL, gloo_->alltoall_base(received, joined, output_sizes, input_sizes, options), outputs, take_apart);
   }
   WorkPtr send(Tensors& tensors, int to, int tag) override {
-    auto views = ready(tensors);
-    return gloo_->send(views, to, tag);
+    auto packed = contiguous(ready(tensors));
+    return gloo_->send(packed, to, tag);
   }
   WorkPtr recv(Tensors& tensors, int from, int tag) override {
-    auto views = ready(tensors);
+    auto views = filled_in_place(tensors);
     return gloo_->recv(views, from, tag);
   }
   WorkPtr recvAnysource(Tensors& tensors, int tag) override {
-    auto views = ready(tensors);
+    auto views = filled_in_place(tensors);
     return gloo_->recvAnysource(views, tag);
   }
 
