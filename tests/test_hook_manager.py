@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 import accelkit
-from accelkit import hookimpl
+from accelkit import HookError, hookimpl
 from accelkit.hook_manager import specified_arguments, validate_hooks
 
 
@@ -160,3 +160,51 @@ def test_what_does_not_match_is_an_error_with_a_suggestion(plugin, text, hint, e
     assert caught.value == error_text
     with pytest.raises(accelkit.HookError):
         accelkit.Runtime(accelerator="cpu", hooks=[plugin])
+
+
+class Failing:
+    """Each hook is the name of what it does wrong."""
+
+    @hookimpl
+    def checkpoint_saved(self, path):
+        raise ValueError("disk")
+
+    @hookimpl
+    def get_device_stats(self, device):
+        return 3
+
+
+class NoGenerator:
+    @hookimpl(wrapper=True)
+    def configured(self, state):
+        return None
+
+
+def test_a_hook_that_raises_is_named_and_says_what_was_done(tmp_path, error_text):
+    rt = accelkit.Runtime(accelerator="cpu", hooks=[Failing()])
+    rt.prepare(nn.Linear(1, 1))
+    with pytest.raises(HookError, match="checkpoint_saved failed") as caught:
+        rt.save_state(tmp_path)
+    assert "step-0 is whole" in caught.value.hint
+    assert caught.value.plugin == f"(code)=={__name__}"
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert caught.value == error_text
+    rt.load_state(tmp_path)
+    rt.save_state(tmp_path, is_async=True)
+    with pytest.raises(HookError, match="step-1 is whole"):
+        rt.wait_for_saves()
+
+
+def test_statistics_that_are_none_are_named(error_text):
+    rt = accelkit.Runtime(accelerator="cpu", hooks=[Failing()])
+    with pytest.raises(HookError, match="get_device_stats") as caught:
+        rt.device_stats()
+    assert caught.value.plugin == f"(code)=={__name__}"
+    assert caught.value == error_text
+
+
+def test_a_wrapper_that_does_not_yield_is_named(error_text):
+    with pytest.raises(HookError, match="NoGenerator") as caught:
+        accelkit.Runtime(accelerator="cpu", hooks=[NoGenerator()])
+    assert caught.value.plugin == f"(code)=={__name__}"
+    assert caught.value == error_text

@@ -66,7 +66,8 @@ class Progress:
         elif time.monotonic() - self._said > _SAY_EVERY_SECONDS:
             self._said = time.monotonic()
             bad = f", {self._bad} bad" if self._bad else ""
-            click.echo(f"{self._done} of {self._total} tests{bad}; now {' '.join(list(self._running)[-1:])}", err=True)
+            now = "".join(f"; now {test}" for test in list(self._running)[-1:])
+            click.echo(f"{self._done} of {self._total} tests{bad}{now}", err=True)
 
 
 def summary_lines(report: Report) -> list[str]:

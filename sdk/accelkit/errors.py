@@ -138,7 +138,7 @@ class NameConflictError(PluginError):
 
 
 class HookError(PluginError):
-    """A hook implementation does not match its specification."""
+    """A hook implementation does not match its specification, or failed when it was called."""
 
 
 class PrepareError(AccelkitError):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import inspect
-from collections.abc import Iterator, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pluggy
 
-from accelkit.errors import HookError
+from accelkit.discovery.loading import describe
+from accelkit.errors import AccelkitError, HookError
 from accelkit.specs.hooks import HOOK_SPECIFICATIONS
 
 _MARK = "accelkit_impl"
@@ -25,6 +28,7 @@ class HookManager(pluggy.PluginManager):
 
     def __init__(self) -> None:
         super().__init__("accelkit")
+        self._owners: list[tuple[object, str]] = []
         for specification in HOOK_SPECIFICATIONS:
             self.add_hookspecs(specification)
 
@@ -39,8 +43,51 @@ class HookManager(pluggy.PluginManager):
             HookError: If an implementation does not match its specification.
         """
         validate_hooks(plugin, owner)
-        if not self.is_registered(plugin):
+        if self.is_registered(plugin):
+            return
+        try:
             self.register(plugin, name=f"{owner}:{type(plugin).__qualname__}:{id(plugin)}")
+        except pluggy.PluginValidationError as error:
+            kind = type(plugin).__name__
+            hint = "a wrapper yields once, and returns what the others returned; docs/hooks.md shows one"
+            why = "; ".join(str(error).splitlines()[1:])  # the first line has the name under which it would be registered
+            raise HookError(f"a hook of {kind} cannot be registered", plugin=owner, why=why, hint=hint) from error
+        self._owners.append((plugin, owner))
+
+    @contextlib.contextmanager
+    def naming_failures(self, hook: str, aftermath: str = "") -> Iterator[None]:
+        """Around a call of the hook: an error of an implementation names the plugin.
+
+        Args:
+            hook: The hook's name.
+            aftermath: What the user should know of the state in which it failed.
+
+        Raises:
+            HookError: With the implementation's error as its cause. accelkit's own errors pass as they are.
+        """
+        try:
+            yield
+        except AccelkitError:
+            raise
+        except Exception as error:
+            hint = aftermath or "see the traceback above; leave the hook plugin out, or report it to its vendor"
+            raise HookError(f"the hook {hook} failed", plugin=self._owner_of(error), why=describe(error), hint=hint) from error
+
+    def owner_that_returns(self, hook: str, is_wrong: Callable[[Any], bool], **arguments: Any) -> str:
+        """``dist==version`` of the first plugin whose implementation returns something wrong, found by calling them one by one."""
+        for plugin, owner in self._owners:
+            others = [other for other, _ in self._owners if other is not plugin]
+            if any(is_wrong(result) for result in self.subset_hook_caller(hook, others)(**arguments)):
+                return owner
+        return ""
+
+    def _owner_of(self, error: BaseException) -> str:
+        """Of the plugin whose method is the first in the error's traceback."""
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            for plugin, owner in self._owners:
+                if frame.f_locals.get("self") is plugin:
+                    return owner
+        return ""
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
         return _mark_of(plugin, name)

@@ -41,6 +41,28 @@ CAPABILITY_KEYS: Mapping[str, str] = {
 """What an accelerator may declare, besides ``dtype.<name>`` (storage and arithmetic) and ``autocast.<name>``."""
 
 
+def check_capability_keys(keys: Iterable[str]) -> None:
+    """Check that every key is a capability that accelkit knows, or has a prefix, as ``dtype.float32`` and a plugin's own ``acme.x`` have.
+
+    Raises:
+        TypeError: If ``keys`` is a string, or holds something else than strings.
+        ValueError: For an unknown word, with the one that was meant.
+    """
+    if isinstance(keys, str):
+        raise TypeError(f"{keys!r} is a string; a tuple of capabilities is expected, as ({keys!r},)")
+    for key in keys:
+        if not isinstance(key, str):
+            raise TypeError(f"the capability {key!r:.80} is {type(key).__name__}; a string is expected")
+        prefix, dot, rest = key.partition(".")
+        if key in CAPABILITY_KEYS or (dot and prefix and rest):
+            continue
+        import difflib  # only for the error: importing accelkit must be quick
+
+        near = difflib.get_close_matches(key, CAPABILITY_KEYS, n=1)
+        meant = f"did you mean {near[0]!r}?" if near else f"known are dtype.<name>, autocast.<name>, {', '.join(CAPABILITY_KEYS)}"
+        raise ValueError(f"there is no capability {key!r}: {meant} One of a plugin's own is written with its name, as 'acme.{key}'")
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Availability:
     """A probe's answer to 'can this be used here, and if not, why, and what would help?'.
@@ -98,7 +120,7 @@ class Capabilities(Mapping[str, Support]):
     """What an accelerator declares that it can do: frozen, keyed by string, ``undeclared`` by default.
 
     Keys: ``dtype.<name>`` (storage and arithmetic, as in ``dtype.bfloat16``), ``autocast.<name>``, and those of CAPABILITY_KEYS.
-    A key that nobody declared reads as ``undeclared``.
+    A plugin's own have its name in front: ``acme.sparse_cores``. A key that nobody declared reads as ``undeclared``.
 
     >>> capabilities = Capabilities.declare(native=["streams", "dtype.float32"], none=["fp8"])
     >>> capabilities["streams"], capabilities["fp8"], capabilities["graphs"]
@@ -109,6 +131,7 @@ class Capabilities(Mapping[str, Support]):
 
     def __init__(self, declared: Mapping[str, Support] | None = None) -> None:
         self._declared: dict[str, Support] = dict(declared or {})
+        check_capability_keys(self._declared)
         for key, support in self._declared.items():
             if support not in get_args(Support):
                 raise ValueError(f"capability {key!r} is {support!r}; one of {', '.join(get_args(Support))} is expected")
@@ -117,6 +140,8 @@ class Capabilities(Mapping[str, Support]):
     def declare(cls, *, native: Iterable[str] = (), emulated: Iterable[str] = (), none: Iterable[str] = ()) -> Self:
         declared: dict[str, Support] = {}
         for support, keys in (("native", native), ("emulated", emulated), ("none", none)):
+            if isinstance(keys, str):
+                raise TypeError(f"{support}={keys!r} is a string; a list of capabilities is expected, as {support}=[{keys!r}]")
             for key in keys:
                 if key in declared:
                     raise ValueError(f"capability {key!r} is declared both {declared[key]} and {support}")

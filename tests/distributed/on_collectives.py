@@ -246,6 +246,7 @@ def metrics():
     batch = {"x": mine([2.0 * rank, 2.0 * rank + 1]), "n": torch.tensor([2 * rank, 2 * rank + 1])}
     assert len(rt.gather_for_metrics(batch)["x"]) == 2 * size
     assert rt.gather_for_metrics([f"a{rank}", f"b{rank}"]) == [f"{x}{other}" for other in everyone for x in "ab"]
+    assert rt.gather_for_metrics([f"a{rank}"] * rank) == [f"a{other}" for other in everyone for _ in range(other)]
     assert rt.gather_for_metrics({"rank": rank}) == [{"rank": other} for other in everyone]
     assert rt.gather_for_metrics(["x" * 200 * rank]) == ["x" * 200 * other for other in everyone]
     uneven = rt.gather_for_metrics([mine([1.0] * (rank + 1)), torch.ones(1)], use_gather_object=True)

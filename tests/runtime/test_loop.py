@@ -62,7 +62,8 @@ def test_a_step_outside_accumulate_acts():
     rt.prepare(model, optimizer)
     before = model.weight.detach().clone()
     rt.backward(model(torch.ones(1, 1)).sum())
-    optimizer.step()
+    with pytest.warns(UserWarning, match="accumulate"):
+        optimizer.step()
     assert not torch.equal(model.weight, before)
     assert isinstance(optimizer, torch.optim.SGD)
     assert rt.gradient_accumulation_steps == 4

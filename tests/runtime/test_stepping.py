@@ -121,6 +121,24 @@ def test_hooks_of_the_optimizer_run_once_a_step():
     assert seen == ["hook", "hook"]
 
 
+def test_a_step_outside_of_accumulate_is_told_once():
+    model, _, batches = made()
+    rt = accelkit.Runtime("cpu", gradient_accumulation_steps=4)
+    model, optimizer = rt.prepare(model, sgd(model))
+    rt.backward(model(batches[0]).mean())
+    with pytest.warns(UserWarning, match=r"gradient_accumulation_steps=4.*with rt.accumulate\(model\)") as caught:
+        optimizer.step()
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    rt.backward(model(batches[1]).mean())
+    optimizer.step()  # a second warning would be an error
+    other = accelkit.Runtime("cpu", gradient_accumulation_steps=4)
+    model, optimizer = other.prepare(model, sgd(model))
+    with other.accumulate(model):
+        other.backward(model(batches[0]).mean())
+        optimizer.step()
+
+
 def test_backward_before_anything_else_starts_the_device():
     rt = accelkit.Runtime("cpu")
     weight = torch.ones((), requires_grad=True)

@@ -34,6 +34,7 @@ EXTRAS = {
 
 OPTIONAL = {
     ("sdk/accelkit/bridges/accelerate/trainer.py", "transformers"): "imported by who uses transformers.Trainer",
+    ("sdk/accelkit/runtime/checkpoints/state_encoding.py", "numpy"): "restores a value that the user's own numpy had",
     ("sdk/accelkit/runtime/seeding.py", "numpy"): "restores the state of a generator that the user's own numpy had",
     ("conformance/accelkit_conformance/mutants/broken.py", "accelkit-fake-xpu"): "the self-test says that it is needed",
     ("conformance/accelkit_conformance/oracle/bridged.py", "lightning"): "tests of bridges are unsupported without it",

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 _MAX_IN_RANGE = 64 * 1024  # SLURM's own limit, MAX_RANGE of hostlist.c
 _MAX_IN_BRACKET = 1_000_000
-_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
+_RANGE = re.compile(r"([ \t]*[0-9]{1,18})(?:([ \t]*)-([ \t]*[0-9]{1,18}))?")
 _TASKS = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?")
 _ITEM = re.compile(r"(?:[^\[\],\s]+|\[[^\[\]]*\])+")
 _PART = re.compile(r"([^\[\]]*)\[([^\[\]]*)\]")
@@ -86,10 +86,10 @@ def _names(item: str) -> Iterator[str]:
 
 
 def _numbers(part: str) -> tuple[range, int]:
-    """The numbers of ``08-11`` and the width at which they are written."""
+    """The numbers of ``08-11`` and the width at which they are written. Like scontrol, count blanks around the first number as digits."""
     if (match := _RANGE.fullmatch(part)) is None:
         raise ValueError(f"{part!r:.60} is no range of numbers")
-    first, last = int(match[1]), int(match[2] or match[1])
+    first, last = int(match[1]), int(match[3] or match[1])
     if not first <= last < first + _MAX_IN_RANGE:
         raise ValueError(f"{part!r:.60} is no range of numbers: it runs backwards or is longer than {_MAX_IN_RANGE}")
-    return range(first, last + 1), len(match[1])
+    return range(first, last + 1), len(match[1]) + len(match[2] or "")

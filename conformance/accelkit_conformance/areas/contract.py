@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @check("contract", needs_hardware=False)
 def class_is_documented(subject: Subject) -> None:
-    """The class has a docstring of its own, whose first line describes it in lists."""
+    """The class has a docstring of its own."""
     assert "__doc__" in vars(subject.cls), f"{subject.cls.__name__} has no docstring"
     assert (subject.cls.__doc__ or "").strip(), "the docstring is empty"
 

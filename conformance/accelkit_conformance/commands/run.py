@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from accelkit import AccelkitError, BrokenPluginError, PluginRecord
+from accelkit import AccelkitError, BrokenPluginError, PluginRecord, UsageError
+from accelkit.atomic_file import atomic_file
 from accelkit.cli.output import print_json, say
 from accelkit.cli.rows import complete_names
 from accelkit_conformance import report as reports
@@ -16,7 +20,7 @@ from accelkit_conformance.commands import options
 from accelkit_conformance.run import Options, Run, availability_of, find_subject
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
-_FINDINGS, _BROKEN, _UNAVAILABLE = 1, 3, 4
+_FINDINGS, _UNWRITTEN, _BROKEN, _UNAVAILABLE = 1, 2, 3, 4
 
 
 @click.command("run")
@@ -42,12 +46,14 @@ _FINDINGS, _BROKEN, _UNAVAILABLE = 1, 3, 4
 def command(name: str, kind: str, certify: bool, benchmarks: bool, **given: Any) -> None:
     """Run the suite on the plugin NAME: an accelerator by any name that Runtime takes, or another --kind.
 
-    Exits 0 if nothing failed, 1 if something did (or --certify has objections), 3 if the plugin is broken, 4 if its device is not here; the
-    profile contract is run in any case. Interrupted by Ctrl-C, it writes the reports of the tests that were done, and exits 130.
+    Exits 0 if nothing failed, 1 if something did (or --certify has objections), 2 if a report could not be written, 3 if the plugin is
+    broken, 4 if its device is not here; the profile contract is run in any case. Interrupted by Ctrl-C, it writes the reports of the tests
+    that were done, and exits 130.
     """
     record = find_subject(name, kind)
     availability = availability_of(record)
     paths = {form: given.pop(f"{form}_path") for form in ("json", "junit", "html", "badge", "bundle")}
+    check_writable([path for path in paths.values() if path is not None and str(path) != "-"])
     run = Run(record, availability, Options(**given))
     if availability["status"] != "usable":
         say(
@@ -61,7 +67,7 @@ def command(name: str, kind: str, certify: bool, benchmarks: bool, **given: Any)
         done = len(run.journal.results)
         say(f"interrupted after {done} of {len(run.tests)} tests; accelkit conformance run {name} --resume goes on (with the same options)")
         if done:
-            write(run.report(), run, paths)
+            write(run.report(), run, paths)  # what could not be written was said
         raise click.exceptions.Exit(130) from None
     if benchmarks and availability["status"] == "usable":
         from accelkit_conformance.benchmarks import measure
@@ -70,12 +76,42 @@ def command(name: str, kind: str, certify: bool, benchmarks: bool, **given: Any)
             report["benchmarks"] = measure(record)
         except AssertionError as error:  # informative: the results stand without them
             say(f"the benchmarks were not measured: {error}")
-    write(report, run, paths)
-    raise click.exceptions.Exit(conclude(report, availability, certify=certify, record=record))
+    unwritten = write(report, run, paths)
+    code = conclude(report, availability, certify=certify, record=record)
+    raise click.exceptions.Exit(_UNWRITTEN if unwritten else code)
 
 
-def write(report: reports.Report, run: Run, paths: dict[str, Path | None]) -> None:
-    """Every form of the report that was asked for; where each is, on standard error."""
+def check_writable(paths: Iterable[Path]) -> None:
+    """Look before a long run whether its reports can be written.
+
+    Raises:
+        UsageError: If one cannot.
+    """
+    for path in paths:
+        try:
+            if path.exists() and not os.access(path, os.W_OK):
+                raise PermissionError(f"{path} is read-only")
+            if _is_replaceable(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                beside = path.with_name(f"{path.name}.tmp")
+                beside.touch()
+                beside.unlink()
+        except OSError as error:
+            why = f"{error.strerror or error}: {error.filename or path}"
+            raise UsageError(f"the report {path} cannot be written", why=why, hint="give another path") from error
+
+
+def _is_replaceable(path: Path) -> bool:
+    """Not a device or a pipe, as /dev/stdout is."""
+    return path.is_file() or not path.exists()
+
+
+def write(report: reports.Report, run: Run, paths: dict[str, Path | None]) -> list[str]:
+    """Write every form of the report that was asked for, and say on standard error where each is.
+
+    Returns:
+        The forms that could not be written.
+    """
     from accelkit_conformance.reports import WRITERS
 
     if str(paths["json"]) == "-":
@@ -83,11 +119,19 @@ def write(report: reports.Report, run: Run, paths: dict[str, Path | None]) -> No
         paths = {**paths, "json": None}
     else:
         terminal.show(report)
+    unwritten = []
     for form, path in paths.items():
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            WRITERS[form](report, path, run.journal.folder)
+        if path is None:
+            continue
+        try:
+            with atomic_file(path) if _is_replaceable(path) else contextlib.nullcontext(path) as target:
+                WRITERS[form](report, target, run.journal.folder)
             say(f"{form}: {path}")
+        except OSError as error:
+            unwritten.append(form)
+            hint = f"accelkit conformance run {run.record.name} --rerun-failed --{form} PATH writes it from the results, which are kept"
+            say(str(UsageError(f"the {form} report {path} could not be written", why=str(error), hint=hint)))
+    return unwritten
 
 
 def conclude(report: reports.Report, availability: dict[str, str], *, certify: bool, record: PluginRecord) -> int:

@@ -16,6 +16,7 @@ Verdicts = Mapping[PluginRecord, probing.Verdict]
 
 _STATUS_OF: dict[str, PluginStatus] = {"usable": "available", "absent": "unavailable", "broken": "broken"}
 NOT_ASKED = "not asked yet"
+NOT_REMEMBERED = "not known: what an editable installation answered is not remembered, since it changes without notice"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +47,8 @@ def asked(records: Iterable[PluginRecord], verdicts: Verdicts) -> list[Row]:
         if verdict is not None:
             rows.append(Row(record.with_status(_STATUS_OF[verdict.status], verdict.reason, verdict.hint), verdict))
         elif record.status == "available" and not record.is_builtin and record.kind in ("accelerator", "hooks"):
-            rows.append(Row(record.with_status("available", NOT_ASKED, f"accelkit doctor {record.name} asks it"), None))
+            reason, hint = (NOT_ASKED, "asks it") if record.fingerprint else (NOT_REMEMBERED, "asks it each time")
+            rows.append(Row(record.with_status("available", reason, f"accelkit doctor {record.name} {hint}"), None))
         else:
             rows.append(Row(record, None))
     return rows

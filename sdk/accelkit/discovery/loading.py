@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 from accelkit.errors import AccelkitError, BrokenPluginError
-from accelkit.types import FROM_CODE, OWN_DISTRIBUTION, Availability, Kind, PluginRecord
+from accelkit.types import FROM_CODE, OWN_DISTRIBUTION, Availability, Capabilities, Kind, PluginRecord, check_capability_keys
 
 BASES: Mapping[Kind, str] = {
     "accelerator": "accelkit.specs.accelerator:Accelerator",
@@ -65,9 +65,30 @@ def load_class(record: PluginRecord) -> type:
             f"the {record.kind} {record.name} is not one",
             plugin=record.plugin,
             why=f"{record.value} is {what}",
-            hint=f"the entry point must name a subclass of accelkit.{base.__name__}",
+            hint=f"the entry point must name a subclass of accelkit.{base.__name__}"
+            if record.kind in BASES
+            else "the entry point must name a class, of which accelkit makes the instance",
         )
+    _check_declarations(cls, record)
     return cls
+
+
+def _check_declarations(cls: Any, record: PluginRecord) -> None:
+    """What a class says of capabilities is of the right type, and in words that accelkit knows.
+
+    Raises:
+        BrokenPluginError: If it is not.
+    """
+    what = f"the {record.kind} {record.name} declares its capabilities wrongly"
+    hint = "docs/plugins.md lists what a class declares; report it to the vendor"
+    if record.kind == "accelerator" and not isinstance(cls.declared_capabilities, Capabilities):
+        why = f"declared_capabilities is {type(cls.declared_capabilities).__name__}; Capabilities.declare(native=[...]) makes one"
+        raise BrokenPluginError(what, plugin=record.plugin, why=why, hint=hint)
+    if record.kind == "precision":
+        try:
+            check_capability_keys(cls.required_capabilities)
+        except (TypeError, ValueError) as error:
+            raise BrokenPluginError(what, plugin=record.plugin, why=f"required_capabilities: {error}", hint=hint) from error
 
 
 def probe(cls: Any, record: PluginRecord) -> Availability:

@@ -17,6 +17,7 @@ from accelkit.specs.cluster import ClusterEnvironment
 
 if TYPE_CHECKING:
     from accelkit.runtime.checkpoints.agreement import Ranks
+    from accelkit.runtime.collectives.meeting import Channel
 
 SIGNALS = ("SIGTERM", "SIGUSR1")
 
@@ -99,6 +100,7 @@ class Preemption:
         def save_state(self, path: str | Path) -> Path: ...
         def load_state(self, path: str | Path) -> None: ...
         def _ranks(self) -> Ranks: ...
+        def _channel(self, group: Any) -> Channel: ...
         def _blame(self, what: str, error: Exception) -> CheckpointError: ...
 
     def watch_preemption(self) -> None:
@@ -108,18 +110,20 @@ class Preemption:
     def is_preempted(self) -> bool:
         """Whether any process of the job was told to stop. Every process must ask at the same step, and all get the same answer.
 
-        On several processes this is a reduction of one number on the CPU, some 100 microseconds: ask every step where steps are long,
+        On several processes this is a reduction of one number, some 100 microseconds on the CPU: ask every step where steps are long,
         else every tenth.
         """
         self._notice.listen()
         told = bool(self._notice.received)
         if self.num_processes == 1:
             return told
-        _ = self.device
+        channel = self._channel(None)
         import torch.distributed as dist
 
-        flag = torch.tensor([int(told)], dtype=torch.int32)
-        dist.all_reduce(flag, dist.ReduceOp.MAX)
+        from accelkit.runtime.collectives import moving
+
+        flag = moving.on_channel(channel, torch.tensor([int(told)], dtype=torch.int32))
+        dist.all_reduce(flag, dist.ReduceOp.MAX, group=channel.group)
         return bool(flag.item())
 
     def save_and_stop_if_preempted(self, path: str | Path) -> None:
@@ -134,7 +138,8 @@ class Preemption:
         if not self.is_preempted():
             return
         saved = self.save_state(path)
-        self.hooks.hook.preempted(path=saved)
+        with self.hooks.naming_failures("preempted", f"the checkpoint {saved} is whole and on disk; the job was not queued again"):
+            self.hooks.hook.preempted(path=saved)
         self.wait_for_everyone()
         raise SystemExit(0 if self._requeue() else 128 + signal.SIGTERM)
 

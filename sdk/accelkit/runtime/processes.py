@@ -98,15 +98,16 @@ class Processes(ThisProcess):
         """As ``gather``, without the samples that were repeated to fill the last batch of the prepared loader that is at its end.
 
         Args:
-            data: Nested tensors. If any leaf is no tensor, it is pickled, and the result is one list: of the items of each process's list
-                or tuple, or of the objects themselves if they are something else.
+            data: Nested tensors. If any leaf is no tensor, or there is none (an empty list), it is pickled, and the result is one list: of
+                the items of each process's list or tuple, or of the objects themselves if they are something else.
             use_gather_object: Pickle tensors too: for tensors that differ in shape and are not to be padded.
         """
         if self.num_processes == 1:
             return data
         from accelkit.runtime.collectives import calls
 
-        if use_gather_object or not all(isinstance(leaf, torch.Tensor) for leaf in leaves(data)):
+        found = leaves(data)
+        if use_gather_object or not found or not all(isinstance(leaf, torch.Tensor) for leaf in found):
             gathered = calls.gather_objects(self._channel(None), data)
             return gathered[: self._real_samples()]
         real = self._real_samples()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -10,7 +10,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from accelkit.discovery import loading
-from accelkit.errors import PrepareError
+from accelkit.errors import HookError, PrepareError
 from accelkit.runtime import seeding
 from accelkit.runtime.accumulation import Accumulation
 from accelkit.runtime.configuration import Configuration, Plugin, check_backward, check_device, check_started, configure
@@ -127,7 +127,8 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
         self._schedulers: list[LRScheduler] = []
         self._loaders: list[loaders.PreparedLoader] = []
         self._custom: list[Any] = []
-        self.hooks.hook.configured(state=self.state)
+        with self.hooks.naming_failures("configured"):
+            self.hooks.hook.configured(state=self.state)
 
     # -- what it is ---------------------------------------------------------------------------------------------------
 
@@ -208,7 +209,8 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
         joining.join(self, self.cluster, device, backend, self._timeout)
         chosen = {"accelerator": self.accelerator.name, "plugin": self.accelerator.plugin}
         joining.agree(chosen | {"precision": config.precision.name, "strategy": self.strategy.name})
-        self.hooks.hook.launched(state=self.state)
+        with self.hooks.naming_failures("launched"):
+            self.hooks.hook.launched(state=self.state)
 
     def launch(self, function: Callable[..., R], *arguments: Any) -> R:
         """Run ``function(runtime, *arguments)`` on all of this Runtime's devices, from a script or a notebook, and wait.
@@ -246,7 +248,13 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
     def device_stats(self) -> dict[str, Any]:
         """Statistics of this process's device, with the unit in each key; the accelerator's and those of hook plugins."""
         merged: dict[str, Any] = {}
-        for stats in reversed(self.hooks.hook.get_device_stats(device=self.device)):  # the last registered answers first
+        with self.hooks.naming_failures("get_device_stats"):
+            found = self.hooks.hook.get_device_stats(device=self.device)
+        for stats in reversed(found):  # the last registered answers first
+            if not isinstance(stats, Mapping):
+                why = f"it returned {stats!r:.80}; a dict of statistics by name is expected"
+                owner = self.hooks.owner_that_returns("get_device_stats", lambda one: not isinstance(one, Mapping), device=self.device)
+                raise HookError("the hook get_device_stats failed", plugin=owner, why=why)
             merged |= {key: value for key, value in stats.items() if key not in merged}
         return merged
 
@@ -256,7 +264,8 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
         self._notice.forget()
         if self._device is not None:
             self.precision.teardown()
-            self.hooks.hook.teardown()
+            with self.hooks.naming_failures("teardown"):
+                self.hooks.hook.teardown()
             if self.strategy.is_distributed:
                 from accelkit.runtime import joining
 

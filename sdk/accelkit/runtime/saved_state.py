@@ -169,7 +169,8 @@ class SavedState:
         seeding.restore(random_state, self.accelerator, self.device)
         if origin != self.process_index:
             self._derive_random_state(source)
-        self.hooks.hook.checkpoint_loaded(path=source)
+        with self.hooks.naming_failures("checkpoint_loaded", f"everything was restored from {source} before it was called"):
+            self.hooks.hook.checkpoint_loaded(path=source)
 
     def get_state_dict(self, model: torch.nn.Module, unwrap: bool = True) -> dict[str, Any]:
         """The state dict of a prepared model. All processes call this.
@@ -243,7 +244,8 @@ class SavedState:
     def _finish(self, saving: Any) -> None:
         written = saving.finish()
         if self.is_main_process:
-            self.hooks.hook.checkpoint_saved(path=written)
+            with self.hooks.naming_failures("checkpoint_saved", f"the checkpoint {written} is whole and on disk"):
+                self.hooks.hook.checkpoint_saved(path=written)
 
     def _restore(self, targets: dict[str, Any], parts: dict[str, Any], source: Path) -> None:
         for name, thing in targets.items():

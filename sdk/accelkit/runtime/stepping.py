@@ -8,6 +8,7 @@ computes at once.
 from __future__ import annotations
 
 import functools
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -70,6 +71,8 @@ class Stepping:
             return self._own_step(optimizer, own, closure)
         if not self._accumulation.is_complete:
             return None
+        if self._accumulation.num_steps > 1 and not self._accumulation.has_begun:
+            self._warn_of_small_gradients()
         if self._strategy is None and self._precision is None:
             result = _called(own, closure)
         else:
@@ -81,6 +84,17 @@ class Stepping:
         if self._end is not None:
             self._end()
         return result
+
+    def _warn_of_small_gradients(self) -> None:
+        """Once: ``backward`` divides by the number of passes, and this step has the gradient of one."""
+        self._accumulation.has_begun = True
+        num_steps = self._accumulation.num_steps
+        warnings.warn(
+            f"gradient_accumulation_steps={num_steps}, and an optimizer stepped outside of accumulate(): backward() divides each gradient "
+            f"by {num_steps}, and this step has one of them. Write `with rt.accumulate(model):` around the forward and backward pass and "
+            "the step, or leave gradient_accumulation_steps out",
+            stacklevel=5,
+        )
 
     def zero_grad(self, optimizer: torch.optim.Optimizer, own: Any, set_to_none: bool) -> None:
         """``own`` is the optimizer's ``zero_grad``."""
