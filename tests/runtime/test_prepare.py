@@ -145,6 +145,36 @@ def test_an_optimizer_of_foreign_parameters_is_refused(rt, error_text):
     assert caught.value == error_text
 
 
+def test_an_optimizer_that_is_left_out_is_told_at_its_first_step(error_text):
+    """On a device whose move makes new parameters. Nobody tells the loss that it does not fall."""
+    rt = accelkit.Runtime(accelerator="fake_xpu")
+    model = nn.Linear(2, 1)
+    forgotten = torch.optim.SGD(model.parameters(), lr=0.1)
+    later = torch.optim.Adam(model.parameters(), lr=0.1)
+    foreign = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
+    model = rt.prepare(model)
+    rt.backward(model(torch.ones(1, 2, device=rt.device)).sum())
+    with pytest.raises(accelkit.PrepareError, match="SGD would train nothing") as caught:
+        forgotten.step()
+    assert caught.value == error_text
+    later = rt.prepare(later)
+    before = model.weight.detach().clone()
+    later.step()
+    assert not torch.equal(model.weight, before)
+    assert not later._optimizer_step_pre_hooks, "it costs one step"
+    foreign.step()
+    made_afterwards = torch.optim.SGD(model.parameters(), lr=0.1)
+    made_afterwards.step()
+
+
+def test_an_optimizer_need_not_be_prepared_where_parameters_stay(rt):
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rt.prepare(model)
+    optimizer.step()
+    assert not optimizer._optimizer_step_pre_hooks
+
+
 @pytest.mark.parametrize("thing", [3, None, torch.zeros(2), {"model": nn.Linear(1, 1)}, nn.Linear])
 def test_what_cannot_be_prepared_is_named(rt, thing, error_text):
     with pytest.raises(accelkit.PrepareError) as caught:

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from accelkit.errors import PrepareError
 from accelkit.runtime.data import loaders
-from accelkit.runtime.preparing import ParameterMoves, follow_parameters, place_module
+from accelkit.runtime.preparing import ParameterMoves, follow_parameters, place_module, refuse_steps_of_others
 from accelkit.runtime.stepping import Stepping, pairs
 from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.precision import Precision
@@ -86,6 +86,9 @@ class Prepared:
                 self._prepare_scheduler(thing)
             elif isinstance(thing, DataLoader):
                 prepared[id(thing)] = self._prepare_loader(thing)
+        if self._moves.has_replaced:
+            refuse_steps_of_others(self._moves)
+            self._moves.has_replaced = False
         result = tuple(prepared.get(id(thing), thing) for thing in objects)
         return result[0] if len(result) == 1 else result
 

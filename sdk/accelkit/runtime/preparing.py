@@ -6,6 +6,8 @@ nothing, and parameters that were tied would be tied no more.
 
 from __future__ import annotations
 
+import functools
+import gc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -24,8 +26,10 @@ class ParameterMoves:
 
     def __init__(self) -> None:
         self._now = WeakTensorKeyDictionary()
+        self.has_replaced = False
 
     def record(self, before: torch.Tensor, after: torch.Tensor) -> None:
+        self.has_replaced |= before is not after
         self._now[before] = after
         self._now[after] = after
 
@@ -33,6 +37,11 @@ class ParameterMoves:
         """The parameter that trains now; None if it is in no prepared module."""
         now: torch.Tensor | None = self._now.get(parameter)  # type: ignore[no-untyped-call]
         return now
+
+    def are_stale(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether the optimizer has a parameter that was replaced: its steps would train nothing."""
+        parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
+        return any((now := self.current(parameter)) is not None and now is not parameter for parameter in parameters)
 
 
 def place_module(
@@ -100,6 +109,34 @@ def follow_parameters(optimizer: torch.optim.Optimizer, moves: ParameterMoves, *
     if optimizer.state and (has_changed or _is_elsewhere(optimizer)):
         optimizer.state.clear()
         optimizer.load_state_dict(state)
+
+
+def refuse_steps_of_others(moves: ParameterMoves) -> None:
+    """Make the first step of every optimizer in this process that still has replaced parameters an error, unless it is prepared before.
+
+    Looks through all objects that Python's garbage collector knows: tens of milliseconds, once for each call of ``prepare`` that replaced
+    parameters.
+    """
+    for thing in gc.get_objects():
+        if issubclass(type(thing), torch.optim.Optimizer) and hasattr(thing, "param_groups") and moves.are_stale(thing):
+            handles: list[Any] = []
+            handles.append(thing.register_step_pre_hook(functools.partial(_check_first_step, moves, handles)))
+
+
+def _check_first_step(moves: ParameterMoves, handles: list[Any], optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """The hook of such an optimizer.
+
+    Raises:
+        PrepareError: If it has replaced parameters still.
+    """
+    if moves.are_stale(optimizer):
+        raise PrepareError(
+            f"{type(optimizer).__name__} would train nothing",
+            why="the model's parameters became new ones when it moved to its device, and this optimizer still has the old ones",
+            hint="model, optimizer = rt.prepare(model, optimizer)",
+        )
+    for handle in handles:
+        handle.remove()
 
 
 def _record(before: Mapping[str, Slot], after: Mapping[str, Slot], moves: ParameterMoves) -> None:
