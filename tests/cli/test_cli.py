@@ -113,6 +113,13 @@ def test_doctor_finds_what_is_broken_and_only_that(some, error_text):
     assert text.stderr.splitlines()[-1] == error_text
 
 
+def test_doctor_on_a_slow_machine_does_not_advise_to_uninstall():
+    check = run_json("doctor", "cpu", code=1, ACCELKIT_LOAD_TIMEOUT="0.05")["checks"]["torch can be imported"]
+    assert "0.05 s" in check["reason"]
+    assert "ACCELKIT_LOAD_TIMEOUT" in check["hint"]
+    assert "uninstall" not in check["hint"], "nothing is installed that torch would import"
+
+
 def test_doctor_of_one_by_name(some):
     some()
     result = run("doctor", "some")

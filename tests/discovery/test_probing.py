@@ -114,6 +114,24 @@ def test_a_trial_finds_a_lie(plugin_site, error_text):
     assert verdict.reason == error_text
 
 
+@pytest.mark.parametrize(
+    ("fails", "helps"),
+    [
+        ("ConnectionRefusedError(111, 'Connection refused')", "server"),
+        ("NotImplementedError('\"add\" not implemented for Float')", "override check"),
+        ("RuntimeError('Expected one of cpu, cuda device type at start of device string: acme')", "registers no device of that name"),
+        ("OSError('firmware')", "versions of the driver"),
+    ],
+    ids=["server", "dtype", "device", "else"],
+)
+def test_the_hint_follows_from_what_went_wrong(plugin_site, fails, helps, error_text):
+    source = CLASS.format(probe="return Availability.usable()") + f"\n    def device(self, index):\n        raise {fails}\n"
+    plugin_site.install("vendor-some", source, accelerators={"some": "Some"})
+    verdict = probing.ask(catalog.find("accelerator", "some"), is_trial=True)
+    assert helps in verdict.hint
+    assert verdict.hint == error_text
+
+
 def test_verdicts_are_remembered_per_installation(plugin_site, monkeypatch):
     record = install(plugin_site)
     assert memory.recall(record) is None

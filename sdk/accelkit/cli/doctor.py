@@ -16,7 +16,7 @@ from accelkit.automatic import GENERIC
 from accelkit.cli.output import print_json, print_table, say
 from accelkit.cli.rows import Row, asked, complete_names
 from accelkit.discovery import autoload, memory, probing
-from accelkit.discovery.catalog import find, plugins
+from accelkit.discovery.catalog import find, inventory, plugins
 from accelkit.discovery.metadata import normalized
 from accelkit.discovery.policy import ALLOW, Policy
 from accelkit.selection import resolve
@@ -84,14 +84,22 @@ def _import_torch() -> Availability:
         command = [sys.executable, "-c", code]
         result = child_processes.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=limit)
     except subprocess.TimeoutExpired:
-        return Availability.broken(f"import torch did not end within {limit:g} s", autoload.way_out([]))
+        slow = "set ACCELKIT_LOAD_TIMEOUT (seconds) higher if this machine is slow"
+        return Availability.broken(f"import torch did not end within {limit:g} s", f"{slow}{_or_without_backends()}")
     if result.returncode == 0:
         answer = json.loads(result.stdout.splitlines()[-1])
         if "hint" not in answer:
             return Availability.usable(answer["reason"])
         return Availability.broken(f"{answer['plugin']}: {answer['reason']}".removeprefix(": "), answer["hint"])
     last = (result.stderr.strip().splitlines() or ["nothing was printed"])[-1]
-    return Availability.broken(f"import torch ended the process with {result.returncode}: {last}", autoload.way_out([]))
+    hint = f"python -c 'import torch' shows more; reinstall torch{_or_without_backends()}"
+    return Availability.broken(f"import torch ended the process with {result.returncode}: {last}", hint)
+
+
+def _or_without_backends() -> str:
+    """The way out, where ``import torch`` imports other packages too."""
+    backends = [backend.distribution for backend in inventory().torch_backends] if autoload.is_enabled() else []
+    return f"; else {autoload.way_out(backends)}" if backends else ""
 
 
 def _cache() -> Availability:

@@ -159,12 +159,25 @@ def _trial(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Ava
             f"check() of {record.name} returned {checked!r:.80}", why="an Availability is expected", plugin=record.plugin
         )
     if not checked.is_usable:
-        hint = checked.hint or "the driver, this torch and the plugin may not fit together; report it to the vendor"
-        return Availability.broken(f"its probe says usable, but {checked.reason}", hint)
+        return Availability.broken(f"its probe says usable, but {checked.reason}", checked.hint or _remedy(checked.reason, instance))
     with blaming(record.plugin, f"describing {record.name}"):
         facts["device_count"] = int(instance.auto_device_count())
         facts["capabilities"] = dict(instance.capabilities())
     return answer
+
+
+def _remedy(reason: str, accelerator: Any) -> str:
+    """What helps an accelerator that says it is usable and does not compute, from the error that it gave."""
+    words = reason.lower()
+    if "expected one of" in words and "device type" in words:
+        package = accelerator.torch_package or "its package"
+        named = f"device_type is {accelerator.device_type!r}, and importing {package} registers no device of that name with torch"
+        return f"{named}; report it to the vendor"
+    if "connection" in words or "connectionrefused" in words:
+        return "a server that the device needs does not answer: start it, or correct its address"
+    if "notimplemented" in words or "not implemented" in words or "dtype" in words:
+        return "the check adds float32 numbers; a plugin of a device that cannot must override check(). Report it to the vendor"
+    return "see whether the versions of the driver, of torch and of the plugin fit together; else report it to the vendor"
 
 
 if __name__ == "__main__":
