@@ -35,9 +35,9 @@ class HidesStreams(Broken):
 
 @mutant("contract", "declarations")
 class DeclaresNonsense(Broken):
-    """A capability is declared that nobody reads."""
+    """A dtype is declared that torch does not have."""
 
-    declared_capabilities: ClassVar[Capabilities] = _DECLARED.updated({"stream": "native"})
+    declared_capabilities: ClassVar[Capabilities] = _DECLARED.updated({"dtype.bfloat61": "native"})
 
 
 @mutant("contract", "probes")
