@@ -112,7 +112,7 @@ def test_resuming_on_another_number_of_processes_gives_the_rest(*, length, size,
     size *= world * other if split else 1
     before = [ShardedBatches(batches(length, size), world, rank, split=split) for rank in range(world)]
     used = in_rounds([list(itertools.islice(sampler, steps)) for sampler in before])[:length]
-    first = steps * (1 if split else world)
+    first = steps * (1 if split else world) * size
     rest = in_rounds([list(ShardedBatches(batches(length, size), other, rank, split=split).starting_at(first)) for rank in range(other)])
     assert (used + rest)[:length] == list(range(length))
 
