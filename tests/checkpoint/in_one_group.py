@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 from worlds import runtime, world
 
-from accelkit import CheckpointError
+import accelkit
+from accelkit import CheckpointError, CollectiveError
 
 
 def resuming(folder):
@@ -57,7 +59,32 @@ def share_a_group(env, folder):
     torch.distributed.destroy_process_group()
 
 
-SCENARIOS = {function.__name__: function for function in (resuming, two_runtimes)}
+def calls_apart(folder):
+    """Which loader and which epoch begins is part of the call, and a save is named as one."""
+    world(2, call_apart, folder)
+
+
+def call_apart(env, folder):
+    rt = runtime(env, process_group=accelkit.ProcessGroupOptions(timeout=5))
+    training, validation = rt.prepare(*(DataLoader(range(8), batch_size=2) for _ in range(2)))
+    with pytest.raises(CollectiveError, match="called different collectives") as caught:
+        next(iter(validation if rt.is_main_process else training))  # as `if rt.is_main_process:` around a validation does
+    assert "rank 0: call" in caught.value.why
+    assert all(f"the start of epoch 0 of prepared loader {number}" in caught.value.why for number in range(2))
+    with pytest.raises(CollectiveError, match="called different collectives") as caught:
+        rt.gather(torch.ones(1)) if rt.is_main_process else next(iter(training))
+    assert "gather of float32[1]" in caught.value.why
+    assert "the start of epoch" in caught.value.why
+    for saved_before in (False, True):
+        with pytest.raises(CheckpointError if rt.is_main_process else CollectiveError, match="called different collectives") as caught:
+            rt.save_state(folder) if rt.is_main_process else rt.wait_for_everyone()
+        assert "save_state" in caught.value.why
+        assert "wait_for_everyone" in caught.value.why
+        assert rt.save_state(folder).name == f"step-{int(saved_before)}"
+    rt.teardown()
+
+
+SCENARIOS = {function.__name__: function for function in (resuming, two_runtimes, calls_apart)}
 
 if __name__ == "__main__":
     SCENARIOS[sys.argv[1]](Path(sys.argv[2]))

@@ -42,7 +42,7 @@ def test_across_processes(scenario, tmp_path):
     run("across.py", scenario, tmp_path / "ckpt")
 
 
-@pytest.mark.parametrize("scenario", ["resuming", "two_runtimes"])
+@pytest.mark.parametrize("scenario", ["resuming", "two_runtimes", "calls_apart"])
 def test_in_one_group(scenario, tmp_path):
     run("in_one_group.py", scenario, tmp_path)
 

@@ -145,7 +145,7 @@ def test_what_cannot_go_on_says_why(job):
 
 def test_whoever_does_not_come_is_named(job):
     world, found = job
-    assert "the start of an epoch of a prepared loader (call " in found[0]["missing"]
+    assert "the start of epoch 0 of prepared loader 0 (call " in found[0]["missing"]
     assert f"on rank 0 waited in vain for rank {world - 1}\n" in found[0]["missing"]
 
 

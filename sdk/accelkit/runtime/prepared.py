@@ -140,6 +140,7 @@ class Prepared:
                 rng_types=self.rng_types,
                 accelerator=self.accelerator,
                 strategy=self.strategy,
+                number=len(self._loaders),
             )
         self._loaders.append(prepared)
         return prepared

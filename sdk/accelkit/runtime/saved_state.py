@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from accelkit.atomic_file import atomic_file
-from accelkit.errors import CheckpointError, PrepareError, UsageError
+from accelkit.errors import CheckpointError, CollectiveError, PrepareError, UsageError
 from accelkit.hook_manager import HookManager
 from accelkit.nested import map_leaves
 from accelkit.runtime import seeding
@@ -53,6 +53,7 @@ class SavedState:
         def is_main_process(self) -> bool: ...
         @property
         def is_local_main_process(self) -> bool: ...
+        def _meet(self, name: str, payload: bytes = b"") -> Sequence[bytes]: ...
         def unwrap_model(self, model: torch.nn.Module, keep_torch_compile: bool = True) -> torch.nn.Module: ...
 
     def register_for_checkpointing(self, *objects: Any) -> None:
@@ -111,7 +112,7 @@ class SavedState:
         if keep_last is not None and (isinstance(keep_last, bool) or keep_last < 1):
             raise UsageError(f"keep_last={keep_last!r}", why="the checkpoint being saved is kept", hint="give 1 or more, or None for all")
         self.wait_for_saves()
-        ranks = self._ranks()
+        ranks = self._ranks("save_state")
         parts, own = ranks.each(lambda error: self._blame("a state to save cannot be had", error), self._parts)
         saving = checkpoint.Save(Path(path), parts, per_rank=own, keep_last=keep_last, ranks=ranks)
         if not is_async:
@@ -151,7 +152,7 @@ class SavedState:
         from accelkit.runtime.checkpoints.layouts import layout_of
 
         self.wait_for_saves()
-        ranks = self._ranks()
+        ranks = self._ranks("load_state")
         targets = dict(self._saved())
         source, parts = checkpoint.load_with_source(Path(path), layout=layout_of(targets), ranks=ranks)
         ((origin, random_state),) = parts.pop("random_state").items()
@@ -182,7 +183,7 @@ class SavedState:
         from accelkit.runtime.checkpoints.exporting import whole_state_dict
 
         with self.strategy.whole_parameters(model):
-            return whole_state_dict(self._bare(model) if unwrap else model, self._ranks())
+            return whole_state_dict(self._bare(model) if unwrap else model, self._ranks("get_state_dict"))
 
     def save_model(
         self,
@@ -205,15 +206,30 @@ class SavedState:
         """
         from accelkit.runtime.checkpoints.exporting import save_weights
 
-        ranks = self._ranks()
+        ranks = self._ranks("save_model")
         with self.strategy.whole_parameters(model):
             save_weights(self._bare(model), Path(save_directory), max_shard_size=max_shard_size, safe=safe_serialization, ranks=ranks)
 
-    def _ranks(self) -> Ranks:
+    def _ranks(self, call: str) -> Ranks:
+        """The processes of the job, once all have made this call.
+
+        Raises:
+            CheckpointError: On every process, if one makes another call, died, or does not come within the process group's time-out.
+        """
         from accelkit.runtime.checkpoints.agreement import Ranks
 
         _ = self.device  # the first use joins the process group
-        return Ranks.of_job(self._timeout) if self.num_processes > 1 else Ranks()
+        if self.num_processes == 1:
+            return Ranks()
+        from accelkit.runtime.collectives import attendance
+
+        try:
+            self._meet(call)
+        except CollectiveError as error:
+            has_died = error.__cause__ is not None and not attendance.is_timeout(error.__cause__)
+            if not (has_died and Ranks.have_met()):  # else they find out below which one died
+                raise CheckpointError(error.what, why=error.why, hint=error.hint) from error
+        return Ranks.of_job(self._timeout)
 
     def _bare(self, module: torch.nn.Module) -> torch.nn.Module:
         """The user's own module, whatever was wrapped around it in whatever order."""

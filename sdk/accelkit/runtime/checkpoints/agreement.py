@@ -65,6 +65,11 @@ class Ranks:
             _groups[world] = dist.new_group(backend="gloo", timeout=timeout)
         return cls(_groups[world])
 
+    @staticmethod
+    def have_met() -> bool:
+        """Whether ``of_job`` has made its group."""
+        return dist.is_initialized() and dist.group.WORLD in _groups
+
     def through_main(self, blame: Blame, work: Callable[[], T], combine: Callable[[list[T]], Sequence[R]]) -> R:
         """Run ``work`` on every process and rank 0's ``combine`` on all results; return to each process its item of what that returns.
 

@@ -72,10 +72,10 @@ def explain(call: Call, error: BaseException) -> CollectiveError:
     this = f"{call.what} (call {call.number}) on rank {mine}"
     if absent:
         seen = "; ".join(_last_seen(rank, note) for rank, note in _first(absent.items()))
-        waited = "waited in vain for" if _is_timeout(error) else "lost the connection before it heard of"
+        waited = "waited in vain for" if is_timeout(error) else "lost the connection before it heard of"
         hint = (
             _SAME_CALLS + "; ACCELKIT_TIMEOUT or Runtime(process_group=ProcessGroupOptions(timeout=seconds)) changes how long one waits"
-            if _is_timeout(error)
+            if is_timeout(error)
             else _DIED
         )
         return CollectiveError(f"{this} {waited} {_ranks(list(absent))}", why=f"{seen}; {reason}", hint=hint)
@@ -141,7 +141,8 @@ def _last_seen(rank: int, note: Mapping[str, Any]) -> str:
     return f"rank {rank} ({note['at']}) last called {note['last']}" if note else f"rank {rank} has called nothing yet"
 
 
-def _is_timeout(error: BaseException) -> bool:
+def is_timeout(error: BaseException) -> bool:
+    """Whether torch.distributed says that it waited too long, and not that it lost a process."""
     return "timed out" in str(error).lower() or "timeout" in str(error).lower()
 
 

@@ -30,6 +30,7 @@ def prepare_loader(
     rng_types: Sequence[str],
     accelerator: Accelerator,
     strategy: Strategy | None = None,
+    number: int = 0,
 ) -> PreparedLoader:
     """A loader that gives this process its share, on its device. The user's own is left as it is.
 
@@ -43,6 +44,7 @@ def prepare_loader(
         rng_types: The generators that processes agree on before each epoch.
         accelerator: Whose the device is, and its generator.
         strategy: Lays out batches that are on the device.
+        number: The loader's place among those that the Runtime prepared.
 
     Raises:
         PrepareError: If the loader cannot be divided so.
@@ -68,6 +70,7 @@ def prepare_loader(
         step=1 if split_batches or is_shared else num_processes,
         is_shared=is_shared,
         is_dispatched=is_dispatched,
+        number=number,
     )
     divided: Any = loader
     if not is_shared:

@@ -31,6 +31,7 @@ class Epochs:
         step: How many of the loader's batches the job takes at once.
         is_shared: Whether the loader's own sampler gives each process its share.
         is_dispatched: Whether rank 0 alone reads.
+        number: The loader's place among those that the Runtime prepared, for errors and to tell epochs of different loaders apart.
 
     Attributes:
         epoch: The current one, or the next one between two. It counts passes, also those that a loop broke off.
@@ -55,10 +56,11 @@ class Epochs:
         step: int = 1,
         is_shared: bool = False,
         is_dispatched: bool = False,
+        number: int = 0,
     ) -> None:
         self.loader, self.num_processes, self.process_index = loader, num_processes, process_index
         self.rng_types, self.accelerator, self.device = tuple(rng_types), accelerator, device
-        self.step, self.is_shared, self.is_dispatched = step, is_shared, is_dispatched
+        self.step, self.is_shared, self.is_dispatched, self.number = step, is_shared, is_dispatched, number
         self._unit = samples_per_batch(loader)
         self.stride = step * (self._unit or 1)
         self.epoch = self.position = 0
@@ -236,17 +238,15 @@ class Epochs:
             return self._found(has_workers)
         import torch.distributed as dist
 
-        from accelkit.runtime.collectives import attendance
-        from accelkit.runtime.collectives.meeting import watching
+        from accelkit.runtime.collectives.meeting import Channel, meet, watching
 
         device = self.device if self.device is not None else torch.empty(0, device=self.accelerator.device_type).device  # the current one
         sent: list[Any] = [None]
         if self.process_index == 0:
             named = seeding.capture_named(self.rng_types, self.accelerator, device)
             sent = [(named, self._found(has_workers) if "generator" in self.rng_types else None)]
-        group = dist.distributed_c10d._get_default_group()
-        call = attendance.come("the start of an epoch of a prepared loader", group, range(self.num_processes))
-        with watching(call):
+        met = meet(Channel.of(None, device), f"the start of epoch {self.epoch} of prepared loader {self.number}")
+        with watching(met.call):
             dist.broadcast_object_list(sent, src=0)
         named, start = sent[0]
         if self.process_index > 0:
