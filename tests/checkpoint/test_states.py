@@ -24,6 +24,11 @@ class Colour(enum.Enum):
     RED = "red"
 
 
+class Rights(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
 VALUES = [
     Counter({3: 2, 9: 1}),
     defaultdict(list, a=[torch.ones(2)]),
@@ -103,8 +108,16 @@ def test_plain_containers_and_values(value, tmp_path):
 
 @pytest.mark.parametrize(
     "value",
-    [defaultdict(lambda: 0), numpy.array(["text"]), numpy.array([object()]), numpy.zeros(1, dtype=[("a", "f4")]), {(1, 2)} | {object()}],
-    ids=["factory", "strings", "objects", "records", "set"],
+    [
+        defaultdict(lambda: 0),
+        numpy.array(["text"]),
+        numpy.array([object()]),
+        numpy.zeros(1, dtype=[("a", "f4")]),
+        numpy.zeros(2, dtype=">f4"),
+        {(1, 2)} | {object()},
+        Rights.READ | Rights.WRITE,
+    ],
+    ids=["factory", "strings", "objects", "records", "byte order", "set", "flags"],
 )
 def test_what_would_need_code_is_refused(value, tmp_path):
     with pytest.raises(CheckpointError, match="custom_0.value"):

@@ -102,7 +102,7 @@ def _encode_leaf(value: Any) -> dict[str, Any] | None:
         return {"timedelta": [value.days, value.seconds, value.microseconds]}
     if isinstance(value, pathlib.PurePath) and type(value).__module__.partition(".")[0] == "pathlib":
         return {"path": [isinstance(value, pathlib.Path), str(value)]}
-    if isinstance(value, enum.Enum) and value.name is not None:
+    if isinstance(value, enum.Enum) and value.name in type(value).__members__:
         return {"enum": [type(value).__module__, type(value).__qualname__, value.name]}
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.number | numpy.bool_):
@@ -117,7 +117,7 @@ def _is_numeric_array(value: Any) -> bool:
         return False
     try:
         torch.from_numpy(numpy.empty(0, value.dtype))
-    except TypeError:
+    except (TypeError, ValueError):  # objects; numbers whose bytes are in the other order
         return False
     return True
 
