@@ -32,6 +32,12 @@ class _Guard:
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
 
+    def ready(self) -> None:
+        """Start the guard process, if it does not run. Call this before a child is started: ``add`` then takes no time."""
+        with self._lock:
+            if self._process is None or self._process.poll() is not None:
+                self._start()
+
     def add(self, leader: int) -> None:
         """Kill the process group that ``leader`` leads, or will lead, if this process ends before ``remove``."""
         with self._lock:
@@ -47,6 +53,11 @@ class _Guard:
                 return
             self._groups.discard(leader)
             self._tell(f"-{leader}")
+        self.rest()
+
+    def rest(self) -> None:
+        """End the guard process if there is nothing to guard."""
+        with self._lock:
             if not self._groups:
                 self._stop()
 
@@ -91,7 +102,12 @@ guard = _Guard()
 
 def start(arguments: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
     """``subprocess.Popen`` in a session and process group of its own, which is killed when this process ends. ``end`` it."""
-    process = subprocess.Popen(arguments, start_new_session=True, **options)
+    guard.ready()
+    try:
+        process = subprocess.Popen(arguments, start_new_session=True, **options)
+    except BaseException:
+        guard.rest()
+        raise
     guard.add(process.pid)
     return process
 

@@ -73,7 +73,7 @@ def test_an_error_in_the_background_is_raised_where_it_is_noticed_and_once(tmp_p
 
 class Unsafe:
     def state_dict(self):
-        return {"names": {"a", "b"}}
+        return {"names": object()}
 
     def load_state_dict(self, state):
         raise AssertionError(state)

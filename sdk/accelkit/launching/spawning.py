@@ -92,6 +92,7 @@ def _run(task: Task | bytes, count: int, method: StartMethod, folder: Path) -> N
             place = Place(index, count, folder / f"rank-{index}", threads)
             place.folder.mkdir()
             process = context.Process(target=spawned.main, args=(task, place, receiving))
+            child_processes.guard.ready()
             process.start()
             child_processes.guard.add(process.pid)
             receiving.close()
