@@ -122,4 +122,5 @@ def test_a_temporary_folder_of_logs_goes_with_success_and_stays_with_failure(lau
     assert not list(tmp_path.glob("accelkit-launch-*"))
     one = launch(*TWO, path, 3, TMPDIR=str(tmp_path)).wait(3)
     assert one.logs().parent == tmp_path
-    assert (one.logs() / "restart-0" / "rank-1" / "stdout.log").read_text() == "x" * 100000 + "\n"
+    logs = [(one.logs() / "restart-0" / f"rank-{rank}" / "stdout.log").read_text() for rank in (0, 1)]
+    assert "x" * 100000 + "\n" in logs, "the process that failed first is there; the other one may have been ended before it wrote"
