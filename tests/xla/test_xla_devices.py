@@ -98,14 +98,15 @@ def test_two_processes_from_a_function(run, alone):
 
 
 GLOO = """
-import torch, torch.distributed as dist, accelkit
+import os, torch, torch.distributed as dist, accelkit
 from accelkit import ProcessGroupOptions
 {before}
 rt = accelkit.Runtime("xla"{options})
 try:
     rt.device
 except accelkit.UnsupportedError as error:
-    print(error.what, "|", error.why, flush=True)
+    # In one piece: torchrun's workers are unbuffered, and print writes part after part.
+    os.write(1, (error.what + " | " + error.why + chr(10)).encode())
 """
 
 
@@ -123,13 +124,13 @@ def test_gloo_alone_reduces_nothing_and_the_runtime_refuses_it(run):
 
 
 COLLECTIVES = """
-import torch, torch.distributed as dist, accelkit
+import os, torch, torch.distributed as dist, accelkit
 rt = accelkit.Runtime("xla")
 device, rank = rt.device, rt.process_index
 def on_device(*values):
     return torch.tensor(values, dtype=torch.float32, device=device)
 def show(name, *tensors):
-    print(f"{rank} {name} {[tensor.tolist() for tensor in tensors]}", flush=True)
+    os.write(1, f"{rank} {name} {[tensor.tolist() for tensor in tensors]}{chr(10)}".encode())  # in one piece
 x = on_device(rank + 1.0, 10.0)
 dist.all_reduce(x, dist.ReduceOp.MAX); show("all_reduce", x)
 x = on_device(float(rank)); dist.broadcast(x, 1); show("broadcast", x)
