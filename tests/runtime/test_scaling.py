@@ -67,6 +67,26 @@ def test_an_infinite_gradient_skips_optimizer_and_scheduler_and_shrinks_the_scal
     assert rt.precision.scale == 1024.0, "grown after growth_interval steps"
 
 
+@pytest.mark.parametrize("is_unscaled", [False, True])
+def test_clipping_scaled_gradients_with_torch_is_told_once(is_unscaled):
+    rt, model, optimizer, _ = made()
+    for step in range(2):
+        optimizer.zero_grad()
+        rt.backward(model(torch.ones(1, 4)).sum())
+        rt.backward(model(torch.ones(1, 4)).sum())
+        if is_unscaled:
+            rt.unscale_gradients(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if is_unscaled or step > 0:
+            optimizer.step()
+        else:
+            with pytest.warns(UserWarning) as caught:
+                optimizer.step()
+            (told,) = [str(one.message) for one in caught if "clip_grad_norm_" in str(one.message)]
+            assert all(word in told for word in ("SGD", "Float16Mixed", "rt.clip_grad_norm_(model.parameters(), max_norm)"))
+            assert caught[0].filename == __file__
+
+
 def test_clipping_sees_true_gradients():
     rt, model, optimizer, _ = made()
     rt.backward(3 * model(torch.ones(1, 4)).sum())

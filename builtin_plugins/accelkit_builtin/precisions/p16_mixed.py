@@ -7,6 +7,7 @@ divided by it. A scale that is too large makes them infinite; that step is skipp
 from __future__ import annotations
 
 import dataclasses
+import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -76,8 +77,17 @@ class Float16Mixed(AutocastPrecision):
         scaled: torch.Tensor = self._scaler.scale(loss)
         return scaled
 
+    def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Watch the gradients of its first step: clipping them while they are scaled would train next to nothing, in silence."""
+        self._versions.setdefault(optimizer, {})
+
+    def post_backward(self, loss: torch.Tensor) -> None:
+        """Before an optimizer's first step, remember its gradients' versions: torch counts the changes of a tensor in place."""
+        for optimizer in self._versions:
+            self._versions[optimizer] = _gradient_versions(optimizer)
+
     def unscale_gradients(self, optimizer: torch.optim.Optimizer) -> None:
-        """Divide by the scale, once before each step.
+        """Divide by the scale, once before each step. Warns if the gradients of the first step were changed before, by the program.
 
         Raises:
             UsageError: If the gradients are not those of ``Runtime.backward``.
@@ -90,8 +100,20 @@ class Float16Mixed(AutocastPrecision):
                 why=f"precision {self.name!r} scales the loss in the runtime's backward, and that was not called",
                 hint="rt.backward(loss) instead of loss.backward()",
             )
+        if (versions := self._versions.pop(optimizer, None)) is not None:
+            self._check_unchanged(optimizer, versions)
         self._scaler.unscale_(optimizer)
         self._unscaled.add(optimizer)
+
+    def _check_unchanged(self, optimizer: torch.optim.Optimizer, versions: Mapping[int, int]) -> None:
+        if any(versions.get(gradient, version) != version for gradient, version in _gradient_versions(optimizer).items()):
+            warnings.warn(
+                f"the gradients of {type(optimizer).__name__} were changed between backward and step, for instance by "
+                f"torch.nn.utils.clip_grad_norm_, while they were multiplied by the scale of precision {self.name!r}: what is left of them "
+                "after a division by the scale trains next to nothing. Write rt.clip_grad_norm_(model.parameters(), max_norm), or call "
+                "rt.unscale_gradients(optimizer) before changing them",
+                stacklevel=8,
+            )
 
     def optimizer_step(self, optimizer: torch.optim.Optimizer, step: Callable[..., Any], closure: Callable[[], Any] | None = None) -> Any:
         """Step unless a gradient is infinite or nan. Waits for the device, to know.
@@ -132,7 +154,7 @@ class Float16Mixed(AutocastPrecision):
         state = dict(vars(self))
         if "_scaler" in state:
             state["_scaler"] = self._scaler.state_dict()
-            del state["_unscaled"]  # optimizers
+            del state["_unscaled"], state["_versions"]  # of optimizers
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -146,6 +168,7 @@ class Float16Mixed(AutocastPrecision):
 
         self._scaler: Any = torch.amp.GradScaler(self._device_type, **dataclasses.asdict(self.scaler_options))
         self._unscaled: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._versions: weakref.WeakKeyDictionary[torch.optim.Optimizer, dict[int, int]] = weakref.WeakKeyDictionary()
         self._has_scaled = False
 
     def _has_found_infinity(self, optimizer: torch.optim.Optimizer) -> bool:
@@ -154,3 +177,9 @@ class Float16Mixed(AutocastPrecision):
 
 def _has_gradients(optimizer: torch.optim.Optimizer) -> bool:
     return any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"])
+
+
+def _gradient_versions(optimizer: torch.optim.Optimizer) -> dict[int, int]:
+    """How often each gradient was changed in place, by the ``id`` of the gradient."""
+    gradients = (parameter.grad for group in optimizer.param_groups for parameter in group["params"])
+    return {id(gradient): gradient._version for gradient in gradients if gradient is not None}
