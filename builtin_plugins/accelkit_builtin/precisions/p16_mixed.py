@@ -112,7 +112,7 @@ class Float16Mixed(AutocastPrecision):
                 f"torch.nn.utils.clip_grad_norm_, while they were multiplied by the scale of precision {self.name!r}: what is left of them "
                 "after a division by the scale trains next to nothing. Write rt.clip_grad_norm_(model.parameters(), max_norm), or call "
                 "rt.unscale_gradients(optimizer) before changing them",
-                stacklevel=8,
+                stacklevel=7,
             )
 
     def optimizer_step(self, optimizer: torch.optim.Optimizer, step: Callable[..., Any], closure: Callable[[], Any] | None = None) -> Any:
