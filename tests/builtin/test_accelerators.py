@@ -12,9 +12,10 @@ import accelkit
 from accelkit.discovery import known
 from accelkit_builtin.accelerators import known_vendor
 from accelkit_builtin.accelerators.cpu import CPUAccelerator
-from accelkit_builtin.accelerators.cuda import CUDAAccelerator, board_stats, visible_indices
+from accelkit_builtin.accelerators.cuda import CUDAAccelerator, board_stats
 from accelkit_builtin.accelerators.mps import MPSAccelerator
 from accelkit_builtin.accelerators.torch_device import TorchDeviceAccelerator
+from accelkit_builtin.accelerators.visible_devices import visible_indices
 
 UUIDS = ["GPU-aaaa-1", "GPU-aabb-2", "GPU-cccc-3"]
 

@@ -1,4 +1,6 @@
-"""NVIDIA GPUs. What is asked before training is asked of NVML, which creates no CUDA context: ``fork`` works afterwards."""
+"""NVIDIA GPUs, and AMD's with a torch for ROCm. What is asked before training is asked of NVML or read from the kernel's files: neither
+creates a context on a device, and ``fork`` works afterwards.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from accelkit import Accelerator, Availability, Capabilities
+from accelkit_builtin.accelerators import amd_gpus
+from accelkit_builtin.accelerators.visible_devices import visible_indices
 
 if TYPE_CHECKING:
     import torch
@@ -25,6 +29,7 @@ _SAY = {
     15: "a GPU has fallen off the bus, or is otherwise inaccessible",
     18: "the driver and its library are of different versions",
 }
+_FLOAT8_ARCHITECTURES = ("gfx94", "gfx95", "gfx120")  # families on which torch tests its float8 products with ROCm
 _DRIVER_HINT = "check nvidia-smi; a reboot loads the driver that was installed last"
 
 
@@ -75,11 +80,11 @@ class NVML:
 
 
 class CUDAAccelerator(Accelerator):
-    """NVIDIA GPUs, through CUDA."""
+    """NVIDIA GPUs, through CUDA; AMD's, where torch was built for ROCm, which gives them the same name."""
 
     device_type = "cuda"
     process_group_backend = "nccl"
-    visible_devices_variable = "CUDA_VISIBLE_DEVICES"
+    visible_devices_variable = "CUDA_VISIBLE_DEVICES"  # on an AMD machine, amd_gpus.limiting_variable
     declared_capabilities = Capabilities.declare(
         native=[
             "dtype.float32",
@@ -112,13 +117,23 @@ class CUDAAccelerator(Accelerator):
         ],
     )
 
+    def __init__(self) -> None:
+        super().__init__()
+        if _torch_build() == "hip":
+            vars(self)["visible_devices_variable"] = amd_gpus.limiting_variable(os.environ)
+
     @classmethod
     def probe(cls) -> Availability:
-        """Asks NVML. Creates no CUDA context and imports no torch."""
+        """Asks NVML, or reads the kernel's files where torch was built for ROCm. Creates no context on a device and imports no torch."""
+        build = _torch_build()
+        if build == "hip":
+            return amd_gpus.probe()
         try:
             with NVML() as nvml:
                 uuids = nvml.uuids()
         except OSError as error:
+            if others := amd_gpus.uuids():
+                return Availability.broken(f"the installed torch was not built for the {len(others)} AMD GPU(s) of this machine", amd_gpus.INSTALL_HINT)
             return Availability.absent(f"there is no NVIDIA driver here ({error})", "on a machine with an NVIDIA GPU, install its driver")
         except NVMLError as error:
             return Availability.broken(str(error), _DRIVER_HINT)
@@ -132,13 +147,15 @@ class CUDAAccelerator(Accelerator):
             return Availability.absent(
                 f"CUDA_VISIBLE_DEVICES={shown!r} hides the {len(uuids)} GPU(s) of this machine", "unset it, or name one"
             )
-        if _torch_build() == "":
+        if build == "":
             hint = "install torch with CUDA, as https://pytorch.org/get-started/locally/ says for this platform"
             return Availability.broken("the installed torch was built without CUDA", hint)
         return Availability.usable(f"{len(visible)} GPU(s)")
 
     def auto_device_count(self) -> int:
-        """How many GPUs this process may use, from NVML: no CUDA context is created."""
+        """How many GPUs this process may use, from NVML or the kernel's files: no context is created on a device."""
+        if _torch_build() == "hip":
+            return len(amd_gpus.visible(os.environ))
         try:
             with NVML() as nvml:
                 return len(visible_indices(os.environ.get("CUDA_VISIBLE_DEVICES"), nvml.uuids()))
@@ -146,11 +163,23 @@ class CUDAAccelerator(Accelerator):
             return 0
 
     def capabilities(self, device: torch.device | None = None) -> Capabilities:
-        """With ``device``, refined by its compute capability: bfloat16 is native from 8.0 on, float8 from 8.9 on. Initialises CUDA."""
+        """With ``device``, refined by its compute capability: bfloat16 is native from 8.0 on, float8 from 8.9 on. Initialises CUDA.
+
+        AMD's GPUs have bfloat16, and float8 from gfx942 on.
+        """
         if device is None:
             return self.declared_capabilities
         import torch
 
+        if torch.version.hip is not None:
+            architecture = torch.cuda.get_device_properties(device).gcnArchName
+            return self.declared_capabilities.updated(
+                {
+                    "dtype.bfloat16": "native",
+                    "fp8": "native" if architecture.startswith(_FLOAT8_ARCHITECTURES) else "none",
+                    "transformer_engine": "none",
+                }
+            )
         version = torch.cuda.get_device_capability(device)
         has_float8 = version >= (8, 9)
         return self.declared_capabilities.updated(
@@ -169,7 +198,7 @@ class CUDAAccelerator(Accelerator):
 def board_stats(device: torch.device) -> dict[str, float]:
     """What NVML says of the whole board, by quantity and unit; what the board does not measure is left out. Creates no CUDA context.
 
-    Empty without ``nvidia-ml-py`` (the extra ``cuda``), or where NVML cannot see the board.
+    Empty without ``nvidia-ml-py`` (the extra ``cuda``), or where NVML cannot see the board, as AMD's.
     """
     try:
         import pynvml
@@ -177,6 +206,8 @@ def board_stats(device: torch.device) -> dict[str, float]:
         return {}
     import torch
 
+    if torch.version.hip is not None:
+        return {}
     readings: dict[str, Callable[[torch.device], float]] = {
         "board.memory.used.bytes": torch.cuda.device_memory_used,
         "board.utilization.percent": torch.cuda.utilization,
@@ -190,30 +221,8 @@ def board_stats(device: torch.device) -> dict[str, float]:
     return found
 
 
-def visible_indices(variable: str | None, uuids: list[str]) -> list[int]:
-    """The machine's GPUs that CUDA would show, in its order: indices, UUIDs or their prefixes, MIG slices.
-
-    What follows an entry that names nothing is hidden, as CUDA hides it.
-    Source: CUDA C++ Programming Guide, 'CUDA Environment Variables', CUDA_VISIBLE_DEVICES.
-    """
-    if variable is None:
-        return list(range(len(uuids)))
-    found: list[int] = []
-    for entry in (part.strip() for part in variable.split(",")):
-        if re.fullmatch(r"\d+", entry):
-            matches = [int(entry)] if int(entry) < len(uuids) else []
-        elif entry.startswith("MIG-"):
-            matches = [index for index, uuid in enumerate(uuids) if uuid in entry] or [0]
-        else:
-            matches = [index for index, uuid in enumerate(uuids) if entry and uuid.startswith(entry)]
-        if len(matches) != 1:
-            break
-        found += matches
-    return found
-
-
 def _torch_build() -> str | None:
-    """The CUDA version that torch was built for, or ROCm's; '' if neither; None if unknown. Reads a file, imports nothing."""
+    """``cuda`` or ``hip``: what the installed torch was built for. '' if neither; None if unknown. Reads a file, imports nothing."""
     specification = importlib.util.find_spec("torch")
     if specification is None or specification.origin is None:
         return None
@@ -221,5 +230,5 @@ def _torch_build() -> str | None:
         text = Path(specification.origin).with_name("version.py").read_text("utf-8")
     except OSError:
         return None
-    versions = re.findall(r"^(?:cuda|hip)\b[^=]*=\s*(?:'([^']*)'|None)", text, re.MULTILINE)
-    return next((version for version in versions if version), "" if versions else None)
+    versions: list[tuple[str, str]] = re.findall(r"^(cuda|hip)\b[^=]*=\s*(?:'([^']*)'|None)", text, re.MULTILINE)
+    return next((platform for platform, version in versions if version), "" if versions else None)

@@ -1,0 +1,83 @@
+"""AMD's GPUs, which a torch that was built for ROCm drives under the name ``cuda``.
+
+They are read from the kernel's files, so no library is loaded and no driver is initialised. Sources: the amdkfd driver's topology
+(https://docs.kernel.org/gpu/amdgpu/) and 'GPU isolation techniques' (https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from accelkit import Availability
+from accelkit_builtin.accelerators.visible_devices import visible_indices
+
+TOPOLOGY = Path("/sys/class/kfd/kfd/topology/nodes")
+KERNEL_DRIVER = Path("/dev/kfd")
+INSTALL_HINT = "install torch for ROCm, as https://pytorch.org/get-started/locally/ says"
+
+
+def uuids() -> list[str]:
+    """The UUID of each AMD GPU of this machine that this process may see, in ROCm's order: ``GPU-`` and 16 hexadecimal digits.
+
+    Empty without the kernel driver. A node without SIMD units is a CPU. A GPU that a container was not given cannot be read.
+    """
+    found = []
+    for node in sorted((entry for entry in _entries() if entry.name.isdecimal()), key=lambda entry: int(entry.name)):
+        try:
+            properties = dict(line.split(maxsplit=1) for line in (node / "properties").read_text("ascii").splitlines() if " " in line)
+            if int(properties.get("simd_count", 0)) > 0:
+                found.append(f"GPU-{int(properties.get('unique_id', 0)):016x}")
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def visible(environ: Mapping[str, str]) -> list[int]:
+    """The machine's AMD GPUs that ROCm would show, in its order.
+
+    ``ROCR_VISIBLE_DEVICES`` chooses among the machine's GPUs. ``HIP_VISIBLE_DEVICES``, or else ``CUDA_VISIBLE_DEVICES``, chooses among what
+    is left, with new indices.
+    """
+    machine = uuids()
+    chosen = visible_indices(environ.get("ROCR_VISIBLE_DEVICES"), machine)
+    again = visible_indices(
+        environ.get("HIP_VISIBLE_DEVICES", environ.get("CUDA_VISIBLE_DEVICES")), [machine[index] for index in chosen]
+    )
+    return [chosen[index] for index in again]
+
+
+def limiting_variable(environ: Mapping[str, str]) -> str:
+    """The variable that limits what this process sees; HIP's if none is set."""
+    names = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+    return next((name for name in names if name in environ), "HIP_VISIBLE_DEVICES")
+
+
+def probe() -> Availability:
+    """Whether a torch for ROCm finds GPUs here. Opens no device."""
+    machine = uuids()
+    if not machine:
+        return Availability.absent(
+            f"there is no AMD GPU in {TOPOLOGY}, and the installed torch was built for ROCm",
+            "on a machine with an AMD GPU, install the amdgpu driver; in a container, pass --device=/dev/kfd --device=/dev/dri",
+        )
+    if not KERNEL_DRIVER.exists():
+        return Availability.broken(
+            f"this machine has {len(machine)} AMD GPU(s), and {KERNEL_DRIVER} is not here",
+            "start the container with --device=/dev/kfd --device=/dev/dri",
+        )
+    if not os.access(KERNEL_DRIVER, os.R_OK | os.W_OK):
+        return Availability.broken(f"no permission to use {KERNEL_DRIVER}", "add this user to the groups render and video, and log in again")
+    usable = visible(os.environ)
+    if not usable:
+        name = limiting_variable(os.environ)
+        return Availability.absent(f"{name}={os.environ.get(name)!r} hides the {len(machine)} GPU(s) of this machine", "unset it, or name one")
+    return Availability.usable(f"{len(usable)} AMD GPU(s)")
+
+
+def _entries() -> list[Path]:
+    try:
+        return list(TOPOLOGY.iterdir())
+    except OSError:
+        return []

@@ -1,0 +1,27 @@
+"""Environment variables that limit which GPUs a process sees, in the notation that CUDA and ROCm share."""
+
+from __future__ import annotations
+
+import re
+
+
+def visible_indices(variable: str | None, uuids: list[str]) -> list[int]:
+    """The machine's GPUs that CUDA would show, in its order: indices, UUIDs or their prefixes, MIG slices.
+
+    What follows an entry that names nothing is hidden, as CUDA hides it.
+    Source: CUDA C++ Programming Guide, 'CUDA Environment Variables', CUDA_VISIBLE_DEVICES.
+    """
+    if variable is None:
+        return list(range(len(uuids)))
+    found: list[int] = []
+    for entry in (part.strip() for part in variable.split(",")):
+        if re.fullmatch(r"\d+", entry):
+            matches = [int(entry)] if int(entry) < len(uuids) else []
+        elif entry.startswith("MIG-"):
+            matches = [index for index, uuid in enumerate(uuids) if uuid in entry] or [0]
+        else:
+            matches = [index for index, uuid in enumerate(uuids) if entry and uuid.startswith(entry)]
+        if len(matches) != 1:
+            break
+        found += matches
+    return found
