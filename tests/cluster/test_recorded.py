@@ -59,6 +59,7 @@ def test_the_nested_cases_are_recorded():
         "slurm_torchrun", "slurm_openmpi", "slurm_mpich", "slurm_batch_script", "slurm_salloc_shell", "slurm_pty", "slurm_array",
         "slurm_heterogeneous", "slurm_gpus_per_task", "slurm_pmi2", "slurm_pmix", "slurm_step_of_one_node", "slurm_cyclic_3",
         "kubeflow_v1", "kubeflow_v2", "kubeflow_v2_torchrun", "lsf_jsrun", "openmpi", "mpich", "ray_actors", "torchrun_2x2",
+        "slurm_interactive_step",
     }  # fmt: skip
 
 

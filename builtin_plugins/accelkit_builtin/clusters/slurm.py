@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from accelkit import ClusterEnvironment, ContradictionError, Detection, UnavailableError, UsageError, job_port
 from accelkit_builtin.clusters.slurm_lists import expand_nodes, reserved_ports, tasks_on
+from accelkit_builtin.clusters.slurm_shells import is_typed
 
 _SIZE = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
 _NODES = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
@@ -36,7 +37,7 @@ class SlurmEnvironment(ClusterEnvironment):
         if not step or special:
             why = f"this is the sbatch script or the salloc shell of job {job} (no SLURM_STEP_ID of a step); srun starts its processes"
             return Detection("slurm", -1, why)
-        if environ.get("SLURM_PTY_PORT") and environ.get("SLURM_STEP_NUM_TASKS", "1") == "1":
+        if environ.get("SLURM_PTY_PORT") and (environ.get("SLURM_STEP_NUM_TASKS", "1") == "1" or is_typed(environ.get("SLURM_TASK_PID"))):
             return Detection(
                 "slurm", -1, f"this is an interactive shell of job {job} (SLURM_PTY_PORT, of srun --pty); srun starts its processes"
             )
