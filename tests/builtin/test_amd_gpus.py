@@ -1,4 +1,4 @@
-"""``cuda`` with a torch for ROCm: the kernel's files are replaced by a tree like that of a machine with AMD GPUs, in a namespace of their own."""
+"""``cuda`` with a torch for ROCm, in a mount namespace whose /sys/class is like that of a machine with AMD GPUs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 CPU = "cpu_cores_count 64\nsimd_count 0\nunique_id 0\n"
 GPU = "cpu_cores_count 0\nsimd_count 304\nunique_id {}\ngfx_target_version 90402\n"
+NODES = (CPU, GPU.format(0xA1), GPU.format(0xB2))
 VERSION = "from typing import Optional\n__version__ = '2.13.0'\ncuda: Optional[str] = {cuda}\nhip: Optional[str] = {hip}\n"
 SEEN = """
 import json, os, sys
@@ -37,7 +38,7 @@ def machine(tmp_path):
     if subprocess.run(["unshare", "--mount", "--map-root-user", "true"], capture_output=True, check=False).returncode != 0:
         pytest.skip("this kernel or container allows no mount namespace, in which alone /sys can be replaced")
 
-    def run(*command: str, nodes=(CPU, GPU.format(0xA1), GPU.format(0xB2)), kfd="yes", cuda=None, hip="6.4.43482", **environ: str) -> str:
+    def run(*command: str, nodes=NODES, kfd="yes", cuda=None, hip="6.4.43482", **environ: str) -> str:
         tree, dev, packages = tmp_path / "sys", tmp_path / "dev", tmp_path / "packages"
         for path in (tree, dev, packages / "torch"):
             path.mkdir(parents=True, exist_ok=True)
@@ -48,10 +49,18 @@ def machine(tmp_path):
         (packages / "torch" / "__init__.py").write_text("raise ImportError('nobody asked for torch')")
         (packages / "torch" / "version.py").write_text(VERSION.format(cuda=repr(cuda), hip=repr(hip)))
         kept = {name: value for name, value in os.environ.items() if not name.endswith("VISIBLE_DEVICES")}
-        env = kept | {"PYTHONPATH": str(packages), "ACCELKIT_CACHE": str(tmp_path / "cache"), "XDG_CACHE_HOME": str(tmp_path / "cache")} | environ
+        env = (
+            kept
+            | {"PYTHONPATH": str(packages), "ACCELKIT_CACHE": str(tmp_path / "cache"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+            | environ
+        )
         script = MACHINE.format(dev=dev, sys=tree, kfd=kfd)
         done = subprocess.run(
-            ["unshare", "--mount", "--map-root-user", "sh", "-c", script, "sh", *command], capture_output=True, text=True, env=env, check=False
+            ["unshare", "--mount", "--map-root-user", "sh", "-c", script, "sh", *command],
+            capture_output=True,
+            text=True,
+            env=env,
+            check=False,
         )
         assert not done.stderr, done.stderr
         return done.stdout

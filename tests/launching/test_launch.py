@@ -20,7 +20,7 @@ TELL = """
 import json, os, pickle, sys
 def here(): pass
 pickle.loads(pickle.dumps(here))
-words = ("ACCELKIT_", "OMP_", "RANK", "WORLD")
+words = ("ACCELKIT_", "OMP_", "RANK", "WORLD", "RDZV")
 shown = {name: value for name, value in os.environ.items() if any(word in name for word in words)}
 shown |= {"argv": sys.argv, "path": sys.path[0], "name": __name__, "file": __file__, "package": __package__}
 print(json.dumps(shown | {"main": sys.modules["__main__"].here is here}))
@@ -42,6 +42,7 @@ def test_each_process_is_told_its_place_and_the_choice(launch, script, tmp_path)
         assert (shown["ACCELKIT_ACCELERATOR"], shown["ACCELKIT_DEVICES"], shown["ACCELKIT_STRATEGY"]) == ("cpu", "2", "ddp")
         assert (shown["ACCELKIT_PRECISION"], shown["ACCELKIT_TIMEOUT"]) == ("64-true", "77")
         assert "ACCELKIT_NUM_NODES" not in shown, "nobody gave it"
+        assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE" not in shown, "the launcher's own business"
         assert shown["argv"] == [str(path), *own]
         assert (shown["path"], shown["name"], shown["file"], shown["main"]) == (str(tmp_path), "__main__", str(path), True)
         assert f"OMP_NUM_THREADS={shown['OMP_NUM_THREADS']} each" in one.err

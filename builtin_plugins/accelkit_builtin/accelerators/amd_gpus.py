@@ -42,9 +42,7 @@ def visible(environ: Mapping[str, str]) -> list[int]:
     """
     machine = uuids()
     chosen = visible_indices(environ.get("ROCR_VISIBLE_DEVICES"), machine)
-    again = visible_indices(
-        environ.get("HIP_VISIBLE_DEVICES", environ.get("CUDA_VISIBLE_DEVICES")), [machine[index] for index in chosen]
-    )
+    again = visible_indices(environ.get("HIP_VISIBLE_DEVICES", environ.get("CUDA_VISIBLE_DEVICES")), [machine[index] for index in chosen])
     return [chosen[index] for index in again]
 
 
@@ -68,11 +66,15 @@ def probe() -> Availability:
             "start the container with --device=/dev/kfd --device=/dev/dri",
         )
     if not os.access(KERNEL_DRIVER, os.R_OK | os.W_OK):
-        return Availability.broken(f"no permission to use {KERNEL_DRIVER}", "add this user to the groups render and video, and log in again")
+        return Availability.broken(
+            f"no permission to use {KERNEL_DRIVER}", "add this user to the groups render and video, and log in again"
+        )
     usable = visible(os.environ)
     if not usable:
         name = limiting_variable(os.environ)
-        return Availability.absent(f"{name}={os.environ.get(name)!r} hides the {len(machine)} GPU(s) of this machine", "unset it, or name one")
+        return Availability.absent(
+            f"{name}={os.environ.get(name)!r} hides the {len(machine)} GPU(s) of this machine", "unset it, or name one"
+        )
     return Availability.usable(f"{len(usable)} AMD GPU(s)")
 
 

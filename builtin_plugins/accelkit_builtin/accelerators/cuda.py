@@ -133,7 +133,9 @@ class CUDAAccelerator(Accelerator):
                 uuids = nvml.uuids()
         except OSError as error:
             if others := amd_gpus.uuids():
-                return Availability.broken(f"the installed torch was not built for the {len(others)} AMD GPU(s) of this machine", amd_gpus.INSTALL_HINT)
+                return Availability.broken(
+                    f"the installed torch was not built for the {len(others)} AMD GPU(s) of this machine", amd_gpus.INSTALL_HINT
+                )
             return Availability.absent(f"there is no NVIDIA driver here ({error})", "on a machine with an NVIDIA GPU, install its driver")
         except NVMLError as error:
             return Availability.broken(str(error), _DRIVER_HINT)

@@ -29,7 +29,6 @@ from accelkit.launching.rendezvous import OrderedRendezvous, address_towards
 _SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 _WAIT_SECONDS = 300
 _HERE = "127.0.0.1"
-_UNSHARED = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 
 
 def run(job: Job, say: Say) -> int:
@@ -97,7 +96,7 @@ def _run(job: Job, folder: Path, say: Say, signals: _Signals) -> int:
 
 
 def _meet(job: Job) -> OrderedRendezvous:
-    """The rendezvous of this job's machines. torch's own sharing of its store is switched off; ``OrderedRendezvous`` says why."""
+    """The rendezvous of this job's machines."""
     endpoint = job.rdzv_endpoint or f"{_HERE}:0"
     options: dict[str, Any] = {"read_timeout": _WAIT_SECONDS} if job.rdzv_backend == "c10d" else {}
     address = _HERE
@@ -117,7 +116,6 @@ def _meet(job: Job) -> OrderedRendezvous:
         max_nodes=job.num_nodes,
         **options,
     )
-    os.environ[_UNSHARED] = "1"
     try:
         inner: RendezvousHandler = get_rendezvous_handler(parameters)
     except RendezvousConnectionError as error:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch.distributed as dist
@@ -15,6 +17,7 @@ from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from accelkit.errors import ContradictionError
 
 _KEY = "accelkit/"
+_UNSHARED = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 _FAREWELL_SECONDS = 5.0
 _POLL_SECONDS = 0.02
 
@@ -50,7 +53,8 @@ class OrderedRendezvous(RendezvousHandler):
         Raises:
             ContradictionError: If two machines have one rank, or some have none.
         """
-        info = self._inner.next_rendezvous()
+        with _stores_unshared():
+            info = self._inner.next_rendezvous()
         store: Any = info.store
         rank = self._place(store, info.rank, info.world_size)
         if rank == 0:
@@ -93,6 +97,20 @@ class OrderedRendezvous(RendezvousHandler):
 
     def shutdown(self) -> bool:
         return self._inner.shutdown()
+
+
+@contextlib.contextmanager
+def _stores_unshared() -> Iterator[None]:
+    """Inside, torch does not share one store among all rounds. It reads this from the environment, which is put back for the ranks."""
+    before = os.environ.get(_UNSHARED)
+    os.environ[_UNSHARED] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_UNSHARED]
+        else:
+            os.environ[_UNSHARED] = before
 
 
 def linger(store: Any, size: int) -> None:

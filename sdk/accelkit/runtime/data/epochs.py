@@ -40,7 +40,7 @@ class Epochs:
         stride: What a step takes of that.
         is_resumed: Whether this pass goes on where a saved one was.
         is_at_end: Whether the loop is at the last batch of a pass.
-        began: The place of the pass under way among all loaders' passes; 0 between two.
+        pass_number: Index of the current pass, counted from 1 over all loaders. 0 if no pass is active.
         source: What the pass under way reads: the loader, this process's share of it, or the rest of that.
     """
 
@@ -65,7 +65,7 @@ class Epochs:
         self.stride = step * (self._unit or 1)
         self.epoch = self.position = 0
         self.is_resumed = self.is_at_end = False
-        self.began = 0
+        self.pass_number = 0
         self.source: Any = loader
         self.is_iterable = isinstance(loader.dataset, IterableDataset)
         self._start: dict[str, Any] | None = None  # the generators at the start of the epoch under way

@@ -62,7 +62,7 @@ def _moved(leaf: Any, arrived: Iterator[torch.Tensor], device: torch.device) -> 
     return leaf.to(device) if _moves_itself(leaf) else leaf
 
 
-_begun = itertools.count(1)
+_pass_numbers = itertools.count(1)
 
 
 class PreparedLoader:
@@ -154,7 +154,7 @@ class PreparedLoader:
     def __iter__(self) -> Iterator[Any]:
         """Each batch is handed out when the next one is under way: that tells the last one, and lets copies overlap with computing."""
         copies = self._copies()
-        self.epochs.began = next(_begun)
+        self.epochs.pass_number = next(_pass_numbers)
         try:
             copy = next(copies, None)
             for following in copies:
@@ -165,10 +165,10 @@ class PreparedLoader:
             if copy is not None:
                 yield self._hand_over(*copy)
         finally:
-            self.epochs.is_at_end, self.epochs.began = False, 0
+            self.epochs.is_at_end, self.epochs.pass_number = False, 0
         self.epochs.finish()
 
-    def _begun(self) -> Iterator[Any]:
+    def _begin_pass(self) -> Iterator[Any]:
         """The loader's own iterator: from the beginning, or where a saved pass was."""
         epochs = self.epochs
         skip = epochs.begin(self.first, has_workers=self.loader.persistent_workers and self.loader._iterator is not None)
@@ -185,7 +185,7 @@ class PreparedLoader:
     def _copies(self) -> Iterator[tuple[Any, torch.Event | None]]:
         """Each batch on the device; with streams, the event that its copy ends with."""
         device, accelerator = self.device, self.accelerator
-        batches = self._begun()
+        batches = self._begin_pass()
         if device is None:
             yield from ((batch, None) for batch in batches)
         elif accelerator is not None and overrides(accelerator, Accelerator, "upload") and not self._is_collective:
@@ -220,7 +220,7 @@ class PreparedLoader:
 
 def innermost(loaders: Sequence[PreparedLoader]) -> PreparedLoader | None:
     """The loader whose loop began last and goes on: an evaluation inside a training loop is not the training's end."""
-    return max((loader for loader in loaders if loader.epochs.began), key=lambda loader: loader.epochs.began, default=None)
+    return max((loader for loader in loaders if loader.epochs.pass_number), key=lambda loader: loader.epochs.pass_number, default=None)
 
 
 def skip_batches(loader: DataLoader[Any] | PreparedLoader, count: int) -> Any:
