@@ -21,6 +21,9 @@ def atomic_file(path: Path, *, writer: str = "", is_durable: bool = True) -> Ite
         OSError: If the disk does not take it. ``path`` is as it was, and the temporary file is removed.
     """
     temporary = path.with_name(f"{path.name}.{writer}.tmp" if writer else f"{path.name}.tmp")
+    with contextlib.suppress(FileNotFoundError):
+        temporary.unlink()  # what a kill left, or a link that leads elsewhere
+    os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
     try:
         yield temporary
         if is_durable:

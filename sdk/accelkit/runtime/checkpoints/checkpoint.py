@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,8 +26,8 @@ from accelkit.atomic_file import atomic_file, flush_folder
 from accelkit.errors import CheckpointError
 from accelkit.runtime.checkpoints import index_file, steps
 from accelkit.runtime.checkpoints.agreement import Ranks
-from accelkit.runtime.checkpoints.durable import checksum, write_durably
-from accelkit.runtime.checkpoints.manifest import DATA, FORMAT, check_contents, check_sizes, damaged, read_manifest
+from accelkit.runtime.checkpoints.durable import checksum
+from accelkit.runtime.checkpoints.manifest import DATA, FORMAT, check_contents, check_sizes, damaged, read_manifest, write_manifest
 from accelkit.runtime.checkpoints.state_encoding import Encoder, decode, references
 from accelkit.runtime.checkpoints.steps import LATEST, MANIFEST, find
 from accelkit.runtime.checkpoints.tensor_files import Layout, TensorReader, TensorWriter, no_layout
@@ -123,8 +122,7 @@ class Save:
         final, temporary = self._root / f"step-{number}", self._root / f"step-{number}.tmp"
         if final.exists():
             raise CheckpointError(f"the checkpoint {final} exists already", hint="choose another step, or remove it")
-        for leftover in self._root.glob("step-*.tmp"):
-            shutil.rmtree(leftover)
+        steps.remove_leftovers(self._root)
         (temporary / DATA).mkdir(parents=True)
         return number
 
@@ -170,7 +168,7 @@ class Save:
             "files": files,
             "structure": self._structure,
         }
-        write_durably(temporary / MANIFEST, json.dumps(manifest))
+        write_manifest(temporary, manifest)
         flush_folder(temporary / DATA)
         flush_folder(temporary)
         os.rename(temporary, final)
@@ -275,7 +273,11 @@ def _verifying(step: Path, files: Mapping[str, Any]) -> Iterator[Future[None]]:
 
 
 def _read(step: Path, manifest: dict[str, Any], layout: Layout, rank: int) -> dict[str, Any]:
-    reader = TensorReader(step / DATA if manifest["files"] else None)
+    names = {name.partition("/")[2] for name in manifest["files"]} - {index_file.NAME}
+    try:
+        reader = TensorReader(step / DATA if manifest["files"] else None, names)
+    except Exception as error:  # a damaged pickle raises anything
+        raise damaged(step, f"{DATA}/{index_file.NAME}", f"{type(error).__name__}: {error}") from error
 
     def tensors_of(structure: Any, path: str, layout: Layout) -> Any:
         reader.read(list(references(structure, path)), layout)
@@ -290,6 +292,6 @@ def _read(step: Path, manifest: dict[str, Any], layout: Layout, rank: int) -> di
             reader.read([(key, key)], no_layout)
             mine = json.loads(bytes(reader.get(key, key, no_layout).tolist()))
             parts |= {name: {source: tensors_of(mine[name], name, no_layout)} for name in manifest["per_rank"]}
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError) as error:
         raise damaged(step, MANIFEST, f"it does not fit the data ({type(error).__name__}: {error})") from error
     return parts | {name: {0: parts[name]} for name in manifest["was_of_one"]}

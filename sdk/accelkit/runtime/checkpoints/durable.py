@@ -11,6 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+from accelkit.regular_file import open_regular
+
 Result = TypeVar("Result")
 
 _CHUNK = 1 << 20
@@ -22,7 +24,7 @@ def checksum(path: Path, is_wanted: Callable[[], bool] = lambda: True) -> dict[s
     """Size in bytes and CRC-32: against damage, not against forgery. Of a part only, once it is wanted no more."""
     crc = size = 0
     buffer = memoryview(bytearray(_CHUNK))
-    with path.open("rb", buffering=0) as file:
+    with open(open_regular(path), "rb", buffering=0) as file:
         while is_wanted() and (count := file.readinto(buffer)):
             crc, size = zlib.crc32(buffer[:count], crc), size + count
     return {"bytes": size, "crc32": crc}

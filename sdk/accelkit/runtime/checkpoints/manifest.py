@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import json
+import os
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from accelkit.errors import CheckpointError
+from accelkit.regular_file import is_regular, read_regular
 from accelkit.runtime.checkpoints import steps
-from accelkit.runtime.checkpoints.durable import checksum
+from accelkit.runtime.checkpoints.durable import checksum, write_durably
 from accelkit.runtime.checkpoints.steps import MANIFEST
 
-FORMAT = "accelkit.checkpoint/2"
+FORMAT = "accelkit.checkpoint/3"
 DATA = "data"
+CHECKSUM = "manifest.crc32"
 _FIRST = "accelkit.checkpoint/1"  # of one process; its random state was a part like others
+_SECOND = "accelkit.checkpoint/2"  # the manifest had no checksum
+_MAX_CHECKSUM_BYTES = 100
+
+
+def write_manifest(step: Path, manifest: Mapping[str, Any]) -> None:
+    """Write the manifest, and its checksum into a file of its own. Both are on disk when this returns; the folder's entries are not."""
+    text = json.dumps(manifest)
+    write_durably(step / MANIFEST, text)
+    write_durably(step / CHECKSUM, _checksum_line(text.encode()))
+
+
+def _checksum_line(content: bytes) -> str:
+    return f"{len(content)} {zlib.crc32(content):08x}\n"
 
 
 def read_manifest(step: Path) -> dict[str, Any]:
@@ -24,21 +41,48 @@ def read_manifest(step: Path) -> dict[str, Any]:
         CheckpointError: If it cannot be read, is of something else, or was written by a newer accelkit.
     """
     try:
-        manifest: dict[str, Any] = json.loads((step / MANIFEST).read_text("utf-8"))
+        content = read_regular(step / MANIFEST)
+        manifest: dict[str, Any] = json.loads(content)
         found = str(manifest["format"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise damaged(step, MANIFEST, f"it cannot be read ({type(error).__name__}: {error})") from error
     name, _, _ = found.partition("/")
     if name != FORMAT.partition("/")[0]:
         raise CheckpointError(f"{step} is no accelkit checkpoint", why=f"its format is {found!r}, {FORMAT!r} is expected")
-    if found not in (FORMAT, _FIRST):
+    if found not in (FORMAT, _FIRST, _SECOND):
         written_by = manifest.get("versions", {}).get("accelkit", "another version")
         why = f"its format is {found}, this accelkit reads {FORMAT}"
         raise CheckpointError(f"{step} was written by accelkit {written_by}", why=why, hint="use a newer accelkit")
+    _check_manifest(step, content, is_needed=found not in (_FIRST, _SECOND))
+    _check_names(step, manifest.get("files"))
     if found == _FIRST:
         was_of_one = [part for part in manifest["objects"] if part == "random_state"]
         return manifest | {"world_size": 1, "per_rank": [], "was_of_one": was_of_one}
     return manifest | {"was_of_one": []}
+
+
+def _check_manifest(step: Path, content: bytes, *, is_needed: bool) -> None:
+    """Compare the manifest with its checksum, which older formats do not have."""
+    if not is_needed and not os.path.lexists(step / CHECKSUM):
+        return
+    try:
+        written = read_regular(step / CHECKSUM, _MAX_CHECKSUM_BYTES)
+    except OSError as error:
+        raise damaged(step, CHECKSUM, f"it cannot be read ({type(error).__name__}: {error})") from error
+    if written != _checksum_line(content).encode():
+        raise damaged(step, MANIFEST, f"its checksum is not the one in {CHECKSUM}")
+
+
+def _check_names(step: Path, files: Any) -> None:
+    """Every file is in ``data``: a manifest must not make anybody read elsewhere."""
+    if not isinstance(files, dict):
+        raise damaged(step, MANIFEST, "it does not list its files")
+    for name, expected in files.items():
+        folder, slash, own = name.partition("/")
+        if (folder, slash) != (DATA, "/") or own in ("", ".", "..") or "/" in own or "\\" in own or "\0" in own:
+            raise damaged(step, MANIFEST, f"it names {name!r}, which is no file in {DATA}")
+        if not isinstance(expected, dict) or set(expected) != {"bytes", "crc32"}:
+            raise damaged(step, MANIFEST, f"it does not say how long {name} is, and its checksum")
 
 
 def check_sizes(step: Path, files: Mapping[str, Any]) -> None:
@@ -49,8 +93,10 @@ def check_sizes(step: Path, files: Mapping[str, Any]) -> None:
     """
     for name, expected in files.items():
         path = step / name
-        if not path.is_file():
+        if not os.path.lexists(path):
             raise damaged(step, name, "it is missing")
+        if not is_regular(path):
+            raise damaged(step, name, "it is no regular file")
         if path.stat().st_size != expected["bytes"]:
             raise damaged(step, name, f"it has {path.stat().st_size} bytes, {expected['bytes']} were written")
 

@@ -22,6 +22,7 @@ _HINT = "save numbers, strings, tensors, NumPy arrays and the standard library's
 _MAPPINGS: dict[type, str] = {dict: "dict", OrderedDict: "ordered", Counter: "counter"}
 _SEQUENCES: dict[type, str] = {list: "list", tuple: "tuple", torch.Size: "size", set: "set", frozenset: "frozenset"}
 _FACTORIES = {factory.__name__: factory for factory in (bool, int, float, str, list, tuple, dict, set)}
+_DTYPES = {name: value for name, value in vars(torch).items() if isinstance(value, torch.dtype)}
 _TIMES = {cls.__name__: cls for cls in (datetime.datetime, datetime.date, datetime.time)}
 
 
@@ -159,11 +160,11 @@ def decode(value: Any, get: Callable[[str, str], torch.Tensor], path: str = "") 
     inner = [decode(item, get, f"{path}{suffix}") for suffix, item in _children(kind, content)]
     decoders: dict[str, Any] = {
         "tensor": lambda: get(path, content),
-        "empty": lambda: torch.empty(content["size"], dtype=getattr(torch, content["dtype"])),
+        "empty": lambda: torch.empty(content["size"], dtype=_DTYPES[content["dtype"]]),
         "dict": lambda: {key: item for (key, _), item in zip(content, inner, strict=True)},
         "ordered": lambda: OrderedDict((key, item) for (key, _), item in zip(content, inner, strict=True)),
         "counter": lambda: Counter({key: item for (key, _), item in zip(content, inner, strict=True)}),
-        "defaultdict": lambda: defaultdict(_FACTORIES.get(content["factory"]), inner[0]),
+        "defaultdict": lambda: defaultdict(content["factory"] and _FACTORIES[content["factory"]], inner[0]),
         "list": lambda: inner,
         "tuple": lambda: tuple(inner),
         "size": lambda: torch.Size(inner),
@@ -179,7 +180,7 @@ def decode(value: Any, get: Callable[[str, str], torch.Tensor], path: str = "") 
         **{name: lambda cls=cls: cls.fromisoformat(content) for name, cls in _TIMES.items()},
         "float": lambda: float(content),
         "bytes": lambda: base64.b64decode(content),
-        "dtype": lambda: getattr(torch, content),
+        "dtype": lambda: _DTYPES[content],
         "device": lambda: torch.device(content),
     }
     return decoders[kind]()
@@ -221,7 +222,7 @@ def _enum_member(path: str, module: str, name: str, member: str) -> Any:
     """
     found: Any = sys.modules.get(module)
     for attribute in name.split("."):
-        found = getattr(found, attribute, None)
+        found = getattr(found, "__dict__", {}).get(attribute)  # getattr would run a module's own code
     if not (isinstance(found, type) and issubclass(found, enum.Enum)) or member not in found.__members__:
         hint = f"import {module} before loading; if {name} has changed since, load with the program that saved"
         raise CheckpointError(

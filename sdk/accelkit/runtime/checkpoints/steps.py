@@ -13,9 +13,12 @@ from typing import Any
 
 from accelkit.atomic_file import flush_folder
 from accelkit.errors import CheckpointError
+from accelkit.regular_file import is_regular, open_regular, read_regular
 
 MANIFEST, LATEST = "manifest.json", "LATEST"
-_STEP = re.compile(r"step-(\d+)")
+_STEP = re.compile(r"step-(0|[1-9][0-9]*)")
+_LEFTOVER = re.compile(r"step-(0|[1-9][0-9]*)\.tmp")
+_MAX_LATEST_BYTES = 100
 
 _fcntl: Any
 try:
@@ -40,14 +43,24 @@ def find(path: Path) -> Path:
         return path
     if not path.exists():
         raise CheckpointError(f"there is no checkpoint {path}", why="the folder does not exist", hint=hint)
-    if (path / LATEST).exists():
-        named = path / (path / LATEST).read_text("utf-8").strip()
-        if _STEP.fullmatch(named.name) and named.is_dir():
-            return named
+    with contextlib.suppress(OSError):
+        name = read_regular(path / LATEST, _MAX_LATEST_BYTES).decode("utf-8", "replace").strip()
+        if _STEP.fullmatch(name) and (path / name).is_dir():
+            return path / name
     steps = numbers(path)
     if steps:
         return path / f"step-{max(steps)}"
     raise CheckpointError(f"there is no checkpoint in {path}", why=f"it holds neither {MANIFEST} nor step-N folders", hint=hint)
+
+
+def remove_leftovers(root: Path) -> None:
+    """Remove what a kill left. A link or a file of that name is removed itself, and not what it leads to."""
+    for entry in root.iterdir():
+        if _LEFTOVER.fullmatch(entry.name):
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
 
 
 def has_any(path: Path) -> bool:
@@ -64,8 +77,8 @@ def in_use(step: Path) -> Iterator[None]:
     """Inside, nobody removes the step to keep the last few: a shared lock on its manifest. It may be gone already."""
     with contextlib.ExitStack() as stack:
         if _fcntl is not None:
-            with contextlib.suppress(FileNotFoundError):
-                file = stack.enter_context((step / MANIFEST).open("rb"))
+            with contextlib.suppress(OSError):  # it is missing, or damaged, as the reader will find
+                file = stack.enter_context(open(open_regular(step / MANIFEST), "rb"))
                 _fcntl.flock(file, _fcntl.LOCK_SH)
         yield
 
@@ -85,10 +98,13 @@ def keep_last(root: Path, newest: Path, count: int) -> None:
 
 def _remove(step: Path) -> None:
     """Rename, then remove: what is named step-N is whole at any moment. What a kill leaves, the next save removes."""
+    if step.is_symlink():
+        step.unlink()
+        return
     doomed = step.with_name(f"{step.name}.tmp")
     with contextlib.ExitStack() as stack:
-        if _fcntl is not None and (step / MANIFEST).exists():
-            file = stack.enter_context((step / MANIFEST).open("rb"))
+        if _fcntl is not None and is_regular(step / MANIFEST):
+            file = stack.enter_context(open(open_regular(step / MANIFEST), "rb"))
             try:
                 _fcntl.flock(file, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
             except BlockingIOError:

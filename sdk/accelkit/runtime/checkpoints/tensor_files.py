@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.distributed.tensor import DTensor
 from torch.utils.serialization import config
 
+from accelkit.regular_file import open_regular
 from accelkit.runtime.checkpoints.durable import FilePart, SummedFile
 from accelkit.runtime.checkpoints.index_file import read_index
 
@@ -115,11 +116,15 @@ class TensorReader:
 
     Args:
         folder: What a ``TensorWriter`` filled; None if there was no tensor at all.
+        files: The names of the files in it that hold tensors, which were verified. The index must name these and no others.
+
+    Raises:
+        UnpicklingError: If the index is none, or names other files.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, files: Collection[str]) -> None:
         self._folder = folder
-        self._metadata = read_index(folder) if folder is not None else Metadata({})
+        self._metadata = read_index(folder, files) if folder is not None else Metadata({})
         self._read: dict[tuple[Any, ...], torch.Tensor] = {}
 
     def read(self, wanted: Sequence[tuple[str, str]], layout: Layout) -> None:
@@ -161,7 +166,7 @@ class TensorReader:
         """One that was saved whole, in the memory into which it is read. The reader below would copy it once more."""
         assert self._folder is not None
         where = self._metadata.storage_data[MetadataIndex(key, described.chunks[0].offsets)]
-        with (self._folder / where.relative_path).open("rb", buffering=0) as file:
+        with open(open_regular(self._folder / where.relative_path), "rb", buffering=0) as file:
             tensor: torch.Tensor = torch.load(FilePart(file, where.offset, where.length), map_location=_HOST, weights_only=True)  # type: ignore[arg-type]
         if tensor.size() != described.size:
             raise TypeError(f"{key} is a tensor of {list(tensor.size())}, not of {list(described.size)}")
