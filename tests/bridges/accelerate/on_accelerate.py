@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import pickle
 import sys
 import warnings
 
@@ -158,6 +159,36 @@ def seeds(make, folder):
     return {"alike": first == again, "warnings": [str(one.message) for one in caught if "random state" in str(one.message)]}
 
 
+def pickled(make, folder):
+    """What Accelerate can pickle after training: each thing alone, in this process, and all of them for another one."""
+    accelerator = make()
+    optimizer, model, loader, scheduler = accelerator.prepare(*parts())
+    epoch(accelerator, model, optimizer, loader, scheduler, {"devices": set()})
+    things = {"accelerator": accelerator, "model": model, "optimizer": optimizer, "loader": loader, "scheduler": scheduler}
+    copies = {name: pickle.loads(pickle.dumps(thing)) for name, thing in things.items()}
+    with open(os.path.join(folder, "all.pkl"), "wb") as file:
+        pickle.dump(things, file)
+    return {
+        "types": {name: type(copy) is type(things[name]) for name, copy in copies.items()},
+        "state": copies["accelerator"].state.__dict__ == accelerator.state.__dict__,
+        "runtime": copies["accelerator"].runtime is accelerator.runtime,
+        "weights": all(torch.equal(a, b) for a, b in zip(weights(copies["model"]), weights(model), strict=True)),
+        "batches": [len(copies["loader"]), next(iter(copies["loader"]))[0].device.type],
+    }
+
+
+def unpickled(make, folder):
+    """Another process, which has called nothing of the bridge."""
+    with open(os.path.join(folder, "all.pkl"), "rb") as file:
+        things = pickle.load(file)
+    accelerator, model = things["accelerator"], things["model"]
+    return {
+        "runtime": repr(accelerator.runtime),
+        "device": str(accelerator.device),
+        "outputs": [str(model(inputs).device) for inputs, _ in things["loader"]],
+    }
+
+
 def cleaned(make, folder):
     """install and uninstall leave Accelerate, torch and the environment as they were."""
     import accelerate
@@ -173,6 +204,8 @@ def cleaned(make, folder):
             os.environ.get("ACCELERATE_TORCH_DEVICE"),
         )
 
+    global Mine  # where pickle finds it
+
     class Mine(accelerate.Accelerator):
         def __init__(self, **named):
             self.made = "mine"
@@ -183,7 +216,9 @@ def cleaned(make, folder):
     install(sys.argv[2])
     during = now()
     mine = Mine(mixed_precision="fp16")
+    again = pickle.loads(pickle.dumps(mine))
     found = {
+        "pickled": [type(again) is type(mine), again.made, str(again.device), again.runtime is mine.runtime],
         "mine": [mine.made, str(mine.device), type(mine).__name__, isinstance(mine, Mine), mine.scaler is not None],
         "again": str(accelerate.Accelerator().device),
         "state": str(accelerate.PartialState().device),

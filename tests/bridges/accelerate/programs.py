@@ -25,22 +25,24 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def start(*arguments: object, launcher: Sequence[str] = (), name: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run ``HERE/arguments[0]`` with the rest, with a launcher before it, told the accelerator's name."""
+def start(
+    *arguments: object, launcher: Sequence[str] = (), name: str = "", cwd: Path | None = None, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    """Run ``HERE/arguments[0]`` with the rest in a folder, with a launcher before it, told the accelerator's name."""
     script, *rest = map(str, arguments)
     quiet = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     words = [word.format(port=free_port(), name=name) for word in launcher]
     command = [sys.executable, *words, str(HERE / script), *rest]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=280, env=os.environ | quiet | environ)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=280, env=os.environ | quiet | environ, cwd=cwd)
 
 
-def run(*arguments: object, launcher: Sequence[str] = (), name: str = "", **environ: str) -> list[dict]:
+def run(*arguments: object, launcher: Sequence[str] = (), name: str = "", cwd: Path | None = None, **environ: str) -> list[dict]:
     """As ``start``; the JSON that each process printed.
 
     Raises:
         AssertionError: If it failed, with what it said.
     """
-    result = start(*arguments, launcher=launcher, name=name, **environ)
+    result = start(*arguments, launcher=launcher, name=name, cwd=cwd, **environ)
     assert result.returncode == 0, result.stderr[-6000:]
     lines = [line[line.index("{") :] for line in result.stdout.splitlines() if "{" in line]
     return [found for line in lines for found in _objects(line)]

@@ -1,5 +1,6 @@
 """What must be an error, each in a process of its own: ``refused.py WHAT`` prints the type and text of the error, or what there is."""
 
+import contextlib
 import os
 import sys
 
@@ -132,6 +133,25 @@ def model_elsewhere():
     import accelkit
 
     return chosen.prepare(torch.nn.Linear(1, 1, device=accelkit.device("fake_xpu")))
+
+
+def forked():
+    from accelerate import notebook_launcher
+
+    install("fake_xpu")
+    with contextlib.redirect_stdout(sys.stderr):
+        notebook_launcher(forked_training, num_processes=2)
+    sys.exit()
+
+
+def forked_training():
+    from accelerate import PartialState
+
+    try:
+        print("not refused", PartialState().device, file=sys.__stdout__)
+    except AccelkitError as error:
+        if os.environ["RANK"] == "0":
+            print(type(error).__name__, error, file=sys.__stdout__, flush=True)
 
 
 def trainer_cpu():

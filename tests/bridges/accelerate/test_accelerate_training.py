@@ -81,9 +81,24 @@ def test_the_devices_generator_is_seeded_and_what_a_checkpoint_lacks_is_said(tmp
     assert "has no random state of fake_xpu:0" in warning
 
 
+@pytest.mark.parametrize("mixed", ["no", "fp16"])
+def test_what_accelerate_can_pickle_can_be_pickled(mixed, tmp_path):
+    (seen,) = run("on_accelerate.py", "pickled", "fake_xpu", mixed, tmp_path)
+    assert set(seen["types"].values()) == {True}
+    assert seen["state"]
+    assert seen["runtime"], "a copy in the same process has the same Runtime"
+    assert seen["weights"]
+    assert seen["batches"] == [8, "fake_xpu"]
+    (elsewhere,) = run("on_accelerate.py", "unpickled", "-", "-", tmp_path)
+    assert elsewhere["device"] == "fake_xpu:0"
+    assert "fake_xpu" in elsewhere["runtime"]
+    assert elsewhere["outputs"] == ["fake_xpu:0"] * 8
+
+
 @pytest.mark.smoke
 def test_install_is_undone():
     (seen,) = run("on_accelerate.py", "cleaned", "fake_xpu", "no", "-")
+    assert seen["pickled"] == [True, "mine", "fake_xpu:0", True]
     assert seen["mine"] == ["mine", "fake_xpu:0", "Mine", True, True]
     assert (seen["again"], seen["state"]) == ("fake_xpu:0", "fake_xpu:0")
     assert seen["all replaced"]

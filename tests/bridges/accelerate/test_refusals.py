@@ -34,6 +34,7 @@ REFUSED = {
     "absent": ("UnavailableError", "'cuda'"),
     "unknown": ("UnknownNameError", "fake_xpu"),
     "optimizer_left_behind": ("PrepareError", "SGD", "cpu", "fake_xpu:0"),
+    "forked": ("UsageError", "rank 0 of 2", "fake_xpu:0", "notebook_launcher"),
     "model_elsewhere": ("UnsupportedError", "Linear", "fake_xpu:0", "cpu"),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 import os
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ from accelerate.utils import InitProcessGroupKwargs, patch_environment
 from accelkit.bridges.accelerate import random_state
 from accelkit.bridges.accelerate.precision import check_precision, make_scaler, wanted_precision
 from accelkit.bridges.accelerate.refusals import refuse_arguments
-from accelkit.bridges.accelerate.state import Wanted, ensure_state, installed
+from accelkit.bridges.accelerate.state import Wanted, ensure_state, installed, runtime_named
 from accelkit.discovery import known
 from accelkit.errors import PrepareError, UnsupportedError
 from accelkit.runtime import Runtime
@@ -74,8 +75,14 @@ class Bridged(accelerate.Accelerator):  # type: ignore[misc] # accelerate has no
         if mixed == _FP16:
             self.native_amp = True
             self.scaler = make_scaler(self.runtime, self.scaler_handler.to_kwargs() if self.scaler_handler is not None else {})
-        self.register_save_state_pre_hook(random_state.saving(self.runtime))
-        self.register_load_state_pre_hook(random_state.loading(self.runtime))
+        self.register_save_state_pre_hook(random_state.save_hook)
+        self.register_load_state_pre_hook(random_state.load_hook)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As Accelerate's pickles, without the Runtime: the copy has that of the process that it is made in."""
+        cls = type(self)
+        state = {name: value for name, value in vars(self).items() if name != "runtime"}
+        return _restored, (getattr(cls, "_accelkit_original", cls), self.runtime.accelerator.name), state
 
     def prepare(self, *arguments: Any, device_placement: Sequence[bool | None] | None = None) -> Any:
         """Accelerate's, with all modules placed first, so that the state of optimizers follows them whatever the order.
@@ -138,6 +145,25 @@ class Bridged(accelerate.Accelerator):  # type: ignore[misc] # accelerate has no
                         why="they are of a model that was not prepared, or that was moved after the optimizer was made",
                         hint="prepare the model in the same call, and leave moving it to prepare",
                     )
+
+
+@functools.cache
+def bridged_class(cls: type) -> type:
+    """``cls``, a subclass of the user's of ``accelerate.Accelerator``, as a subclass of Bridged too."""
+    if issubclass(cls, Bridged):
+        return cls
+    if cls is accelerate.Accelerator:
+        return Bridged
+    attributes = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "_accelkit_original": cls}
+    return type(cls.__name__, (cls, Bridged), attributes)
+
+
+def _restored(cls: type, name: str) -> Any:
+    """For pickle: an instance that has its Runtime and nothing else. Loads the plugin, so that torch knows the device's name."""
+    made: Any = bridged_class(cls)
+    instance = made.__new__(made)
+    instance.runtime = runtime_named(name)
+    return instance
 
 
 @contextlib.contextmanager

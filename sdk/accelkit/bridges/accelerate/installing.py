@@ -10,8 +10,8 @@ import accelerate
 import torch
 from accelerate.state import PartialState
 
-from accelkit.bridges.accelerate.bridged import Bridged, keeping_parameters
-from accelkit.bridges.accelerate.state import DEVICE_VARIABLE, Wanted, ensure_state, installed, set_installed
+from accelkit.bridges.accelerate.bridged import Bridged, bridged_class, keeping_parameters
+from accelkit.bridges.accelerate.state import DEVICE_VARIABLE, Wanted, ensure_state, installed, refuse_forks, set_installed
 from accelkit.errors import ContradictionError
 from accelkit.runtime import Runtime
 from accelkit.selection import Devices
@@ -75,13 +75,14 @@ def _bridged_accelerator(self: Any, *arguments: Any, **named: Any) -> None:
     if isinstance(self, Bridged):
         _make_accelerator(self, *arguments, **named)
         return
-    cls = type(self)
-    self.__class__ = Bridged if cls is accelerate.Accelerator else type(cls.__name__, (cls, Bridged), {"__module__": cls.__module__})
+    cls: Any = type(self)
+    self.__class__ = bridged_class(cls)
     Bridged.__init__(self, *arguments, **named)
 
 
 def _filled_state(self: Any, cpu: bool = False, **named: Any) -> None:
     """Instead of ``PartialState.__init__``, which takes a state that is filled as it is."""
+    refuse_forks()
     if not PartialState._shared_state:
         ensure_state(dataclasses.replace(installed(), cpu=cpu), named)
     _make_state(self, cpu, **named)

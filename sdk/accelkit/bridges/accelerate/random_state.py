@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from accelkit.bridges.accelerate.state import current_runtime
 from accelkit.runtime import Runtime
 
 
@@ -18,22 +18,14 @@ def state_file(folder: str | os.PathLike[str], runtime: Runtime) -> Path:
     return Path(folder) / f"random_states_{runtime.accelerator.device_type}_{runtime.process_index}.pkl"
 
 
-def saving(runtime: Runtime) -> Callable[[list[Any], list[Any], str], None]:
-    """A hook for ``Accelerator.register_save_state_pre_hook``: saves the state of this process's device."""
-
-    def save(models: list[Any], weights: list[Any], folder: str) -> None:
-        save_random_state(folder, runtime)
-
-    return save
+def save_hook(models: list[Any], weights: list[Any], folder: str) -> None:
+    """For ``Accelerator.register_save_state_pre_hook``: saves the state of this process's device."""
+    save_random_state(folder, current_runtime())
 
 
-def loading(runtime: Runtime) -> Callable[[list[Any], str], None]:
-    """A hook for ``Accelerator.register_load_state_pre_hook``: restores it. A checkpoint without it leaves the generator as it is."""
-
-    def load(models: list[Any], folder: str) -> None:
-        load_random_state(folder, runtime)
-
-    return load
+def load_hook(models: list[Any], folder: str) -> None:
+    """For ``Accelerator.register_load_state_pre_hook``: restores it. A checkpoint without it leaves the generator as it is."""
+    load_random_state(folder, current_runtime())
 
 
 def save_random_state(folder: str | os.PathLike[str], runtime: Runtime) -> None:

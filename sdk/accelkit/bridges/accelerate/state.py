@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from accelerate.state import PartialState
 from accelerate.utils import DistributedType, is_torch_xla_available, parse_flag_from_env
 
@@ -44,6 +45,7 @@ class Wanted:
 
 
 _current: tuple[Wanted, Runtime] | None = None
+_made_in: tuple[int, str | None, str | None] | None = None  # the process that _current was made in
 _installed = Wanted()
 
 
@@ -68,6 +70,13 @@ def current_runtime() -> Runtime:
     return _current[1]
 
 
+def runtime_named(name: str) -> Runtime:
+    """The Runtime of this process if it is this accelerator's; else one that has not started, which does nothing until it is used."""
+    if _current is not None and _current[1].accelerator.name == name:
+        return _current[1]
+    return Runtime(name, precision=_PRECISION)
+
+
 def ensure_state(wanted: Wanted, process_group: Mapping[str, Any] | None = None) -> Runtime:
     """The Runtime that Accelerate's state of this process describes, made at the first call. Joins the job's process group.
 
@@ -77,9 +86,11 @@ def ensure_state(wanted: Wanted, process_group: Mapping[str, Any] | None = None)
 
     Raises:
         ContradictionError: If the state is another device's.
+        UsageError: In a process that a launcher forked from one that had a device.
         AccelkitError: As Runtime does.
     """
-    global _current
+    global _current, _made_in
+    refuse_forks()
     is_filled = bool(PartialState._shared_state)
     if is_filled and _current is None:
         raise ContradictionError(
@@ -101,9 +112,33 @@ def ensure_state(wanted: Wanted, process_group: Mapping[str, Any] | None = None)
                 hint="name the same accelerator everywhere, or use another process",
             )
     if not is_filled:
+        if runtime.num_processes > 1 and not dist.is_initialized():
+            runtime.teardown()  # somebody destroyed the group, as end_training does: a Runtime that was torn down joins again
         PartialState._shared_state.update(describe(runtime))
-    _current = wanted, runtime
+    _current, _made_in = (wanted, runtime), _this_process()
     return runtime
+
+
+def refuse_forks() -> None:
+    """Whether a launcher forked this process from one whose state it has now: each process would train for itself, on one device.
+
+    Raises:
+        UsageError: If so.
+    """
+    if _current is None or _made_in is None:
+        return
+    now = _this_process()
+    if now[0] != _made_in[0] and now[1:] != _made_in[1:]:
+        raise UsageError(
+            f"this process was forked, as rank {now[1]} of {now[2]}, from one that uses {_current[1].device}",
+            why="what install() or accelerator() chose there is for one process, and a device's driver does not survive a fork",
+            hint="call install() inside the function that notebook_launcher runs, or use accelkit.Runtime(devices=2).launch(function)",
+        )
+
+
+def _this_process() -> tuple[int, str | None, str | None]:
+    """Its number, and which one it is to a launcher. A worker of a DataLoader has another number only."""
+    return os.getpid(), os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
 
 
 def describe(runtime: Runtime) -> dict[str, Any]:
