@@ -8,7 +8,6 @@ import json
 import os
 import selectors
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -164,7 +163,7 @@ class Crew:
         }
         with self._log.open("ab") as log:
             process = child_processes.start(
-                [sys.executable, "-m", "accelkit_conformance.worker"],
+                children.command("accelkit_conformance.worker"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -45,7 +45,7 @@ def ask(module: str, request: Mapping[str, Any], seconds: float) -> dict[str, An
     """
     try:
         run = child_processes.run(
-            [sys.executable, "-m", module],
+            children.command(module),
             input=json.dumps(request),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -6,12 +6,12 @@ import contextlib
 import importlib
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+from accelkit.discovery import children
 from accelkit_conformance.checks import check
 from accelkit_conformance.outcomes import NotSupported
 
@@ -186,7 +186,7 @@ def two_devices(subject: Subject, framework: str) -> None:
     if subject.device_type != "cpu":
         subject.second_device()
     name = subject.record.qualified_name
-    command = [sys.executable, "-m", "accelkit", "launch", "--accelerator", name, "--devices", "2"]
+    command = [*children.command("accelkit"), "launch", "--accelerator", name, "--devices", "2"]
     command += ["-m", "accelkit_conformance.oracle.bridged", framework, name]
     result = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=200)
     assert result.returncode == 0, f"the job ended with {result.returncode}: {result.stderr[-3000:]}"

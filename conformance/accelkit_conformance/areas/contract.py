@@ -201,7 +201,7 @@ def command_line_knows_it(subject: Subject) -> None:
         return
     code = "import sys; from accelkit.cli import main; sys.argv = ['accelkit', 'info', *sys.argv[1:], '--json']; main()"
     run = subprocess.run(
-        [sys.executable, "-c", code, subject.record.name, "--kind", subject.record.kind],
+        [sys.executable, "-P", "-c", code, subject.record.name, "--kind", subject.record.kind],
         capture_output=True,
         text=True,
         check=False,

@@ -146,5 +146,5 @@ def files_load_elsewhere(subject: Subject) -> None:
         path = Path(folder) / "there.pt"
         torch.save({"w": torch.arange(4.0, device=subject.device)}, path)
         code = "import sys, torch; print(torch.load(sys.argv[1], map_location='cpu')['w'].tolist())"
-        run = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False, timeout=60)
+        run = subprocess.run([sys.executable, "-P", "-c", code, str(path)], capture_output=True, text=True, check=False, timeout=60)
         assert run.stdout.strip() == "[0.0, 1.0, 2.0, 3.0]", run.stderr[-500:]

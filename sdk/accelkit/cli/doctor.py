@@ -77,16 +77,19 @@ def _installation() -> Iterator[tuple[str, Availability]]:
 
 
 def _import_torch() -> Availability:
-    """With the user's own environment: ``import torch`` imports every torch.backends plugin too."""
+    """With the user's own environment: ``import torch`` imports every torch.backends plugin too, unless the policy refuses one."""
     code = "from accelkit.discovery.child import report_torch; report_torch()"
     limit = probing.time_limit("load")
+    policy = Policy.from_environment()
+    refused = sorted({backend.distribution for backend in inventory().torch_backends if policy.objection(backend.distribution)})
+    environ = os.environ | ({"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"} if refused else {})
     try:
-        command = [sys.executable, "-c", code]
-        result = child_processes.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=limit)
+        command = [sys.executable, "-P", "-c", code]
+        result = child_processes.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=limit, env=environ)
     except subprocess.TimeoutExpired:
         slow = "set ACCELKIT_LOAD_TIMEOUT (seconds) higher if this machine is slow"
         return Availability.broken(f"import torch did not end within {limit:g} s", f"{slow}{_or_without_backends()}")
-    if result.returncode == 0:
+    if result.returncode == 0 and result.stdout:
         answer = json.loads(result.stdout.splitlines()[-1])
         if "hint" not in answer:
             return Availability.usable(answer["reason"])

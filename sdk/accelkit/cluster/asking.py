@@ -34,7 +34,7 @@ def ask_cluster(name: str | None) -> dict[str, Any]:
         seconds = probing.time_limit("load")
         try:
             ended = child_processes.run(
-                [sys.executable, "-m", __name__],
+                children.command(__name__),
                 input=request.encode(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

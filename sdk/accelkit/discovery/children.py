@@ -8,6 +8,11 @@ import sys
 from pathlib import Path
 
 
+def command(module: str) -> list[str]:
+    """The command that runs this module of ours. With ``-P`` it does not import what lies in the current directory, as a ``json.py``."""
+    return [sys.executable, "-P", "-m", module]
+
+
 def search_path() -> list[str]:
     """``sys.path``, absolute: the child finds what this process finds, wherever it is started."""
     return [os.path.abspath(entry) for entry in sys.path]

@@ -14,7 +14,7 @@ from typing import Any
 
 from accelkit.types import OWN_DISTRIBUTION, Kind, PluginRecord
 
-_BUILTIN_PACKAGE = "accelkit_builtin"
+BUILTIN_PACKAGE = "accelkit_builtin"
 
 
 @functools.cache
@@ -88,7 +88,7 @@ def fallback_records(version: str) -> list[PluginRecord]:
             name=name,
             distribution=OWN_DISTRIBUTION,
             version=version,
-            value=f"{_BUILTIN_PACKAGE}.accelerators.known_vendor:{name}",
+            value=f"{BUILTIN_PACKAGE}.accelerators.known_vendor:{name}",
             description=str(row.get("description", "")),
             is_builtin=True,
             is_fallback=True,
@@ -98,8 +98,8 @@ def fallback_records(version: str) -> list[PluginRecord]:
 
 
 def _read(name: str) -> Mapping[str, Any]:
-    specification = importlib.util.find_spec(_BUILTIN_PACKAGE)
+    specification = importlib.util.find_spec(BUILTIN_PACKAGE)
     if specification is None or specification.origin is None:
-        raise RuntimeError(f"{_BUILTIN_PACKAGE} is not installed beside accelkit; reinstall accelkit")
+        raise RuntimeError(f"{BUILTIN_PACKAGE} is not installed beside accelkit; reinstall accelkit")
     with Path(specification.origin).with_name(name).open("rb") as file:
         return tomllib.load(file)

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import importlib_metadata
 
+from accelkit.discovery.known import BUILTIN_PACKAGE
 from accelkit.types import OWN_DISTRIBUTION, Kind, PluginRecord
 
 GROUPS: Mapping[str, Kind] = {
@@ -121,6 +122,9 @@ def _read(distribution: Distribution, folder: Path, text: str, complaint: str) -
     if metadata is None:
         complaint = complaint or f"METADATA is missing from {folder.name}, so its version and requirements are unknown"
     is_builtin = normalized(name) == OWN_DISTRIBUTION
+    if is_builtin and _leads_elsewhere(text):  # an allow list that trusts accelkit does not trust whoever takes its name
+        name, is_builtin = f"{name} in {folder.parent}", False
+        complaint = complaint or "it calls itself accelkit, and its entry points do not lead to accelkit's built-in plugins"
     blank = PluginRecord(
         kind="accelerator",
         name=name,
@@ -144,6 +148,14 @@ def _read(distribution: Distribution, folder: Path, text: str, complaint: str) -
         records.append(record.with_status("broken", reason, repair) if reason else record)
     requirements = () if metadata is None else tuple(metadata.get("requires-dist", ()))
     return Installed(name, requirements, tuple(records))
+
+
+def _leads_elsewhere(text: str) -> bool:
+    """Whether entry points of a distribution that is called accelkit name modules that are not the built-in plugins'."""
+    try:
+        return any(value.partition(".")[0] != BUILTIN_PACKAGE for group, _, value in _parse(text) if group in GROUPS)
+    except configparser.Error:
+        return True
 
 
 def _malformation(name: str, value: str) -> str:

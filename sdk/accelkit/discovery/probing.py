@@ -11,7 +11,6 @@ import dataclasses
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -162,7 +161,7 @@ class _Child:
         self._start_clock("probe" if self.question == "probe" else "load")
         with self._request.open("rb") as stdin:
             self._process = child_processes.start(
-                [sys.executable, "-m", "accelkit.discovery.child"],
+                children.command("accelkit.discovery.child"),
                 stdin=stdin,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
