@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "accelkit.errors": (
         "AccelkitError", "AmbiguousError", "BrokenPluginError", "CheckpointError", "CollectiveError", "ContradictionError", "DevicesError",
-        "DisabledPluginError", "HookError", "IncompatiblePluginError", "NameConflictError", "PluginError", "PrepareError",
+        "DisabledPluginError", "HookError", "IncompatiblePluginError", "NameConflictError", "NotJoinedError", "PluginError", "PrepareError",
         "RankFailedError", "UnavailableError", "UnknownNameError", "UnsupportedError", "UsageError",
     ),
     "accelkit.types": ("Availability", "Candidate", "Capabilities", "Decision", "Detection", "PluginRecord", "RuntimeState"),
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from accelkit.errors import HookError as HookError
     from accelkit.errors import IncompatiblePluginError as IncompatiblePluginError
     from accelkit.errors import NameConflictError as NameConflictError
+    from accelkit.errors import NotJoinedError as NotJoinedError
     from accelkit.errors import PluginError as PluginError
     from accelkit.errors import PrepareError as PrepareError
     from accelkit.errors import RankFailedError as RankFailedError

@@ -18,6 +18,7 @@
     ├── PrepareError                     1  prepare() was given what it cannot prepare
     ├── UnsupportedError                 1  this device, precision or strategy cannot do that
     ├── CheckpointError                  1  a checkpoint cannot be saved, or cannot be loaded
+    ├── NotJoinedError                   1  what processes tell each other when they join was asked for before
     └── CollectiveError                  1  the processes of a job did not do the same thing together
 """
 
@@ -37,6 +38,7 @@ __all__ = [
     "HookError",
     "IncompatiblePluginError",
     "NameConflictError",
+    "NotJoinedError",
     "PluginError",
     "PrepareError",
     "RankFailedError",
@@ -151,6 +153,10 @@ class UnsupportedError(AccelkitError):
 
 class CheckpointError(AccelkitError):
     """A checkpoint cannot be saved, is damaged, is missing, or was made by something else."""
+
+
+class NotJoinedError(AccelkitError):
+    """What no variable says, and processes tell each other when they join, was asked for before: which process is on which machine."""
 
 
 class CollectiveError(AccelkitError):

@@ -275,7 +275,11 @@ class Detection:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RuntimeState:
-    """What a Runtime is: handed to hooks, and printed for people."""
+    """What a Runtime is: handed to hooks, and printed for people.
+
+    Attributes:
+        devices, local_process_index, num_nodes: Empty, or None, where it is not known before the processes join.
+    """
 
     accelerator: str
     plugin: str
@@ -286,8 +290,8 @@ class RuntimeState:
     cluster: str
     num_processes: int = 1
     process_index: int = 0
-    local_process_index: int = 0
-    num_nodes: int = 1
+    local_process_index: int | None = 0
+    num_nodes: int | None = 1
     seed: int | None = None
 
     def __str__(self) -> str:

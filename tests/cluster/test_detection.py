@@ -214,15 +214,42 @@ def test_a_list_that_names_no_host_is_an_error(error_text):
     assert caught.value == error_text
 
 
-def test_a_launcher_that_counts_machines_and_not_their_processes(error_text):
+def test_what_no_variable_says_is_not_guessed(error_text):
     said = {"RANK": "2", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
     environment = select_cluster(environ=said | {"CROSS_SIZE": "2"}).environment
-    assert (environment.local_world_size, environment.num_nodes, environment.node_rank) == (2, 2, 1)
-    with pytest.raises(accelkit.UsageError) as caught:
-        check_environment(select_cluster(environ=said).environment)
-    assert "LOCAL_WORLD_SIZE" in caught.value.what
-    assert "LOCAL_SIZE" in caught.value.what
+    check_environment(environment)
+    assert (environment.num_nodes, environment.known("local_world_size"), environment.known("node_rank")) == (2, None, None)
+    assert (environment.has_to_ask(), make_environment("torchelastic", TORCHRUN).has_to_ask()) == (True, False)
+    with pytest.raises(accelkit.NotJoinedError) as caught:
+        _ = environment.local_world_size
     assert caught.value == error_text
+    certain = [
+        ({"CROSS_SIZE": "4"}, (1, None, 4)),
+        ({"LOCAL_WORLD_SIZE": "4"}, (4, 0, 1)),
+        ({"NNODES": "1"}, (4, 0, 1)),
+        ({"WORLD_SIZE": "1", "RANK": "0"}, (1, 0, 1)),
+        ({"NODE_RANK": "1"}, (None, 1, None)),
+    ]
+    for more, expected in certain:
+        environment = select_cluster(environ=said | more).environment
+        assert tuple(environment.known(name) for name in ("local_world_size", "node_rank", "num_nodes")) == expected
+
+
+def test_an_environment_that_knows_rank_and_size_only_has_to_ask():
+    class Bare(accelkit.ClusterEnvironment):
+        """What little some schedulers say."""
+
+        creates_processes_externally = True
+        world_size = 4
+        global_rank = 2
+
+    environment = Bare()
+    check_environment(environment)
+    assert [environment.known(name) for name in ("local_rank", "local_world_size", "node_rank", "num_nodes")] == [None] * 4
+    assert environment.has_to_ask()
+    environment.validate_settings(2, 2)
+    with pytest.raises(accelkit.ContradictionError, match="4 processes on 3 machines"):
+        environment.validate_settings(2, 3)
 
 
 def test_a_missing_address_is_this_machine_with_one_warning():

@@ -8,14 +8,15 @@ from accelkit import ClusterEnvironment, Detection
 
 _CONVENTION = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 _SIZE, _LOCAL_SIZE = ("WORLD_SIZE",), ("LOCAL_WORLD_SIZE", "LOCAL_SIZE")
-_NODES = ("GROUP_WORLD_SIZE", "CROSS_SIZE", "NNODES")
+_NODE, _NODES = ("GROUP_RANK", "CROSS_RANK", "NODE_RANK"), ("GROUP_WORLD_SIZE", "CROSS_SIZE", "NNODES")
 
 
 class TorchElasticEnvironment(ClusterEnvironment):
     """torchrun, accelkit launch, or another launcher that sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
 
     Protocol: "Environment Variables" of https://docs.pytorch.org/docs/stable/elastic/run.html. DeepSpeed's launcher says LOCAL_SIZE,
-    CROSS_RANK and CROSS_SIZE for LOCAL_WORLD_SIZE, GROUP_RANK and GROUP_WORLD_SIZE.
+    CROSS_RANK and CROSS_SIZE for LOCAL_WORLD_SIZE, GROUP_RANK and GROUP_WORLD_SIZE. Where variables were set by hand, the processes tell
+    each other on which machine they are when they join.
     """
 
     launcher = "torchrun or accelkit launch"
@@ -48,28 +49,36 @@ class TorchElasticEnvironment(ClusterEnvironment):
     @property
     def local_rank(self) -> int:
         """LOCAL_RANK."""
-        return self.number("LOCAL_RANK", below=self.local_world_size)
+        return self.number("LOCAL_RANK", below=self.known("local_world_size") or self.world_size)
 
     @property
     def local_world_size(self) -> int:
-        """LOCAL_WORLD_SIZE, or LOCAL_SIZE. Where a launcher gives neither: as many on each machine, whose number must then be known."""
-        size, derived = self.world_size, None
-        if self.text(*_NODES) is not None:
-            derived = max(1, size // self.number(*_NODES, least=1))
-        elif self.text("LOCAL_RANK") == self.text("RANK"):
-            derived = size
-        return self.number(*_LOCAL_SIZE, least=1, below=size + 1, default=derived)
+        """LOCAL_WORLD_SIZE, or LOCAL_SIZE. Where a launcher gives neither, it is known once the processes have joined."""
+        size = self.world_size
+        if self.text(*_LOCAL_SIZE) is not None:
+            return self.number(*_LOCAL_SIZE, least=1, below=size + 1)
+        nodes = self.number(*_NODES, least=1, default=1 if size == 1 else 0)
+        return self.told("local_world_size", size if nodes == 1 else 1 if nodes >= size else None)
 
     @property
     def node_rank(self) -> int:
-        """GROUP_RANK, CROSS_RANK or NODE_RANK; else by the rank, as many processes on each machine."""
-        derived = min(self.global_rank // self.local_world_size, self.num_nodes - 1)
-        return self.number("GROUP_RANK", "CROSS_RANK", "NODE_RANK", default=derived, below=self.num_nodes)
+        """GROUP_RANK, CROSS_RANK or NODE_RANK; else it is known once the processes have joined."""
+        nodes = self.known("num_nodes")
+        if self.text(*_NODE) is not None:
+            return self.number(*_NODE, below=nodes or self.world_size)
+        return self.told("node_rank", 0 if nodes == 1 else None)
 
     @property
     def num_nodes(self) -> int:
-        """GROUP_WORLD_SIZE (the agents), CROSS_SIZE or NNODES; else as many processes on each machine."""
-        return self.number(*_NODES, least=1, default=-(-self.world_size // self.local_world_size))
+        """GROUP_WORLD_SIZE (the agents), CROSS_SIZE or NNODES; else it is known once the processes have joined."""
+        if self.text(*_NODES) is not None:
+            return self.number(*_NODES, least=1)
+        size = self.world_size
+        return self.told("num_nodes", 1 if self.number(*_LOCAL_SIZE, least=1, below=size + 1, default=1) == size else None)
+
+    def has_to_ask(self) -> bool:
+        """Also where everything is said, if by hand: one machine may say less than another."""
+        return self.placement is None and self.world_size > 1 and (super().has_to_ask() or not self.text("TORCHELASTIC_RUN_ID"))
 
     @property
     def main_address(self) -> str:

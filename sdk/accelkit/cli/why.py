@@ -8,6 +8,7 @@ from accelkit.cli.output import print_json, print_table, say
 from accelkit.cli.rows import complete_names
 from accelkit.errors import printable
 from accelkit.selection import decide
+from accelkit.specs.placement import PLACEMENT
 
 
 @click.command("why")
@@ -51,8 +52,9 @@ def _why_cluster(name: str | None, is_json: bool) -> None:
         ]
         print_table(["NAME", "PLUGIN", "STATUS", "RANK", "REASON"], ranked)
         click.echo()
-        unknown = {error["name"]: "cannot be read" for error in answer["errors"]}
-        rows = [[key, unknown.get(key, "none" if value is None else str(value))] for key, value in answer["settings"].items()]
+        unknown = dict.fromkeys(PLACEMENT, "known once the processes have joined")
+        unknown |= {error["name"]: "cannot be read" for error in answer["errors"]}
+        rows = [[key, unknown.get(key, "none") if value is None else str(value)] for key, value in answer["settings"].items()]
         print_table(["SETTING", "VALUE"], rows)
         for warning in answer["warnings"]:
             say(f"warning: {warning}")

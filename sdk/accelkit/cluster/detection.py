@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from accelkit.discovery import loading
 from accelkit.discovery.catalog import plugins
-from accelkit.errors import AccelkitError, UsageError
+from accelkit.errors import AccelkitError, NotJoinedError, UsageError
 from accelkit.selection import load_named
 from accelkit.specs.cluster import ClusterEnvironment
 from accelkit.types import Detection
@@ -137,7 +137,7 @@ def check_environment(environment: ClusterEnvironment) -> None:
     """
     with loading.blaming(environment.plugin, f"reading the cluster environment {environment.name}"):
         for name in ("world_size", "global_rank", "local_rank", "local_world_size", "num_nodes"):
-            getattr(environment, name)
+            environment.known(name)
 
 
 def make_environment(name: str, environ: Mapping[str, str] | None = None) -> ClusterEnvironment:
@@ -188,13 +188,18 @@ def _rank(claim: Detection | None) -> int:
 
 
 def describe(environment: ClusterEnvironment) -> tuple[dict[str, Any], list[dict[str, str]]]:
-    """Everything that the environment says, and the errors of what it cannot say (``name``, ``what``, ``why``, ``hint``)."""
+    """Everything that the environment says, and the errors of what it cannot say (``name``, ``what``, ``why``, ``hint``).
+
+    What is not known before the processes join is None, and no error.
+    """
     settings: dict[str, Any] = {}
     errors: list[dict[str, str]] = []
     for name in SETTINGS:
         try:
             with loading.blaming(environment.plugin, f"reading {name} of the cluster environment {environment.name}"):
                 settings[name] = getattr(environment, name)
+        except NotJoinedError:
+            settings[name] = None
         except AccelkitError as error:
             settings[name] = None
             errors.append({"name": name, "what": error.what, "why": error.why, "hint": error.hint})

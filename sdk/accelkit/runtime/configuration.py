@@ -12,11 +12,10 @@ from typing import Any
 
 import torch
 
-from accelkit import settling
 from accelkit.cluster.detection import check_environment, select_cluster
 from accelkit.discovery import loading
 from accelkit.discovery.catalog import plugins
-from accelkit.errors import ContradictionError, DevicesError, UnavailableError, UnknownNameError, UnsupportedError, UsageError
+from accelkit.errors import ContradictionError, DevicesError, UnknownNameError, UnsupportedError, UsageError
 from accelkit.hook_manager import HookManager
 from accelkit.selection import Devices, load_named, select
 from accelkit.specs.accelerator import Accelerator
@@ -35,7 +34,13 @@ _DEFAULT_PRECISION = "32-true"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Configuration:
-    """What a Runtime runs on, everything selected and checked against each other."""
+    """What a Runtime runs on, everything selected and checked against each other.
+
+    Attributes:
+        device_indices: Where it is not known before the processes join how many are on this machine: up to this process's.
+        num_nodes: None where it is not known before the processes join.
+        devices_said, nodes_said: What the user asked for; None for nothing.
+    """
 
     accelerator: Accelerator
     device_indices: tuple[int, ...]
@@ -44,14 +49,31 @@ class Configuration:
     strategy: Strategy
     cluster: ClusterEnvironment
     hooks: HookManager
-    num_nodes: int
+    num_nodes: int | None
+    devices_said: Devices | None
+    nodes_said: int | None
 
     @property
     def num_processes(self) -> int:
         """How many processes the job needs: those that a launcher started, else what devices and strategy come to."""
         if self.cluster.creates_processes_externally:
             return self.cluster.world_size
-        return self.strategy.num_processes(len(self.device_indices), self.num_nodes)
+        return self.strategy.num_processes(len(self.device_indices), self.num_nodes or 1)
+
+    @property
+    def known_devices(self) -> tuple[int, ...]:
+        """Of this machine's processes; empty where that is not known before the processes join."""
+        is_known = self.devices_said is not None or self.cluster.known("local_world_size") is not None
+        return self.device_indices if is_known else ()
+
+    def placed(self) -> Configuration:
+        """Itself after the processes told each other on which machine they are.
+
+        Raises:
+            ContradictionError: If the user asked for something else.
+        """
+        indices, nodes = _check_against(self.cluster, self.accelerator, self.devices_said, self.nodes_said)
+        return dataclasses.replace(self, device_indices=indices, num_nodes=nodes)
 
 
 def configure(
@@ -87,18 +109,27 @@ def configure(
     environment = _cluster(given["cluster"], manager)
     manager.add(environment, environment.plugin)
     nodes_said = num_nodes if num_nodes is not None else _num_nodes()
-    with loading.blaming(chosen.plugin, f"counting the devices of {chosen.name}"):
-        indices = tuple(select_devices(chosen, selection.devices, environment))
-    environment.validate_settings(len(indices) if selection.devices is not None else None, nodes_said)
-    nodes = nodes_said or environment.num_nodes
-    is_alone = environment.world_size == len(indices) * nodes == 1
+    indices, nodes = _check_against(environment, chosen, selection.devices, nodes_said)
+    is_alone = environment.world_size == len(indices) * (nodes or 1) == 1
     default = chosen.default_strategy if is_alone else chosen.default_distributed_strategy
     the_strategy = _instance("strategy", given["strategy"] or os.environ.get("ACCELKIT_STRATEGY") or default)
     _check_strategy(the_strategy, chosen)
     manager.add(the_strategy, the_strategy.plugin)
     the_precision = select_precision(given["precision"], chosen)
     manager.add(_NamedPrecision(the_precision), the_precision.plugin)
-    return Configuration(chosen, indices, selection.decision, the_precision, the_strategy, environment, manager, nodes)
+    return Configuration(
+        chosen, indices, selection.decision, the_precision, the_strategy, environment, manager, nodes, selection.devices, nodes_said
+    )
+
+
+def _check_against(
+    environment: ClusterEnvironment, accelerator: Accelerator, devices_said: Devices | None, nodes_said: int | None
+) -> tuple[tuple[int, ...], int | None]:
+    """The devices of this machine's processes, and how many machines there are, as far as what was launched is known."""
+    with loading.blaming(accelerator.plugin, f"counting the devices of {accelerator.name}"):
+        indices = tuple(select_devices(accelerator, devices_said, environment))
+    environment.validate_settings(len(indices) if devices_said is not None else None, nodes_said)
+    return indices, nodes_said or environment.known("num_nodes")
 
 
 class _NamedPrecision:
@@ -185,11 +216,14 @@ def select_precision(precision: Any, accelerator: Accelerator) -> Precision:
 def select_devices(accelerator: Accelerator, wanted: Devices | None, environment: ClusterEnvironment) -> list[int]:
     """The devices of this machine's processes: those that were asked for, else one for each process that was started here.
 
-    One index where each process sees a device of its own only, as under ``srun --gpus-per-task=1``.
+    One index where each process sees a device of its own only, as under ``srun --gpus-per-task=1``. Where it is not known before the
+    processes join how many were started here, those up to this process's.
     """
     if wanted is not None:
         return accelerator.parse_devices(wanted)
-    started = environment.local_world_size if environment.creates_processes_externally else 1
+    started = 1
+    if environment.creates_processes_externally:
+        started = environment.known("local_world_size") or (environment.known("local_rank") or 0) + 1
     limited = accelerator.visible_devices_variable
     if started > 1 and limited and os.environ.get(limited) and accelerator.auto_device_count() == 1:
         return accelerator.parse_devices(1)
@@ -241,7 +275,7 @@ def check_started(config: Configuration) -> None:
     """
     needed, there = config.num_processes, config.cluster.world_size
     num_devices = 1 if config.strategy.drives_all_devices else len(config.device_indices)
-    if not config.strategy.is_distributed and max(needed, there, num_devices * config.num_nodes) > 1:
+    if not config.strategy.is_distributed and max(needed, there, num_devices * (config.num_nodes or 1)) > 1:
         raise UnsupportedError(
             f"strategy {config.strategy.name!r} runs one process on one device",
             plugin=config.strategy.plugin,
@@ -249,7 +283,7 @@ def check_started(config: Configuration) -> None:
             hint=f"leave strategy out for {config.accelerator.default_distributed_strategy!r}, or use one process and devices=1",
         )
     if needed != there:
-        nodes = f" --num-nodes {config.num_nodes}" if config.num_nodes > 1 else ""
+        nodes = f" --num-nodes {config.num_nodes}" if (config.num_nodes or 1) > 1 else ""
         devices = spell_devices(config.device_indices)
         program = " ".join(shlex.quote(word) for word in sys.argv) if sys.argv[0] not in ("", "-c") else "train.py"
         raise UnsupportedError(
@@ -257,43 +291,3 @@ def check_started(config: Configuration) -> None:
             why=f"the cluster environment {config.cluster.name!r} says that nobody started others",
             hint=f"accelkit launch --accelerator {config.accelerator.name} --devices {devices}{nodes} {program}",
         )
-
-
-def check_device(accelerator: Accelerator) -> None:
-    """Ask whether torch drives the hardware, before anything is placed on it. Initialises the driver.
-
-    Raises:
-        UnavailableError: With the accelerator's reason and remedy.
-    """
-    with loading.blaming(accelerator.plugin, f"checking the accelerator {accelerator.name}"):
-        answer = accelerator.check()
-    if not answer.is_usable:
-        raise UnavailableError(
-            f"the accelerator {accelerator.name!r} does not compute",
-            plugin=accelerator.plugin,
-            why=answer.reason,
-            hint=answer.hint or f"accelkit probe {accelerator.name} repeats this; check the driver and the installed torch",
-        )
-
-
-def check_backward(accelerator: Accelerator, device: torch.device) -> None:
-    """Run a backward pass on the device. torch counts the devices of a process at its first one, and never again.
-
-    Raises:
-        UnavailableError: If torch refuses it.
-    """
-    start = torch.zeros(1, device=device, requires_grad=True)
-    if start.is_cpu:
-        return
-    try:
-        with torch.enable_grad():
-            start.sum().backward()  # type: ignore[no-untyped-call]
-    except RuntimeError as error:
-        raise UnavailableError(
-            f"{device} runs no backward pass in this process",
-            plugin=accelerator.plugin,
-            why=str(error).splitlines()[0],
-            hint="make the Runtime and read its .device before the first backward pass of the process, on whatever device that is",
-        ) from error
-    settling.settle_at_exit()
-    settling.settle_before_forks()

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import atexit
+import collections
+import contextlib
+import dataclasses
 import datetime
+import json
 import socket
 import sys
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -18,6 +23,7 @@ import accelkit
 from accelkit import settling
 from accelkit.errors import ContradictionError, UnavailableError, UnsupportedError
 from accelkit.specs.cluster import ClusterEnvironment
+from accelkit.specs.placement import Place
 from accelkit.specs.process_group import THROUGH_HOST
 
 _users: weakref.WeakSet[Any] = weakref.WeakSet()  # the Runtimes that use the group made here, and have not left it
@@ -60,18 +66,10 @@ def join(user: object, cluster: ClusterEnvironment, device: torch.device, backen
         if dist.group.WORLD is _own_group:
             _users.add(user)
         return
-    address, port = cluster.main_address, cluster.main_port
     timeout = datetime.timedelta(seconds=seconds)
-    try:
-        store = HashStore() if size == 1 else _meeting_place(address, port, rank, size, timeout)
+    with _naming_the_meeting_place(cluster):
+        store = HashStore() if size == 1 else _next_corner("group", cluster, timeout)
         dist.init_process_group(backends_of(device, backend), store=store, rank=rank, world_size=size, timeout=timeout)
-    except (dist.DistError, RuntimeError, ValueError, OSError) as error:
-        raise UnavailableError(
-            f"rank {rank} of {size} could not join the others at {address}:{port}",
-            plugin=cluster.plugin,
-            why=f"{type(error).__name__}: {str(error).splitlines()[0]}",
-            hint=f"see whether all {size} processes run and this machine reaches {address}; accelkit why --cluster shows the settings",
-        ) from error
     _check_reduces(device)
     _own_group = dist.group.WORLD
     _users.clear()
@@ -102,22 +100,64 @@ def _check_reduces(device: torch.device) -> None:
         )
 
 
+def learn_placement(cluster: ClusterEnvironment, seconds: float) -> bool:
+    """Let the processes of the job tell each other on which machine they are, if their variables do not say it all. Makes no group.
+
+    Every process of the job calls this, before it uses a device. It returns when all have.
+
+    Args:
+        cluster: Says where to meet. Afterwards it knows this process's place.
+        seconds: How long to wait for the others.
+
+    Returns:
+        Whether there was something to ask.
+
+    Raises:
+        UnavailableError: If the processes do not find each other.
+        ContradictionError: If what they said of themselves cannot be.
+    """
+    if not cluster.has_to_ask():
+        return False
+    with _naming_the_meeting_place(cluster):
+        store = _next_corner("places", cluster, datetime.timedelta(seconds=seconds))
+        store.set(str(cluster.global_rank), json.dumps(dataclasses.asdict(cluster.place())))
+        if cluster.global_rank == 0:
+            store.set("all", json.dumps([json.loads(store.get(str(rank))) for rank in range(cluster.world_size)]))
+        places = json.loads(store.get("all"))
+    cluster.learn([Place(**place) for place in places])
+    return True
+
+
+@contextlib.contextmanager
+def _naming_the_meeting_place(cluster: ClusterEnvironment) -> Iterator[None]:
+    try:
+        yield
+    except (dist.DistError, RuntimeError, ValueError, OSError) as error:
+        size, address = cluster.world_size, cluster.main_address
+        raise UnavailableError(
+            f"rank {cluster.global_rank} of {size} could not join the others at {address}:{cluster.main_port}",
+            plugin=cluster.plugin,
+            why=f"{type(error).__name__}: {str(error).splitlines()[0]}",
+            hint=f"see whether all {size} processes run and this machine reaches {address}; accelkit why --cluster shows the settings",
+        ) from error
+
+
 _stores: dict[tuple[str, int], Store] = {}
-_num_joined = 0
+_num_corners: collections.Counter[str] = collections.Counter()
 
 
-def _meeting_place(address: str, port: int, rank: int, size: int, timeout: datetime.timedelta) -> Store:
-    """The store at which processes leave their addresses: one connection for the life of the process, and a corner of it for each group.
+def _next_corner(what: str, cluster: ClusterEnvironment, timeout: datetime.timedelta) -> Store:
+    """The store at which processes leave what others need: one connection for the life of the process, and a corner of it for each use.
 
     A second group at the same address would find what the first one left there, or the first one's server going away.
     """
-    global _num_joined
+    address, port = cluster.main_address, cluster.main_port
     if (address, port) not in _stores:
         host = f"[{address}]" if ":" in address else address
-        store, _, _ = next(rendezvous(f"tcp://{host}:{port}", rank, size, timeout=timeout))
+        store, _, _ = next(rendezvous(f"tcp://{host}:{port}", cluster.global_rank, cluster.world_size, timeout=timeout))
         _stores[address, port] = store
-    _num_joined += 1
-    return PrefixStore(f"accelkit/{_num_joined}", _stores[address, port])
+    _num_corners[what] += 1
+    return PrefixStore(f"accelkit/{what}/{_num_corners[what]}", _stores[address, port])
 
 
 def backends_of(device: torch.device, backend: str | None) -> str:

@@ -6,7 +6,8 @@ import torch
 
 from accelkit.cluster.detection import check_environment, select_cluster
 from accelkit.discovery import loading
-from accelkit.runtime.configuration import check_backward, check_device, select_devices
+from accelkit.runtime.configuration import select_devices
+from accelkit.runtime.device_checks import check_backward, check_device
 from accelkit.selection import select
 from accelkit.specs.accelerator import Accelerator
 

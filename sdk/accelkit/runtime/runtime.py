@@ -13,8 +13,9 @@ from accelkit.discovery import loading
 from accelkit.errors import HookError, PrepareError
 from accelkit.runtime import seeding
 from accelkit.runtime.accumulation import Accumulation
-from accelkit.runtime.configuration import Configuration, Plugin, check_backward, check_device, check_started, configure
+from accelkit.runtime.configuration import Configuration, Plugin, check_started, configure
 from accelkit.runtime.data import loaders
+from accelkit.runtime.device_checks import check_backward, check_device
 from accelkit.runtime.gradients import Gradients
 from accelkit.runtime.mixed import backward_of
 from accelkit.runtime.preemption import Notice, Preemption, check_requeue
@@ -140,21 +141,24 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
     @property
     def state(self) -> RuntimeState:
         """A frozen description, that prints well."""
-        device_indices = self._configuration.device_indices
-        is_known = len(device_indices) == 1 or self.num_processes > 1 or self.strategy.drives_all_devices
-        device = self.strategy.root_device(self.accelerator, device_indices, self.local_process_index) if is_known else None
+        config = self._configuration
+        local_rank = self.cluster.known("local_rank")
+        is_known = len(config.device_indices) == 1 or self.num_processes > 1 or self.strategy.drives_all_devices
+        device = None
+        if is_known and local_rank is not None:
+            device = self.strategy.root_device(self.accelerator, config.device_indices, local_rank)
         return RuntimeState(
             accelerator=self.accelerator.name,
             plugin=self.accelerator.plugin,
             device=str(device or self.accelerator.device_type),
-            devices=device_indices,
-            precision=self._configuration.precision.name,
+            devices=config.known_devices,
+            precision=config.precision.name,
             strategy=self.strategy.name,
             cluster=self.cluster.name,
             num_processes=self.num_processes,
             process_index=self.process_index,
-            local_process_index=self.local_process_index,
-            num_nodes=self._configuration.num_nodes,
+            local_process_index=local_rank,
+            num_nodes=config.num_nodes,
             seed=self._seed,
         )
 
@@ -172,8 +176,10 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
         return self._precision
 
     def _start(self) -> torch.device:
+        check_started(self._configuration)
+        if self.strategy.is_distributed:
+            self._learn_placement()
         config: Configuration = self._configuration
-        check_started(config)
         with loading.blaming(self.strategy.plugin, f"setting up the strategy {self.strategy.name}"):
             self.strategy.setup(self.accelerator, config.device_indices)
         device = self.strategy.root_device(self.accelerator, config.device_indices, self.local_process_index)
@@ -200,6 +206,13 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
         if self._accumulation.num_steps == 1:
             self.__dict__["backward"] = backward
         return device
+
+    def _learn_placement(self) -> None:
+        from accelkit.runtime import joining
+
+        if joining.learn_placement(self.cluster, self._timeout):
+            self.__dict__.pop("local_process_index", None)
+            self._configuration = self._configuration.placed()
 
     def _join(self, device: torch.device) -> None:
         from accelkit.runtime import joining
@@ -228,7 +241,7 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
         """
         if self._configuration.num_processes == self.num_processes:
             return function(self, *arguments)
-        if self._configuration.num_nodes > 1:
+        if (self._configuration.num_nodes or 1) > 1:
             check_started(self._configuration)
         from accelkit.launching import spawning
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Mapping, Sequence
 
-from accelkit.errors import ContradictionError, UnsupportedError
+from accelkit.errors import AccelkitError, ContradictionError, NotJoinedError, UnsupportedError
 from accelkit.specs.hooks import hookimpl
+from accelkit.specs.placement import PLACEMENT, Place, Placement, placements, this_machine
 from accelkit.specs.variables import DEFAULT_PORT, LOOPBACK, Variables
 from accelkit.types import Detection
 
@@ -14,7 +16,8 @@ class ClusterEnvironment(Variables):
     """What a launcher or scheduler tells a process. Reading it changes nothing in ``environ``.
 
     The defaults describe one process on one machine, that nobody else launched. A subclass reads variables with ``number``, ``address``,
-    ``port`` and ``text``, whose errors name the variable and its value.
+    ``port`` and ``text``, whose errors name the variable and its value. ``local_rank``, ``local_world_size``, ``node_rank`` and
+    ``num_nodes`` may be what no variable says: then it returns ``told(name)``, and guesses nothing.
 
     Args:
         environ: The environment variables to read; this process's own by default.
@@ -22,10 +25,12 @@ class ClusterEnvironment(Variables):
     Attributes:
         processes_flag, nodes_flag: How the user tells the launcher how many processes to start on a machine, and on how many
             machines; ``{}`` stands for the number. Errors of ``validate_settings`` show them.
+        placement: What the processes told each other when they joined; None before, and where they had nothing to ask.
     """
 
     processes_flag: str = "{} processes on each machine"
     nodes_flag: str = "{} machines"
+    placement: Placement | None = None
 
     @hookimpl
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
@@ -53,22 +58,23 @@ class ClusterEnvironment(Variables):
     @property
     def local_rank(self) -> int:
         """This process's rank on its machine, from 0 to ``local_world_size - 1``."""
-        return 0
+        return self.told("local_rank", 0 if self.known("local_world_size") == 1 else None)
 
     @property
     def local_world_size(self) -> int:
-        """Number of the job's processes on this machine. Machines may differ. By default, as many on each."""
-        return max(1, self.world_size // self.num_nodes)
+        """Number of the job's processes on this machine. Machines may differ. By default, as many on each, if that comes out even."""
+        size, nodes = self.world_size, 1 if self.world_size == 1 else self.num_nodes
+        return self.told("local_world_size", size // nodes if size % nodes == 0 else None)
 
     @property
     def node_rank(self) -> int:
         """This machine's rank, from 0 to ``num_nodes - 1``."""
-        return 0
+        return self.told("node_rank", 0 if self.world_size == 1 else None)
 
     @property
     def num_nodes(self) -> int:
         """Number of machines of the job."""
-        return 1
+        return self.told("num_nodes", 1 if self.world_size == 1 else None)
 
     @property
     def main_address(self) -> str:
@@ -90,6 +96,61 @@ class ClusterEnvironment(Variables):
         """How often the job was started again."""
         return 0
 
+    def told(self, name: str, default: int | None = None) -> int:
+        """What the processes told each other when they joined.
+
+        Args:
+            name: ``local_rank``, ``local_world_size``, ``node_rank`` or ``num_nodes``.
+            default: What is certain before; None if nothing is.
+
+        Raises:
+            NotJoinedError: If they have not joined, and there is no default.
+        """
+        if self.placement is not None:
+            return int(getattr(self.placement, name))
+        if default is not None:
+            return default
+        raise NotJoinedError(
+            f"{name} is not known before the processes of the job join",
+            plugin=self.plugin,
+            why=f"no variable says it; the cluster environment {self.name!r} knows it once they have told each other where they run",
+            hint=f"ask for it after the first use of Runtime.device, or start the program with {self.launcher}, which says it",
+        )
+
+    def known(self, name: str) -> int | None:
+        """The property of this name, or None where it is not known before the processes join."""
+        try:
+            return int(getattr(self, name))
+        except NotJoinedError:
+            return None
+
+    def has_to_ask(self) -> bool:
+        """Whether the processes of the job have to tell each other on which machine they are. The same on all of them."""
+        if self.placement is not None:
+            return False
+        with contextlib.suppress(AccelkitError):  # another error than that it is not known
+            return any(self.known(name) is None for name in PLACEMENT)
+        return False
+
+    def place(self) -> Place:
+        """What this process tells the others of itself."""
+        host, machine = this_machine()
+        said: list[int | None] = []
+        for name in PLACEMENT:
+            try:
+                said.append(self.known(name))
+            except AccelkitError:  # a machine that the scheduler did not name is told apart by its own name
+                said.append(None)
+        return Place(host, machine, *said)
+
+    def learn(self, places: Sequence[Place]) -> None:
+        """Take what all processes told, by rank.
+
+        Raises:
+            ContradictionError: If it cannot be.
+        """
+        self.placement = placements(places, self.plugin, self.launcher)[self.global_rank]
+
     def validate_settings(self, num_devices: int | None, num_nodes: int | None) -> None:
         """Compare what the user said with what was launched.
 
@@ -102,17 +163,17 @@ class ClusterEnvironment(Variables):
         """
         if not self.creates_processes_externally:
             return
-        if num_nodes is not None and num_nodes != self.num_nodes:
-            raise self._contradiction(
-                f"num_nodes={num_nodes}", f"{self.num_nodes} machine(s)", self.nodes_flag.format(num_nodes), "num_nodes="
-            )
+        nodes, here = self.known("num_nodes"), self.known("local_world_size")
+        if None not in (num_nodes, nodes) and num_nodes != nodes:
+            raise self._contradiction(f"num_nodes={num_nodes}", f"{nodes} machine(s)", self.nodes_flag.format(num_nodes), "num_nodes=")
         if num_devices is None:
             return
         said, flag = f"devices={num_devices} on each machine", self.processes_flag.format(num_devices)
-        if num_devices != self.local_world_size:
-            raise self._contradiction(said, f"{self.local_world_size} process(es) on this machine", flag, "devices=")
-        if num_devices * self.num_nodes != self.world_size:
-            there = f"{self.world_size} processes on {self.num_nodes} machines, not as many on each"
+        if here not in (None, num_devices):
+            raise self._contradiction(said, f"{here} process(es) on this machine", flag, "devices=")
+        nodes = num_nodes if nodes is None else nodes
+        if nodes is not None and num_devices * nodes != self.world_size:
+            there = f"{self.world_size} processes on {nodes} machines, not as many on each"
             raise self._contradiction(said, there, flag, "devices=")
 
     @hookimpl(trylast=True)

@@ -64,7 +64,7 @@ class PluginAccelerator:
         Raises:
             UnavailableError: If torch does not drive the hardware, with the accelerator's reason.
         """
-        from accelkit.runtime.configuration import check_backward, check_device
+        from accelkit.runtime.device_checks import check_backward, check_device
 
         check_device(self.plugin)
         with loading.blaming(self.plugin.plugin, f"setting up {device}"):

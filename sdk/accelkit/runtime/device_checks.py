@@ -1,0 +1,50 @@
+"""Whether the device that was selected computes in this process. Initialises the driver."""
+
+from __future__ import annotations
+
+import torch
+
+from accelkit import settling
+from accelkit.discovery import loading
+from accelkit.errors import UnavailableError
+from accelkit.specs.accelerator import Accelerator
+
+
+def check_device(accelerator: Accelerator) -> None:
+    """Ask whether torch drives the hardware, before anything is placed on it. Initialises the driver.
+
+    Raises:
+        UnavailableError: With the accelerator's reason and remedy.
+    """
+    with loading.blaming(accelerator.plugin, f"checking the accelerator {accelerator.name}"):
+        answer = accelerator.check()
+    if not answer.is_usable:
+        raise UnavailableError(
+            f"the accelerator {accelerator.name!r} does not compute",
+            plugin=accelerator.plugin,
+            why=answer.reason,
+            hint=answer.hint or f"accelkit probe {accelerator.name} repeats this; check the driver and the installed torch",
+        )
+
+
+def check_backward(accelerator: Accelerator, device: torch.device) -> None:
+    """Run a backward pass on the device. torch counts the devices of a process at its first one, and never again.
+
+    Raises:
+        UnavailableError: If torch refuses it.
+    """
+    start = torch.zeros(1, device=device, requires_grad=True)
+    if start.is_cpu:
+        return
+    try:
+        with torch.enable_grad():
+            start.sum().backward()  # type: ignore[no-untyped-call]
+    except RuntimeError as error:
+        raise UnavailableError(
+            f"{device} runs no backward pass in this process",
+            plugin=accelerator.plugin,
+            why=str(error).splitlines()[0],
+            hint="make the Runtime and read its .device before the first backward pass of the process, on whatever device that is",
+        ) from error
+    settling.settle_at_exit()
+    settling.settle_before_forks()

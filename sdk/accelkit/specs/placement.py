@@ -1,0 +1,118 @@
+"""Which process of a job is on which machine, worked out from what each of them says of itself. Imports no torch."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import itertools
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+from accelkit.errors import ContradictionError
+
+PLACEMENT = ("local_rank", "local_world_size", "node_rank", "num_nodes")
+"""The properties of a cluster environment that processes can find out by asking each other."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """What one process tells the others of itself.
+
+    Attributes:
+        host: The machine's name, for people.
+        machine: The name, and what no other machine has, though it may have the name.
+        local_rank, local_world_size, node_rank, num_nodes: As variables say them; None where none does.
+    """
+
+    host: str
+    machine: str
+    local_rank: int | None = None
+    local_world_size: int | None = None
+    node_rank: int | None = None
+    num_nodes: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Placement:
+    """What a process learns from the places of all. Attributes are those of a cluster environment.
+
+    Attributes:
+        local_rank, local_world_size, node_rank, num_nodes: As of a cluster environment.
+    """
+
+    local_rank: int
+    local_world_size: int
+    node_rank: int
+    num_nodes: int
+
+
+def this_machine() -> tuple[str, str]:
+    """This machine's name, and the name with the number that Linux gives each start of a system: clones may share their name."""
+    host, boot = socket.gethostname(), ""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    return host, f"{host} {boot}"
+
+
+def placements(places: Sequence[Place], plugin: str, launcher: str) -> list[Placement]:
+    """The placement of each process, by rank; alike on every process, also if it is an error.
+
+    Machines have the numbers that the processes gave them, if all gave one. Else a machine is where the host is the same and no two
+    processes have the same local rank (containers share their host's name), and machines are numbered by their first rank.
+
+    Args:
+        places: Of every process, by rank.
+        plugin, launcher: For errors: ``dist==version`` of the cluster environment, and the command that starts its processes.
+
+    Raises:
+        ContradictionError: If what they said cannot be.
+    """
+
+    def contradiction(what: str, name: str, ranks: Sequence[int], why: str) -> ContradictionError:
+        said = (f"{getattr(places[rank], name)} on rank {rank} ({places[rank].host})" for rank in ranks)
+        hint = f"number machines from 0 (NODE_RANK), and the processes of each from 0 (LOCAL_RANK), or start them with {launcher}"
+        return ContradictionError(f"{what}: {', '.join(itertools.islice(said, 8))}", plugin=plugin, why=why, hint=hint)
+
+    everyone = range(len(places))
+    nodes = _nodes(places)
+    if nodes is None:
+        said = [rank for rank in everyone if places[rank].node_rank is not None]
+        why = "machines are numbered from 0, none is left out, and one that is not numbered counts by its first rank"
+        raise contradiction("these numbers of machines cannot be", "node_rank", said, why)
+    members: list[list[int]] = [[] for _ in range(max(nodes) + 1)]
+    for rank, node in enumerate(nodes):
+        members[node].append(rank)
+    found: dict[int, Placement] = {}
+    for node, ranks in enumerate(members):
+        numbers = [local for rank in ranks if (local := places[rank].local_rank) is not None]
+        if numbers and sorted(numbers) != list(range(len(ranks))):
+            why = f"{len(ranks)} of the job's processes are there, and are numbered from 0, each once"
+            raise contradiction(f"these local ranks cannot be those of machine {node}", "local_rank", ranks, why)
+        for rank, local in zip(ranks, numbers or range(len(ranks)), strict=True):
+            found[rank] = Placement(local, len(ranks), node, len(members))
+    for name in ("local_world_size", "num_nodes"):
+        wrong = [rank for rank in everyone if getattr(places[rank], name) not in (None, getattr(found[rank], name))]
+        if wrong:
+            counts = ", ".join(str(len(ranks)) for ranks in members[:8])
+            why = f"by the names of their hosts and their local ranks there are {len(members)} machines, with {counts} processes"
+            raise contradiction(f"the processes were told a wrong {name}", name, wrong, why)
+    return [found[rank] for rank in everyone]
+
+
+def _nodes(places: Sequence[Place]) -> list[int] | None:
+    """The number of each rank's machine; None if those that were given cannot be."""
+    given = [place.node_rank for place in places if place.node_rank is not None]
+    if len(given) == len(places):
+        return given if set(given) == set(range(len(set(given)))) else None
+    numbers: dict[tuple[str, int], int] = {}
+    earlier: collections.Counter[tuple[str, int | None]] = collections.Counter()
+    found = []
+    for place in places:
+        process = place.machine, place.local_rank
+        repeated = earlier[process] if place.local_rank is not None else 0
+        earlier[process] += 1
+        found.append(numbers.setdefault((place.machine, repeated), len(numbers)))
+    fits = all(place.node_rank in (None, node) for place, node in zip(places, found, strict=True))
+    return found if fits else None
