@@ -84,6 +84,8 @@ def _given(answers: Sequence[str], questions: Sequence[str]) -> dict[str, str]:
             near = difflib.get_close_matches(name, questions, n=1)
             why = f"did you mean {near[0]}?" if near and equals else f"KEY is one of {', '.join(questions)}"
             raise UsageError(f"{answer!r:.80} answers no question", why=why, hint="write KEY=VALUE, as vendor=Acme")
+        if "{" in value or "}" in value:  # cookiecutter takes what is given for a default, which it renders
+            raise UsageError(f"{name}={value!r:.80} cannot be used; nothing was written", why="an answer is text, and has no braces")
         given[name] = value
     return given
 
