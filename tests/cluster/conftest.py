@@ -65,6 +65,17 @@ def told() -> Callable[[str], Told]:
 
 
 @pytest.fixture
+def run_why() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """``accelkit why --cluster`` with variables."""
+
+    def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "accelkit", "why", "--cluster", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | variables)
+
+    return run
+
+
+@pytest.fixture
 def run_told(told: Callable[[str], Told]) -> Callable[..., Told]:
     """Run ``tell.py`` under a launcher; an error shows what was printed."""
 

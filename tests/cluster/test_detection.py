@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import warnings
@@ -13,11 +12,13 @@ import pytest
 import accelkit
 from accelkit import Detection, hookimpl
 from accelkit.cluster.detection import check_environment, make_environment, select_cluster
+from accelkit.specs.placement import Place
 
 TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "7", "RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0",
     "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "29500",
 }  # fmt: skip
+FIVE = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "29500"}
 STEP = {
     "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "4", "SLURM_PROCID": "1", "SLURM_LOCALID": "1", "SLURM_NODEID": "0",
     "SLURM_NNODES": "2", "SLURM_TASKS_PER_NODE": "2(x2)", "SLURM_NODELIST": "n[0-1]",
@@ -59,7 +60,20 @@ RAY = {
         ([POD], "kubeflow"),
         ([POD, OPEN_MPI], "mpi"),
         ([POD, TORCHRUN], "torchelastic"),
-        ([{name: value for name, value in TORCHRUN.items() if name != "TORCHELASTIC_RUN_ID"}, STEP], "torchelastic"),
+        ([STEP, FIVE], "slurm"),
+        ([STEP, FIVE, {"RANK": "0", "LOCAL_RANK": "0"}], "slurm"),  # exported before srun
+        ([STEP, FIVE, {"NODE_RANK": "0"}], "slurm"),
+        ([STEP, FIVE, {"LOCAL_WORLD_SIZE": "2"}], "slurm"),
+        ([STEP, FIVE, {"LOCAL_WORLD_SIZE": "2", "RANK": "3"}], "torchelastic"),
+        ([STEP, FIVE, {"WORLD_SIZE": "8"}], "torchelastic"),  # more processes than srun started
+        ([STEP, FIVE, TORCHRUN], "torchelastic"),
+        ([OPEN_MPI, FIVE], "mpi"),
+        ([STEP, OPEN_MPI, FIVE], "mpi"),
+        ([STEP, {"PMI_RANK": "1", "PMI_SIZE": "4"}, FIVE], "slurm"),
+        ([OPEN_MPI, FIVE, {"WORLD_SIZE": "2"}], "torchelastic"),
+        ([JSRUN, OPEN_MPI, FIVE], "lsf"),
+        ([RAY, FIVE], "ray"),
+        ([FIVE], "torchelastic"),
         ([{"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "4294967290", "SLURM_NTASKS": "1"}], "local"),
     ],
 )
@@ -140,6 +154,8 @@ def test_a_runtime_stops_at_variables_that_make_no_sense(monkeypatch, error_text
 )
 def test_what_was_launched_and_what_was_said(name, environ, processes, nodes):
     environment = make_environment(name, environ)
+    if environment.has_to_ask():
+        environment.learn([Place(f"h{rank // 2}", f"h{rank // 2}", local_rank=rank % 2) for rank in range(4)])
     here = environment.local_world_size
     for said in ((None, None), (here, None), (None, environment.num_nodes), (here, environment.num_nodes)):
         environment.validate_settings(*said)
@@ -214,44 +230,6 @@ def test_a_list_that_names_no_host_is_an_error(error_text):
     assert caught.value == error_text
 
 
-def test_what_no_variable_says_is_not_guessed(error_text):
-    said = {"RANK": "2", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
-    environment = select_cluster(environ=said | {"CROSS_SIZE": "2"}).environment
-    check_environment(environment)
-    assert (environment.num_nodes, environment.known("local_world_size"), environment.known("node_rank")) == (2, None, None)
-    assert (environment.has_to_ask(), make_environment("torchelastic", TORCHRUN).has_to_ask()) == (True, False)
-    with pytest.raises(accelkit.NotJoinedError) as caught:
-        _ = environment.local_world_size
-    assert caught.value == error_text
-    certain = [
-        ({"CROSS_SIZE": "4"}, (1, None, 4)),
-        ({"LOCAL_WORLD_SIZE": "4"}, (4, 0, 1)),
-        ({"NNODES": "1"}, (4, 0, 1)),
-        ({"WORLD_SIZE": "1", "RANK": "0"}, (1, 0, 1)),
-        ({"NODE_RANK": "1"}, (None, 1, None)),
-    ]
-    for more, expected in certain:
-        environment = select_cluster(environ=said | more).environment
-        assert tuple(environment.known(name) for name in ("local_world_size", "node_rank", "num_nodes")) == expected
-
-
-def test_an_environment_that_knows_rank_and_size_only_has_to_ask():
-    class Bare(accelkit.ClusterEnvironment):
-        """What little some schedulers say."""
-
-        creates_processes_externally = True
-        world_size = 4
-        global_rank = 2
-
-    environment = Bare()
-    check_environment(environment)
-    assert [environment.known(name) for name in ("local_rank", "local_world_size", "node_rank", "num_nodes")] == [None] * 4
-    assert environment.has_to_ask()
-    environment.validate_settings(2, 2)
-    with pytest.raises(accelkit.ContradictionError, match="4 processes on 3 machines"):
-        environment.validate_settings(2, 3)
-
-
 def test_a_missing_address_is_this_machine_with_one_warning():
     environment = make_environment("mpi", MPICH)
     with warnings.catch_warnings(record=True) as caught:
@@ -278,47 +256,42 @@ def test_detection_imports_no_torch():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
-def why(*arguments, **environ):
-    command = [sys.executable, "-m", "accelkit", "why", "--cluster", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environ)
-
-
-def test_why_explains():
-    result = why(**STEP)
+def test_why_explains(run_why):
+    result = run_why(**STEP)
     assert result.returncode == 0, result.stderr
     rows = [" ".join(line.split()) for line in result.stdout.splitlines()]
     assert rows[0] == "cluster environment slurm from accelkit==0.1.0: detected"
     assert "slurm accelkit==0.1.0 chosen 50 SLURM_STEP_ID=0 of job 7: srun started this process" in rows
     assert "mpi accelkit==0.1.0 absent none of its variables is set" in rows
     assert {"main_address n0", "main_port 10112", "global_rank 1", "local_world_size 2", "job_id 7"} <= set(rows)
-    answer = json.loads(why("--json", **STEP, ACCELKIT_CLUSTER="mpi", **OPEN_MPI, PMIX_NAMESPACE="9").stdout)
+    answer = json.loads(run_why("--json", **STEP, ACCELKIT_CLUSTER="mpi", **OPEN_MPI, PMIX_NAMESPACE="9").stdout)
     assert (answer["schema"], answer["chosen"], answer["source"]) == ("accelkit.why.cluster/1", "mpi", "ACCELKIT_CLUSTER")
     assert (answer["settings"]["main_port"], answer["errors"]) == (10144, [])
     assert len(answer["warnings"]) == 1
 
 
-def test_why_shows_what_cannot_be_read_and_exits_2(error_text):
-    result = why(**STEP | {"SLURM_PROCID": "9"})
+def test_why_shows_what_cannot_be_read_and_exits_2(run_why, error_text):
+    result = run_why(**STEP | {"SLURM_PROCID": "9"})
     assert result.returncode == 2
     assert "global_rank" in result.stdout
     assert all(word in result.stderr for word in ("error: ", "SLURM_PROCID=9", "SLURM_NTASKS=4", "srun"))
     assert result.stderr == error_text
-    assert json.loads(why("--json", **STEP | {"SLURM_PROCID": "9"}).stdout)["settings"]["global_rank"] is None
+    assert json.loads(run_why("--json", **STEP | {"SLURM_PROCID": "9"}).stdout)["settings"]["global_rank"] is None
 
 
-def test_why_of_a_name_that_nobody_offers(error_text):
-    result = why("slurmm")
+def test_why_of_a_name_that_nobody_offers(run_why, error_text):
+    result = run_why("slurmm")
     assert result.returncode == 2
     assert "'slurmm'" in result.stderr
     assert "'slurm'" in result.stderr
     assert result.stderr == error_text
 
 
-def test_why_survives_a_third_party_that_ends_the_process(plugin_site, error_text):
+def test_why_survives_a_third_party_that_ends_the_process(run_why, plugin_site, error_text):
     source = "import accelkit, os\nclass Bad(accelkit.ClusterEnvironment):\n    'Bad.'\n"
     ends = "    @property\n    def world_size(self):\n        os._exit(3)\n"
     plugin_site.install("vendor-bad", source + ends, entry_points="[accelkit.clusters]\nbad = vendor_bad:Bad")
-    result = why("bad")
+    result = run_why("bad")
     assert result.returncode == 3
     assert "ended with 3" in result.stderr
     assert "ACCELKIT_CLUSTER=local" in result.stderr

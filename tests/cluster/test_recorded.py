@@ -11,6 +11,7 @@ from recordings import FOLDER, recordings
 
 import accelkit
 from accelkit.cluster.detection import SETTINGS, describe, select_cluster
+from accelkit.specs.placement import PLACEMENT
 
 RECORDINGS = recordings()
 
@@ -31,7 +32,10 @@ def test_a_recorded_process_is_understood(recording, tmp_path):
         assert any(error in one["what"] for one in errors), errors
         assert all(one["why"] and one["hint"] for one in errors)
     else:
-        assert {one["name"] for one in errors} == {name for name, value in expected.items() if value is None} - {"job_id"}
+        unknown = {name for name, value in expected.items() if value is None} - {"job_id"}
+        asked = unknown if selection.environment.has_to_ask() else set()
+        assert asked <= set(PLACEMENT)
+        assert {one["name"] for one in errors} == unknown - asked
     assert (environ, dict(os.environ)) == (before, whole), "reading changed something"
     assumed = expected.get("main_address") == "127.0.0.1" and expected.get("main_port") == 12910 and settings["world_size"] > 1
     assert len(caught) <= 1

@@ -84,6 +84,23 @@ def test_launchers_inside_a_job_win(srun, openmpi, mpich):
         assert ranks[0]["candidates"]["slurm"][0] == "claimed", "mpirun starts its daemons with srun"
 
 
+def test_torchs_variables_that_were_set_by_hand_for_the_tasks(srun, slurm, told):
+    """In a script on every task, or before srun, where all tasks are told the same rank: srun knows the processes, and their nodes."""
+    meeting_place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "WORLD_SIZE": "4"}
+    each = f"export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID; {' '.join(PROGRAM)}"
+    in_script = told(slurm.run("srun", "-N2", "--ntasks-per-node=2", "bash", "-c", each, **meeting_place).stdout)
+    before = srun("-N2", "--ntasks-per-node=2", RANK="0", LOCAL_RANK="0", **meeting_place)
+    for ranks in (in_script, before):
+        assert [(one["environment"], one["global_rank"], *place[1:]) for one, place in zip(ranks, places(ranks), strict=True)] == [
+            ("slurm", 0, 0, 0, 2),
+            ("slurm", 1, 0, 1, 2),
+            ("slurm", 2, 1, 0, 2),
+            ("slurm", 3, 1, 1, 2),
+        ]
+        assert {one["main_port"] for one in ranks} == {29500}
+    assert "were set by hand for as many processes" in before[0]["candidates"]["slurm"][1]
+
+
 @pytest.mark.parametrize("kind", ["pmi2", "pmix"])
 def test_srun_that_speaks_pmi(srun, slurm, kind):
     if kind not in slurm.run("srun", "--mpi=list").stdout + slurm.run("srun", "--mpi=list").stderr:

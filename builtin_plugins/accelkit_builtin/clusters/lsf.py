@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from accelkit import ClusterEnvironment, Detection, UsageError, job_port
+from accelkit_builtin.clusters.by_hand import raised
 
 _SIZE = ("JSM_NAMESPACE_SIZE",)
 _LOCAL_SIZE = ("JSM_NAMESPACE_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
@@ -17,6 +18,7 @@ class LSFEnvironment(ClusterEnvironment):
 
     Protocol: "Environment variables set for job execution" of IBM's LSF reference (LSB_JOBID, LSB_JOBINDEX, LSB_DJOB_RANKFILE) and jsrun's
     JSM_NAMESPACE_RANK, _SIZE, _LOCAL_RANK and _LOCAL_SIZE. The rank file has a line for each slot; the first is the launch node's.
+    jsrun may use fewer hosts than the file names.
     """
 
     launcher = "jsrun"
@@ -29,7 +31,8 @@ class LSFEnvironment(ClusterEnvironment):
         if not job:
             return None
         if any(environ.get(name) for name in ("JSM_NAMESPACE_RANK", *_SIZE)):
-            return Detection("lsf", 70, f"LSB_JOBID={job} and JSM_NAMESPACE_RANK: jsrun started this process")
+            reason = f"LSB_JOBID={job} and JSM_NAMESPACE_RANK: jsrun started this process"
+            return raised(Detection("lsf", 70, reason), environ, ("JSM_NAMESPACE_RANK",), _SIZE)
         return Detection(
             "lsf", -1, f"this is the script of job {job} (LSB_JOBID without JSM_NAMESPACE_RANK); jsrun or mpirun starts its processes"
         )
@@ -52,23 +55,26 @@ class LSFEnvironment(ClusterEnvironment):
     @property
     def local_rank(self) -> int:
         """JSM_NAMESPACE_LOCAL_RANK."""
-        return self.number("JSM_NAMESPACE_LOCAL_RANK", below=self.local_world_size)
+        return self.number("JSM_NAMESPACE_LOCAL_RANK", below=self.known("local_world_size") or self.world_size)
 
     @property
     def local_world_size(self) -> int:
-        """JSM_NAMESPACE_LOCAL_SIZE, else OMPI_COMM_WORLD_LOCAL_SIZE, else as many on each host."""
+        """JSM_NAMESPACE_LOCAL_SIZE, else OMPI_COMM_WORLD_LOCAL_SIZE; else it is known once the processes have joined."""
         size = self.world_size
-        if self.text(*_LOCAL_SIZE) is None:
-            return max(1, size // self.num_nodes)
-        return self.number(*_LOCAL_SIZE, least=1, below=size + 1)
+        if self.text(*_LOCAL_SIZE) is not None:
+            return self.number(*_LOCAL_SIZE, least=1, below=size + 1)
+        return self.told("local_world_size", size if size == 1 or len(self._hosts()) == 1 else None)
 
     @property
     def node_rank(self) -> int:
-        """This host's place among the different hosts of the rank file.
+        """This host's place among the hosts of the rank file, if the job uses all of them; else it is known once the processes have joined.
 
         Raises:
             UsageError: If this host is not in it.
         """
+        nodes = self.known("num_nodes")
+        if self.placement is not None or nodes == 1 or nodes != len(self._hosts()):
+            return self.told("node_rank", 0 if nodes == 1 else None)
         hosts = self._hosts()
         here = socket.gethostname()
         for wanted in (here, here.partition(".")[0]):
@@ -84,8 +90,14 @@ class LSFEnvironment(ClusterEnvironment):
 
     @property
     def num_nodes(self) -> int:
-        """The different hosts in the rank file, at most one for each process."""
-        return min(len(self._hosts()), self.world_size)
+        """How many hosts the processes are on, which may be fewer than were allocated: the rank file has all of these.
+
+        It is certain for one host, and for two if processes are on both; else it is known once the processes have joined.
+        """
+        local = self.known("local_world_size")
+        if local == self.world_size:
+            return 1
+        return self.told("num_nodes", 2 if local is not None and len(self._hosts()) == 2 else None)
 
     @property
     def main_address(self) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from accelkit import ClusterEnvironment, Detection, UsageError, job_port
+from accelkit import ClusterEnvironment, Detection, job_port
+from accelkit_builtin.clusters.by_hand import raised
 
 _SHARED = ("PMI_RANK", "PMI_SIZE")
 
@@ -55,7 +56,7 @@ class MPIEnvironment(ClusterEnvironment):
 
     Protocols: Open MPI's "run-time environment variables" (https://docs.open-mpi.org, OMPI_COMM_WORLD_*), MPICH's Hydra (PMI_RANK,
     PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS), HPE PALS (PMI_LOCAL_RANK, PMI_LOCAL_SIZE). PMIx alone puts the rank into the environment,
-    not the size. None of them numbers the machines.
+    not the size. None of them numbers the machines: the processes tell each other where they are when they join.
     """
 
     launcher = "mpirun"
@@ -65,9 +66,11 @@ class MPIEnvironment(ClusterEnvironment):
         """A launcher of MPI's own above SLURM and LSF, whose jobs it runs in; plain PMI below SLURM, which speaks it too."""
         for dialect in _DIALECTS:
             if name := next((name for name in dialect.own_names if environ.get(name)), None):
-                return Detection("mpi", 60, f"{name}: {dialect.launcher} started this process")
+                reason = f"{name}: {dialect.launcher} started this process"
+                return raised(Detection("mpi", 60, reason), environ, (dialect.rank,), (dialect.size,))
         if name := next((name for name in _SHARED if environ.get(name)), None):
-            return Detection("mpi", 40, f"{name}: a launcher that speaks PMI started this process")
+            reason = f"{name}: a launcher that speaks PMI started this process"
+            return raised(Detection("mpi", 40, reason), environ, (_PLAIN.rank,), (_PLAIN.size,))
         if environ.get("PMIX_RANK"):
             return Detection("mpi", -1, "PMIX_RANK alone: PMIx puts no world size into the environment; mpirun of Open MPI does")
         return None
@@ -94,42 +97,38 @@ class MPIEnvironment(ClusterEnvironment):
 
     @property
     def local_rank(self) -> int:
-        """OMPI_COMM_WORLD_LOCAL_RANK, MPI_LOCALRANKID, PMI_LOCAL_RANK. Plain PMI gives none: then all are taken to be on this machine."""
-        return self.number(self._dialect.local_rank, below=self.local_world_size, default=self._default(self.global_rank))
+        """OMPI_COMM_WORLD_LOCAL_RANK, MPI_LOCALRANKID, PMI_LOCAL_RANK. Plain PMI gives none."""
+        dialect = self._dialect
+        if dialect is _PLAIN and self.text(dialect.local_rank) is None:
+            return super().local_rank
+        return self.number(dialect.local_rank, below=self.local_world_size)
 
     @property
     def local_world_size(self) -> int:
-        """OMPI_COMM_WORLD_LOCAL_SIZE, MPI_LOCALNRANKS, PMI_LOCAL_SIZE. Plain PMI gives none: then all are taken to be on this machine."""
-        size = self.world_size
-        return self.number(self._dialect.local_size, least=1, below=size + 1, default=self._default(size))
+        """OMPI_COMM_WORLD_LOCAL_SIZE, MPI_LOCALNRANKS, PMI_LOCAL_SIZE. Plain PMI gives none."""
+        dialect, size = self._dialect, self.world_size
+        if dialect is _PLAIN and self.text(dialect.local_size) is None:
+            return self.told("local_world_size", 1 if size == 1 else None)
+        return self.number(dialect.local_size, least=1, below=size + 1)
 
     @property
     def node_rank(self) -> int:
-        """Derived: no launcher says it (OMPI_COMM_WORLD_NODE_RANK is the rank on the machine).
-
-        Raises:
-            UsageError: If ranks were not placed machine by machine, as many on each, as mpirun does by default.
-        """
-        rank, here = self.global_rank, self.local_world_size
-        if self.local_rank != rank % here or here * self.num_nodes != self.world_size:
-            raise UsageError(
-                f"the number of this machine is not known: rank {rank} has local rank {self.local_rank} of {here}",
-                plugin=self.plugin,
-                why="MPI does not number machines, and ranks were not placed machine by machine, as many on each",
-                hint=f"start the program with {self.processes_flag.format(here)}",
-            )
-        return rank // here
+        """0 on one machine. No launcher numbers several (OMPI_COMM_WORLD_NODE_RANK is the rank on the machine)."""
+        return self.told("node_rank", 0 if self.known("num_nodes") == 1 else None)
 
     @property
     def num_nodes(self) -> int:
-        """OMPI_MCA_orte_num_nodes of Open MPI 4; else derived from the number of processes on this machine."""
-        derived = -(-self.world_size // self.local_world_size)
-        return self.number("OMPI_MCA_orte_num_nodes", least=1, default=derived) if derived > 1 else 1
+        """1 where all processes are on this machine; OMPI_MCA_orte_num_nodes of Open MPI 4."""
+        if self.known("local_world_size") == self.world_size:
+            return 1
+        if self.text("OMPI_MCA_orte_num_nodes") is not None:
+            return self.number("OMPI_MCA_orte_num_nodes", least=1)
+        return self.told("num_nodes")
 
     @property
     def main_address(self) -> str:
         """MASTER_ADDR if set; 127.0.0.1 where all ranks are on this machine, and (with one warning) where they are not."""
-        is_alone = self.local_world_size == self.world_size
+        is_alone = self.known("local_world_size") == self.world_size
         return self.address("MASTER_ADDR", default="127.0.0.1" if is_alone else None)
 
     @property
@@ -146,6 +145,3 @@ class MPIEnvironment(ClusterEnvironment):
     @property
     def _dialect(self) -> _Dialect:
         return next((dialect for dialect in _DIALECTS if self.text(*dialect.own_names)), _PLAIN)
-
-    def _default(self, value: int) -> int | None:
-        return value if self._dialect is _PLAIN else None

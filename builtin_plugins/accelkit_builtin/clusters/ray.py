@@ -83,14 +83,18 @@ class RayEnvironment(ClusterEnvironment):
 
     @property
     def node_rank(self) -> int:
-        """NODE_RANK."""
-        return self.number("NODE_RANK", below=self.num_nodes, default=self._alone(0))
+        """NODE_RANK; else it is known once the processes have joined, or if all are on this machine."""
+        nodes = self.known("num_nodes")
+        if self.text("NODE_RANK") is not None:
+            return self.number("NODE_RANK", below=nodes or self.world_size)
+        return self.told("node_rank", 0 if nodes == 1 else None)
 
     @property
     def num_nodes(self) -> int:
-        """NNODES; TorchTrainer does not say it, and then: as many on each machine, and no fewer than NODE_RANK says."""
-        derived = max(-(-self.world_size // self.local_world_size), self.number("NODE_RANK", default=0) + 1)
-        return self.number("NNODES", least=1, default=derived, below=self.world_size + 1)
+        """NNODES; TorchTrainer does not say it, and then it is known once the processes have joined, or if all are on this machine."""
+        if self.text("NNODES") is not None:
+            return self.number("NNODES", least=1, below=self.world_size + 1)
+        return self.told("num_nodes", 1 if self.local_world_size == self.world_size else None)
 
     @property
     def main_address(self) -> str:

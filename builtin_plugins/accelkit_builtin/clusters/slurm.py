@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Mapping
 
 from accelkit import ClusterEnvironment, ContradictionError, Detection, UnavailableError, UsageError, job_port
+from accelkit_builtin.clusters.by_hand import raised
 from accelkit_builtin.clusters.slurm_lists import expand_nodes, reserved_ports, tasks_on
 from accelkit_builtin.clusters.slurm_shells import is_typed
 
@@ -29,7 +30,7 @@ class SlurmEnvironment(ClusterEnvironment):
     nodes_flag = "--nodes={}"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
-        """Above plain PMI, which srun sets too; below launchers that start their daemons with srun."""
+        """Above plain PMI, which srun sets too, and variables set by hand; below launchers that start their daemons with srun."""
         if not (environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")):
             return None
         job, step = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID"), environ.get("SLURM_STEP_ID", "")
@@ -41,7 +42,8 @@ class SlurmEnvironment(ClusterEnvironment):
             return Detection(
                 "slurm", -1, f"this is an interactive shell of job {job} (SLURM_PTY_PORT, of srun --pty); srun starts its processes"
             )
-        return Detection("slurm", 50, f"SLURM_STEP_ID={step} of job {job}: srun started this process")
+        claim = Detection("slurm", 50, f"SLURM_STEP_ID={step} of job {job}: srun started this process")
+        return raised(claim, environ, ("SLURM_PROCID",), _SIZE)
 
     @property
     def creates_processes_externally(self) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from accelkit import ClusterEnvironment, Detection
+from accelkit_builtin.clusters.by_hand import TORCH
 
-_CONVENTION = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 _SIZE, _LOCAL_SIZE = ("WORLD_SIZE",), ("LOCAL_WORLD_SIZE", "LOCAL_SIZE")
 _NODE, _NODES = ("GROUP_RANK", "CROSS_RANK", "NODE_RANK"), ("GROUP_WORLD_SIZE", "CROSS_SIZE", "NNODES")
 
@@ -24,11 +24,14 @@ class TorchElasticEnvironment(ClusterEnvironment):
     nodes_flag = "--nnodes={}"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
-        """Above all others: torchrun runs inside their jobs, and their variables then describe its agents."""
+        """Above all others: torchrun runs inside their jobs, and their variables then describe its agents.
+
+        Variables without its sign may also have been set by hand for the processes of another launcher, whose claim is then higher.
+        """
         if environ.get("TORCHELASTIC_RUN_ID"):
             return Detection("torchelastic", 100, "TORCHELASTIC_RUN_ID: torchrun started this process")
-        if all(environ.get(name) for name in _CONVENTION):
-            return Detection("torchelastic", 80, f"{', '.join(_CONVENTION)}: a launcher set torch.distributed's variables")
+        if all(environ.get(name) for name in TORCH):
+            return Detection("torchelastic", 80, f"{', '.join(TORCH)}: a launcher set torch.distributed's variables")
         return None
 
     @property

@@ -114,7 +114,7 @@ class ClusterEnvironment(Variables):
             f"{name} is not known before the processes of the job join",
             plugin=self.plugin,
             why=f"no variable says it; the cluster environment {self.name!r} knows it once they have told each other where they run",
-            hint=f"ask for it after the first use of Runtime.device, or start the program with {self.launcher}, which says it",
+            hint="ask for it after the first use of Runtime.device, or start the program with accelkit launch, which says it",
         )
 
     def known(self, name: str) -> int | None:
@@ -126,10 +126,10 @@ class ClusterEnvironment(Variables):
 
     def has_to_ask(self) -> bool:
         """Whether the processes of the job have to tell each other on which machine they are. The same on all of them."""
-        if self.placement is not None:
-            return False
-        with contextlib.suppress(AccelkitError):  # another error than that it is not known
-            return any(self.known(name) is None for name in PLACEMENT)
+        for name in PLACEMENT if self.placement is None else ():
+            with contextlib.suppress(AccelkitError):  # another error than that it is not known
+                if self.known(name) is None:
+                    return True
         return False
 
     def place(self) -> Place:
