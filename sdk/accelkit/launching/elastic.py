@@ -23,12 +23,11 @@ from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 from accelkit.errors import UnavailableError, UsageError
 from accelkit.launching import process_tree
 from accelkit.launching.agent import Agent, Say
-from accelkit.launching.job import ROLE, Job
-from accelkit.launching.rendezvous import OrderedRendezvous, address_towards
+from accelkit.launching.job import HERE, ROLE, Job
+from accelkit.launching.rendezvous import OrderedRendezvous, address_towards, in_this_process
 
 _SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 _WAIT_SECONDS = 300
-_HERE = "127.0.0.1"
 
 
 def run(job: Job, say: Say) -> int:
@@ -97,9 +96,12 @@ def _run(job: Job, folder: Path, say: Say, signals: _Signals) -> int:
 
 def _meet(job: Job) -> OrderedRendezvous:
     """The rendezvous of this job's machines."""
-    endpoint = job.rdzv_endpoint or f"{_HERE}:0"
+    run_id = job.rdzv_id or uuid.uuid4().hex
+    if job.num_nodes == 1 and job.rdzv_backend == "c10d" and not job.rdzv_endpoint:
+        return OrderedRendezvous(in_this_process(run_id), job.node_rank, HERE)
+    endpoint = job.rdzv_endpoint or f"{HERE}:0"
     options: dict[str, Any] = {"read_timeout": _WAIT_SECONDS} if job.rdzv_backend == "c10d" else {}
-    address = _HERE
+    address = HERE
     if not job.rdzv_endpoint:
         options["is_host"] = True
     elif job.num_nodes > 1:
@@ -111,7 +113,7 @@ def _meet(job: Job) -> OrderedRendezvous:
     parameters = RendezvousParameters(
         backend=job.rdzv_backend,
         endpoint=endpoint,
-        run_id=job.rdzv_id or uuid.uuid4().hex,
+        run_id=run_id,
         min_nodes=job.num_nodes,
         max_nodes=job.num_nodes,
         **options,

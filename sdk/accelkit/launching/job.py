@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,6 +12,8 @@ from accelkit.launching.ranks import Program
 
 ROLE = "accelkit"
 """torch's word for what processes of a job do; here all do the same."""
+HERE = "127.0.0.1"
+_GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 
 
 def torchrun_variables(
@@ -44,7 +48,15 @@ def torchrun_variables(
         "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
         "TORCHELASTIC_RUN_ID": run_id,
         "TORCHELASTIC_USE_AGENT_STORE": str(uses_agent_store),
-    }
+    } | (_on_loopback() if group_world_size == 1 else {})
+
+
+def _on_loopback() -> dict[str, str]:
+    """For a job of one machine: gloo listens where nobody else can reach it, unless the user chose an interface."""
+    if _GLOO_INTERFACE in os.environ or not hasattr(socket, "if_nameindex"):
+        return {}
+    loopback = {"lo", "lo0"} & {name for _, name in socket.if_nameindex()}
+    return {_GLOO_INTERFACE: loopback.pop()} if loopback else {}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -11,10 +11,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch.distributed as dist
-from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
+from torch._C._distributed_c10d import HashStore
+from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousParameters, RendezvousStoreInfo
+from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 
 from accelkit.errors import ContradictionError
+from accelkit.launching.job import HERE
 
 _KEY = "accelkit/"
 _UNSHARED = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
@@ -58,7 +62,7 @@ class OrderedRendezvous(RendezvousHandler):
         store: Any = info.store
         rank = self._place(store, info.rank, info.world_size)
         if rank == 0:
-            self._store = dist.TCPStore(self._address, 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+            self._store = local_store() if info.world_size == 1 else _store_for_all(self._address)
             store.set(f"{_KEY}main", json.dumps([self._address, self._store.port]))
         address, port = json.loads(store.get(f"{_KEY}main"))
         return RendezvousInfo(store, rank, info.world_size, RendezvousStoreInfo(address, port))
@@ -97,6 +101,24 @@ class OrderedRendezvous(RendezvousHandler):
 
     def shutdown(self) -> bool:
         return self._inner.shutdown()
+
+
+def local_store() -> Any:
+    """A new TCPStore that this machine's processes reach, and nobody else: it listens on the loopback interface."""
+    listening = socket.create_server((HERE, 0))
+    port = listening.getsockname()[1]
+    return dist.TCPStore(HERE, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach())  # type: ignore[attr-defined]
+
+
+def _store_for_all(address: str) -> Any:
+    return dist.TCPStore(address, 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+
+
+def in_this_process(run_id: str) -> RendezvousHandler:
+    """The rendezvous of a machine that is alone: its state, which torch pickles, is in this process's memory and behind no port."""
+    store = HashStore()
+    parameters = RendezvousParameters(backend="c10d", endpoint="", run_id=run_id, min_nodes=1, max_nodes=1)
+    return create_handler(store, C10dRendezvousBackend(store, run_id), parameters)
 
 
 @contextlib.contextmanager

@@ -15,9 +15,8 @@ from typing import Any
 import accelkit
 from accelkit.errors import UnsupportedError
 from accelkit.launching import carrying, rank
-from accelkit.launching.job import torchrun_variables
+from accelkit.launching.job import HERE, torchrun_variables
 
-HERE = "127.0.0.1"
 ERROR_FILE, RESULT_FILE = "error.json", "result"
 
 

@@ -76,7 +76,7 @@ def launch(
 
 
 def _run(task: Task | bytes, count: int, method: StartMethod, folder: Path) -> None:
-    import torch.distributed as dist
+    from accelkit.launching.rendezvous import local_store
 
     context: Any = multiprocessing.get_context(method)
     threads = choosing.threads_each(count)
@@ -99,9 +99,7 @@ def _run(task: Task | bytes, count: int, method: StartMethod, folder: Path) -> N
             endings.append(Ending(index, place.folder))
             processes.append(process)
             ends.append(sending)
-        store: Any = dist.TCPStore(  # type: ignore[attr-defined] # after the forks: it has a thread
-            spawned.HERE, 0, is_master=True, wait_for_workers=False
-        )
+        store = local_store()  # after the forks: it has a thread
         for sending in ends:
             with contextlib.suppress(BrokenPipeError):  # ended already: seen below
                 sending.send((store.port, uuid.uuid4().hex))
