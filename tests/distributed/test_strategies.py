@@ -38,6 +38,11 @@ def test_an_infinite_gradient_of_one_process_skips_the_step_of_all(accelerator, 
         assert "done scaling" in text
 
 
+def test_processes_with_different_numbers_of_batches_are_joined():
+    for text in ranks.run("on_uneven.py", 2, "fake_xpu"):
+        assert "done" in text
+
+
 def test_batch_norm_over_processes():
     """On the fake XPU, for torch's SyncBatchNorm refuses the CPU."""
     for text in ranks.run("on_strategies.py", 2, "fake_xpu", "batch_norm"):

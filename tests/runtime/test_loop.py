@@ -120,7 +120,8 @@ def test_on_one_process_the_collectives_are_the_identity(rt, capsys):
     assert rt.is_local_main_process
     rt.print("hello", end="!")
     assert capsys.readouterr().out == "hello!"
-    assert rt.on_main_process(lambda x: x + 1)(1) == 2
+    assert rt.on_main_process(lambda x: x + 1)(1) == rt.on_main_process()(lambda x: x + 1)(1) == 2
+    assert rt.on_local_main_process()(lambda x: x + 1)(1) == 2
     with rt.main_process_first():
         pass
 

@@ -190,6 +190,41 @@ def test_device_placement_can_be_left_to_the_user():
     assert rt.prepare(model).weight.is_meta
 
 
+def test_device_placement_of_each_object(rt, error_text):
+    model, other = nn.Linear(2, 2, device="meta"), nn.Linear(2, 2)
+    assert rt.prepare(model, other, device_placement=[False, None]) == (model, other)
+    assert model.weight.is_meta
+    with pytest.raises(accelkit.PrepareError) as caught:
+        rt.prepare(model, other, device_placement=[False])
+    assert caught.value == error_text
+    on_device = accelkit.Runtime("fake_xpu")
+    loaders = on_device.prepare(DataLoader(range(2)), DataLoader(range(2)), device_placement=[False, None])
+    assert [next(iter(loader)).device.type for loader in loaders] == ["cpu", "fake_xpu"]
+
+
+def test_a_model_that_leaves_its_precision():
+    rt = accelkit.Runtime("cpu", precision="bf16-mixed")
+    model = rt.prepare(Tied())
+    inputs = torch.arange(10)
+    rounded = model(inputs)
+    assert rt.unwrap_model(model) is model
+    assert type(model) is not Tied
+    assert rt.unwrap_model(model, False) is model, "as Accelerate's second argument"
+    assert type(model) is Tied
+    assert not torch.equal(model(inputs), rounded)
+    assert rt.unwrap_model(model, keep_fp32_wrapper=False) is model
+    assert torch.equal(rt.prepare(model)(inputs), rounded)
+
+
+def test_a_model_whose_class_was_changed_since_cannot_leave_its_precision(error_text):
+    rt = accelkit.Runtime("cpu", precision="bf16-mixed")
+    model = rt.prepare(Tied())
+    model.__class__ = type("Sharded", (type(model),), {})
+    with pytest.raises(accelkit.UnsupportedError) as caught:
+        rt.unwrap_model(model, keep_fp32_wrapper=False)
+    assert caught.value == error_text
+
+
 def test_unwrap_and_free(rt):
     model = nn.Linear(2, 2)
     compiled = torch.compile(model, backend="eager")

@@ -33,6 +33,8 @@ class Gradients:
         def precision(self) -> Precision: ...
         @property
         def device(self) -> torch.device: ...
+        @property
+        def num_processes(self) -> int: ...
 
     @property
     def optimizer_step_was_skipped(self) -> bool:
@@ -93,13 +95,18 @@ class Gradients:
         """Gradients of ``model`` are not reduced over processes inside, but by the next backward pass outside."""
         return self.strategy.no_sync(model)
 
-    def join_uneven_inputs(self, models: Sequence[torch.nn.Module]) -> AbstractContextManager[Any]:
+    def join_uneven_inputs(self, joinables: Sequence[torch.nn.Module], even_batches: bool | None = None) -> AbstractContextManager[Any]:
         """Inside, processes may have different numbers of batches: one that has none left takes part in the reductions of the others.
+
+        Args:
+            joinables: The prepared models that are trained inside.
+            even_batches: Inside, for all prepared loaders, in place of the Runtime's ``even_batches``: whether passes that begin there fill
+                their last batches. None leaves it.
 
         Raises:
             UnsupportedError: If the strategy cannot do that.
         """
-        joined = self.strategy.join(models)
+        joined = self.strategy.join(joinables)
         if joined is None:
             raise UnsupportedError(
                 f"strategy {self.strategy.name!r} cannot join uneven inputs",
@@ -107,7 +114,12 @@ class Gradients:
                 why="each of its steps needs every process",
                 hint="give every process equally many batches (even_batches=True), or use strategy='ddp'",
             )
-        return joined
+        if even_batches is None or self.num_processes == 1:
+            return joined
+        from accelkit.runtime.data.dividing import filling, warn_of_workers
+
+        warn_of_workers(self._loaders)
+        return filling(self._loaders, even_batches, joined)
 
     def clip_grad_norm_(
         self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float = 2.0, **kwargs: Any

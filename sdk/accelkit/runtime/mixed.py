@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from accelkit.errors import PrepareError
-from accelkit.runtime.swapping import swap_class
+from accelkit.errors import PrepareError, UnsupportedError
+from accelkit.runtime.swapping import restore_class, swap_class
 from accelkit.specs.overriding import overrides
 from accelkit.specs.precision import Precision
 
@@ -45,6 +45,24 @@ def apply_to_forward(module: torch.nn.Module, precision: Precision) -> None:
         )
     target.__dict__[_ATTRIBUTE] = precision
     swap_class(target, forward_in_precision)
+
+
+def remove_from_forward(module: torch.nn.Module) -> None:
+    """Undo ``apply_to_forward``, in place: the module has its own class again, and its forward pass computes in its parameters' dtypes.
+
+    Raises:
+        UnsupportedError: If a class was put on top since.
+    """
+    target = getattr(module, "_orig_mod", module)
+    if _ATTRIBUTE not in vars(target):
+        return
+    if not restore_class(target, forward_in_precision):
+        raise UnsupportedError(
+            f"{type(target).__name__} cannot leave {target.__dict__[_ATTRIBUTE].name}",
+            why="its class was changed again after it was prepared: a strategy that shards does that",
+            hint="keep_fp32_wrapper=True; or load rt.get_state_dict(model) into a new model",
+        )
+    del target.__dict__[_ATTRIBUTE]
 
 
 def forward_in_precision(cls: type) -> dict[str, Any]:

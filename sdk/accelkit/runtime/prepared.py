@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from accelkit.errors import PrepareError
 from accelkit.runtime.data import loaders
+from accelkit.runtime.mixed import remove_from_forward
 from accelkit.runtime.preparing import ParameterMoves, follow_parameters, place_module, refuse_steps_of_others
 from accelkit.runtime.stepping import Stepping, pairs
 from accelkit.specs.accelerator import Accelerator
@@ -51,14 +52,16 @@ class Prepared:
         @property
         def process_index(self) -> int: ...
 
-    def prepare(self, *objects: Any) -> Any:
+    def prepare(self, *objects: Any, device_placement: Sequence[bool | None] | None = None) -> Any:
         """Place models, point optimizers at their parameters, let loaders deliver to the device.
 
         Modules are placed first, whatever the order of arguments. In ``32-true`` on one device the very same modules, optimizers and
         schedulers come back; another precision changes a module's class to a subclass of it. Loaders are wrapped.
 
         Args:
-            objects: Modules, optimizers, schedulers and DataLoaders, in any order and number.
+            objects: Modules, optimizers, schedulers and DataLoaders, in any order and number. A copy of a prepared loader, as pickle makes,
+                becomes one of this Runtime's.
+            device_placement: For each object whether it is moved, or its batches are; None is the Runtime's ``device_placement``.
 
         Returns:
             The prepared objects in the order given; one object for one argument.
@@ -66,6 +69,7 @@ class Prepared:
         Raises:
             PrepareError: For anything else, or an optimizer of parameters that are in no prepared module.
         """
+        placements = self._placements(objects, device_placement)
         for thing in objects:
             if not isinstance(thing, torch.nn.Module | torch.optim.Optimizer | LRScheduler | DataLoader | loaders.PreparedLoader):
                 raise PrepareError(
@@ -74,8 +78,12 @@ class Prepared:
                     hint="pass it to register_for_checkpointing if it has a state_dict, to to_device if it is a batch",
                 )
         trained = pairs(objects, self.strategy) if self.strategy.wraps_optimizers else {}
-        prepared = {id(thing): self._prepare_module(thing) for thing in objects if isinstance(thing, torch.nn.Module)}
-        for thing in objects:
+        prepared = {
+            id(thing): self._prepare_module(thing, has_to_move)
+            for thing, has_to_move in zip(objects, placements, strict=True)
+            if isinstance(thing, torch.nn.Module)
+        }
+        for thing, has_to_move in zip(objects, placements, strict=True):
             if isinstance(thing, torch.optim.Optimizer):
                 follow_parameters(thing, self._moves)
                 if trained:
@@ -85,16 +93,27 @@ class Prepared:
             elif isinstance(thing, LRScheduler):
                 self._prepare_scheduler(thing)
             elif isinstance(thing, DataLoader):
-                prepared[id(thing)] = self._prepare_loader(thing)
+                prepared[id(thing)] = self._prepare_loader(thing, has_to_move)
+            elif isinstance(thing, loaders.PreparedLoader):
+                _add_once(self._loaders, thing)
         if self._moves.has_replaced:
             refuse_steps_of_others(self._moves)
             self._moves.has_replaced = False
         result = tuple(prepared.get(id(thing), thing) for thing in objects)
         return result[0] if len(result) == 1 else result
 
-    def _prepare_module(self, module: torch.nn.Module) -> torch.nn.Module:
+    def _placements(self, objects: Sequence[object], given: Sequence[bool | None] | None) -> list[bool]:
+        if given is not None and len(given) != len(objects):
+            raise PrepareError(
+                f"device_placement has {len(given)} values for {len(objects)} objects",
+                why="each object needs one",
+                hint="give True, False or None for each object, in their order",
+            )
+        return [self.device_placement if one is None else one for one in given or (None,) * len(objects)]
+
+    def _prepare_module(self, module: torch.nn.Module, has_to_move: bool) -> torch.nn.Module:
         device = self.device
-        placed = place_module(module, device, self.precision, self.strategy, self._moves, has_to_move=self.device_placement)
+        placed = place_module(module, device, self.precision, self.strategy, self._moves, has_to_move=has_to_move)
         _add_once(self._modules, placed)
         return placed
 
@@ -121,8 +140,8 @@ class Prepared:
         _add_once(self._schedulers, scheduler)
         self._stepping.take_over(scheduler)
 
-    def _prepare_loader(self, loader: DataLoader[Any]) -> Any:
-        has_to_move = self.device_placement and not torch.empty(0, device=self.device).is_cpu
+    def _prepare_loader(self, loader: DataLoader[Any], has_to_move: bool) -> Any:
+        has_to_move = has_to_move and not torch.empty(0, device=self.device).is_cpu
         device = self.device if has_to_move else None
         if self.num_processes == 1:
             prepared = loaders.PreparedLoader(loader, device, accelerator=self.accelerator, strategy=self.strategy)
@@ -145,9 +164,20 @@ class Prepared:
         self._loaders.append(prepared)
         return prepared
 
-    def unwrap_model(self, model: torch.nn.Module, keep_torch_compile: bool = True) -> torch.nn.Module:
-        """The model without what a strategy wrapped around it: on one device, itself. Without ``torch.compile``'s wrapper if asked."""
+    def unwrap_model(self, model: torch.nn.Module, keep_fp32_wrapper: bool = True, keep_torch_compile: bool = True) -> torch.nn.Module:
+        """The model without what a strategy wrapped around it: on one device, itself.
+
+        Args:
+            model: A prepared one.
+            keep_fp32_wrapper: Whether its forward pass goes on in the precision. If not, it gets its own class back, in place.
+            keep_torch_compile: Whether ``torch.compile``'s wrapper stays.
+
+        Raises:
+            UnsupportedError: If the model is to leave the precision and its strategy changed its class, as ``fsdp`` does.
+        """
         bare = self.strategy.unwrap_module(model)
+        if not keep_fp32_wrapper:
+            remove_from_forward(bare)
         inner = getattr(bare, "_orig_mod", None)
         return inner if isinstance(inner, torch.nn.Module) and not keep_torch_compile else bare
 

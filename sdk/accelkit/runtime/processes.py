@@ -74,62 +74,62 @@ class Processes(ThisProcess):
         with self._goes_first("local_main_process_first", self.is_local_main_process):
             yield
 
-    def gather(self, data: T, *, group: dist.ProcessGroup | None = None, sync_grads: bool = False) -> T:
-        """``data`` of all processes, concatenated along the first dimension in the order of ranks. Of one process: itself.
+    def gather(self, tensor: T, *, group: dist.ProcessGroup | None = None, sync_grads: bool = False) -> T:
+        """``tensor`` of all processes, concatenated along the first dimension in the order of ranks. Of one process: itself.
 
         Args:
-            data: Nested tensors, alike in structure, dtype and shape on all processes. Tensors without dimensions become one of
+            tensor: Nested tensors, alike in structure, dtype and shape on all processes. Tensors without dimensions become one of
                 ``[num_processes]``.
             group: The processes that take part.
             sync_grads: Whether the result is differentiable: the gradient of this process's part is the sum over processes of what each
                 one's backward pass gives for it. Then every process must run backward through it, in the same order as other collectives.
 
         Raises:
-            CollectiveError: If the data differ: it gives each rank's shapes. ``pad_across_processes`` makes first dimensions equal.
+            CollectiveError: If the tensors differ: it gives each rank's shapes. ``pad_across_processes`` makes first dimensions equal.
         """
         if self.num_processes == 1:
-            tensors_of(data, "gather")
-            return data
+            tensors_of(tensor, "gather")
+            return tensor
         from accelkit.runtime.collectives import calls
 
-        return calls.gather(self._channel(group), data, sync_grads=sync_grads)
+        return calls.gather(self._channel(group), tensor, sync_grads=sync_grads)
 
-    def gather_for_metrics(self, data: Any, use_gather_object: bool = False) -> Any:
+    def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
         """As ``gather``, without the samples that were repeated to fill the last batch of the prepared loader that is at its end.
 
         Args:
-            data: Nested tensors. If any leaf is no tensor, or there is none (an empty list), it is pickled, and the result is one list: of
-                the items of each process's list or tuple, or of the objects themselves if they are something else.
+            input_data: Nested tensors. If any leaf is no tensor, or there is none (an empty list), it is pickled, and the result is one
+                list: of the items of each process's list or tuple, or of the objects themselves if they are something else.
             use_gather_object: Pickle tensors too: for tensors that differ in shape and are not to be padded.
         """
         if self.num_processes == 1:
-            return data
+            return input_data
         from accelkit.runtime.collectives import calls
 
-        found = leaves(data)
+        found = leaves(input_data)
         if use_gather_object or not found or not all(isinstance(leaf, torch.Tensor) for leaf in found):
-            gathered = calls.gather_objects(self._channel(None), data)
+            gathered = calls.gather_objects(self._channel(None), input_data)
             return gathered[: self._real_samples()]
         real = self._real_samples()
-        everything = calls.gather(self._channel(None), data)
+        everything = calls.gather(self._channel(None), input_data)
         return everything if real is None else map_leaves(lambda tensor: tensor[:real], everything)
 
     def reduce(
         self,
-        data: T,
+        tensor: T,
         reduction: Operation = "sum",
         scale: float = 1.0,
         *,
         reduce_op: Operation | None = None,
         group: dist.ProcessGroup | None = None,
     ) -> T:
-        """``data`` reduced over all processes, element by element, times ``scale``; new tensors, the same on all processes.
+        """``tensor`` reduced over all processes, element by element, times ``scale``; new tensors, the same on all processes.
 
         float16, bfloat16 and float8 are reduced in float32 and rounded once; small integers and bools in wider ones, so that a sum of bools
         is whether any is true. 100 bytes or less of host tensors take one exchange, and are added in the order of ranks.
 
         Args:
-            data: Nested tensors, alike on all processes.
+            tensor: Nested tensors, alike on all processes.
             reduction: ``sum``, ``mean``, ``max``, ``min``, ``product``, a ``torch.distributed.ReduceOp``, or ``none``: as it is, unscaled.
             scale: Multiplies the result.
             reduce_op: The same as ``reduction``, by the word that Fabric has for it.
@@ -141,43 +141,43 @@ class Processes(ThisProcess):
         for op in (reduction, reduce_op):
             if isinstance(op, str) and op not in REDUCTIONS:
                 raise ValueError(f"reduction is {op!r}; one of {', '.join(REDUCTIONS)}, or a torch.distributed.ReduceOp is expected")
-        tensors_of(data, "reduce")
+        tensors_of(tensor, "reduce")
         if (reduction if reduce_op is None else reduce_op) == "none":
-            return data
+            return tensor
         if self.num_processes > 1:
             from accelkit.runtime.collectives import calls, reducing
 
-            data = calls.reduce(self._channel(group), data, reducing.operation(reduction, reduce_op))
-        return data if scale == 1.0 else map_leaves(lambda tensor: tensor * scale, data)
+            tensor = calls.reduce(self._channel(group), tensor, reducing.operation(reduction, reduce_op))
+        return tensor if scale == 1.0 else map_leaves(lambda leaf: leaf * scale, tensor)
 
-    def broadcast(self, data: T, from_process: int = 0, *, group: dist.ProcessGroup | None = None) -> T:
-        """``data`` as process ``from_process`` has it; there itself, elsewhere new.
+    def broadcast(self, tensor: T, from_process: int = 0, *, group: dist.ProcessGroup | None = None) -> T:
+        """``tensor`` as process ``from_process`` has it; there itself, elsewhere new.
 
         Args:
-            data: Nested tensors, alike on all processes: the values are sent. Anything else, or where the others have something else (None,
-                as a rule), is pickled; its tensors arrive on the receiver's device if they were on the sender's.
+            tensor: Nested tensors, alike on all processes: the values are sent. Anything else, or where the others have something else
+                (None, as a rule), is pickled; its tensors arrive on the receiver's device if they were on the sender's.
             from_process: Its rank in the job.
             group: The processes that take part.
         """
         if not 0 <= from_process < self.num_processes:
             raise ValueError(f"from_process is {from_process}; there are processes 0 to {self.num_processes - 1}")
         if self.num_processes == 1:
-            return data
+            return tensor
         from accelkit.runtime.collectives import calls
 
-        return calls.broadcast(self._channel(group), data, from_process)
+        return calls.broadcast(self._channel(group), tensor, from_process)
 
-    def pad_across_processes(self, data: T, dim: int = 0, pad_index: float = 0, pad_first: bool = False) -> T:
+    def pad_across_processes(self, tensor: T, dim: int = 0, pad_index: float = 0, pad_first: bool = False) -> T:
         """Tensors padded along ``dim`` to the longest of all processes with ``pad_index``, at the end or (``pad_first``) at the start.
 
         One that is long enough, or has no such dimension, is returned as it is. Gradients flow back through the padded ones.
         """
         if self.num_processes == 1:
-            tensors_of(data, "pad_across_processes")
-            return data
+            tensors_of(tensor, "pad_across_processes")
+            return tensor
         from accelkit.runtime.collectives import calls
 
-        return calls.pad(self._channel(None), data, dim, pad_index, pad_first)
+        return calls.pad(self._channel(None), tensor, dim, pad_index, pad_first)
 
     # -- inside -------------------------------------------------------------------------------------------------------
 

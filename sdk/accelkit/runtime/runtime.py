@@ -254,9 +254,9 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
         """``batch`` (any nesting of dicts, lists, tuples, dataclasses, objects with ``.to``) on this process's device."""
         return self.strategy.place_batch(loaders.move(batch, self.device, non_blocking))
 
-    def skip_first_batches(self, loader: Any, num_batches: int = 0) -> Any:
+    def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
         """A loader that begins ``num_batches`` later: to resume in the middle of an epoch, whose rest it is."""
-        return loaders.skip_batches(loader, num_batches)
+        return loaders.skip_batches(dataloader, num_batches)
 
     def device_stats(self) -> dict[str, Any]:
         """Statistics of this process's device, with the unit in each key; the accelerator's and those of hook plugins."""

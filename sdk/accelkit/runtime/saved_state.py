@@ -54,7 +54,9 @@ class SavedState:
         @property
         def is_local_main_process(self) -> bool: ...
         def _meet(self, name: str, payload: bytes = b"") -> Sequence[bytes]: ...
-        def unwrap_model(self, model: torch.nn.Module, keep_torch_compile: bool = True) -> torch.nn.Module: ...
+        def unwrap_model(
+            self, model: torch.nn.Module, keep_fp32_wrapper: bool = True, keep_torch_compile: bool = True
+        ) -> torch.nn.Module: ...
 
     def register_for_checkpointing(self, *objects: Any) -> None:
         """Save and load these too: anything with ``state_dict`` and ``load_state_dict``.
@@ -71,7 +73,7 @@ class SavedState:
                 raise PrepareError(f"{kind} cannot be saved", why=f"it has no {' and no '.join(lacking)}", hint="give it both methods")
         self._custom += objects
 
-    def save(self, obj: Any, path: str | Path) -> None:
+    def save(self, obj: Any, f: str | Path) -> None:
         """``torch.save``, once per machine; the file appears whole or not at all.
 
         Tensors of a device without addresses (XLA's) are saved as the host's: others could not be loaded without it.
@@ -85,7 +87,7 @@ class SavedState:
             return leaf.cpu() if has_memory and not address_of(leaf) else leaf
 
         obj = map_leaves(readable, obj)
-        target = Path(path)
+        target = Path(f)
         with atomic_file(target, writer=str(self.process_index)) as temporary:  # machines may share the folder
             torch.save(obj, temporary)
 

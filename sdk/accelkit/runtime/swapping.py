@@ -26,6 +26,15 @@ def swap_class(instance: T, behaviour: Behaviour) -> T:
     return instance
 
 
+def restore_class(instance: Any, behaviour: Behaviour) -> bool:
+    """Take the behaviour from ``instance``, in place. Returns False, and does nothing, unless it was the last one given."""
+    cls: Any = type(instance)
+    if vars(cls).get("_accelkit_behaviour") is not behaviour:
+        return False
+    instance.__class__ = cls._accelkit_original
+    return True
+
+
 @functools.cache
 def swapped_class(cls: type, behaviour: Behaviour) -> type:
     """The one subclass of ``cls`` with this behaviour; named as ``cls``."""

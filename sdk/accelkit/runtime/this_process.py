@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, NoReturn, ParamSpec, Self, TypeVar, overload
 
+from accelkit.errors import UnsupportedError
 from accelkit.runtime.data.splitting import share_of
 from accelkit.specs.cluster import ClusterEnvironment
 
@@ -37,6 +38,22 @@ class ThisProcess:
         """This process's rank on its machine."""
         return self.cluster.local_rank
 
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """What it prepared can be pickled; a Runtime cannot.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        raise UnsupportedError(
+            "a Runtime cannot be pickled",
+            why="it stands for this process: its device, its process group and its place in the job",
+            hint="pickle rt.state or what rt prepared, and make a Runtime in the other process; rt.launch(function) gives each its own",
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Itself, so that a copy of what holds a Runtime (a callback, a dataset) works with the same one."""
+        return self
+
     @property
     def is_main_process(self) -> bool:
         """Whether this is the job's first process."""
@@ -57,13 +74,21 @@ class ThisProcess:
         if self.is_local_main_process:
             print(*args, **kwargs)  # noqa: T201 # this is what it is for
 
-    def on_main_process(self, function: Callable[P, T]) -> Callable[P, T | None]:
-        """A decorator: the function runs on the main process only, and returns None elsewhere."""
-        return _only_if(lambda: self.is_main_process, function)
+    @overload
+    def on_main_process(self, function: Callable[P, T]) -> Callable[P, T | None]: ...
+    @overload
+    def on_main_process(self, function: None = None) -> Callable[[Callable[P, T]], Callable[P, T | None]]: ...
+    def on_main_process(self, function: Any = None) -> Any:
+        """A decorator, with parentheses or without: the function runs on the main process only, and returns None elsewhere."""
+        return self.on_main_process if function is None else _only_if(lambda: self.is_main_process, function)
 
-    def on_local_main_process(self, function: Callable[P, T]) -> Callable[P, T | None]:
-        """A decorator: the function runs on each machine's main process only, and returns None elsewhere."""
-        return _only_if(lambda: self.is_local_main_process, function)
+    @overload
+    def on_local_main_process(self, function: Callable[P, T]) -> Callable[P, T | None]: ...
+    @overload
+    def on_local_main_process(self, function: None = None) -> Callable[[Callable[P, T]], Callable[P, T | None]]: ...
+    def on_local_main_process(self, function: Any = None) -> Any:
+        """A decorator, with parentheses or without: the function runs on each machine's main process only, and returns None elsewhere."""
+        return self.on_local_main_process if function is None else _only_if(lambda: self.is_local_main_process, function)
 
     def on_last_process(self, function: Callable[P, T]) -> Callable[P, T | None]:
         """A decorator: the function runs on the last process only, and returns None elsewhere."""

@@ -159,6 +159,14 @@ def seeds(make, folder):
     return {"alike": first == again, "warnings": [str(one.message) for one in caught if "random state" in str(one.message)]}
 
 
+def attributes(make, folder):
+    """The public names of Accelerate's own Accelerator, of its class and of an instance."""
+    import accelerate
+
+    plain = accelerate.Accelerator(cpu=True)
+    return {"attributes": sorted({name for name in [*dir(type(plain)), *vars(plain)] if not name.startswith("_")})}
+
+
 def pickled(make, folder):
     """What Accelerate can pickle after training: each thing alone, in this process, and all of them for another one."""
     accelerator = make()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -79,6 +82,46 @@ def prepare_loader(
         if is_dispatched:
             divided = DispatchedBatches(divided, num_processes, process_index, even=even_batches)
     return PreparedLoader(divided, device, accelerator=accelerator, strategy=strategy, epochs=epochs)
+
+
+@contextlib.contextmanager
+def filling(prepared: Sequence[PreparedLoader], even: bool, inner: AbstractContextManager[Any]) -> Iterator[None]:
+    """Around ``inner``: passes of these loaders that begin inside fill their last batches (``even``), or do not.
+
+    A loader that divides itself is left as it is.
+    """
+    parts = [part for loader in prepared for part in _parts_that_fill(loader.loader)]
+    before = [part.even for part in parts]
+    for part in parts:
+        part.even = even
+    try:
+        with inner:
+            yield
+    finally:
+        for part, was_even in zip(parts, before, strict=True):
+            part.even = was_even
+
+
+def warn_of_workers(prepared: Sequence[PreparedLoader]) -> None:
+    """Workers that outlive a pass have copies of a stream, which ``filling`` does not reach: warn where there are such."""
+    for loader in prepared:
+        is_divided_by_workers = isinstance(loader.dataset, ShardedDataset)
+        if is_divided_by_workers and loader.persistent_workers and loader._iterator is not None:
+            warnings.warn(
+                "join_uneven_inputs(even_batches=) does not reach the workers of a loader of an iterable dataset that was read before with "
+                "persistent_workers=True",
+                stacklevel=4,
+            )
+
+
+def _parts_that_fill(loader: Any) -> Iterator[Any]:
+    if isinstance(loader, DispatchedBatches):
+        yield loader
+        yield from _parts_that_fill(loader.loader)
+    elif isinstance(loader.dataset, ShardedDataset):
+        yield loader.dataset
+    elif isinstance(sampler := index_sampler(loader)[1], ShardedBatches):
+        yield sampler
 
 
 def _divides_itself(loader: DataLoader[Any], num_processes: int) -> bool:
