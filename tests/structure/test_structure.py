@@ -71,6 +71,14 @@ def test_imports_point_one_way(path):
         assert not imported.startswith("accelkit_builtin"), f"{path} imports a built-in plugin"
 
 
+@pytest.mark.parametrize("path", relative([*SDK.rglob("*.py"), *BUILTIN.rglob("*.py"), *CONFORMANCE.rglob("*.py")]))
+def test_child_processes_import_nothing_from_the_current_directory(path):
+    for node in ast.walk(ast.parse((ROOT / path).read_text("utf-8"))):
+        if isinstance(node, ast.List) and [ast.unparse(item) for item in node.elts[:1]] == ["sys.executable"]:
+            option = ast.unparse(node.elts[1])
+            assert option not in ("'-m'", "'-c'"), f"{path}:{node.lineno} starts Python with {option}: use children.command, or -P before it"
+
+
 @pytest.mark.parametrize("path", relative([*BUILTIN.rglob("*.py"), *FAKE_XPU.rglob("*.py")]))
 def test_builtins_import_public_names_only(path):
     for imported in imports_of(ROOT / path):
