@@ -31,7 +31,7 @@ def trapped(tmp_path):
         (["info", "cpu"], 0),
         (["probe", "cpu"], 0),
         (["doctor", "cpu"], 0),
-        (["conformance", "run", "cpu", "--profile", "training", "--select", "contract", "--select", "serialization"], 0),
+        (["conformance", "run", "cpu", "--profile", "smoke", "--select", "contract"], 0),
     ],
     ids=lambda words: "-".join(words[:2]) if isinstance(words, list) else "",
 )
