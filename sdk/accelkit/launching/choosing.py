@@ -8,6 +8,7 @@ import os
 import psutil
 
 from accelkit.discovery import known, loading
+from accelkit.plugin_calls import checked
 from accelkit.selection import ACCELERATOR_VARIABLE, AUTO, DEVICES_VARIABLE, Devices, select
 from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.devices import spell_devices
@@ -56,7 +57,8 @@ def choose(accelerator: str | Accelerator | None = None, devices: Devices | None
     with loading.blaming(chosen.plugin, f"loading the accelerator {chosen.name}"):
         chosen.load()
     with loading.blaming(chosen.plugin, f"counting the devices of {chosen.name}"):
-        indices = tuple(chosen.parse_devices(selection.devices if selection.devices is not None else AUTO))
+        wanted = chosen.parse_devices(selection.devices if selection.devices is not None else AUTO)
+        indices = tuple(checked(chosen, "parse_devices", wanted))
     asked = selection.decision.requested
     return Choice(chosen, asked if ":" in asked and asked not in known.aliases() else selection.decision.chosen, indices)
 

@@ -17,6 +17,7 @@ from accelkit.discovery import loading
 from accelkit.discovery.catalog import plugins
 from accelkit.errors import ContradictionError, DevicesError, UnknownNameError, UnsupportedError, UsageError
 from accelkit.hook_manager import HookManager
+from accelkit.plugin_calls import call, checked
 from accelkit.selection import Devices, load_named, select
 from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.cluster import ClusterEnvironment
@@ -25,7 +26,7 @@ from accelkit.specs.hooks import hookimpl
 from accelkit.specs.precision import Precision
 from accelkit.specs.strategy import Strategy
 from accelkit.support import precisions_of
-from accelkit.types import FROM_CODE, Decision, Kind
+from accelkit.types import FROM_CODE, Capabilities, Decision, Kind
 
 Plugin = str | Accelerator | Precision | ClusterEnvironment | Strategy
 _KINDS: dict[type, Kind] = {Accelerator: "accelerator", Precision: "precision", ClusterEnvironment: "cluster", Strategy: "strategy"}
@@ -58,7 +59,8 @@ class Configuration:
         """How many processes the job needs: those that a launcher started, else what devices and strategy come to."""
         if self.cluster.creates_processes_externally:
             return self.cluster.world_size
-        return self.strategy.num_processes(len(self.device_indices), self.num_nodes or 1)
+        needed: int = call(self.strategy, "num_processes", len(self.device_indices), self.num_nodes or 1)
+        return needed
 
     @property
     def known_devices(self) -> tuple[int, ...]:
@@ -200,7 +202,7 @@ def select_precision(precision: Any, accelerator: Accelerator) -> Precision:
     if isinstance(precision, int) and not isinstance(precision, bool):
         precision = str(precision)
     chosen: Precision = _instance("precision", precision)
-    capabilities = accelerator.capabilities()
+    capabilities: Capabilities = call(accelerator, "capabilities")
     lacking = [key for key in chosen.required_capabilities if capabilities[key] == "none"]
     if lacking:
         able = [name for name, support in precisions_of(capabilities).items() if support != "none"]
@@ -220,15 +222,15 @@ def select_devices(accelerator: Accelerator, wanted: Devices | None, environment
     processes join how many were started here, those up to this process's.
     """
     if wanted is not None:
-        return accelerator.parse_devices(wanted)
+        return _indices(accelerator, wanted)
     started = 1
     if environment.creates_processes_externally:
         started = environment.known("local_world_size") or (environment.known("local_rank") or 0) + 1
     limited = accelerator.visible_devices_variable
     if started > 1 and limited and os.environ.get(limited) and accelerator.auto_device_count() == 1:
-        return accelerator.parse_devices(1)
+        return _indices(accelerator, 1)
     try:
-        return accelerator.parse_devices(started)
+        return _indices(accelerator, started)
     except DevicesError as error:
         raise ContradictionError(
             f"{started} processes were started on this machine for {accelerator.name}",
@@ -238,8 +240,12 @@ def select_devices(accelerator: Accelerator, wanted: Devices | None, environment
         ) from error
 
 
+def _indices(accelerator: Accelerator, wanted: Devices) -> list[int]:
+    return list(checked(accelerator, "parse_devices", accelerator.parse_devices(wanted)))
+
+
 def _check_strategy(strategy: Strategy, accelerator: Accelerator) -> None:
-    strategy.check(accelerator)
+    call(strategy, "check", accelerator)
     if strategy.requested_device is None:
         return
     wanted = torch.device(strategy.requested_device).type

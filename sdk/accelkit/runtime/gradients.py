@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from accelkit.errors import UnsupportedError, UsageError
+from accelkit.plugin_calls import call, is_context, note_plugin, wrong_result
 from accelkit.runtime.accumulation import Accumulation
 from accelkit.runtime.data.loaders import PreparedLoader, innermost
 from accelkit.runtime.stepping import Stepping
@@ -88,12 +89,12 @@ class Gradients:
     def _keeping_gradients(self, models: Sequence[torch.nn.Module]) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             for model in models:
-                stack.enter_context(self.strategy.no_sync(model))
+                stack.enter_context(self.no_sync(model))
             yield
 
     def no_sync(self, model: torch.nn.Module) -> AbstractContextManager[Any]:
         """Gradients of ``model`` are not reduced over processes inside, but by the next backward pass outside."""
-        return self.strategy.no_sync(model)
+        return _context(self.strategy, "no_sync", model)
 
     def join_uneven_inputs(self, joinables: Sequence[torch.nn.Module], even_batches: bool | None = None) -> AbstractContextManager[Any]:
         """Inside, processes may have different numbers of batches: one that has none left takes part in the reductions of the others.
@@ -106,7 +107,7 @@ class Gradients:
         Raises:
             UnsupportedError: If the strategy cannot do that.
         """
-        joined = self.strategy.join(joinables)
+        joined: AbstractContextManager[Any] | None = call(self.strategy, "join", joinables)
         if joined is None:
             raise UnsupportedError(
                 f"strategy {self.strategy.name!r} cannot join uneven inputs",
@@ -130,11 +131,24 @@ class Gradients:
             parameters: Of prepared modules; sharded ones count whole.
             kwargs: ``error_if_nonfinite`` and ``foreach``, as ``torch.nn.utils.clip_grad_norm_`` takes them.
         """
-        return self.strategy.clip_grad_norm_(self._unscaled(parameters), max_norm, norm_type, **kwargs)
+        given = self._unscaled(parameters)
+        try:
+            norm = self.strategy.clip_grad_norm_(given, max_norm, norm_type, **kwargs)
+        except Exception as error:
+            note_plugin(error, self.strategy, "clip_grad_norm_")
+            raise
+        if norm is None:
+            raise wrong_result(self.strategy, "clip_grad_norm_", norm, "a tensor, the norm before,")
+        return norm
 
     def clip_grad_value_(self, parameters: torch.Tensor | Iterable[torch.Tensor], clip_value: float) -> None:
         """Clamp every gradient in place to ``[-clip_value, clip_value]``."""
-        self.strategy.clip_grad_value_(self._unscaled(parameters), clip_value)
+        given = self._unscaled(parameters)
+        try:
+            self.strategy.clip_grad_value_(given, clip_value)
+        except Exception as error:
+            note_plugin(error, self.strategy, "clip_grad_value_")
+            raise
 
     def unscale_gradients(self, optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None) -> None:
         """Give gradients their true size, in place: in ``16-mixed`` they are multiples of it after ``backward``. Clipping does that itself.
@@ -155,8 +169,12 @@ class Gradients:
                 hint="if rt.sync_gradients: rt.clip_grad_norm_(...)",
             )
         chosen = self._optimizers if optimizer is None else [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else optimizer
-        for one in chosen:
-            self.precision.unscale_gradients(one)
+        try:
+            for one in chosen:
+                self.precision.unscale_gradients(one)
+        except Exception as error:
+            note_plugin(error, self.precision, "unscale_gradients")
+            raise
 
     def _unscaled(self, parameters: torch.Tensor | Iterable[torch.Tensor]) -> torch.Tensor | Iterable[torch.Tensor]:
         """``parameters``, with the gradients of every optimizer that trains one of them unscaled."""
@@ -171,4 +189,20 @@ class Gradients:
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The precision's forward context, for computing outside a prepared module (a loss function)."""
-        return self.precision.forward_context()
+        return _context(self.precision, "forward_context")
+
+
+def _context(plugin: Precision | Strategy, method: str, *arguments: Any) -> AbstractContextManager[Any]:
+    """What ``with`` is to enter, made by this method.
+
+    Raises:
+        BrokenPluginError: If it cannot be entered.
+    """
+    try:
+        context = getattr(plugin, method)(*arguments)
+    except Exception as error:
+        note_plugin(error, plugin, method)
+        raise
+    if not is_context(context):
+        raise wrong_result(plugin, method, context, "a context manager")
+    return context  # type: ignore[no-any-return]

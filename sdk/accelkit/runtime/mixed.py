@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from accelkit.errors import PrepareError, UnsupportedError
+from accelkit.plugin_calls import is_built_in, is_context, note_plugin, wrong_result
 from accelkit.runtime.swapping import restore_class, swap_class
 from accelkit.specs.overriding import overrides
 from accelkit.specs.precision import Precision
+from accelkit.specs.strategy import Strategy
 
 _ATTRIBUTE = "_accelkit_precision"
 
@@ -21,9 +23,33 @@ def backward_of(precision: Precision) -> Callable[..., None]:
         return torch.Tensor.backward
 
     def backward(loss: torch.Tensor, **kwargs: Any) -> None:
-        loss = precision.pre_backward(loss)
-        precision.backward(loss, **kwargs)
-        precision.post_backward(loss)
+        doing = "pre_backward"
+        try:
+            loss = precision.pre_backward(loss)
+            doing = "backward"
+            precision.backward(loss, **kwargs)
+            doing = "post_backward"
+            precision.post_backward(loss)
+        except Exception as error:
+            if doing == "backward" and not isinstance(loss, torch.Tensor):
+                raise wrong_result(precision, "pre_backward", loss, "a tensor") from error
+            note_plugin(error, precision, doing)
+            raise
+
+    return backward
+
+
+def backward_of_engine(strategy: Strategy) -> Callable[..., None]:
+    """The backward pass of a strategy that wraps optimizers. Of a built-in one it is its method itself."""
+    if is_built_in(strategy):
+        return strategy.backward
+
+    def backward(loss: torch.Tensor, **kwargs: Any) -> None:
+        try:
+            strategy.backward(loss, **kwargs)
+        except Exception as error:
+            note_plugin(error, strategy, "backward")
+            raise
 
     return backward
 
@@ -71,9 +97,38 @@ def forward_in_precision(cls: type) -> dict[str, Any]:
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         precision = self.__dict__[_ATTRIBUTE]
-        args, kwargs = precision.convert_input(args), precision.convert_input(kwargs)
-        with precision.forward_context():
-            result = original.forward(self, *args, **kwargs)
-        return precision.convert_output(result)
+        doing, context = "convert_input", None
+        try:
+            args, kwargs = precision.convert_input(args), precision.convert_input(kwargs)
+            doing = "forward_context"
+            context = precision.forward_context()
+            with context:
+                doing = ""
+                result = original.forward(self, *args, **kwargs)
+                doing = "forward_context"
+            doing = "convert_output"
+            converted = precision.convert_output(result)
+        except Exception as error:
+            _check_results(error, precision, args, kwargs, context)
+            if doing:
+                note_plugin(error, precision, doing)
+            raise
+        if converted is None and result is not None:
+            raise wrong_result(precision, "convert_output", converted, "the result in another precision")
+        return converted
 
     return {"forward": forward}
+
+
+def _check_results(error: Exception, precision: Precision, args: object, kwargs: object, context: object) -> None:
+    """Of a forward pass that failed: what the precision's methods returned so far.
+
+    Raises:
+        BrokenPluginError: If that is why.
+    """
+    if not isinstance(args, tuple | list):
+        raise wrong_result(precision, "convert_input", args, "a tuple") from error
+    if not isinstance(kwargs, Mapping):
+        raise wrong_result(precision, "convert_input", kwargs, "a dict") from error
+    if context is not None and not is_context(context):
+        raise wrong_result(precision, "forward_context", context, "a context manager") from error

@@ -6,6 +6,7 @@ import torch
 
 from accelkit.cluster.detection import check_environment, select_cluster
 from accelkit.discovery import loading
+from accelkit.plugin_calls import call
 from accelkit.runtime.configuration import select_devices
 from accelkit.runtime.device_checks import check_backward, check_device
 from accelkit.selection import select
@@ -30,7 +31,7 @@ def device(name: str | Accelerator | None = None, index: int | None = None) -> t
     with loading.blaming(accelerator.plugin, f"loading the accelerator {accelerator.name}"):
         accelerator.load()
     if index is not None:
-        (chosen,) = accelerator.parse_devices([index])
+        (chosen,) = call(accelerator, "parse_devices", [index])
     else:
         environment = select_cluster().environment
         check_environment(environment)

@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from accelkit.errors import PrepareError
+from accelkit.plugin_calls import call
 from accelkit.runtime.data import loaders
 from accelkit.runtime.mixed import remove_from_forward
 from accelkit.runtime.preparing import ParameterMoves, follow_parameters, place_module, refuse_steps_of_others
@@ -126,13 +127,13 @@ class Prepared:
             accumulation_steps=self.gradient_accumulation_steps,
             batch_size=sizes[0] // (self.num_processes if self.split_batches else 1) if sizes else None,
         )
-        wrapped = self.strategy.wrap_training(module, optimizer, training)
+        wrapped: torch.nn.Module = call(self.strategy, "wrap_training", module, optimizer, training)
         self._modules[:] = [wrapped if other is module else other for other in self._modules]
         return wrapped
 
     def _prepare_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         _add_once(self._optimizers, optimizer)
-        self.precision.check_optimizer(optimizer)
+        call(self.precision, "check_optimizer", optimizer)
         self._stepping.take_over(optimizer)
 
     def _prepare_scheduler(self, scheduler: LRScheduler) -> None:
@@ -175,7 +176,7 @@ class Prepared:
         Raises:
             UnsupportedError: If the model is to leave the precision and its strategy changed its class, as ``fsdp`` does.
         """
-        bare = self.strategy.unwrap_module(model)
+        bare = call(self.strategy, "unwrap_module", model)
         if not keep_fp32_wrapper:
             remove_from_forward(bare)
         inner = getattr(bare, "_orig_mod", None)

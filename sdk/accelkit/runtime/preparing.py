@@ -16,6 +16,7 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from accelkit.errors import PrepareError
+from accelkit.plugin_calls import call
 from accelkit.runtime.mixed import apply_to_forward
 from accelkit.specs.precision import Precision
 from accelkit.specs.strategy import Strategy
@@ -63,12 +64,12 @@ def place_module(
         has_to_move: Whether it goes to the device; else it stays where it is.
     """
     before = _slots(module)
-    converted = precision.convert_module(module)
+    converted = call(precision, "convert_module", module)
     if has_to_move:
-        converted = strategy.place_module(converted, device)
+        converted = call(strategy, "place_module", converted, device)
     _tie_again(before, _slots(converted))
     apply_to_forward(converted, precision)
-    wrapped = strategy.wrap_module(converted, device)
+    wrapped: torch.nn.Module = call(strategy, "wrap_module", converted, device)
     _record(before, _slots(converted), moves)
     return wrapped
 

@@ -11,13 +11,14 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from accelkit.discovery import loading
 from accelkit.errors import HookError, PrepareError
+from accelkit.plugin_calls import call
 from accelkit.runtime import seeding
 from accelkit.runtime.accumulation import Accumulation
 from accelkit.runtime.configuration import Configuration, Plugin, check_started, configure
 from accelkit.runtime.data import loaders
 from accelkit.runtime.device_checks import check_backward, check_device
 from accelkit.runtime.gradients import Gradients
-from accelkit.runtime.mixed import backward_of
+from accelkit.runtime.mixed import backward_of, backward_of_engine
 from accelkit.runtime.preemption import Notice, Preemption, check_requeue
 from accelkit.runtime.prepared import Prepared
 from accelkit.runtime.preparing import ParameterMoves
@@ -146,7 +147,7 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
         is_known = len(config.device_indices) == 1 or self.num_processes > 1 or self.strategy.drives_all_devices
         device = None
         if is_known and local_rank is not None:
-            device = self.strategy.root_device(self.accelerator, config.device_indices, local_rank)
+            device = call(self.strategy, "root_device", self.accelerator, config.device_indices, local_rank)
         return RuntimeState(
             accelerator=self.accelerator.name,
             plugin=self.accelerator.plugin,
@@ -182,7 +183,7 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
         config: Configuration = self._configuration
         with loading.blaming(self.strategy.plugin, f"setting up the strategy {self.strategy.name}"):
             self.strategy.setup(self.accelerator, config.device_indices)
-        device = self.strategy.root_device(self.accelerator, config.device_indices, self.local_process_index)
+        device: torch.device = call(self.strategy, "root_device", self.accelerator, config.device_indices, self.local_process_index)
         check_device(self.accelerator)
         with loading.blaming(self.accelerator.plugin, f"setting up {device}"):
             self.hooks.hook.setup_device(device=device)
@@ -199,7 +200,7 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
         if self._seed is not None:
             seeding.seed_device(self._seed, self.accelerator, device)
         self._stepping = Stepping(self._accumulation, precision, self.strategy, self.accelerator)
-        backward = self.strategy.backward if self.strategy.wraps_optimizers else backward_of(precision)
+        backward = backward_of_engine(self.strategy) if self.strategy.wraps_optimizers else backward_of(precision)
         if (step_end := overridden(self.accelerator, Accelerator, "step_end")) is not None:
             backward = ending_a_step(backward, step_end)
         self.__dict__["_backward"] = backward
@@ -218,7 +219,7 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
         from accelkit.runtime import joining
 
         config = self._configuration
-        backend = self._process_group.process_group_backend or self.strategy.process_group_backend(self.accelerator)
+        backend = self._process_group.process_group_backend or call(self.strategy, "process_group_backend", self.accelerator)
         joining.join(self, self.cluster, device, backend, self._timeout)
         chosen = {"accelerator": self.accelerator.name, "plugin": self.accelerator.plugin}
         joining.agree(chosen | {"precision": config.precision.name, "strategy": self.strategy.name})
@@ -252,7 +253,7 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
 
     def to_device(self, batch: T, non_blocking: bool = False) -> T:
         """``batch`` (any nesting of dicts, lists, tuples, dataclasses, objects with ``.to``) on this process's device."""
-        return self.strategy.place_batch(loaders.move(batch, self.device, non_blocking))
+        return loaders.laid_out(loaders.move(batch, self.device, non_blocking), self.strategy)
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
         """A loader that begins ``num_batches`` later: to resume in the middle of an epoch, whose rest it is."""
@@ -276,7 +277,7 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
         self.wait_for_saves()
         self._notice.forget()
         if self._device is not None:
-            self.precision.teardown()
+            call(self.precision, "teardown")
             with self.hooks.naming_failures("teardown"):
                 self.hooks.hook.teardown()
             if self.strategy.is_distributed:

@@ -14,8 +14,9 @@ from accelkit.atomic_file import atomic_file
 from accelkit.errors import CheckpointError, CollectiveError, PrepareError, UsageError
 from accelkit.hook_manager import HookManager
 from accelkit.nested import map_leaves
+from accelkit.plugin_calls import call
 from accelkit.runtime import seeding
-from accelkit.runtime.checkpoints.model_names import bare_state, renamed_for
+from accelkit.runtime.checkpoints.model_names import load_state_into, state_of
 from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.precision import Precision
 from accelkit.specs.strategy import Strategy
@@ -184,7 +185,7 @@ class SavedState:
         """
         from accelkit.runtime.checkpoints.exporting import whole_state_dict
 
-        with self.strategy.whole_parameters(model):
+        with call(self.strategy, "whole_parameters", model):
             return whole_state_dict(self._bare(model) if unwrap else model, self._ranks("get_state_dict"))
 
     def save_model(
@@ -209,7 +210,7 @@ class SavedState:
         from accelkit.runtime.checkpoints.exporting import save_weights
 
         ranks = self._ranks("save_model")
-        with self.strategy.whole_parameters(model):
+        with call(self.strategy, "whole_parameters", model):
             save_weights(self._bare(model), Path(save_directory), max_shard_size=max_shard_size, safe=safe_serialization, ranks=ranks)
 
     def _ranks(self, call: str) -> Ranks:
@@ -240,7 +241,7 @@ class SavedState:
 
     def _saved(self) -> Iterator[tuple[str, Any]]:
         """Everything that is saved, with its name in the checkpoint."""
-        self.strategy.check_state()
+        call(self.strategy, "check_state")
         for index, module in enumerate(self._modules):
             yield f"model_{index}", self._bare(module)
         kinds = (("optimizer", self._optimizers), ("scheduler", self._schedulers), ("custom", self._custom))
@@ -250,7 +251,7 @@ class SavedState:
         yield "precision", self.precision
 
     def _parts(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        shared = {name: bare_state(thing) if isinstance(thing, torch.nn.Module) else thing.state_dict() for name, thing in self._saved()}
+        shared = {name: state_of(thing) for name, thing in self._saved()}
         loaders = {name: loader.state_dict() for name, loader in self._saved_loaders()}
         return shared, {"random_state": seeding.capture(self.accelerator, self.device), "loaders": loaders}
 
@@ -267,9 +268,8 @@ class SavedState:
 
     def _restore(self, targets: dict[str, Any], parts: dict[str, Any], source: Path) -> None:
         for name, thing in targets.items():
-            state = renamed_for(thing, parts[name]) if isinstance(thing, torch.nn.Module) else parts[name]
             try:
-                thing.load_state_dict(state)
+                load_state_into(thing, parts[name])
             except (RuntimeError, ValueError, KeyError) as error:
                 why = " ".join(str(error).split())
                 raise CheckpointError(f"{name} ({type(thing).__name__}) does not take its state from {source}", why=why) from error

@@ -17,6 +17,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from accelkit.errors import PrepareError, UnsupportedError
+from accelkit.plugin_calls import note_plugin, wrong_result
 from accelkit.runtime.accumulation import Accumulation
 from accelkit.runtime.swapping import swap_class
 from accelkit.specs.accelerator import Accelerator
@@ -101,7 +102,11 @@ class Stepping:
         if not self._accumulation.is_complete:
             return
         if self._strategy is not None:
-            self._strategy.zero_grad(optimizer)
+            try:
+                self._strategy.zero_grad(optimizer)
+            except Exception as error:
+                note_plugin(error, self._strategy, "zero_grad")
+                raise
         else:
             own(set_to_none)
 
@@ -113,7 +118,11 @@ class Stepping:
         if self._strategy is None:
             assert self._precision is not None
             self._skipped.add(optimizer)
-            return self._precision.optimizer_step(optimizer, functools.partial(self._own_step, optimizer, own), closure)
+            try:
+                return self._precision.optimizer_step(optimizer, functools.partial(self._own_step, optimizer, own), closure)
+            except Exception as error:
+                note_plugin(error, self._precision, "optimizer_step")
+                raise
         if closure is not None:
             raise UnsupportedError(
                 f"{type(optimizer).__name__}.step was given a closure",
@@ -121,10 +130,17 @@ class Stepping:
                 why=f"strategy {self._strategy.name!r} steps by itself, after the backward passes",
                 hint="call backward before step, without a closure",
             )
-        if self._strategy.step(optimizer) is False:
+        try:
+            is_applied = self._strategy.step(optimizer)
+        except Exception as error:
+            note_plugin(error, self._strategy, "step")
+            raise
+        if is_applied is False:
             self._skipped.add(optimizer)
-        else:
+        elif is_applied is True:
             self._skipped.discard(optimizer)
+        else:
+            raise wrong_result(self._strategy, "step", is_applied, "True or False")
         return None
 
     def _own_step(self, optimizer: torch.optim.Optimizer, own: Any, closure: Any = None) -> Any:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from accelkit.bridges.lightning.packages import Framework
 from accelkit.discovery import loading
+from accelkit.plugin_calls import call
 from accelkit.specs.accelerator import Accelerator
 
 if TYPE_CHECKING:
@@ -37,18 +38,18 @@ class PluginAccelerator:
         """
         if cls.processes_of_one_device is not None:
             return list(range(cls.processes_of_one_device))
-        return cls.plugin.parse_devices(devices)
+        return list(call(cls.plugin, "parse_devices", devices))
 
     @classmethod
     def get_parallel_devices(cls, devices: Sequence[int]) -> list[torch.device]:
         """A torch device for each process of this machine."""
         if cls.processes_of_one_device is not None:
-            return cls.plugin.get_parallel_devices([0]) * len(devices)
-        return cls.plugin.get_parallel_devices(devices)
+            return list(call(cls.plugin, "get_parallel_devices", [0])) * len(devices)
+        return list(call(cls.plugin, "get_parallel_devices", devices))
 
     @classmethod
     def auto_device_count(cls) -> int:
-        return cls.processes_of_one_device or cls.plugin.auto_device_count()
+        return cls.processes_of_one_device or int(call(cls.plugin, "auto_device_count"))
 
     @classmethod
     def is_available(cls) -> bool:
@@ -75,10 +76,10 @@ class PluginAccelerator:
         """For DeviceStatsMonitor: quantities with their unit in the key."""
         import torch
 
-        return dict(self.plugin.get_device_stats(torch.device(device) if isinstance(device, str) else device))  # type: ignore[arg-type]
+        return dict(call(self.plugin, "get_device_stats", torch.device(device) if isinstance(device, str) else device))
 
     def teardown(self) -> None:
-        self.plugin.teardown()
+        call(self.plugin, "teardown")
 
 
 def make_accelerator(framework: Framework, plugin: Accelerator, processes_of_one_device: int | None = None) -> Any:

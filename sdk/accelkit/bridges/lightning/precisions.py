@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from accelkit.bridges.lightning.packages import Framework
 from accelkit.errors import ContradictionError, UnsupportedError
+from accelkit.plugin_calls import call
 from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.overriding import overrides
 from accelkit.specs.precision import Precision
@@ -24,7 +25,7 @@ def make_precision(framework: Framework, chosen: Precision, accelerator: Acceler
     Raises:
         UnsupportedError: If Lightning has no such precision, or torch has no such autocast or scaler for this device.
     """
-    own = overrides(accelerator, Accelerator, "make_precision") and accelerator.make_precision(chosen.name, device) is not None
+    own = overrides(accelerator, Accelerator, "make_precision") and call(accelerator, "make_precision", chosen.name, device) is not None
     if own or chosen.name not in NAMES:
         raise UnsupportedError(
             f"Lightning cannot do precision {chosen.name!r} on {accelerator.name}",
@@ -32,7 +33,7 @@ def make_precision(framework: Framework, chosen: Precision, accelerator: Acceler
             why="the accelerator has one of its own of that name" if own else f"Lightning's own are {', '.join(NAMES)}",
             hint="use one of these, or accelkit.Runtime",
         )
-    chosen.setup(accelerator, device)
+    call(chosen, "setup", accelerator, device)
     plugins = framework.part("plugins.precision")
     if chosen.name in _MIXED:
         return plugins.MixedPrecision(chosen.name, accelerator.autocast_device_type)

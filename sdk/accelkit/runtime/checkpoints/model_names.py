@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from accelkit.errors import CheckpointError
+from accelkit.plugin_calls import call
+from accelkit.specs.precision import Precision
 
 _COMPILED = "_orig_mod."
 
@@ -29,6 +31,31 @@ def bare_state(module: torch.nn.Module) -> dict[str, Any]:
             )
         bare[name] = value
     return bare
+
+
+def state_of(thing: Any) -> dict[str, Any]:
+    """The state dict of a module, under its bare names, or of anything else that has one.
+
+    Raises:
+        CheckpointError: As ``bare_state``.
+        BrokenPluginError: If a precision's cannot be had.
+    """
+    if isinstance(thing, torch.nn.Module):
+        return bare_state(thing)
+    state: dict[str, Any] = call(thing, "state_dict") if isinstance(thing, Precision) else thing.state_dict()
+    return state
+
+
+def load_state_into(thing: Any, state: Mapping[str, Any]) -> None:
+    """What ``state_of`` returned, restored.
+
+    Raises:
+        BrokenPluginError: If a precision does not take it.
+    """
+    if isinstance(thing, Precision):
+        call(thing, "load_state_dict", state)
+    else:
+        thing.load_state_dict(renamed_for(thing, state) if isinstance(thing, torch.nn.Module) else state)
 
 
 def renamed_for(module: torch.nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from accelkit.errors import PrepareError
 from accelkit.nested import leaves, map_leaves
+from accelkit.plugin_calls import call, note_plugin, wrong_result
 from accelkit.runtime.data.epochs import Epochs
 from accelkit.runtime.data.sampling import Counted
 from accelkit.runtime.data.skipping import index_sampler, samples_per_batch, starting_at
@@ -190,7 +191,7 @@ class PreparedLoader:
             yield from ((batch, None) for batch in batches)
         elif accelerator is not None and overrides(accelerator, Accelerator, "upload") and not self._is_collective:
             yield from ((batch, None) for batch in _uploaded(batches, device, accelerator))
-        elif accelerator is None or not accelerator.capabilities(device).can("streams"):
+        elif accelerator is None or not call(accelerator, "capabilities", device).can("streams"):
             yield from ((move(batch, device), None) for batch in batches)
         else:
             side = torch.Stream(device)
@@ -215,7 +216,25 @@ class PreparedLoader:
             for leaf in leaves(batch):
                 if isinstance(leaf, torch.Tensor) and leaf.device == self.device:
                     leaf.record_stream(computing)
-        return batch if self.strategy is None or self.device is None else self.strategy.place_batch(batch)
+        return batch if self.strategy is None or self.device is None else laid_out(batch, self.strategy)
+
+
+def laid_out(batch: T, strategy: Strategy) -> T:
+    """A batch on the device, as the strategy wants it.
+
+    Raises:
+        BrokenPluginError: If the strategy returns None for one.
+    """
+    if type(strategy).place_batch is Strategy.place_batch:
+        return batch
+    try:
+        placed = strategy.place_batch(batch)
+    except Exception as error:
+        note_plugin(error, strategy, "place_batch")
+        raise
+    if placed is None and batch is not None:
+        raise wrong_result(strategy, "place_batch", placed, "the batch")
+    return placed
 
 
 def innermost(loaders: Sequence[PreparedLoader]) -> PreparedLoader | None:

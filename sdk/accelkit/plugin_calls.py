@@ -1,0 +1,169 @@
+"""Calls of plugins' methods: what a method raises, or returns though it must not, becomes an error that names the plugin.
+
+On the step path nothing is added to a call that succeeds. There an error keeps its type, which programs catch (out of memory), and gets a
+note; what a method returned is looked at once something has failed.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from accelkit.discovery import loading
+from accelkit.errors import AccelkitError, BrokenPluginError
+from accelkit.types import FROM_CODE, OWN_DISTRIBUTION, Availability, Capabilities
+
+if TYPE_CHECKING:
+    from accelkit.specs.accelerator import Accelerator
+    from accelkit.specs.precision import Precision
+    from accelkit.specs.strategy import Strategy
+
+_SPECIFICATIONS = "accelkit.specs."
+
+
+def call(plugin: Accelerator | Precision | Strategy, method: str, *arguments: Any, **options: Any) -> Any:
+    """``plugin.method(*arguments, **options)``, for calls that are not on the step path. What the built-in plugins raise passes.
+
+    Raises:
+        BrokenPluginError: If it raises, or returns what is of another type than its specification says. Running out of memory is no fault
+            of the plugin's: that error passes, and so do accelkit's own.
+    """
+    function = getattr(plugin, method)
+    if is_built_in(plugin):
+        return function(*arguments, **options)
+    exhausted = None
+    with loading.blaming(plugin.plugin, _spell(plugin, method)):
+        try:
+            result = function(*arguments, **options)
+        except (RuntimeError, MemoryError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            exhausted = error
+    if exhausted is not None:
+        raise exhausted
+    return checked(plugin, method, result)
+
+
+def checked(plugin: Accelerator | Precision | Strategy, method: str, result: Any) -> Any:
+    """``result``, which the method returned.
+
+    Raises:
+        BrokenPluginError: If it is of another type than the specification says.
+    """
+    is_right, expected = _RETURNS.get(f"{_kind(plugin)}.{method}", (_anything, ""))
+    if not is_right(result):
+        raise wrong_result(plugin, method, result, expected)
+    return result
+
+
+def wrong_result(plugin: Accelerator | Precision | Strategy, method: str, result: object, expected: str) -> BrokenPluginError:
+    """The error that says what a plugin's method returned, and what it was to return."""
+    says = f"the docstring of accelkit.{_specification(plugin).__name__}.{method} says what it returns"
+    distribution = _distribution(plugin)
+    rest = f"; report it to the vendor of {distribution}; ACCELKIT_DISABLE_PLUGINS={distribution} leaves it out"
+    return BrokenPluginError(
+        f"{_spell(plugin, method)} returned what it must not",
+        plugin=plugin.plugin,
+        why=f"it returned {result!r:.80} ({type(result).__name__}); {expected} is expected",
+        hint=says + (rest if distribution not in (FROM_CODE, OWN_DISTRIBUTION) else ""),
+    )
+
+
+def note_plugin(error: Exception, plugin: Precision | Strategy, method: str) -> None:
+    """Add a note that names the plugin to an error that left its method in a step.
+
+    Nothing is added for built-in plugins and for methods that the plugin left as they are, nor to accelkit's own errors, nor if the
+    error comes from the user's optimizer, which the method called.
+    """
+    is_its_own = getattr(type(plugin), method) is not getattr(_specification(plugin), method)
+    if isinstance(error, AccelkitError) or is_built_in(plugin) or not is_its_own:
+        return
+    if any(frame.f_code.co_name == "_own_step" for frame, _ in traceback.walk_tb(error.__traceback__)):
+        return
+    distribution = _distribution(plugin)
+    hint = f"report it to the vendor of {distribution} with the traceback above; ACCELKIT_DISABLE_PLUGINS={distribution} leaves it out"
+    if distribution == FROM_CODE:
+        hint = loading.remedy(error, plugin.plugin)
+    error.add_note(str(BrokenPluginError(f"{_spell(plugin, method)} failed", plugin=plugin.plugin, hint=hint)))
+
+
+def is_built_in(plugin: Accelerator | Precision | Strategy) -> bool:
+    """Whether accelkit itself offers it: its errors are torch's or the user's, and need no name."""
+    return _distribution(plugin) == OWN_DISTRIBUTION
+
+
+def is_context(value: object) -> bool:
+    """Whether ``with`` can enter it."""
+    return hasattr(type(value), "__enter__") and hasattr(type(value), "__exit__")
+
+
+def _spell(plugin: Accelerator | Precision | Strategy, method: str) -> str:
+    return f"{method} of the {_kind(plugin)} {plugin.name}"
+
+
+def _kind(plugin: Accelerator | Precision | Strategy) -> str:
+    return _specification(plugin).__name__.lower()
+
+
+def _specification(plugin: Accelerator | Precision | Strategy) -> type:
+    return next(cls for cls in type(plugin).__mro__ if cls.__module__.startswith(_SPECIFICATIONS))
+
+
+def _distribution(plugin: Accelerator | Precision | Strategy) -> str:
+    return plugin.plugin.partition("==")[0]
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, MemoryError) or "out of memory" in str(error).lower()
+
+
+def _anything(value: object) -> bool:
+    return True
+
+
+def _is_of_torch(name: str) -> Callable[[object], bool]:
+    """Whether a value is of this class of torch's; without torch there is none."""
+
+    def check(value: object) -> bool:
+        found: Any = sys.modules.get("torch")
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        return found is not None and isinstance(value, found)
+
+    return check
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _items(value: object) -> Sequence[object]:
+    """Of a list or tuple that has some; else what is nothing's item."""
+    return value if isinstance(value, list | tuple) and value else ("",)
+
+
+_IS_MODULE = (_is_of_torch("nn.Module"), "a module")
+_IS_CONTEXT = (is_context, "a context manager")
+_RETURNS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "accelerator.auto_device_count": (_is_count, "a number of devices"),
+    "accelerator.capabilities": (lambda value: isinstance(value, Capabilities), "accelkit.Capabilities"),
+    "accelerator.check": (lambda value: isinstance(value, Availability), "accelkit.Availability"),
+    "accelerator.get_parallel_devices": (lambda value: all(map(_is_of_torch("device"), _items(value))), "a list of torch.device"),
+    "accelerator.parse_devices": (lambda value: all(map(_is_count, _items(value))), "a list of device indices, as [0, 1],"),
+    "precision.convert_module": _IS_MODULE,
+    "precision.forward_context": _IS_CONTEXT,
+    "precision.state_dict": (lambda value: isinstance(value, dict), "a dict"),
+    "strategy.clip_grad_norm_": (_is_of_torch("Tensor"), "a tensor, the norm before,"),
+    "strategy.join": (lambda value: value is None or is_context(value), "a context manager, or None where it cannot be done,"),
+    "strategy.no_sync": _IS_CONTEXT,
+    "strategy.num_processes": (lambda value: _is_count(value) and value > 0, "a positive int"),
+    "strategy.place_module": _IS_MODULE,
+    "strategy.process_group_backend": (lambda value: value is None or isinstance(value, str), "the name of a backend, or None,"),
+    "strategy.root_device": (_is_of_torch("device"), "a torch.device"),
+    "strategy.unwrap_module": _IS_MODULE,
+    "strategy.whole_parameters": _IS_CONTEXT,
+    "strategy.wrap_module": _IS_MODULE,
+    "strategy.wrap_training": _IS_MODULE,
+}
