@@ -17,6 +17,7 @@ from torch.distributed import device_mesh
 
 from accelkit.bridges.lightning.environments import LightningCluster
 from accelkit.bridges.lightning.packages import Framework
+from accelkit.bridges.lightning.parameter_swapping import SwappingParameters
 from accelkit.discovery import loading
 from accelkit.errors import ContradictionError, UnknownNameError, UnsupportedError
 from accelkit.runtime.joining import join
@@ -192,7 +193,7 @@ def check_given(framework: Framework, strategy: Any, plugin: Accelerator, device
             )
         return make_strategy(framework, "single_device", plugin, device)
     if type(strategy) is strategies.ModelParallelStrategy:  # with its user's mesh and parallelize_fn
-        return _joining_first(strategy, plugin)
+        return _joining_first(strategy, plugin, framework)
     raise _refusal(type(strategy).__name__, plugin)
 
 
@@ -211,8 +212,11 @@ def check_precision(framework: Framework, strategy: Any, precision: str, plugin:
         )
 
 
-def _joining_first(strategy: Any, plugin: Accelerator) -> Any:
-    """The user's object, which from now on makes its process group as ``Joining`` does. A class with two bases could not become its."""
+def _joining_first(strategy: Any, plugin: Accelerator, framework: Framework) -> Any:
+    """The user's object, which from now on makes its process group as ``Joining`` does, and lets the user's code shard modules on the CPU.
+
+    A class with two bases could not become its.
+    """
     parent = type(strategy)
 
     def setup_environment(self: Any) -> None:
@@ -220,7 +224,19 @@ def _joining_first(strategy: Any, plugin: Accelerator) -> Any:
         with _meshes_of_any_device_type():
             parent.setup_environment(self)
 
-    strategy.__class__ = type(parent.__name__, (parent,), {"setup_environment": setup_environment, "__module__": __name__})
+    @contextlib.contextmanager
+    def model_sharded_context(self: Any) -> Iterator[None]:
+        with parent.model_sharded_context(self), SwappingParameters():
+            yield
+
+    def setup_module(self: Any, module: torch.nn.Module) -> torch.nn.Module:
+        with SwappingParameters():
+            sharded: torch.nn.Module = parent.setup_module(self, module)
+            return sharded
+
+    sharding = {"model_sharded_context": model_sharded_context} if framework.is_trainer else {"setup_module": setup_module}
+    attributes = {"setup_environment": setup_environment, "__module__": __name__, **sharding}
+    strategy.__class__ = type(parent.__name__, (parent,), attributes)
     return strategy
 
 
