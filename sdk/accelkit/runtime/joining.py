@@ -54,14 +54,8 @@ def join(user: object, cluster: ClusterEnvironment, device: torch.device, backen
     if not _ends_at_exit:
         atexit.register(_leave_at_exit)
         _ends_at_exit = True
+    _check_group(cluster)
     if dist.is_initialized():
-        if (dist.get_world_size(), dist.get_rank()) != (size, rank):
-            raise ContradictionError(
-                f"torch.distributed is initialised as rank {dist.get_rank()} of {dist.get_world_size()}",
-                plugin=cluster.plugin,
-                why=f"the cluster environment {cluster.name!r} says rank {rank} of {size}",
-                hint="let the Runtime initialise it, or start the processes with accelkit launch",
-            )
         _check_reduces(device)
         if dist.group.WORLD is _own_group:
             _users.add(user)
@@ -74,6 +68,22 @@ def join(user: object, cluster: ClusterEnvironment, device: torch.device, backen
     _own_group = dist.group.WORLD
     _users.clear()
     _users.add(user)
+
+
+def _check_group(cluster: ClusterEnvironment) -> None:
+    """Whether a group that is there already is that of the job.
+
+    Raises:
+        ContradictionError: If not.
+    """
+    size, rank = cluster.world_size, cluster.global_rank
+    if dist.is_initialized() and (dist.get_world_size(), dist.get_rank()) != (size, rank):
+        raise ContradictionError(
+            f"torch.distributed is initialised as rank {dist.get_rank()} of {dist.get_world_size()}",
+            plugin=cluster.plugin,
+            why=f"the cluster environment {cluster.name!r} says rank {rank} of {size}",
+            hint="let the Runtime initialise it, or start the processes with accelkit launch",
+        )
 
 
 def _check_reduces(device: torch.device) -> None:
@@ -114,10 +124,11 @@ def learn_placement(cluster: ClusterEnvironment, seconds: float) -> bool:
 
     Raises:
         UnavailableError: If the processes do not find each other.
-        ContradictionError: If what they said of themselves cannot be.
+        ContradictionError: If what they said of themselves cannot be, or there is a group of another size.
     """
     if not cluster.has_to_ask():
         return False
+    _check_group(cluster)  # before waiting for processes that may not be there
     with _naming_the_meeting_place(cluster):
         store = _next_corner("places", cluster, datetime.timedelta(seconds=seconds))
         store.set(str(cluster.global_rank), json.dumps(dataclasses.asdict(cluster.place())))
