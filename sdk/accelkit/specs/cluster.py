@@ -58,7 +58,8 @@ class ClusterEnvironment(Variables):
     @property
     def local_rank(self) -> int:
         """This process's rank on its machine, from 0 to ``local_world_size - 1``."""
-        return self.told("local_rank", 0 if self.known("local_world_size") == 1 else None)
+        alone = 0 if self.known("local_world_size") == 1 else None
+        return self.told("local_rank", self.global_rank if self.known("num_nodes") == 1 else alone)
 
     @property
     def local_world_size(self) -> int:
@@ -69,12 +70,14 @@ class ClusterEnvironment(Variables):
     @property
     def node_rank(self) -> int:
         """This machine's rank, from 0 to ``num_nodes - 1``."""
-        return self.told("node_rank", 0 if self.world_size == 1 else None)
+        return self.told("node_rank", 0 if self.known("num_nodes") == 1 else None)
 
     @property
     def num_nodes(self) -> int:
-        """Number of machines of the job."""
-        return self.told("num_nodes", 1 if self.world_size == 1 else None)
+        """Number of machines of the job. By default 1 where all of its processes are on this machine."""
+        is_said = type(self).local_world_size is not ClusterEnvironment.local_world_size
+        here = self.known("local_world_size") if is_said else None
+        return self.told("num_nodes", 1 if self.world_size in (1, here) else None)
 
     @property
     def main_address(self) -> str:
