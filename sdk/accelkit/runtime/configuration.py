@@ -241,7 +241,8 @@ def select_devices(accelerator: Accelerator, wanted: Devices | None, environment
 
 
 def _indices(accelerator: Accelerator, wanted: Devices) -> list[int]:
-    return list(checked(accelerator, "parse_devices", accelerator.parse_devices(wanted)))
+    with loading.blaming(accelerator.plugin, f"counting the devices of {accelerator.name}"):
+        return list(checked(accelerator, "parse_devices", accelerator.parse_devices(wanted)))
 
 
 def _check_strategy(strategy: Strategy, accelerator: Accelerator) -> None:

@@ -153,3 +153,28 @@ def test_a_number_of_processes_that_is_not_the_launchers(monkeypatch):
         monkeypatch.setenv(name, value)
     refused(accelkit.ContradictionError, "devices=1 on each machine was asked for", "--nproc-per-node=1", devices=1)
     assert trainer_kwargs("fake_xpu")["devices"] == 2
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "expected"),
+    [
+        ("parse_devices", "return '0'", "a list of device indices, as [0, 1], is expected"),
+        ("get_parallel_devices", "return ['cpu']", "a list of torch.device is expected"),
+        ("auto_device_count", "return '1'", "TypeError: 'str' object"),
+        ("get_parallel_devices", "raise ValueError('no board')", "ValueError: no board"),
+    ],
+)
+def test_a_wrong_method_of_a_plugin_is_named(method, body, expected):
+    module, head = {}, "import accelkit\nclass Hostile(accelkit.Accelerator):\n    device_type = 'cpu'\n"
+    exec(f"{head}    def {method}(self, *args):\n        {body}", module)
+    hostile = module["Hostile"]()
+    hostile.name, hostile.plugin = "hostile", "hostile==1.0"
+
+    def use():
+        accelerator = trainer_kwargs(hostile)["accelerator"]
+        accelerator.get_parallel_devices(accelerator.parse_devices(1))
+
+    with pytest.raises(accelkit.BrokenPluginError) as caught:
+        use()
+    assert caught.value.plugin == "hostile==1.0"
+    assert expected in caught.value.why
