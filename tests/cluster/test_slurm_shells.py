@@ -29,15 +29,18 @@ def in_terminal(tmp_path, told):
     def run(command, *lines, environ):
         logs = [tmp_path / f"{index}.log" for index, _ in enumerate(lines)]
         typed = "".join(f"{line} > {log} 2>&1 < /dev/null\n" for line, log in zip(lines, logs, strict=True))
-        subprocess.run(
-            ["script", "-qec", command, "/dev/null"],
-            input=typed + "exit\n",
-            text=True,
-            capture_output=True,
-            check=False,
-            timeout=120,
-            env=environ,
-        )
+        for _ in range(3):  # a shell that starts late, on a busy machine, throws away what was typed before
+            subprocess.run(
+                ["script", "-qec", command, "/dev/null"],
+                input=typed + "exit\n",
+                text=True,
+                capture_output=True,
+                check=False,
+                timeout=120,
+                env=environ,
+            )
+            if all(log.exists() for log in logs):
+                break
         return [told(log.read_text()) if log.exists() else [] for log in logs]
 
     return run
