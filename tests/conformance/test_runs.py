@@ -122,6 +122,15 @@ def test_a_crash_that_is_expected_and_does_not_come_is_told(tmp_path):
         assert found[test].kind == "unexpected-pass", found[test]
 
 
+@pytest.mark.smoke
+def test_what_fails_at_every_try_has_failed_the_last_time_in_a_new_process(tmp_path):
+    test = "operators/forward[add,float32]"
+    lane = Lane(Order(find("ignores_alpha").record(resolve("fake_xpu"))), tmp_path, reruns=2)
+    result = results_of(lane, test)[test]
+    assert (result.kind, result.attempts, lane.num_workers) == ("fail", 3, 2)
+
+
+@pytest.mark.smoke
 def test_what_passes_at_the_second_try_is_flaky(tmp_path):
     """The mutant adds in another order from run to run, so that one of a few runs is right."""
     lane = Lane(Order(find("flickers").record(resolve("fake_xpu"))), tmp_path, reruns=3)

@@ -31,7 +31,7 @@ def error_of(kind, text):
     return "\n".join([head, *itertools.takewhile(lambda line: line.startswith("  "), rest)])
 
 
-@pytest.mark.parametrize(("accelerator", "others"), [("cpu", (0, 2)), pytest.param("fake_xpu", (0,), marks=pytest.mark.smoke)])
+@pytest.mark.parametrize(("accelerator", "others"), [pytest.param("cpu", (0, 2), marks=pytest.mark.smoke), ("fake_xpu", (0,))])
 def test_a_process_that_does_not_come_is_named(accelerator, others, error_text):
     codes, texts = ranks.outcome("on_collectives.py", len(others) + 1, accelerator, "alone", environ={"ACCELKIT_TIMEOUT": "2"})
     assert codes[1] == 0

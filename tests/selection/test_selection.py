@@ -53,6 +53,8 @@ def test_the_environment_is_asked_when_no_argument_is_given(monkeypatch, error_t
     selection = select()
     assert (selection.decision.source, selection.devices) == ("ACCELKIT_ACCELERATOR", "0,")
     assert select("auto").decision.source == "argument"
+    assert (select(devices=1).devices, select(devices="1,").devices, select(devices=[0]).devices) == (1, "1,", [0])
+    assert select("cpu", cpu=True).devices is None, "cpu=True is on the CPU's own device, whatever the environment says"
     monkeypatch.setenv("ACCELKIT_ACCELERATOR", "cuda")
     assert select(cpu=True).accelerator.name == "cpu"
     with pytest.raises(accelkit.UnavailableError) as caught:
