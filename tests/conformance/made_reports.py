@@ -1,7 +1,8 @@
-"""Reports made without a run: of the profile contract, with real summaries and objections."""
+"""Reports made without a run, of the profile contract, with real summaries and objections; and bundles that were tampered with."""
 
 from __future__ import annotations
 
+import json
 import re
 
 import accelkit
@@ -9,6 +10,7 @@ from accelkit.discovery.metadata import installed_version
 from accelkit_conformance import certification, profiles
 from accelkit_conformance.outcomes import Result
 from accelkit_conformance.report import SCHEMA, summarise
+from accelkit_conformance.reports import bundle
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\x00\x1b[31m\ud800&\"']]>"
 LOADS = re.compile(r"<[a-z][^>]*\ssrc\s*=|<link|@import|url\(")
@@ -51,3 +53,19 @@ def make_report(kinds=(), *, results=None, expected=(), **subject):
         "expected_failures": list(expected),
         "results": [result.as_dict() for result in results],
     }
+
+
+def save(path, report):
+    path.write_text(json.dumps(report))
+    return path
+
+
+def tamper(path, change, *, with_sums=True):
+    """Change the members of a bundle, and by default its checksums too, as a careful forger would."""
+    members, problems = bundle.unpack(path)
+    assert not problems
+    change(members)
+    if with_sums and bundle.SUMS in members:
+        members[bundle.SUMS] = bundle.sums({name: content for name, content in members.items() if name != bundle.SUMS})
+    bundle.pack(members, path)
+    return bundle.verify(path)

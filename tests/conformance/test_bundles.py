@@ -1,4 +1,4 @@
-"""Bundles, and the commands that read reports."""
+"""Bundles: what is in them, what a forger cannot change, and what verify says."""
 
 from __future__ import annotations
 
@@ -7,55 +7,11 @@ import json
 import tarfile
 
 import pytest
-from command_runner import command_runner
-from made_reports import EXPECTED, HOSTILE, LOADS, SUITE, make_report
+from made_reports import EXPECTED, SUITE, make_report, tamper
 
-from accelkit.cli import main
 from accelkit_conformance.outcomes import KINDS, Result
-from accelkit_conformance.report import SCHEMA, summarise
-from accelkit_conformance.reports import WRITERS, bundle
-
-
-@pytest.fixture
-def cli(tmp_path):
-    def invoke(command, *arguments):
-        return command_runner().invoke(main, ["conformance", command, *map(str, arguments)])
-
-    return invoke
-
-
-def save(path, report):
-    path.write_text(json.dumps(report))
-    return path
-
-
-# bundles
-
-
-@pytest.fixture
-def packed(tmp_path, monkeypatch):
-    monkeypatch.setenv("ACCELKIT_DISABLE", "other")
-
-    def pack(report=None):
-        folder = tmp_path / "run"
-        folder.mkdir(exist_ok=True)
-        (folder / "worker-1.log").write_bytes(b"x" * 300_000 + b"the end")
-        path = tmp_path / "bundle.tar"
-        WRITERS["bundle"](report or make_report(), path, folder)
-        return path
-
-    return pack
-
-
-def tamper(path, change, *, with_sums=True):
-    """Change the members of a bundle, and by default its checksums too, as a careful forger would."""
-    members, problems = bundle.unpack(path)
-    assert not problems
-    change(members)
-    if with_sums and bundle.SUMS in members:
-        members[bundle.SUMS] = bundle.sums({name: content for name, content in members.items() if name != bundle.SUMS})
-    bundle.pack(members, path)
-    return bundle.verify(path)
+from accelkit_conformance.report import summarise
+from accelkit_conformance.reports import bundle
 
 
 def change_report(change):
@@ -184,7 +140,7 @@ def test_cut_bundles_are_found(packed, length):
     assert bundle.verify(path)
 
 
-# the commands
+# accelkit conformance verify
 
 
 def test_verify(cli, packed, error_text):
@@ -210,102 +166,3 @@ def test_verify_says_every_problem(cli, packed):
     assert (result.exit_code, result.output.splitlines()) == (1, problems)
     found = json.loads(cli("verify", path, "--json").output)
     assert (found["schema"], found["is_sound"], found["problems"]) == ("accelkit.conformance.verify/1", False, problems)
-
-
-def test_compare(cli, tmp_path):
-    a = save(tmp_path / "a.json", make_report(["pass", "fail", "unsupported", "flaky", "fail"]))
-    b = save(tmp_path / "b.json", make_report(["expected-failure", "unsupported", "over-unsupported", "pass", "crash"], name="other"))
-    result = cli("compare", a, b)
-    assert result.exit_code == 1
-    assert result.output.splitlines() == [
-        "subject: acme (vendor-acme==1.0) -> other (vendor-acme==1.0)",
-        f"worse: {SUITE.tests[0]}: pass -> expected-failure",
-        f"worse: {SUITE.tests[2]}: unsupported -> over-unsupported",
-        f"better: {SUITE.tests[1]}: fail -> unsupported",
-        f"better: {SUITE.tests[3]}: flaky -> pass",
-        f"other: {SUITE.tests[4]}: fail -> crash",
-        f"2 worse, 2 better, 1 other, 0 new, 0 gone, {len(SUITE.tests) - 5} the same",
-    ]
-    found = json.loads(cli("compare", a, b, "--json").output)
-    assert found["schema"] == "accelkit.conformance.compare/1"
-    assert found["differences"] == {"subject": {"a": "acme (vendor-acme==1.0)", "b": "other (vendor-acme==1.0)"}}
-    assert found["worse"][0] == {"id": SUITE.tests[0], "a": "pass", "b": "expected-failure", "reason": ""}
-
-
-def test_compare_of_what_did_not_get_worse(cli, tmp_path, packed):
-    fewer = make_report(results=[Result(test, "pass") for test in SUITE.tests[1:]])
-    whole, part = packed(make_report(["fail"])), save(tmp_path / "part.json", fewer)
-    result = cli("compare", whole, part)
-    assert (result.exit_code, result.output.splitlines()[0]) == (0, f"gone: {SUITE.tests[0]}: fail")
-    result = cli("compare", part, whole)
-    assert (result.exit_code, result.output.splitlines()[0]) == (0, f"new: {SUITE.tests[0]}: fail")
-    assert cli("compare", whole, whole).output == f"0 worse, 0 better, 0 new, 0 gone, {len(SUITE.tests)} the same\n"
-
-
-@pytest.mark.parametrize(
-    ("content", "text"),
-    [
-        ("{}", "a.json"),
-        ("nothing", "a.json"),
-        (f'{{"schema": "{SCHEMA}"}}', "report.subject"),
-    ],
-)
-def test_compare_refuses_what_is_no_report(cli, tmp_path, content, text, error_text):
-    path = tmp_path / "a.json"
-    path.write_text(content)
-    result = cli("compare", path, path)
-    assert result.exit_code == 2
-    assert text in result.stderr
-    assert result.stderr == error_text
-
-
-def test_compare_refuses_a_bundle_without_report(cli, packed, error_text):
-    path = packed()
-    tamper(path, lambda members: members.pop("report.json"))
-    result = cli("compare", path, path)
-    assert result.exit_code == 2
-    assert str(path) in result.stderr
-    assert result.stderr == error_text
-
-
-@pytest.fixture
-def reports(tmp_path):
-    folder = tmp_path / "reports"
-    folder.mkdir()
-    save(folder / "b.json", make_report(["fail", "unsupported"], name=HOSTILE, capabilities={"streams": "emulated"}))
-    save(folder / "a.json", make_report(["flaky"]))
-    (folder / "other.json").write_text("{}")
-    return folder
-
-
-def test_matrix(cli, reports, tmp_path, error_text):
-    path = tmp_path / "new" / "matrix.html"
-    result = cli("matrix", reports, "--html", path)
-    assert result.exit_code == 0
-    assert "other.json" in result.stderr
-    assert result.stderr == error_text
-    page = path.read_text()
-    assert "<img" not in page
-    assert not LOADS.search(page)
-    total = summarise([Result(test, "pass") for test in SUITE.tests])["areas"]["contract"]["pass"]
-    assert f"{total - 1}/{total}" in page
-    assert "undeclared" in page
-    found = json.loads(cli("matrix", reports, "--json").stdout)
-    assert found["schema"] == "accelkit.conformance.matrix/1"
-    assert [column["file"] for column in found["subjects"]] == ["b.json", "a.json"]
-    bad, mid = found["areas"][0]["cells"]
-    assert (bad["passed"], bad["applicable"], bad["tone"]) == (total - 2, total - 1, "bad")
-    assert (mid["passed"], mid["applicable"], mid["tone"]) == (total - 1, total, "mid")
-    assert found["capabilities"] == [{"name": "graphs", "levels": ["", "none"]}, {"name": "streams", "levels": ["emulated", "native"]}]
-
-
-def test_matrix_needs_reports_and_a_place(cli, tmp_path, error_text):
-    (tmp_path / "other.json").write_text("{}")
-    result = cli("matrix", tmp_path, "--html", tmp_path / "matrix.html")
-    assert (result.exit_code, (tmp_path / "matrix.html").exists()) == (2, False)
-    assert str(tmp_path) in result.stderr
-    assert result.stderr == error_text
-    result = cli("matrix", tmp_path)
-    assert result.exit_code == 2
-    assert all(option in result.stderr for option in ("--html", "--write", "--summaries", "--json"))
-    assert result.stderr == error_text
