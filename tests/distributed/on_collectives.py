@@ -1,28 +1,17 @@
-"""What each rank does in test_collectives.py: ``on_collectives.py ACCELERATOR CASE...``, each case a function below."""
+"""What each rank does in test_collectives.py: ``on_collectives.py ACCELERATOR CASE...``, each case a function below or in on_turns.py."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-import os
-import signal
-import subprocess
-import sys
-import time
-import warnings
 
-import pytest
+import on_turns
 import torch
 import torch.distributed as dist
+from member import ACCELERATOR, COMPLEX, FLOAT8, FLOATS, INTEGERS, everyone, mine, raises, rank, rt, run, same, size
 
 import accelkit
-from accelkit.runtime.collectives import attendance
 
-ACCELERATOR = sys.argv[1]
-FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
-INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64]
-COMPLEX = [torch.complex64, torch.complex128]
-FLOAT8 = [torch.float8_e4m3fn, torch.float8_e5m2]
 Pair = collections.namedtuple("Pair", "left right")
 
 
@@ -30,33 +19,6 @@ Pair = collections.namedtuple("Pair", "left right")
 class Batch:
     ids: torch.Tensor
     names: tuple[torch.Tensor, ...] = ()
-
-
-rt = accelkit.Runtime(ACCELERATOR)
-rank, size = rt.process_index, rt.num_processes
-everyone = range(size)
-
-
-def mine(values, dtype=torch.float32):
-    """A tensor on the device, made on the host: the fake XPU makes what it can there too."""
-    return torch.tensor(values).to(dtype).to(rt.device)
-
-
-def same(actual, expected, dtype=None):
-    """Equal in value, dtype, shape and place."""
-    expected = torch.as_tensor(expected)
-    assert actual.dtype == (dtype or expected.dtype), (actual.dtype, expected.dtype)
-    assert list(actual.shape) == list(expected.shape), (actual.shape, expected.shape)
-    if actual.dtype in FLOAT8:
-        actual, expected = actual.cpu().float(), expected.float()
-    assert actual.cpu().tolist() == expected.to(actual.dtype).tolist(), (rank, actual, expected)
-
-
-def raises(kind, call, *words):
-    with pytest.raises(kind) as caught:
-        call()
-    assert all(word in str(caught.value) for word in words), str(caught.value)
-    return str(caught.value)
 
 
 def gather():
@@ -267,77 +229,5 @@ def metrics():
     assert len(rt.gather_for_metrics(batch)["n"]) == 2 * size
 
 
-def first():
-    times = []
-    with rt.main_process_first():
-        time.sleep(0.3 if rank == 0 else 0)
-        times.append(time.time())
-    with rt.local_main_process_first():
-        times.append(time.time())
-    when = rt.gather(torch.tensor(times, dtype=torch.float64)[None])
-    assert all(when[other, 0] >= when[0, 0] for other in everyone)
-
-    def failing():
-        with rt.main_process_first():
-            if rank == 0:
-                raise KeyError("no such file")
-            raise AssertionError("this block must not run")
-
-    raises(accelkit.CollectiveError if rank else KeyError, failing, "failed on rank 0" if rank else "no such file")
-    rt.wait_for_everyone()
-
-
-def places():
-    assert rt.is_last_process == (rank == size - 1)
-    assert rt.on_process(process_index=1)(lambda: rank)() == (1 if rank == 1 else None)
-    assert rt.on_last_process(lambda: rank)() == (rank if rank == size - 1 else None)
-    assert rt.on_local_main_process(lambda: "ran")() == (None if rank else "ran")
-    with rt.split_between_processes(list(range(size + 1))) as share:
-        assert share == ([0, 1] if rank == 0 else [rank + 1])
-    with rt.split_between_processes(torch.arange(size + 1), apply_padding=True) as share:
-        same(rt.gather(share)[::2], [0, *range(2, size + 1)])
-
-
-def alone():
-    """A rank does not come to the third call; the others say who, and what it called last."""
-    rt.wait_for_everyone()
-    rt.reduce(mine([1.0, 2.0]))
-    if rank == 1:
-        time.sleep(float(os.environ["ACCELKIT_TIMEOUT"]) + 4)
-        return
-    rt.gather({"loss": torch.ones(3)})
-
-
-def silent():
-    """A rank joins the job, and does not come to the very first call."""
-    _ = rt.device
-    if rank == 1:
-        time.sleep(float(os.environ["ACCELKIT_TIMEOUT"]) + 4)
-        return
-    rt.gather(torch.ones(1))
-
-
-def stopped():
-    rt.wait_for_everyone()
-    if rank == 0:
-        subprocess.Popen(["sh", "-c", f"sleep 7; kill -CONT {os.getpid()}"])
-        os.kill(os.getpid(), signal.SIGSTOP)
-        return
-    time.sleep(0.5)
-    attendance.READING_SECONDS = 1.0
-    rt.gather(mine([1.0]))
-
-
-def dead():
-    rt.wait_for_everyone()
-    if rank == 1:
-        os._exit(7)
-    rt.gather(mine([1.0]))
-
-
 if __name__ == "__main__":
-    warnings.simplefilter("error")
-    for case in sys.argv[2:]:
-        globals()[case]()
-        print(f"done {case}", flush=True)
-    rt.teardown()
+    run(globals() | vars(on_turns))
