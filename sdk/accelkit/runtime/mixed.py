@@ -70,7 +70,7 @@ def apply_to_forward(module: torch.nn.Module, precision: Precision) -> None:
             hint="override forward in a subclass, or use precision='32-true'",
         )
     target.__dict__[_ATTRIBUTE] = precision
-    swap_class(target, forward_in_precision)
+    swap_class(target, _behaviour(precision))
 
 
 def remove_from_forward(module: torch.nn.Module) -> None:
@@ -82,7 +82,7 @@ def remove_from_forward(module: torch.nn.Module) -> None:
     target = getattr(module, "_orig_mod", module)
     if _ATTRIBUTE not in vars(target):
         return
-    if not restore_class(target, forward_in_precision):
+    if not restore_class(target, _behaviour(target.__dict__[_ATTRIBUTE])):
         raise UnsupportedError(
             f"{type(target).__name__} cannot leave {target.__dict__[_ATTRIBUTE].name}",
             why="its class was changed again after it was prepared: a strategy that shards does that",
@@ -91,8 +91,27 @@ def remove_from_forward(module: torch.nn.Module) -> None:
     del target.__dict__[_ATTRIBUTE]
 
 
+def _behaviour(precision: Precision) -> Callable[[type], dict[str, Any]]:
+    """Errors of a third party's precision name it. torch.compile traces less around handlers, so that built-in ones have none."""
+    return forward_in_precision if is_built_in(precision) else forward_in_plugins_precision
+
+
 def forward_in_precision(cls: type) -> dict[str, Any]:
     """The behaviour of a module whose forward pass runs in its precision."""
+    original: Any = cls
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        precision = self.__dict__[_ATTRIBUTE]
+        args, kwargs = precision.convert_input(args), precision.convert_input(kwargs)
+        with precision.forward_context():
+            result = original.forward(self, *args, **kwargs)
+        return precision.convert_output(result)
+
+    return {"forward": forward}
+
+
+def forward_in_plugins_precision(cls: type) -> dict[str, Any]:
+    """Like ``forward_in_precision``, for a precision of a third party: what its methods raise or wrongly return names it."""
     original: Any = cls
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
