@@ -57,6 +57,8 @@ def test_from_the_foundation():
             "expect Sequence[int]",
         ),
         ("Strategy.wrap_module", "takes device too", "who uses it", "take device too, and give it where it is called"),
+        ("RuntimeState.local_process_index", "is int | None, no longer int", "who uses it", "look whether it fits"),
+        ("RuntimeState.num_nodes", "is int | None, no longer int", "who uses it", "look whether it fits"),
     }
     added = found["Strategy.join", "is new, with a default"]
     assert (added.aspect, added.concerns, added.what_to_do, added.old) == ("added", "nobody", "nothing", "")
