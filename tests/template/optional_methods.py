@@ -31,6 +31,8 @@ BY_HAND = {
 }
 """The class of each facet, and what its file in the template writes out."""
 SET_BY_LOADING = {"name", "plugin"}
+OF_THE_SPECIFICATION = {"placement", "told", "known", "has_to_ask", "place", "learn"}
+"""What a plugin calls and need not define: how processes tell each other on which machine they are."""
 
 
 def tree_of(cls: type) -> ast.ClassDef:
@@ -41,7 +43,7 @@ def tree_of(cls: type) -> ast.ClassDef:
 
 def public_names(cls: type) -> list[str]:
     """Methods and attributes that a plugin may define, in the order of the specification."""
-    return [name for name in map(_name, tree_of(cls).body) if name and not name.startswith("_") and name not in SET_BY_LOADING]
+    return [name for name in map(_name, tree_of(cls).body) if name and not name.startswith("_") and name not in SET_BY_LOADING | OF_THE_SPECIFICATION]
 
 
 def optional_part(facet: str) -> str:
