@@ -76,7 +76,7 @@ def test_child_processes_import_nothing_from_the_current_directory(path):
     for node in ast.walk(ast.parse((ROOT / path).read_text("utf-8"))):
         if isinstance(node, ast.List) and [ast.unparse(item) for item in node.elts[:1]] == ["sys.executable"]:
             option = ast.unparse(node.elts[1])
-            assert option not in ("'-m'", "'-c'"), f"{path}:{node.lineno} starts Python with {option}: use children.command, or -P before it"
+            assert option not in ("'-m'", "'-c'"), f"{path}:{node.lineno} starts Python with {option}: use children.command, or -P"
 
 
 @pytest.mark.parametrize("path", relative([*BUILTIN.rglob("*.py"), *FAKE_XPU.rglob("*.py")]))

@@ -43,7 +43,8 @@ def tree_of(cls: type) -> ast.ClassDef:
 
 def public_names(cls: type) -> list[str]:
     """Methods and attributes that a plugin may define, in the order of the specification."""
-    return [name for name in map(_name, tree_of(cls).body) if name and not name.startswith("_") and name not in SET_BY_LOADING | OF_THE_SPECIFICATION]
+    left_out = SET_BY_LOADING | OF_THE_SPECIFICATION
+    return [name for name in map(_name, tree_of(cls).body) if name and not name.startswith("_") and name not in left_out]
 
 
 def optional_part(facet: str) -> str:

@@ -15,10 +15,13 @@ from accelkit.bridges.lightning.packages import FABRICS, TRAINERS, Framework, fi
 from accelkit.cluster.detection import check_environment, select_cluster
 from accelkit.errors import ContradictionError, UnsupportedError
 from accelkit.runtime.configuration import select_devices, select_precision
+from accelkit.runtime.joining import learn_placement
 from accelkit.selection import Devices, select
 from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.cluster import ClusterEnvironment
+from accelkit.specs.placement import PLACEMENT
 from accelkit.specs.precision import Precision
+from accelkit.specs.process_group import ProcessGroupOptions
 
 AUTO, SINGLE, ALL = "auto", "single_device", -1
 STRATEGY_VARIABLE = "ACCELKIT_STRATEGY"
@@ -102,12 +105,17 @@ def make_arguments(
     cluster: str | ClusterEnvironment | None,
     plugins: Any,
 ) -> dict[str, Any]:
-    """As ``trainer_kwargs`` or ``fabric_kwargs``, for this framework."""
+    """As ``trainer_kwargs`` or ``fabric_kwargs``, for this framework.
+
+    Where no variable says which process is on which machine, all processes of the job have to call this, and tell each other.
+    """
     selection = select(accelerator, devices=None if devices == AUTO else devices)
     plugin = selection.accelerator
     load(plugin)
     environment = select_cluster(cluster).environment
     check_environment(environment)
+    if any(environment.known(name) is None for name in PLACEMENT):  # Lightning asks for all of it before it joins
+        learn_placement(environment, ProcessGroupOptions().seconds)
     started = environment.local_world_size if environment.creates_processes_externally else None
     wanted = selection.devices
     if wanted is None and started is None:
