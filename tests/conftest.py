@@ -60,6 +60,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    os.environ.pop("PYTHONUNBUFFERED", None)  # with it, print() writes a line in two parts, between which another process may write
     known = {line.partition(":")[0].strip() for line in config.getini("markers")}
     if unknown := set(filter(None, config.getoption("--forbid-skips").split(","))) - known:
         raise pytest.UsageError(f"--forbid-skips names what is no marker: {', '.join(sorted(unknown))}")

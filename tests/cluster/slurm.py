@@ -165,7 +165,7 @@ class Slurm:
         with (self.folder / f"{command[0]}-{len(self._daemons)}.err.log").open("wb") as output:
             self._daemons.append(subprocess.Popen([str(word) for word in command], env=self.environ, stdout=output, stderr=output))
 
-    def wait_until(self, is_done: Callable[[], bool], what: str, seconds: float = 60) -> None:
+    def wait_until(self, is_done: Callable[[], bool], what: str, seconds: float = 120) -> None:
         """Poll. A daemon that has ended is an error at once, with the logs."""
         deadline = time.monotonic() + seconds
         while not is_done():

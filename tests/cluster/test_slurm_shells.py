@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+from subprocess import PIPE, STDOUT
 
 import pytest
 import slurm as real_slurm
@@ -27,21 +29,20 @@ def in_terminal(tmp_path, told):
     """Run a command in a terminal, as a person who types lines into it would, and return what each ``tell.py`` wrote to its file."""
 
     def run(command, *lines, environ):
-        logs = [tmp_path / f"{index}.log" for index, _ in enumerate(lines)]
+        logs, ready = [tmp_path / f"{index}.log" for index, _ in enumerate(lines)], tmp_path / "ready"
         typed = "".join(f"{line} > {log} 2>&1 < /dev/null\n" for line, log in zip(lines, logs, strict=True))
-        for _ in range(3):  # a shell that starts late, on a busy machine, throws away what was typed before
-            subprocess.run(
-                ["script", "-qec", command, "/dev/null"],
-                input=typed + "exit\n",
-                text=True,
-                capture_output=True,
-                check=False,
-                timeout=120,
-                env=environ,
-            )
-            if all(log.exists() for log in logs):
-                break
-        return [told(log.read_text()) if log.exists() else [] for log in logs]
+        with subprocess.Popen(
+            ["script", "-qec", command, "/dev/null"], stdin=PIPE, stdout=PIPE, stderr=STDOUT, text=True, env=environ
+        ) as terminal:
+            deadline = time.monotonic() + 120
+            while lines and not ready.exists() and terminal.poll() is None:  # a shell throws away what was typed before it started
+                assert time.monotonic() < deadline, "the shell does not start"
+                terminal.stdin.write(f"touch {ready}\n")
+                terminal.stdin.flush()
+                time.sleep(0.5)
+            shown, _ = terminal.communicate(typed + "exit\n", timeout=150)
+        assert all(log.exists() for log in logs), shown
+        return [told(log.read_text()) for log in logs]
 
     return run
 

@@ -1,7 +1,8 @@
 """What each rank does in test_recovery.py: trains, saves every second step, and may be killed at a step.
 
 ``on_recovery.py FOLDER STRATEGY KILLS``: KILLS is ``rank@step`` for each life of the job, as ``1@3,0@7``; ``-`` for none. In the
-environment, SLOW is a pause after each step in seconds, and REQUEUE=1 asks for the scheduler's queue.
+environment, SLOW is a pause after each step in seconds, REQUEUE=1 asks for the scheduler's queue, and HOLD is a step after which the
+first life of a SLURM job waits to be told to stop.
 """
 
 from __future__ import annotations
@@ -76,6 +77,9 @@ def main() -> None:
                 rt.save_state(folder / "ckpt", keep_last=2)
             time.sleep(float(os.environ.get("SLOW", "0")))
             stop_if_told(rt, folder, done)
+            while os.environ.get("HOLD") == str(done.steps) and "SLURM_RESTART_COUNT" not in os.environ:
+                time.sleep(0.05)
+                stop_if_told(rt, folder, done)
             if done.steps == STEPS:
                 break
     weights = rt.get_state_dict(model)

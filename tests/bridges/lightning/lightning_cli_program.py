@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import sys
 
 import torch
 from watched import loader, make_watched
@@ -15,7 +16,7 @@ cli = importlib.import_module(f"{pl.__name__}.cli")
 
 class Model(type(make_watched(pl, "fake_xpu", torch.float16))):
     def on_train_end(self):
-        print(f"trained on {self.device} in {self.trainer.precision}, {self.trainer.global_step} steps", flush=True)
+        sys.stdout.write(f"trained on {self.device} in {self.trainer.precision}, {self.trainer.global_step} steps\n")
 
     def train_dataloader(self):
         return loader()
