@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import warnings
 
 import pytest
 
@@ -228,16 +227,6 @@ def test_a_list_that_names_no_host_is_an_error(error_text):
         _ = make_environment("slurm", STEP | {"SLURM_NODELIST": ",,"}).main_address
     assert "SLURM_NODELIST" in caught.value.what
     assert caught.value == error_text
-
-
-def test_a_missing_address_is_this_machine_with_one_warning():
-    environment = make_environment("mpi", MPICH)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        assert [(environment.main_address, environment.main_port) for _ in range(3)] == [("127.0.0.1", 12910)] * 3
-    (warning,) = caught
-    assert "MASTER_ADDR is not set; the cluster environment 'mpi' takes 127.0.0.1 and 12910" in str(warning.message)
-    assert warning.filename == __file__, "the warning points at who asked"
 
 
 def test_ports_of_jobs_that_may_share_a_node_differ():

@@ -38,8 +38,8 @@ def test_a_recorded_process_is_understood(recording, tmp_path):
         assert {one["name"] for one in errors} == unknown - asked
     assert (environ, dict(os.environ)) == (before, whole), "reading changed something"
     assumed = expected.get("main_address") == "127.0.0.1" and expected.get("main_port") == 12910 and settings["world_size"] > 1
-    assert len(caught) <= 1
-    assert "Set MASTER_ADDR and MASTER_PORT" in str(caught[0].message) if assumed else True
+    assert len(caught) <= 2
+    assert not assumed or [str(one.message)[:11] for one in caught] in (["MASTER_ADDR", "MASTER_PORT"], ["MASTER_PORT"])
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.json")), ids=lambda path: path.stem)

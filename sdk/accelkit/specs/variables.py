@@ -34,7 +34,7 @@ class Variables:
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         self.environ: Mapping[str, str] = os.environ if environ is None else environ
-        self._has_warned = False
+        self._assumed: set[str] = set()
 
     def text(self, *names: str) -> str | None:
         """The value of the first of these variables that is set and not empty, without spaces around it; None if there is none."""
@@ -79,24 +79,27 @@ class Variables:
     def address(self, *names: str, default: str | None = None) -> str:
         """The first of these variables that is set, as a host name or address (an IPv6 one without brackets).
 
-        Without a default, a missing one is ``127.0.0.1``, with one warning.
+        Without a default, a missing one is ``127.0.0.1``, with one warning that names the first variable.
 
         Raises:
             UsageError: If the value is no host name.
         """
         value = self.text(*names)
         if value is None:
-            return default if default is not None else self._assume(names[0], LOOPBACK)
+            return default if default is not None else self._assume(names[0], LOOPBACK, "which other machines do not reach")
         return self._host(value, self._set(names))
 
     def port(self, *names: str, default: int | None = None) -> int:
-        """The first of these variables that is set, as a TCP port. Without a default, a missing one is 12910, with one warning.
+        """The first of these variables that is set, as a TCP port.
+
+        Without a default, a missing one is 12910, with one warning that names the first variable.
 
         Raises:
             UsageError: If the value is no port.
         """
         if self.text(*names) is None:
-            return default if default is not None else int(self._assume(names[0], str(DEFAULT_PORT)))
+            drawback = "which another job on rank 0's machine may take too"
+            return default if default is not None else int(self._assume(names[0], str(DEFAULT_PORT), drawback))
         port = self.number(*names)
         if not 0 < port < 65536:
             raise self._error(f"{self._set(names)}={port} is no TCP port", "a port is 1 to 65535")
@@ -110,13 +113,12 @@ class Variables:
     def _set(self, names: Sequence[str]) -> str:
         return next((name for name in names if self.text(name)), names[0])
 
-    def _assume(self, name: str, value: str) -> str:
-        if not self._has_warned:
-            self._has_warned = True
+    def _assume(self, name: str, value: str, drawback: str) -> str:
+        if name not in self._assumed:
+            self._assumed.add(name)
             warnings.warn(
-                f"{name} is not set; the cluster environment {self.name!r} takes {LOOPBACK} and {DEFAULT_PORT} where address or port "
-                "is missing: other machines do not reach that, and another job on this one may take the same. "
-                "Set MASTER_ADDR and MASTER_PORT, alike in every process of the job.",
+                f"{name} is not set; the cluster environment {self.name!r} takes {value}, {drawback}. "
+                f"Set {name}, alike in every process of the job.",
                 RuntimeWarning,
                 stacklevel=4,
             )
