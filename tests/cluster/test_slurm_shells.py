@@ -101,7 +101,7 @@ def test_the_shell_that_salloc_opens_on_a_node_is_no_step(in_terminal):
     if missing := real_slurm.missing():
         pytest.skip(missing)
     with real_slurm.cluster("LaunchParameters=use_interactive_step") as own:
-        typed, started = in_terminal("salloc -N2 -n2", PROGRAM, f"srun {PROGRAM}", environ=own.environ)
+        typed, started = in_terminal("salloc -N2 -n2", PROGRAM, f"srun {PROGRAM}", environ=own.environ | {"SHELL": "/bin/bash"})
     assert sizes(typed) == ALONE
     assert "the sbatch script or the salloc shell of job" in typed[0]["candidates"]["slurm"][1]
     assert sizes(started) == [("slurm", 0, 2), ("slurm", 1, 2)]
