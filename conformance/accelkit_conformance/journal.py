@@ -3,15 +3,26 @@ again in part."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import datetime
 import hashlib
 import json
 import os
 from collections.abc import Mapping
 from typing import IO, Any
 
-from accelkit import UsageError
+from accelkit import UsageError, check_private, private_folder, untrusted_json
 from accelkit.discovery.memory import cache_folder
+from accelkit.regular_file import read_regular
 from accelkit_conformance.outcomes import Result
+
+_LARGEST = 500_000_000  # bytes of a journal
+
+
+@dataclasses.dataclass(frozen=True)
+class _Time:
+    at: float = 0.0
 
 
 class Journal:
@@ -35,28 +46,41 @@ class Journal:
         """Take in what an earlier run wrote; a last line that was cut off is dropped. Whether there was one."""
         if not self._path.exists():
             return False
-        for line in self._path.read_text("utf-8", "replace").splitlines():
-            try:
-                entry = json.loads(line)
-            except ValueError:
-                continue
-            if "started" in entry:
-                self.started = entry["started"]
-            elif "hello" in entry:
-                self.hello = entry["hello"]
-            elif "id" in entry:
-                self.results[entry["id"]] = Result.from_dict(entry)
-                self.seconds = entry.get("at", self.seconds)
-            self.is_complete = "complete" in entry
-        return True
+        try:
+            check_private(self._path)
+            lines = read_regular(self._path, _LARGEST).decode("utf-8", "replace").splitlines()
+        except OSError as error:
+            raise UsageError(f"the journal {self._path} cannot be read", why=str(error), hint=f"remove {self.folder}") from error
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                self._take(untrusted_json.parse(line))
+        return bool(self.started)
+
+    def _take(self, entry: object) -> None:
+        """Take in one line.
+
+        Raises:
+            ValueError: If it is none of ours.
+        """
+        if not isinstance(entry, dict):
+            raise ValueError("it is no object")
+        if "id" in entry:
+            result, time = Result.from_dict(entry), untrusted_json.decode(_Time, entry)
+            self.results[result.id] = result
+            self.seconds = time.at or self.seconds
+        elif "started" in entry:
+            self.started = _date(entry["started"])
+        elif isinstance(entry.get("hello"), dict):
+            self.hello = entry["hello"]
+        self.is_complete = "complete" in entry
 
     def open(self, started: str, *, is_new: bool) -> None:
         """Start writing: anew, or after what is there."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        private_folder(self.folder)
         if is_new:
             for log in self.folder.glob("worker-*.log"):
                 log.unlink()
-        self._file = self._path.open("w" if is_new else "a", encoding="utf-8")
+        self._file = open(self._path, "w" if is_new else "a", encoding="utf-8", opener=_opened_for_owner)  # noqa: SIM115 # open as long as the run is
         if is_new:
             self.started = started
             self._write({"started": started, "key": self._key})
@@ -87,6 +111,16 @@ class Journal:
         self._file.write(json.dumps(entry) + "\n")
         self._file.flush()
         os.fsync(self._file.fileno()) if "id" not in entry else None
+
+
+def _date(text: object) -> str:
+    if not isinstance(text, str):
+        raise ValueError("it is no date")
+    return datetime.datetime.fromisoformat(text).isoformat()
+
+
+def _opened_for_owner(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
 
 
 def nothing_to_continue(what: str, option: str) -> UsageError:

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal, Self, get_args
 
+from accelkit import untrusted_json
+
 Kind = Literal[
     "pass", "fail", "wrong-error", "crash", "timeout", "oom", "flaky", "expected-failure", "unexpected-pass", "unsupported",
     "over-unsupported"
@@ -85,7 +87,10 @@ class Result:
         return {name: value for name, value in fields.items() if value or name in ("id", "kind", "seconds")}
 
     @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        known = {field.name for field in dataclasses.fields(cls)}
-        given: dict[str, Any] = {name: value for name, value in fields.items() if name in known}
-        return cls(**given | {name: tuple(given.get(name, ())) for name in ("notes", "seen")})
+    def from_dict(cls, fields: object) -> Self:
+        """What ``as_dict`` gave.
+
+        Raises:
+            ValueError: If a field has not the type that it should have.
+        """
+        return untrusted_json.decode(cls, fields)

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from accelkit import UsageError
+from accelkit import UsageError, untrusted_json
 from accelkit_conformance import checks
 from accelkit_conformance.outcomes import BAD, KINDS, Result
 
 SCHEMA = "accelkit.conformance/1"
+LARGEST_FILE = 150_000_000  # bytes of a report or a bundle; the full profile's report has 20 million
 Report = dict[str, Any]
 
 
@@ -43,22 +44,48 @@ def read(path: Path) -> Report:
     Raises:
         UsageError: If it is none.
     """
+    return parsed(content_of(path), path)
+
+
+def content_of(path: Path) -> bytes:
+    """What is in the file of a report or a bundle, which may be a pipe.
+
+    Raises:
+        UsageError: If it cannot be read, or is larger than any report.
+    """
     try:
-        report: Report = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_FILE + 1)
+    except OSError as error:
         raise UsageError(f"{path} cannot be read as a report", why=str(error)) from error
+    if len(content) > LARGEST_FILE:
+        raise UsageError(f"{path} cannot be read as a report", why=f"it has more than {LARGEST_FILE:,} bytes")
+    return content
+
+
+def parsed(content: bytes, origin: Path) -> Report:
+    """The report in a file's content.
+
+    Raises:
+        UsageError: If there is none.
+    """
+    try:
+        report = untrusted_json.parse(content)
+    except ValueError as error:
+        raise UsageError(f"{origin} cannot be read as a report", why=str(error)) from error
     if not isinstance(report, dict) or report.get("schema") != SCHEMA:
         what = report.get("schema") if isinstance(report, dict) else type(report).__name__
         raise UsageError(
-            f"{path} is no conformance report",
-            why=f"its schema is {what!r}, not {SCHEMA!r}",
+            f"{origin} is no conformance report",
+            why=f"its schema is {what!r:.80}, not {SCHEMA!r}",
             hint="accelkit conformance run NAME --json PATH writes one",
         )
     return report
 
 
 def results_of(report: Report) -> list[Result]:
-    return [Result.from_dict(one) for one in report["results"]]
+    """The results of a report that follows its schema, which knows nothing of ``seen``."""
+    return [Result.from_dict({name: value for name, value in one.items() if name != "seen"}) for one in report["results"]]
 
 
 def write(report: Report, path: Path) -> None:

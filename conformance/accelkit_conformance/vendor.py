@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from accelkit.errors import printable
 from accelkit_conformance.checks import Profile
 from accelkit_conformance.outcomes import BAD, Result
 from accelkit_conformance.run import Options, Run, availability_of, find_subject
@@ -68,8 +69,8 @@ def conformance(name: str, *, profile: Profile = "training", kind: str = "accele
 def report_to_pytest(result: Result) -> None:
     """Pass, or raise what pytest takes for a failure, a skip or an expected failure."""
     if result.kind in (*BAD, "flaky"):
-        pytest.fail(f"{result.kind}: {result.reason}\n{result.detail}\n{result.reproducer}".rstrip(), pytrace=False)
+        pytest.fail(printable(f"{result.kind}: {result.reason}\n{result.detail}\n{result.reproducer}".rstrip()), pytrace=False)
     if result.kind == "unsupported":
-        pytest.skip(result.reason)
+        pytest.skip(printable(result.reason))
     if result.kind == "expected-failure":
-        pytest.xfail(result.reason)
+        pytest.xfail(printable(result.reason))

@@ -12,8 +12,8 @@ __version__ = "0.1.0"
 _HOMES = {
     "accelkit.errors": (
         "AccelkitError", "AmbiguousError", "BrokenPluginError", "CheckpointError", "CollectiveError", "ContradictionError", "DevicesError",
-        "DisabledPluginError", "HookError", "IncompatiblePluginError", "NameConflictError", "NotJoinedError", "PluginError", "PrepareError",
-        "RankFailedError", "UnavailableError", "UnknownNameError", "UnsupportedError", "UsageError",
+        "DisabledPluginError", "HookError", "IncompatiblePluginError", "NameConflictError", "NotJoinedError", "NotPrivateError",
+        "PluginError", "PrepareError", "RankFailedError", "UnavailableError", "UnknownNameError", "UnsupportedError", "UsageError",
     ),
     "accelkit.types": ("Availability", "Candidate", "Capabilities", "Decision", "Detection", "PluginRecord", "RuntimeState"),
     "accelkit.specs.accelerator": ("Accelerator",),
@@ -25,6 +25,7 @@ _HOMES = {
     "accelkit.specs.strategy": ("Strategy", "Training"),
     "accelkit.specs.variables": ("job_port",),
     "accelkit.nested": ("map_leaves",),
+    "accelkit.private_files": ("check_private", "private_folder"),
     "accelkit.discovery.catalog": ("plugins", "refresh", "register"),
     "accelkit.selection": ("select",),
     "accelkit.runtime": ("Runtime",),
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from accelkit.errors import IncompatiblePluginError as IncompatiblePluginError
     from accelkit.errors import NameConflictError as NameConflictError
     from accelkit.errors import NotJoinedError as NotJoinedError
+    from accelkit.errors import NotPrivateError as NotPrivateError
     from accelkit.errors import PluginError as PluginError
     from accelkit.errors import PrepareError as PrepareError
     from accelkit.errors import RankFailedError as RankFailedError
@@ -73,6 +75,8 @@ if TYPE_CHECKING:
     from accelkit.errors import UnsupportedError as UnsupportedError
     from accelkit.errors import UsageError as UsageError
     from accelkit.nested import map_leaves as map_leaves
+    from accelkit.private_files import check_private as check_private
+    from accelkit.private_files import private_folder as private_folder
     from accelkit.runtime import Runtime as Runtime
     from accelkit.runtime.plain_device import device as device
     from accelkit.selection import select as select

@@ -9,13 +9,14 @@ from pathlib import Path
 
 
 @contextlib.contextmanager
-def atomic_file(path: Path, *, writer: str = "", is_durable: bool = True) -> Iterator[Path]:
+def atomic_file(path: Path, *, writer: str = "", is_durable: bool = True, mode: int = 0o666) -> Iterator[Path]:
     """Write to the temporary path that this gives; it takes the place of ``path`` when the block ends without an error.
 
     Args:
         path: In a folder that exists.
         writer: Tells apart those that may write the same path at the same time.
         is_durable: Flush the file and its folder's entry to disk first. A cache need not.
+        mode: Who may read and write it, less what the umask takes away.
 
     Raises:
         OSError: If the disk does not take it. ``path`` is as it was, and the temporary file is removed.
@@ -23,7 +24,7 @@ def atomic_file(path: Path, *, writer: str = "", is_durable: bool = True) -> Ite
     temporary = path.with_name(f"{path.name}.{writer}.tmp" if writer else f"{path.name}.tmp")
     with contextlib.suppress(FileNotFoundError):
         temporary.unlink()  # what a kill left, or a link that leads elsewhere
-    os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+    os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
     try:
         yield temporary
         if is_durable:

@@ -18,6 +18,7 @@
     ├── PrepareError                     1  prepare() was given what it cannot prepare
     ├── UnsupportedError                 1  this device, precision or strategy cannot do that
     ├── CheckpointError                  1  a checkpoint cannot be saved, or cannot be loaded
+    ├── NotPrivateError                  1  somebody else could have written a file that would be believed, or run
     ├── NotJoinedError                   1  what processes tell each other when they join was asked for before
     └── CollectiveError                  1  the processes of a job did not do the same thing together
 """
@@ -39,6 +40,7 @@ __all__ = [
     "IncompatiblePluginError",
     "NameConflictError",
     "NotJoinedError",
+    "NotPrivateError",
     "PluginError",
     "PrepareError",
     "RankFailedError",
@@ -83,6 +85,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def shortened(text: str, length: int) -> str:
+    """``text``, cut with a remark if it has more than ``length`` characters."""
+    return text if len(text) <= length else f"{text[:length]} … (cut: it has {len(text):,} characters)"
 
 
 def _rebuild(cls: type[AccelkitError], what: str, parts: dict[str, str]) -> AccelkitError:
@@ -157,6 +164,10 @@ class CheckpointError(AccelkitError):
 
 class NotJoinedError(AccelkitError):
     """What no variable says, and processes tell each other when they join, was asked for before: which process is on which machine."""
+
+
+class NotPrivateError(AccelkitError):
+    """A file or folder that must be this user's alone belongs to somebody else, or others may write it."""
 
 
 class CollectiveError(AccelkitError):

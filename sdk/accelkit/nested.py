@@ -7,7 +7,10 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from accelkit.errors import UsageError
+
 T = TypeVar("T")
+_DEEPEST = 100
 
 
 def map_leaves(function: Callable[[Any], Any], data: T, is_leaf: Callable[[Any], bool] | None = None) -> T:
@@ -20,29 +23,42 @@ def map_leaves(function: Callable[[Any], Any], data: T, is_leaf: Callable[[Any],
         function: Takes a leaf, returns its replacement (or the leaf itself).
         data: Any nesting.
         is_leaf: Containers for which this is true are not entered.
+
+    Raises:
+        UsageError: If containers are nested more than 100 deep, as those that hold themselves are.
     """
+    result: T = _mapped(function, data, is_leaf, _DEEPEST)
+    return result
+
+
+def _mapped(function: Callable[[Any], Any], data: Any, is_leaf: Callable[[Any], bool] | None, levels: int) -> Any:
     rebuilt: Any = data
+    if levels < 0:
+        raise UsageError(
+            f"data is nested more than {_DEEPEST} deep",
+            why=f"a {type(data).__name__} is there, inside containers that may hold themselves",
+            hint="pass lists, tuples, dicts and dataclasses that end in tensors or other values",
+        )
     if is_leaf is not None and is_leaf(data):
         rebuilt = function(data)
     elif isinstance(data, dict | Mapping):
-        items = {key: map_leaves(function, value, is_leaf) for key, value in data.items()}
+        items = {key: _mapped(function, value, is_leaf, levels - 1) for key, value in data.items()}
         if any(items[key] is not value for key, value in data.items()):
             rebuilt = _rebuild_mapping(data, items)
     elif isinstance(data, tuple | list):
-        values = [map_leaves(function, value, is_leaf) for value in data]
+        values = [_mapped(function, value, is_leaf, levels - 1) for value in data]
         if any(new is not old for new, old in zip(values, data, strict=True)):
             rebuilt = _rebuild_sequence(data, values)
     elif dataclasses.is_dataclass(data) and not isinstance(data, type):
         fields = {field.name: getattr(data, field.name) for field in dataclasses.fields(data)}
-        mapped = {name: map_leaves(function, value, is_leaf) for name, value in fields.items()}
+        mapped = {name: _mapped(function, value, is_leaf, levels - 1) for name, value in fields.items()}
         if any(mapped[name] is not value for name, value in fields.items()):
             rebuilt = copy.copy(data)
             for name, value in mapped.items():
                 object.__setattr__(rebuilt, name, value)  # frozen ones too
     else:
         rebuilt = function(data)
-    result: T = rebuilt
-    return result
+    return rebuilt
 
 
 def leaves(data: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:

@@ -7,10 +7,6 @@ import os
 import stat
 from pathlib import Path
 
-_FLAGS = os.O_RDONLY
-for _flag in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):  # not every system has each
-    _FLAGS |= getattr(os, _flag, 0)
-
 
 def open_regular(path: Path) -> int:
     """A descriptor for reading ``path``, which is a regular file and no symbolic link.

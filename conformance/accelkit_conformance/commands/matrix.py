@@ -62,6 +62,9 @@ def _summaries(folder: Path) -> list[tuple[Path, Report]]:
     """Those of a folder's reports, by subject; files that are none are named on standard error."""
     found = []
     for path in sorted(folder.glob("*.json")):
+        if not path.is_file():
+            say(f"passed over: {path} (it is no regular file)")
+            continue
         try:
             found.append((path, summary.read(path)))
         except UsageError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import hashlib
 import io
+import itertools
 import json
 import os
 import re
@@ -13,17 +14,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from accelkit import AccelkitError, UsageError
+from accelkit import AccelkitError, UsageError, untrusted_json
 from accelkit_conformance import certification, profiles
 from accelkit_conformance.expectations import Expectation, expired
-from accelkit_conformance.report import Report, read, results_of, summarise
+from accelkit_conformance.report import Report, content_of, parsed, results_of, summarise
 from accelkit_conformance.reports import schema
 
 REPORT, ENVIRONMENT, SUITE, EXPECTED, SUMS = "report.json", "environment.json", "suite.txt", "expected_failures.json", "SHA256SUMS"
 _FIXED = (REPORT, ENVIRONMENT, SUITE, EXPECTED, SUMS)
 _LOG = re.compile(r"logs/worker-[\w.-]+\.log")
 _LOG_BYTES = 200_000
-_LARGEST_MEMBER = 200_000_000
+_MOST_MEMBERS = 10_000
+_MAGIC, _MAGIC_AT = b"ustar", 257  # POSIX.1-1988, in the header of the first member
 
 
 def write(report: Report, path: Path, folder: Path) -> None:
@@ -61,9 +63,10 @@ def load(path: Path) -> Report:
     Raises:
         UsageError: If there is none, or it does not follow the schema.
     """
-    if not tarfile.is_tarfile(path):
-        return schema.checked(read(path), path)
-    members, problems = unpack(path)
+    content = content_of(path)
+    if not content.startswith(_MAGIC, _MAGIC_AT):
+        return schema.checked(parsed(content, path), path)
+    members, problems = _unpacked(content)
     found = _parse(members.get(REPORT, b""))
     if found is None:
         raise UsageError(f"{path} holds no report", why="; ".join(problems) or f"{REPORT} is missing or no JSON")
@@ -71,18 +74,28 @@ def load(path: Path) -> Report:
 
 
 def unpack(path: Path) -> tuple[dict[str, bytes], list[str]]:
-    """The members of a bundle that belong in one, in memory, and what is wrong with the others."""
+    """The members of a bundle that belong in one, in memory, and what is wrong with the others.
+
+    Raises:
+        UsageError: If the file cannot be read, or is larger than any bundle.
+    """
+    return _unpacked(content_of(path))
+
+
+def _unpacked(content: bytes) -> tuple[dict[str, bytes], list[str]]:
     members: dict[str, bytes] = {}
     problems: list[str] = []
     try:
-        with tarfile.open(path, "r:") as tar:
-            for member in tar:
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
+            for member in itertools.islice(tar, _MOST_MEMBERS):
                 problem = _refusal(member, members)
                 if problem:
                     problems.append(problem)
                 elif (stream := tar.extractfile(member)) is not None:
                     members[member.name] = stream.read()
-    except (OSError, tarfile.TarError, ValueError) as error:
+            if tar.next() is not None:
+                problems.append(f"it has more than {_MOST_MEMBERS:,} members; the others are not read")
+    except (OSError, tarfile.TarError, ValueError, LookupError, ArithmeticError, RecursionError) as error:
         problems.append(f"the tar cannot be read: {error}")
     return members, problems
 
@@ -115,8 +128,6 @@ def _refusal(member: tarfile.TarInfo, known: Mapping[str, bytes]) -> str:
         return f"{member.name} is there twice"
     if not member.isreg() or member.issparse():
         return f"{member.name} is no plain file"
-    if member.size > _LARGEST_MEMBER:
-        return f"{member.name} has {member.size} bytes; at most {_LARGEST_MEMBER} are read"
     return ""
 
 
@@ -185,8 +196,8 @@ def _check_results(report: Report, tests: list[str]) -> list[str]:
 def _parse(content: bytes) -> Any:
     """JSON; None if it is none."""
     try:
-        return json.loads(content)
-    except (ValueError, RecursionError):
+        return untrusted_json.parse(content)
+    except ValueError:
         return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from accelkit.errors import printable
@@ -43,6 +44,6 @@ def passed(counts: Mapping[str, int]) -> str:
 
 
 def plain(text: str) -> str:
-    """What comes from a plugin, as text and nothing else."""
-    escaped = printable(text).replace("\n", " ").replace("&", "&amp;").replace("<", "&lt;")
-    return escaped.replace("|", "\\|").replace("`", "'")
+    """What comes from a plugin, as text and nothing else: no element, cell, code, link or image."""
+    escaped = printable(text).replace("\n", " ").replace("&", "&amp;").replace("<", "&lt;").replace("`", "'")
+    return re.sub(r"[\\|\[\]]", r"\\\g<0>", escaped)

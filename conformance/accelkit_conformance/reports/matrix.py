@@ -65,8 +65,7 @@ def _expected(report: Report) -> list[list[object]]:
 
 
 def _linked(text: str, address: str) -> str:
-    shown = plain(text.replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]"))
-    return f"[{shown}]({address})" if _LINK.fullmatch(address) else f"{shown} ({plain(address)})"
+    return f"[{plain(text)}]({address})" if _LINK.fullmatch(address) else f"{plain(text)} ({plain(address)})"
 
 
 def _subject(path: Path, report: Report) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from accelkit_conformance.report import Report
 
 FILE = Path(__file__).with_name("schema.json")
 _SHOWN = 5
+_LARGEST: Mapping[str, float] = {"integer": 2**53, "number": 1e18}  # beyond the first, readers of JSON do not agree on a number
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "object": (dict,),
     "array": (list,),
@@ -72,6 +73,8 @@ def _check(value: Any, schema: Mapping[str, Any], defs: Mapping[str, Any], where
     elif kind == "array":
         for index, item in enumerate(value):
             yield from _check(item, schema["items"], defs, f"{where}[{index}]")
+    elif kind in _LARGEST and not abs(value) <= _LARGEST[kind]:
+        yield f"{where} is {_short(value)}; at most {_LARGEST[kind]:g} is read"
     elif "minimum" in schema and not value >= schema["minimum"]:
         yield f"{where} is {_short(value)}, less than {schema['minimum']}"
     elif "pattern" in schema and not re.search(schema["pattern"], value):

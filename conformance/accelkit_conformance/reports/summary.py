@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from accelkit import untrusted_json
 from accelkit_conformance import report as reports
 from accelkit_conformance.expectations import Expectation
 from accelkit_conformance.report import Report, results_of
@@ -35,11 +35,12 @@ def read(path: Path) -> Report:
     Raises:
         UsageError: If it holds neither.
     """
+    content = reports.content_of(path)
     try:
-        found = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        found = None
+        found = untrusted_json.parse(content)
+    except ValueError:
+        found = None  # what is wrong with it is said below
     if isinstance(found, dict) and found.get("schema") == SCHEMA:
         schema.checked({**found, "schema": reports.SCHEMA, "results": []}, path)
         return found
-    return of(schema.checked(reports.read(path), path))
+    return of(schema.checked(reports.parsed(content, path), path))

@@ -19,6 +19,8 @@ from accelkit.discovery import autoload, memory, probing
 from accelkit.discovery.catalog import find, inventory, plugins
 from accelkit.discovery.metadata import normalized
 from accelkit.discovery.policy import ALLOW, Policy
+from accelkit.errors import NotPrivateError
+from accelkit.private_files import private_folder
 from accelkit.selection import resolve
 from accelkit.types import Availability, PluginRecord
 
@@ -106,11 +108,12 @@ def _or_without_backends() -> str:
 
 
 def _cache() -> Availability:
-    folder = memory.cache_folder()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = private_folder(memory.cache_folder())
         writable = os.access(folder, os.W_OK)
         reason = f"{folder} is read-only"
+    except NotPrivateError as error:
+        return Availability.broken(f"{error.what}: {error.why}", error.hint)
     except OSError as error:
         writable, reason = False, str(error)
     hint = "set ACCELKIT_CACHE_DIR to a folder that can be written; without it, plugins are tried anew each time"
@@ -123,7 +126,7 @@ def _findings(rows: list[Row], checks: dict[str, Availability], is_named: bool) 
         if row.record.status in _FAULTS or (is_named and row.record.status != "available"):
             found.append(row.record.qualified_name)
         elif row.verdict is not None:
-            found += [f"{row.record.name}: {name}" for name, check in row.verdict.checks.items() if check["status"] != "usable"]
+            found += [f"{row.record.name}: {name}" for name, check in row.verdict.checks.items() if not check.is_usable]
     return found
 
 
@@ -132,7 +135,7 @@ def _print(rows: list[Row], checks: dict[str, Availability], verbose: bool) -> N
     for row in rows:
         lines.append([row.record.name, row.record.plugin, row.record.status, row.record.reason, row.record.hint])
         for name, check in (row.verdict.checks if row.verdict else {}).items():
-            lines.append([f"  {name}", "", check["status"], check["reason"], check["hint"]])
+            lines.append([f"  {name}", "", check.status, check.reason, check.hint])
     print_table(["NAME", "PLUGIN", "STATUS", "REASON", "WHAT TO DO"], lines)
     for row in rows:
         if verbose and row.verdict and row.verdict.traceback:

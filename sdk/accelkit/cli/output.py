@@ -18,6 +18,7 @@ _STYLES = dict.fromkeys(("available", "ok", "chosen", "usable"), _GOOD) | dict.f
     ("unavailable", "absent", "disabled", "refused"), _NEITHER
 )
 _WIDE = 140
+_WIDEST = 200  # a cell that is longer shifts the rest of its own row only
 
 
 def print_json(command: str, fields: Mapping[str, Any]) -> None:
@@ -36,7 +37,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     if sys.stdout.isatty():
         _print_for_people(columns, cells)
         return
-    widths = [max(len(row[index]) for row in [columns, *cells]) for index in range(len(columns))]
+    widths = [min(_WIDEST, max(len(row[index]) for row in [columns, *cells])) for index in range(len(columns))]
     for row in [columns, *cells]:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 

@@ -6,6 +6,7 @@ for each stage reached and for each verdict, so that the parent knows where a ch
 
 from __future__ import annotations
 
+import dataclasses
 import faulthandler
 import functools
 import json
@@ -144,7 +145,7 @@ def _trial(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Ava
     facts["checks"] = {}
     with blaming(record.plugin, f"doctor_checks of {record.name}"):
         for name, check in instance.doctor_checks().items():
-            facts["checks"][name] = {"status": check.status, "reason": check.reason, "hint": check.hint}
+            facts["checks"][name] = dataclasses.asdict(check)
     reached("build")
     with blaming(record.plugin, f"building {record.name}"):
         instance.build()

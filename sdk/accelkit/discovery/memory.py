@@ -1,7 +1,7 @@
 """What plugins answered before: verdicts of trials, kept per installed version, in the user's cache folder.
 
 A plugin that was tried and worked is loaded directly the next time. What accelkit's own plugins answered is good for an hour, for
-lists only. A cache that cannot be read or written is as good as none.
+lists only. A cache that cannot be read or written, or that somebody else could have written, is as good as none.
 """
 
 from __future__ import annotations
@@ -12,16 +12,22 @@ import json
 import os
 import sys
 import time
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+from accelkit import untrusted_json
 from accelkit.atomic_file import atomic_file
 from accelkit.discovery import known
 from accelkit.discovery.metadata import installed_version
 from accelkit.discovery.probing import Verdict, ask_all
+from accelkit.errors import NotPrivateError
+from accelkit.private_files import check_private, private_folder
+from accelkit.regular_file import read_regular
 from accelkit.types import PluginRecord
 
 _GOOD_FOR_SECONDS = 3600
+_LARGEST = 1_000_000  # bytes of one verdict
 
 
 def cache_folder() -> Path:
@@ -48,8 +54,11 @@ def recall(record: PluginRecord) -> Verdict | None:
     """The last verdict on exactly this installation, Python, torch and visible devices; None if there was none."""
     if not _is_memorable(record):
         return None
-    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError, RuntimeError):
-        verdict = Verdict.from_dict(json.loads(_file(record).read_text("utf-8")))
+    with contextlib.suppress(OSError, ValueError, RuntimeError, NotPrivateError):
+        path = _file(record)
+        content = read_regular(path, _LARGEST)
+        check_private(path)
+        verdict = Verdict.from_dict(untrusted_json.parse(content))
         if not record.is_builtin or 0 <= time.time() - verdict.asked_at < _GOOD_FOR_SECONDS:
             return verdict
     return None
@@ -61,8 +70,12 @@ def remember(record: PluginRecord, verdict: Verdict) -> None:
         return
     with contextlib.suppress(OSError, RuntimeError):
         path = _file(record)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_file(path, writer=str(os.getpid()), is_durable=False) as temporary:
+        try:
+            private_folder(path.parent)
+        except NotPrivateError as error:
+            warnings.warn(f"What plugins answer is not remembered, and they are tried each time. {error}", RuntimeWarning, stacklevel=2)
+            return
+        with atomic_file(path, writer=str(os.getpid()), is_durable=False, mode=0o600) as temporary:
             temporary.write_text(json.dumps(verdict.as_dict() | {"asked_at": time.time()}), "utf-8")
 
 

@@ -13,6 +13,7 @@ from typing import Protocol
 import importlib_metadata
 
 from accelkit.discovery.known import BUILTIN_PACKAGE
+from accelkit.errors import shortened
 from accelkit.types import OWN_DISTRIBUTION, Kind, PluginRecord
 
 GROUPS: Mapping[str, Kind] = {
@@ -23,6 +24,9 @@ GROUPS: Mapping[str, Kind] = {
     "accelkit.hooks": "hooks",
 }
 TORCH_GROUP = "torch.backends"
+_LARGEST = 100_000  # characters of an entry_points.txt
+_LONGEST_NAME = 200  # characters of a distribution's or an entry point's name, and of what it leads to
+_LONGEST_SUMMARY = 512  # characters, as on PyPI
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 _VALUE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*\s*:\s*[^\W\d]\w*(\.[^\W\d]\w*)*\s*(\[.*\])?")
 
@@ -108,7 +112,10 @@ def installed_version(distribution: str) -> str | None:
 
 def _entry_points_text(distribution: Distribution, folder: Path) -> tuple[str, str]:
     try:
-        return distribution.read_text("entry_points.txt") or "", ""
+        text = distribution.read_text("entry_points.txt") or ""
+        if len(text) > _LARGEST and ("accelkit." in text or TORCH_GROUP in text):
+            return "[accelkit.accelerators]\n", f"its entry_points.txt has {len(text):,} characters; at most {_LARGEST:,} are read"
+        return text, ""
     except UnicodeDecodeError as error:
         text = (folder / "entry_points.txt").read_bytes().decode("utf-8", "backslashreplace")
         return text, f"its entry_points.txt is not UTF-8: {error}"
@@ -131,11 +138,13 @@ def _read(distribution: Distribution, folder: Path, text: str, complaint: str) -
         distribution=name,
         version=version,
         value="",
-        description="" if is_builtin or metadata is None else metadata.get("summary", [""])[0],
+        description="" if is_builtin or metadata is None else shortened(metadata.get("summary", [""])[0], _LONGEST_SUMMARY),
         is_builtin=is_builtin,
         fingerprint=_fingerprint(folder),
     )
     repair = f"pip install --force-reinstall --no-deps {name}, or report it to the vendor"
+    if complaint and not text.partition("\n")[2]:
+        return Installed(name, (), (blank.with_status("broken", complaint, repair),))
     try:
         entries = [(GROUPS[group], name, value) for group, name, value in _parse(text) if group in GROUPS]
     except configparser.Error as error:
@@ -143,7 +152,7 @@ def _read(distribution: Distribution, folder: Path, text: str, complaint: str) -
         return Installed(name, (), (blank.with_status("broken", reason, repair),))
     records = []
     for kind, entry_name, value in entries:
-        record = dataclasses.replace(blank, kind=kind, name=entry_name, value=value)
+        record = dataclasses.replace(blank, kind=kind, name=shortened(entry_name, _LONGEST_NAME), value=shortened(value, _LONGEST_NAME))
         reason = complaint or _malformation(entry_name, value)
         records.append(record.with_status("broken", reason, repair) if reason else record)
     requirements = () if metadata is None else tuple(metadata.get("requires-dist", ()))
@@ -159,6 +168,8 @@ def _leads_elsewhere(text: str) -> bool:
 
 
 def _malformation(name: str, value: str) -> str:
+    if max(len(name), len(value)) > _LONGEST_NAME:
+        return f"its name {name!r:.60} or its value {value!r:.60} has more than {_LONGEST_NAME} characters"
     if not NAME.fullmatch(name):
         return f"its name {name!r} may hold letters, digits and _ . + - only"
     if not _VALUE.fullmatch(value):
@@ -229,7 +240,7 @@ def _name_and_version(metadata: Headers | None, folder: Path) -> tuple[str, str]
     name, _, version = folder.stem.partition("-")
     if metadata is None or "name" not in metadata:
         return name.replace("_", "-"), version
-    return metadata["name"][0], metadata.get("version", [version])[0]
+    return shortened(metadata["name"][0], _LONGEST_NAME), shortened(metadata.get("version", [version])[0], _LONGEST_NAME)
 
 
 def _fingerprint(folder: Path) -> str:

@@ -17,11 +17,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from accelkit import child_processes
+from accelkit import child_processes, untrusted_json
 from accelkit.discovery import children
 from accelkit.discovery.notice import BuildNotice
-from accelkit.errors import UsageError
-from accelkit.types import PluginRecord, ProbeStatus
+from accelkit.errors import UsageError, shortened
+from accelkit.types import Availability, PluginRecord, ProbeStatus
 
 INSIDE_A_PROBE = "ACCELKIT_PROBING"
 Limit = Literal["probe", "load", "build"]
@@ -41,6 +41,7 @@ _DOING = {
     "load": "in load(), which imports the vendor's torch package",
     "check": "while it computed on the device",
 }
+_LENGTHS = {"reason": 2000, "hint": 2000, "description": 500, "device_type": 100, "traceback": 50_000}
 _POLL_SECONDS = 0.005
 _LOOK_SECONDS = 0.25
 _SPARE_SECONDS = 10.0
@@ -70,7 +71,7 @@ class Verdict:
     is_simulated: bool = False
     device_count: int | None = None
     capabilities: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    checks: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
+    checks: Mapping[str, Availability] = dataclasses.field(default_factory=dict)
     definitions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
     asked_at: float = 0.0
@@ -79,9 +80,15 @@ class Verdict:
         return {name: value for name, value in dataclasses.asdict(self).items() if name != "definitions"}
 
     @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Verdict:
-        known = {field.name for field in dataclasses.fields(cls)}
-        return cls(**{name: value for name, value in fields.items() if name in known})
+    def from_dict(cls, fields: object) -> Verdict:
+        """What ``as_dict`` gave, and what a child said; texts that are too long for a table are cut.
+
+        Raises:
+            ValueError: If a field has not the type that it should have.
+        """
+        verdict = untrusted_json.decode(cls, fields)
+        texts: dict[str, Any] = {name: shortened(getattr(verdict, name), length) for name, length in _LENGTHS.items()}
+        return dataclasses.replace(verdict, **texts)
 
 
 def ask_all(records: Sequence[PluginRecord], *, is_trial: bool = False) -> dict[PluginRecord, Verdict]:
@@ -196,21 +203,29 @@ class _Child:
         stages, verdicts, crash = self._read_report()
         self._end()
         return {
-            record: Verdict.from_dict(verdicts[index]) if index in verdicts else self._obituary(record, stages.get(index, "start"), crash)
+            record: self._verdict(record, verdicts[index])
+            if index in verdicts
+            else self._obituary(record, stages.get(index, "start"), crash)
             for index, record in enumerate(self.records)
         }
 
-    def _read_report(self) -> tuple[dict[int, str], dict[int, dict[str, Any]], str]:
+    def _verdict(self, record: PluginRecord, fields: object) -> Verdict:
+        try:
+            return Verdict.from_dict(fields)
+        except ValueError as error:
+            return Verdict("broken", f"what it answered cannot be read: {error}", f"report it to the vendor of {record.distribution}")
+
+    def _read_report(self) -> tuple[dict[int, str], dict[int, Any], str]:
         stages: dict[int, str] = {}
-        verdicts: dict[int, dict[str, Any]] = {}
+        verdicts: dict[int, Any] = {}
         rest = []
         for line in self._report.read_text("utf-8", "replace").splitlines():
             try:
-                entry = json.loads(line)
+                entry = untrusted_json.parse(line)
                 if "verdict" in entry:
                     verdicts[entry["index"]] = entry["verdict"]
                 else:
-                    stages[entry["index"]] = entry["stage"]
+                    stages[entry["index"]] = str(entry["stage"])
             except (ValueError, TypeError, KeyError):
                 rest.append(line)
         return stages, verdicts, "\n".join(rest)
@@ -220,12 +235,12 @@ class _Child:
         code = self._process.returncode
         leave_out = f"report it to the vendor of {record.distribution}; ACCELKIT_DISABLE_PLUGINS={record.distribution} leaves it out"
         if self._is_late:
-            reason = f"it did not answer within {time_limit(self._limit):g} s, {_DOING[stage]}"
+            reason = f"it did not answer within {time_limit(self._limit):g} s, {_DOING.get(stage, stage)}"
             variable = _LIMITS[self._limit][0]
             return Verdict("broken", reason, f"set {variable} (seconds) higher if it needs longer; else {leave_out}", crash)
         if code < 0:
-            return Verdict("broken", f"it crashed with {children.signal_name(code)}, {_DOING[stage]}", leave_out, crash)
-        return Verdict("broken", f"it ended the process with exit status {code}, {_DOING[stage]}", leave_out, crash)
+            return Verdict("broken", f"it crashed with {children.signal_name(code)}, {_DOING.get(stage, stage)}", leave_out, crash)
+        return Verdict("broken", f"it ended the process with exit status {code}, {_DOING.get(stage, stage)}", leave_out, crash)
 
     def _end(self) -> None:
         if self._process is not None:

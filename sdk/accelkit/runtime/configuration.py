@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
@@ -267,11 +268,10 @@ def _cluster(cluster: str | ClusterEnvironment | None, manager: HookManager) -> 
 
 def _num_nodes() -> int | None:
     text = os.environ.get("ACCELKIT_NUM_NODES")
-    if not text:
-        return None
-    if not text.isdigit() or int(text) < 1:
-        raise UsageError(f"ACCELKIT_NUM_NODES={text!r} is no number of nodes", why="a positive integer is expected", hint="unset it for 1")
-    return int(text)
+    if text and not re.fullmatch("0*[1-9][0-9]{0,8}", text):
+        what = f"ACCELKIT_NUM_NODES={text!r:.60} is no number of nodes"
+        raise UsageError(what, why="a positive integer is expected", hint="unset it for 1")
+    return int(text) if text else None
 
 
 def check_started(config: Configuration) -> None:

@@ -18,6 +18,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from accelkit import NotPrivateError, check_private, private_folder
+
 _SOURCES = Path(__file__).parent / "csrc"
 _FLAGS = ["-std=c++20", "-O1", "-fPIC", "-w"]
 _INSTALL_A_COMPILER = (
@@ -65,40 +67,55 @@ def problem() -> tuple[str, str] | None:
         torch_version()
     except importlib.metadata.PackageNotFoundError:
         return "torch is not installed", "pip install torch"
-    if library_path().exists():
-        return None
+    library = library_path()
     try:
+        if library.exists():
+            check_private(library)
+            return None
         compiler = _compiler()
+    except NotPrivateError as error:
+        return _not_private(error)
     except BuildError as error:
         return str(error), _INSTALL_A_COMPILER
     try:
-        cache_folder().mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
+        with tempfile.TemporaryDirectory(dir=private_folder(library.parent)) as folder:
             source = Path(folder) / "empty.cpp"
             source.write_text("#include <atomic>\nvoid empty() {}\n")
             try:
                 _run([*compiler, *_FLAGS, "-shared", str(source), "-o", f"{folder}/empty.so"])
             except BuildError as error:
                 return f"the C++ compiler does not work: {error}", f"repair it, or {_INSTALL_A_COMPILER}"
+    except NotPrivateError as error:
+        return _not_private(error)
     except OSError as error:
         return f"the cache folder cannot be written: {error}", "make it writable, or set FAKE_XPU_CACHE_DIR to a folder that is"
     return None
+
+
+def _not_private(error: NotPrivateError) -> tuple[str, str]:
+    why = f"whoever can write its library runs code in your programs, and {error.what}: {error.why}"
+    return why, f"{error.hint}, with FAKE_XPU_CACHE_DIR"
 
 
 def build() -> Path:
     """The library, compiled now if it is not there yet. Says so on standard error; many processes at once compile it once.
 
     Raises:
-        BuildError: If it cannot be compiled; it says why and what to do.
+        BuildError: If it cannot be compiled, or somebody else could have written it; it says why and what to do.
     """
     library = library_path()
     if library.exists():
+        try:
+            check_private(library)
+        except NotPrivateError as error:
+            why, what_to_do = _not_private(error)
+            raise BuildError(f"fake_xpu is not loaded: {why}. To do: {what_to_do}") from error
         return library
     if found := problem():
         raise BuildError(f"fake_xpu cannot be compiled for torch {torch_version()}: {found[0]}. To do: {found[1]}")
     from filelock import FileLock
 
-    with FileLock(library.with_suffix(".lock")):
+    with FileLock(library.with_suffix(".lock"), mode=0o600):
         if not library.exists():  # another process may have been first
             with _said(f"fake_xpu: compiling for torch {torch_version()}, once (half a minute on two cores)"):
                 _compile(library)
@@ -121,6 +138,7 @@ def _compile(library: Path) -> None:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(_run, commands))
         _run([*_compiler(), "-shared", *objects, *links, "-o", f"{folder}/fake_xpu.so"])
+        os.chmod(f"{folder}/fake_xpu.so", 0o600)
         os.replace(f"{folder}/fake_xpu.so", library)
 
 
