@@ -44,11 +44,12 @@ def results_of(lane, *tests):
     ("mutant", "kind"), [pytest.param("segfaults", "crash", marks=pytest.mark.smoke), ("exits", "crash"), ("hangs", "timeout")]
 )
 def test_a_device_that_takes_the_process_with_it_costs_one_test(tmp_path, mutant, kind):
-    order = Order(find(mutant).record(resolve("fake_xpu")), seconds=8)
+    seconds = 20 if mutant == "hangs" else 100  # a worker's first test on a busy machine takes longer than one would think
+    order = Order(find(mutant).record(resolve("fake_xpu")), seconds=seconds)
     tests = ["operators/forward[add,float32]", "operators/forward[topk,float32]", "operators/forward[mm,float32]"]
     found = results_of(Lane(order, tmp_path), *tests)
     assert [result.kind for result in found.values()] == ["pass", kind, "pass"]
-    said = {"segfaults": "SIGSEGV", "exits": "exit status 0", "hangs": "no answer within 8 s"}[mutant]
+    said = {"segfaults": "SIGSEGV", "exits": "exit status 0", "hangs": "no answer within 20 s"}[mutant]
     assert said in found[tests[1]].reason
 
 
