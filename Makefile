@@ -9,7 +9,7 @@ TORCH ?= 2.13.0
 WORKERS ?= 2
 PARTS_OF_TESTS := $(addprefix test-,distributed bridges bridges-oldest docs conformance packaging zoo precisions clusters xla torch-oldest torch-newest lower-bounds)
 
-.PHONY: help demo check lint types structure docs soak snapshots bench precisions gpu gpu-wheels conformance conformance-xla support-matrix lists selftest clean compiler cluster-parts test test-all \
+.PHONY: help demo check lint types structure audit docs soak snapshots bench precisions gpu gpu-wheels conformance conformance-xla support-matrix lists selftest clean compiler cluster-parts test test-all \
 	$(PARTS_OF_TESTS) $(addprefix setup-,check demo test $(PARTS_OF_TESTS))
 
 help:
@@ -49,7 +49,7 @@ JUNIT = --junit-xml build/tests/$@.xml
 PART = $(if $(T),-m pytest $(T),$(PYTEST) --part $@ $(JUNIT) tests --ignore=tests/xla)
 
 check: setup-check
-	$(MAKE) -j2 lint types structure
+	$(MAKE) -j2 lint types structure audit
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
@@ -57,6 +57,10 @@ lint: $(VENV)/.ready
 
 types: setup-check
 	$(BIN)/mypy
+
+# What is known to be vulnerable among the packages that are installed here. Ruff's rules S, of bandit, are part of lint.
+audit: $(VENV)/.ready
+	$(BIN)/python tests/audit.py
 
 structure: $(VENV)/.ready
 	$(BIN)/python -m pytest -q tests/structure --junit-xml build/tests/check.xml
@@ -273,7 +277,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' || { echo "$(PYTHON) has no venv module. On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) torch==$(TORCH)
-	$(PIP) hatchling editables build twine ruff mypy types-psutil scikit-learn pytest-timeout pytest-xdist syrupy hypothesis jsonschema scipy cruft
+	$(PIP) hatchling editables build twine ruff mypy types-psutil scikit-learn pytest-timeout pytest-xdist syrupy hypothesis jsonschema scipy cruft pip-audit
 	$(PIP) --no-build-isolation --editable '.[conformance,template]'
 	@touch $@
 

@@ -8,8 +8,8 @@ import json
 import os
 import selectors
 import subprocess
-import tempfile
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ class Crew:
         self.needs_hardware = needs_hardware
         self.num_tests, self.peak_bytes = 0, 0
         self._log = folder / f"worker-{number}.log"
-        self._rendezvous = tempfile.mktemp(prefix="rendezvous-", dir=folder)
+        self._rendezvous = str(folder / f"rendezvous-{uuid.uuid4().hex}")  # the library makes it
         self._selector = selectors.DefaultSelector()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._partial: list[bytes] = [b""] * size

@@ -114,7 +114,7 @@ def _run(kind: str, program: str, arguments: list[str]) -> None:
         code = compile(file.read(), program, "exec", dont_inherit=True)
     loader = importlib.machinery.SourceFileLoader("__main__", program)
     main.__dict__.update(__file__=program, __loader__=loader, __builtins__=__builtins__, __annotations__={}, __cached__=None)
-    exec(code, main.__dict__)
+    exec(code, main.__dict__)  # noqa: S102 # the user's program, as python PROGRAM runs it
 
 
 if __name__ == "__main__":

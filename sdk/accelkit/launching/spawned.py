@@ -73,7 +73,7 @@ def _work(given: Task | bytes, place: Place, receiving: Connection) -> None:
 
     if place.threads is not None:
         torch.set_num_threads(place.threads)
-    task: Task = pickle.loads(given) if isinstance(given, bytes) else given
+    task: Task = pickle.loads(given) if isinstance(given, bytes) else given  # noqa: S301 # from the parent process, as an argument
     objects = carrying.trained(task.arguments)
     with accelkit.Runtime(**task.runtime) as runtime:
         returned = carrying.on_host(task.function(runtime, *task.arguments))
