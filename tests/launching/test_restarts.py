@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import random
 import socket
 import time
 
+from free_port import free_port
 from launched import FAMILY, GLOO
 
 CPU = ("--accelerator", "cpu", "--devices", 2)
@@ -59,7 +58,7 @@ def test_ctrl_c_on_one_machine_ends_the_other(launch, script):
 
 
 def test_machines_that_do_not_agree_on_their_ranks(launch, script):
-    path, port = script("print('started')"), _free_port()
+    path, port = script("print('started')"), free_port()
     told = _node(launch, path, 0, port)
     _until_listening(port)
     for node in (told, _node(launch, path, None, port)):
@@ -70,7 +69,7 @@ def test_machines_that_do_not_agree_on_their_ranks(launch, script):
 
 
 def test_a_machine_without_a_rank_that_took_the_port_first(launch, script):
-    path, port = script("print('started')"), _free_port()
+    path, port = script("print('started')"), free_port()
     untold = _node(launch, path, None, port)
     _until_listening(port)
     late = _node(launch, path, 0, port).wait(4)
@@ -80,7 +79,7 @@ def test_a_machine_without_a_rank_that_took_the_port_first(launch, script):
 
 
 def _nodes(launch, path, *more):
-    port = _free_port()
+    port = free_port()
     last = _node(launch, path, 1, port, *more)  # the last one comes first
     return _node(launch, path, 0, port, *more), last
 
@@ -88,15 +87,6 @@ def _nodes(launch, path, *more):
 def _node(launch, path, rank, port, *more):
     meeting = ("--num-nodes", 2, "--main-address", "127.0.0.1", "--main-port", port)
     return launch(*CPU, *meeting, *(("--node-rank", rank) if rank is not None else ()), *more, path)
-
-
-def _free_port():
-    """Below those that the system gives to anybody's connections meanwhile."""
-    while True:
-        port = random.randrange(15000, 30000)
-        with socket.socket() as trial, contextlib.suppress(OSError):
-            trial.bind(("127.0.0.1", port))
-            return port
 
 
 def _until_listening(port):

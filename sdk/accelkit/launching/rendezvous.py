@@ -62,7 +62,7 @@ class OrderedRendezvous(RendezvousHandler):
         store: Any = info.store
         rank = self._place(store, info.rank, info.world_size)
         if rank == 0:
-            self._store = local_store() if info.world_size == 1 else _store_for_all(self._address)
+            self._store = local_store() if info.world_size == 1 else store_at(self._address)
             store.set(f"{_KEY}main", json.dumps([self._address, self._store.port]))
         address, port = json.loads(store.get(f"{_KEY}main"))
         return RendezvousInfo(store, rank, info.world_size, RendezvousStoreInfo(address, port))
@@ -105,13 +105,21 @@ class OrderedRendezvous(RendezvousHandler):
 
 def local_store() -> Any:
     """A new TCPStore that this machine's processes reach, and nobody else: it listens on the loopback interface."""
-    listening = socket.create_server((HERE, 0))
+    return store_at(HERE)
+
+
+def store_at(address: str) -> Any:
+    """A new TCPStore, on a port that the system picks, that listens on the interface with ``address``.
+
+    It listens on all interfaces if none of this machine's has the address, by which others may reach it through a translation.
+    """
+    try:
+        family = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0][0]
+        listening = socket.create_server((address, 0), family=family)
+    except OSError:
+        return dist.TCPStore(address, 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
     port = listening.getsockname()[1]
-    return dist.TCPStore(HERE, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach())  # type: ignore[attr-defined]
-
-
-def _store_for_all(address: str) -> Any:
-    return dist.TCPStore(address, 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    return dist.TCPStore(address, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach())  # type: ignore[attr-defined]
 
 
 def in_this_process(run_id: str) -> RendezvousHandler:
