@@ -280,3 +280,8 @@ def test_every_entry_point_is_a_file_of_its_name():
             assert hasattr(importlib.import_module(module), attribute), f"{group}: {name} = {value}"
             folder = module.split(".")[1]
             assert group == f"accelkit.{folder}"
+
+
+def test_every_security_test_holds_a_promise_of_the_page_on_security():
+    named = re.findall(r"`(test_\w+\.py)`", (ROOT / "docs" / "guides" / "security.md").read_text("utf-8"))
+    assert set(named) == {path.name for path in (ROOT / "tests" / "security").glob("test_*.py")}
