@@ -15,27 +15,27 @@ import json, os, psutil, torch, accelkit
 
 def tell(rt):
     rt.device
-    total = rt.reduce(torch.ones(1), reduction="sum").item()
-    accelkit_launch = psutil.Process(os.getppid())
-    family = [accelkit_launch, *accelkit_launch.children(recursive=True)]
+    total = rt.reduce(torch.ones(1, device=rt.device), reduction="sum").item()
+    starter = psutil.Process(os.getppid())
+    family = [starter, *starter.children(recursive=True)]
     found = [c.laddr.ip for one in family for c in one.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
     rt.wait_for_everyone()
     return {"addresses": found, "processes": rt.num_processes, "total": total}
 
 if __name__ == "__main__":
-    rt = accelkit.Runtime("cpu"%s)
     print(json.dumps(%s))
 """
 
 
+@pytest.mark.parametrize("accelerator", ["cpu", "fake_xpu"])
 @pytest.mark.parametrize("kind", ["accelkit launch", "Runtime.launch"])
-def test_a_job_of_one_machine_listens_on_loopback_only(tmp_path, kind):
+def test_a_job_of_one_machine_listens_on_loopback_only(tmp_path, kind, accelerator):
     program = tmp_path / "program.py"
     if kind == "accelkit launch":
-        program.write_text(LISTENING % ("", "tell(rt)"))
-        command = [sys.executable, "-m", "accelkit", "launch", "--accelerator", "cpu", "--devices", "2", str(program)]
+        program.write_text(LISTENING % "tell(accelkit.Runtime())")
+        command = [sys.executable, "-m", "accelkit", "launch", "--accelerator", accelerator, "--devices", "2", str(program)]
     else:
-        program.write_text(LISTENING % (", devices=2", "rt.launch(tell)"))
+        program.write_text(LISTENING % f"accelkit.Runtime('{accelerator}', devices=2).launch(tell)")
         command = [sys.executable, str(program)]
     done = subprocess.run(command, cwd=tmp_path, env=dict(os.environ), capture_output=True, text=True, check=False, timeout=200)
     assert done.returncode == 0, done.stderr
