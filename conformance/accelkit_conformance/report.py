@@ -13,7 +13,7 @@ from accelkit_conformance import checks
 from accelkit_conformance.outcomes import BAD, KINDS, Result
 
 SCHEMA = "accelkit.conformance/1"
-LARGEST_FILE = 150_000_000  # bytes of a report or a bundle; the full profile's report has 20 million
+LARGEST_FILE = 50_000_000  # bytes of a report or a bundle
 Report = dict[str, Any]
 
 

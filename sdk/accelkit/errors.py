@@ -87,6 +87,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
+def one_line(text: str) -> str:
+    """``printable`` text, of which no part can pass for another line."""
+    return printable(text.replace("\n", " "))
+
+
 def shortened(text: str, length: int) -> str:
     """``text``, cut with a remark if it has more than ``length`` characters."""
     return text if len(text) <= length else f"{text[:length]} … (cut: it has {len(text):,} characters)"

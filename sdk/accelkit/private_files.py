@@ -1,12 +1,13 @@
 """Files that nobody but their owner may have written: what is loaded from a cache is code, or is believed.
 
-As sshd does with its keys: each file, and each folder on the way to it, belongs to this user or to root, and others cannot write it. A
-folder above in which everybody may create files and nobody may remove another's, as ``/tmp``, is no danger, nor is a group that is this
-user's alone. Windows gives each user a folder of their own, and nothing is asked there.
+As sshd does with its keys: each file, and each folder and link on the way to it, belongs to this user or to root, and others cannot write
+it. A folder above in which everybody may create files and nobody may remove another's, as ``/tmp``, is no danger, nor is a group that is
+this user's alone; nor, for a folder above, root's. Windows gives each user a folder of their own, and nothing is asked there.
 """
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import stat
@@ -15,6 +16,8 @@ from pathlib import Path
 from accelkit.errors import NotPrivateError
 
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_ACCESS_LIST = "system.posix_acl_access"
+_LONGEST_WAY = 1000
 
 
 def private_folder(path: str | os.PathLike[str]) -> Path:
@@ -40,18 +43,42 @@ def check_private(path: str | os.PathLike[str]) -> None:
     """
     if os.name != "posix":
         return
-    named, real = Path(os.path.abspath(path)), Path(path).resolve(strict=True)
-    for one in dict.fromkeys((named, real)):
-        _check(one, is_above=False)
-    for folder in dict.fromkeys((named.parent, real.parent)):
-        _check_way(folder)
+    *way, last = _way(Path(os.path.abspath(path)))
+    for folder_or_link in way:
+        _check_above(folder_or_link)
+    _check(last, is_above=False)
+
+
+def _way(path: Path) -> list[Path]:
+    """Every folder and every link that leads to a file or folder, from the root on, and what it is in the end.
+
+    Raises:
+        OSError: If it is not there, or links lead in a circle.
+    """
+    here, rest, found = Path(path.anchor), list(path.parts[1:]), [Path(path.anchor)]
+    while rest:
+        name = rest.pop(0)
+        if name == "..":
+            here = here.parent
+            continue
+        found.append(here / name)
+        if not stat.S_ISLNK(found[-1].lstat().st_mode):
+            here = found[-1]
+            continue
+        if len(found) > _LONGEST_WAY:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+        target = Path(os.readlink(found[-1]))
+        here = Path(target.anchor) if target.is_absolute() else here
+        rest = [*(target.parts[1:] if target.is_absolute() else target.parts), *rest]
+    if found[-1] != here:  # the last name was ..
+        found.append(here)
+    return found
 
 
 @functools.cache
-def _check_way(folder: Path) -> None:
-    """A way that was private stays so: nobody else can change it."""
-    for one in (folder, *folder.parents):
-        _check(one, is_above=True)
+def _check_above(path: Path) -> None:
+    """What was private stays so: nobody else can change it."""
+    _check(path, is_above=True)
 
 
 def _check(path: Path, *, is_above: bool) -> None:
@@ -64,10 +91,19 @@ def _check(path: Path, *, is_above: bool) -> None:
         return
     if is_above and status.st_mode & stat.S_ISVTX:
         return
-    if writers == stat.S_IWGRP and (status.st_gid == 0 or _is_own_group(status.st_gid)):
+    is_of_roots_group = is_above and status.st_gid == 0 and status.st_uid == 0
+    if writers == stat.S_IWGRP and (is_of_roots_group or _is_own_group(status.st_gid)) and not _has_access_list(path):
         return
     who = "everybody" if writers & stat.S_IWOTH else f"the group {_group_name(status.st_gid)}"
     raise _not_private(path, f"{who} may write it (mode {stat.S_IMODE(status.st_mode):04o})", "chmod go-w")
+
+
+def _has_access_list(path: Path) -> bool:
+    """Whether the bits of the group stand for whom a POSIX access control list names."""
+    try:
+        return _ACCESS_LIST in os.listxattr(path)
+    except (AttributeError, OSError):  # the system, or this file system, has none
+        return False
 
 
 def _not_private(path: Path, why: str, command: str) -> NotPrivateError:

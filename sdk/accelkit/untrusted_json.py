@@ -69,7 +69,7 @@ def _value(value: Any, annotation: Any, where: str) -> Any:
         return tuple(_value(one, arguments[0], where) for one in value)
     if origin is Mapping and isinstance(value, dict):
         return {name: _value(one, arguments[1], f"{where}.{name}") for name, one in value.items()}
-    raise ValueError(f"{where} is {value!r:.80}, which is not what it may be")
+    raise ValueError(f"{where:.80} is {value!r:.80}, which is not what it may be")
 
 
 def _is_finite(value: float) -> bool:

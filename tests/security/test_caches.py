@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import accelkit
+from accelkit import private_files
 from accelkit.discovery import memory
 from accelkit_conformance.journal import Journal
 from accelkit_conformance.outcomes import Result
@@ -65,9 +66,7 @@ def test_a_verdict_that_others_could_have_written_is_none(record, verdict, part)
     changed = {"file": verdict, "folder": verdict.parent, "folder above": verdict.parent.parent}[part]
     changed.chmod(0o777)
     try:
-        from accelkit import private_files
-
-        private_files._check_way.cache_clear()  # another process would ask anew
+        private_files._check_above.cache_clear()  # another process would ask anew
         assert memory.recall(record) is None
         if part != "file":
             with pytest.warns(RuntimeWarning, match=f"not remembered.*(?s:.)*everybody may write it.*(?s:.)*chmod go-w {changed}"):

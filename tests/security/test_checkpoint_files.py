@@ -217,3 +217,15 @@ def test_saving_goes_on_beside_files_that_are_no_steps(root, tmp_path):
     assert not (root / "step-0").exists()
     assert (root / "step-007").exists()
     assert checkpoint.find(root) == path
+
+
+def test_a_folder_of_data_that_is_a_link_is_refused(root, tmp_path):
+    (root / "step-0" / "data").rename(tmp_path / "elsewhere")
+    (root / "step-0" / "data").symlink_to(tmp_path / "elsewhere")
+    assert refused(root)[1] == "data: it is a link"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sparse files are made with truncate")
+def test_a_manifest_of_gigabytes_is_not_read(root):
+    os.truncate(root / "step-0" / "manifest.json", 3 * 2**30)
+    assert "longer than 200000000 bytes" in refused(root)[1]

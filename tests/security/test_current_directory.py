@@ -65,3 +65,27 @@ def test_what_is_beside_a_script_is_found_by_the_processes_that_ask_plugins(tmp_
         [sys.executable, str(there / "train.py")], cwd=elsewhere, env=environ, capture_output=True, text=True, check=False, timeout=200
     )
     assert done.stdout.strip() == "beside==1.0", done.stderr
+
+
+LAUNCHING = """
+import os, accelkit
+
+def work(rt):
+    return [rt.num_processes, os.environ.get("PYTHONSAFEPATH")]
+
+if __name__ == "__main__":
+    print(accelkit.Runtime("cpu", devices=2).launch(work))
+"""
+
+
+@pytest.mark.parametrize("safe_path", [None, "1"])
+def test_processes_that_a_script_starts_import_nothing_from_the_current_directory(trapped, tmp_path_factory, safe_path):
+    script = tmp_path_factory.mktemp("program") / "script.py"
+    script.write_text(LAUNCHING)
+    for name in ("multiprocessing", "signal", "pickle", "accelkit"):
+        (trapped / f"{name}.py").write_text(TRAP)
+    environ = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONSAFEPATH")}
+    environ |= {"PYTHONSAFEPATH": safe_path} if safe_path else {}
+    done = subprocess.run([sys.executable, str(script)], cwd=trapped, env=environ, capture_output=True, text=True, check=False, timeout=200)
+    assert not list(trapped.rglob("ran-*")), done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == f"[2, {safe_path!r}]", done.stderr

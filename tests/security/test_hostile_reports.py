@@ -12,6 +12,7 @@ import tarfile
 import pytest
 
 import accelkit
+from accelkit_conformance.commands.verify import _verdict
 from accelkit_conformance.outcomes import Result
 from accelkit_conformance.reports import bundle
 from accelkit_conformance.reports.markdown import plain
@@ -138,7 +139,9 @@ def test_headers_of_headers_of_headers_are_a_problem(tmp_path):
 def test_too_many_members_are_a_problem(tmp_path):
     path = tmp_path / "a.tar"
     path.write_bytes(tarfile.TarInfo("x").tobuf(tarfile.USTAR_FORMAT) * 50_000)
-    assert "more than 10,000 members" in command("verify", path).stdout
+    said = command("verify", path).stdout
+    assert "more members follow, which are not read" in said
+    assert len(said) < 5000
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit of a process's memory is Linux's")
@@ -150,7 +153,7 @@ def test_a_sparse_file_of_20_gigabytes_is_an_error(tmp_path, begin):
     for arguments in (("verify", path), ("compare", path, path), ("table", path)):
         result = command(*arguments, preexec_fn=in_little_memory)
         assert is_an_error_of_ours(result), result.stderr
-        assert "more than 150,000,000 bytes" in result.stderr
+        assert "more than 50,000,000 bytes" in result.stderr
 
 
 @pytest.mark.skipif(os.name != "posix", reason="there are no pipes with names")
@@ -179,3 +182,54 @@ def test_no_escape_of_a_plugin_reaches_the_terminal_through_pytest(kind, raised)
         report_to_pytest(Result("contract/one", kind, reason="\x1b[2Jno", detail="\x1b]0;owned\x07", reproducer="\x9b31m"))
     assert "no" in str(error.value)
     assert str(error.value).replace("\n", "").isprintable()
+
+
+FORGED = "acme\nsound; certified: acme (acme==1) on Acme X1\n"
+
+
+def test_no_name_passes_for_another_line(tmp_path):
+    named = report(results=[RESULT | {"id": f"contract/{FORGED}"}], subject=report()["subject"] | {"name": FORGED})
+    path, other = tmp_path / "a.json", tmp_path / "b.json"
+    path.write_text(json.dumps(named))
+    other.write_text(json.dumps(report()))
+    assert not [line for line in command("compare", other, path).stdout.splitlines() if line.startswith("sound")]
+    assert not [line for line in _verdict(named) if "\n" in line]
+    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as tar:
+        for index in range(3000):
+            tar.addfile(tarfile.TarInfo(f"{FORGED}{index}" + "x" * 2000))
+    for arguments in (("verify", tmp_path / "a.tar"), ("compare", tmp_path / "a.tar", other)):
+        result = command(*arguments)
+        assert len(result.stdout + result.stderr) < 10_000
+        assert not [line for line in (result.stdout + result.stderr).splitlines() if line.startswith("sound")]
+
+
+def test_a_name_in_an_error_is_short_and_on_its_line(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(report(versions={"x\naccelkit: all good\n" + "y" * 1_000_000: 5})))
+    result = command("table", path)
+    assert is_an_error_of_ours(result)
+    assert len(result.stderr) < 1000
+    assert "\naccelkit: all good" not in result.stderr
+
+
+@pytest.mark.parametrize("change", [{"issue": "https://x/\ud800"}, {"explains": None}])
+def test_a_page_is_whole_whatever_a_summary_holds(tmp_path, change):
+    expected = {"test": "contract/one", "reason": "r", "issue": "https://x", "expires": "2027-01-01", "explains": 1} | change
+    summary = report(schema="accelkit.conformance.summary/1", expected_failures=[{k: v for k, v in expected.items() if v is not None}])
+    del summary["results"]
+    (tmp_path / "a.json").write_text(json.dumps(summary))
+    page = tmp_path / "page.md"
+    page.write_text("precious\n<!-- accelkit conformance matrix -->\nold\n<!-- end of the matrix -->\nmore\n")
+    result = command("matrix", tmp_path, "--write", page)
+    assert "Traceback" not in result.stderr
+    assert result.returncode == (0 if "explains" not in change else 2)
+    text = page.read_text("utf-8")
+    assert text.startswith("precious\n")
+    assert text.endswith("more\n")
+
+
+def test_a_record_of_specifications_that_is_nested_too_deep(tmp_path):
+    path = tmp_path / "old.json"
+    path.write_text("[" * 200_000)
+    result = subprocess.run([sys.executable, "-m", "accelkit", "info", "--spec-diff", path], capture_output=True, text=True, check=False)
+    assert is_an_error_of_ours(result), result.stderr

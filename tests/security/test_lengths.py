@@ -98,3 +98,51 @@ def test_a_list_that_holds_itself():
     batch.append(batch)
     with pytest.raises(accelkit.UsageError, match="may hold themselves"):
         accelkit.Runtime("cpu").to_device(batch)
+
+
+DOCTORED = """
+import accelkit
+
+class Acme(accelkit.Accelerator):
+    @classmethod
+    def probe(cls):
+        return accelkit.Availability.usable("here")
+
+    def doctor_checks(self):
+        return {"driver": accelkit.Availability.broken("r" * 3_000_000, "h" * 3_000_000)}
+"""
+
+
+def test_a_long_reason_of_a_vendors_check_is_cut(plugin_site):
+    plugin_site.install("acme-plugin", DOCTORED, accelerators={"acme": "Acme"})
+    assert len(run("doctor", "acme").stdout) < 50_000
+
+
+@pytest.mark.parametrize(
+    "requirement",
+    [
+        'torch; os_name ~= "posix"',
+        "torch>=" + "9" * 5000,
+        "torch; " + "(" * 5000,
+        "torch; " + "(" * 900,
+        "!" * 1_000_000,
+        "torch" + ">=999," * 100_000,
+    ],
+    ids=["marker", "digits", "parentheses", "some parentheses", "no requirement", "many bounds"],
+)
+def test_a_requirement_that_cannot_be_read_costs_its_own_row(plugin_site, requirement):
+    plugin_site.install("acme-plugin", accelerators={"acme": "Acme"}, requires=[requirement])
+    records = accelkit.plugins("accelerator")
+    (found,) = [record for record in records if record.name == "acme"]
+    assert found.status == "broken"
+    assert len(found.reason) < 500
+    assert "cpu" in {record.name for record in records}
+
+
+def test_metadata_of_many_folded_lines_is_read_at_once(plugin_site):
+    info = plugin_site.install("acme-plugin", accelerators={"acme": "Acme"})
+    (info / "METADATA").write_text("Metadata-Version: 2.3\nName: acme-plugin\nVersion: 1.0\nSummary: a\n" + " b\n" * 1_000_000 + "\n")
+    accelkit.refresh()
+    begun = time.process_time()
+    assert [record for record in accelkit.plugins("accelerator") if record.name == "acme"]
+    assert time.process_time() - begun < 10

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from accelkit.cli.output import print_json
-from accelkit.errors import printable
+from accelkit.errors import one_line
 from accelkit_conformance.outcomes import BAD, Kind, Result
 from accelkit_conformance.report import Report, results_of
 from accelkit_conformance.reports import bundle
@@ -37,7 +37,7 @@ def command(context: click.Context, a: Path, b: Path, is_json: bool) -> None:
     if is_json:
         print_json("conformance.compare", {"a": str(a), "b": str(b), "differences": differences, **changes})
     else:
-        click.echo("\n".join(printable(line) for line in _lines(differences, changes)))
+        click.echo("\n".join(one_line(line) for line in _lines(differences, changes)))
     context.exit(_WORSE if changes["worse"] else 0)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from accelkit.cli.output import print_json
-from accelkit.errors import printable
+from accelkit.errors import one_line
 from accelkit_conformance.report import Report
 from accelkit_conformance.reports import bundle
 
@@ -31,7 +31,7 @@ def command(context: click.Context, path: Path, is_json: bool) -> None:
     elif report:
         click.echo("\n".join(_verdict(report)))
     else:
-        click.echo("\n".join(printable(problem.replace("\n", " ")) for problem in problems))
+        click.echo("\n".join(one_line(problem) for problem in problems))
     context.exit(_FINDINGS if problems else 0)
 
 
@@ -42,4 +42,4 @@ def _verdict(report: Report) -> list[str]:
     profile = f"profile {suite['profile']} for torch {suite['torch']}, suite {suite['digest'][:12]}"
     objections = report["certification"]["objections"]
     verdict = f"sound; not certified: {what}: {profile}" if objections else f"sound; certified: {what}: {profile}"
-    return [printable(line) for line in (verdict, *(f"  {objection}" for objection in objections))]
+    return [one_line(line) for line in (verdict, *(f"  {objection}" for objection in objections))]

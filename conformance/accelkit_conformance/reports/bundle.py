@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from accelkit import AccelkitError, UsageError, untrusted_json
+from accelkit.errors import one_line, shortened
 from accelkit_conformance import certification, profiles
 from accelkit_conformance.expectations import Expectation, expired
 from accelkit_conformance.report import Report, content_of, parsed, results_of, summarise
@@ -25,6 +26,7 @@ _FIXED = (REPORT, ENVIRONMENT, SUITE, EXPECTED, SUMS)
 _LOG = re.compile(r"logs/worker-[\w.-]+\.log")
 _LOG_BYTES = 200_000
 _MOST_MEMBERS = 10_000
+_MOST_PROBLEMS, _LONGEST_PROBLEM = 20, 200
 _MAGIC, _MAGIC_AT = b"ustar", 257  # POSIX.1-1988, in the header of the first member
 
 
@@ -90,11 +92,13 @@ def _unpacked(content: bytes) -> tuple[dict[str, bytes], list[str]]:
             for member in itertools.islice(tar, _MOST_MEMBERS):
                 problem = _refusal(member, members)
                 if problem:
-                    problems.append(problem)
+                    problems.append(shortened(one_line(problem), _LONGEST_PROBLEM))
+                    if len(problems) == _MOST_PROBLEMS:
+                        break
                 elif (stream := tar.extractfile(member)) is not None:
                     members[member.name] = stream.read()
             if tar.next() is not None:
-                problems.append(f"it has more than {_MOST_MEMBERS:,} members; the others are not read")
+                problems.append("more members follow, which are not read")
     except (OSError, tarfile.TarError, ValueError, LookupError, ArithmeticError, RecursionError) as error:
         problems.append(f"the tar cannot be read: {error}")
     return members, problems

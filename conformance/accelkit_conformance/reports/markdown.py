@@ -44,6 +44,6 @@ def passed(counts: Mapping[str, int]) -> str:
 
 
 def plain(text: str) -> str:
-    """What comes from a plugin, as text and nothing else: no element, cell, code, link or image."""
+    """What comes from a plugin, as text and nothing else: no element, cell, code, link, image, heading or stress."""
     escaped = printable(text).replace("\n", " ").replace("&", "&amp;").replace("<", "&lt;").replace("`", "'")
-    return re.sub(r"[\\|\[\]]", r"\\\g<0>", escaped)
+    return re.sub(r"[\\|\[\]*#]", r"\\\g<0>", escaped)

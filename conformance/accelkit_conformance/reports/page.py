@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from accelkit import UsageError
+from accelkit.atomic_file import atomic_file
 
 
 def begin(what: str) -> str:
@@ -30,4 +31,6 @@ def put(made: str, path: Path, what: str) -> None:
             why="its two marks are not there, once each",
             hint=f"write {begin(what).strip()} and {end(what)} into it",
         )
-    path.write_text(f"{before}{first}{made}{last}{after}", "utf-8")
+    content = f"{before}{first}{made}{last}{after}".encode("utf-8", "backslashreplace")  # before the page is touched
+    with atomic_file(path) as temporary:
+        temporary.write_bytes(content)

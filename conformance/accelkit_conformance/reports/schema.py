@@ -89,7 +89,7 @@ def _check_object(value: dict[str, Any], schema: Mapping[str, Any], defs: Mappin
             yield from _check(name, schema["propertyNames"], defs, f"a name in {where}")
         inner = known.get(name, schema.get("additionalProperties"))
         if inner is not None:
-            yield from _check(item, inner, defs, f"{where}.{name}")
+            yield from _check(item, inner, defs, f"{where}.{name if name in known else _short(name)}")
 
 
 def _short(value: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from accelkit import untrusted_json
+from accelkit import UsageError, untrusted_json
 from accelkit_conformance import report as reports
 from accelkit_conformance.expectations import Expectation
 from accelkit_conformance.report import Report, results_of
@@ -42,5 +42,7 @@ def read(path: Path) -> Report:
         found = None  # what is wrong with it is said below
     if isinstance(found, dict) and found.get("schema") == SCHEMA:
         schema.checked({**found, "schema": reports.SCHEMA, "results": []}, path)
+        if not all("explains" in one for one in found["expected_failures"]):
+            raise UsageError(f"{path} is no whole summary", why="an expected failure does not say how many results it explains")
         return found
     return of(schema.checked(reports.parsed(content, path), path))

@@ -9,6 +9,8 @@ from accelkit.discovery.metadata import normalized
 from accelkit.types import PluginStatus
 
 GATED = ("accelkit", "torch")
+_LONGEST = 1000  # characters of a requirement
+_REPORT = "report it to the vendor"
 _PLAIN = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?: *>= *([0-9]+(?:\.[0-9]+)*))?")
 _VERSION = re.compile(r"([0-9]+(?:\.[0-9]+)*)(?:(?:a|b|rc|\.post|\.dev)[0-9]+)*(?:\+[A-Za-z0-9]+(?:\.[A-Za-z0-9]+)*)?")
 
@@ -19,8 +21,15 @@ def objection(requirements: Sequence[str], version_of: Callable[[str], str | Non
     Markers are evaluated for this interpreter. Base releases are compared and pre-releases allowed, so that a vendor's own build of
     torch (``2.13.0a0+acme``) satisfies ``torch>=2.13``.
     """
+    if long := next((line for line in requirements if len(line) > _LONGEST), None):
+        return "broken", f"its requirement {long!r:.60} has {len(long):,} characters; at most {_LONGEST:,} are read", _REPORT
     rest = [line for line in requirements if not _is_plainly_met(line, version_of)]
-    return _objection(rest, version_of) if rest else None
+    if not rest:
+        return None
+    try:
+        return _objection(rest, version_of)
+    except (ValueError, RecursionError) as error:  # InvalidRequirement and UndefinedComparison of packaging are ValueErrors
+        return "broken", f"its requirements cannot be read: {str(error).partition(chr(10))[0]:.200}", _REPORT
 
 
 def _is_plainly_met(line: str, version_of: Callable[[str], str | None]) -> bool:
@@ -47,7 +56,7 @@ def _objection(requirements: Sequence[str], version_of: Callable[[str], str | No
         try:
             requirement = Requirement(line)
         except InvalidRequirement as error:
-            return "broken", f"its requirement {line!r} cannot be read: {str(error).splitlines()[0]}", "report it to the vendor"
+            return "broken", f"its requirement {line!r:.200} cannot be read: {str(error).splitlines()[0]:.200}", _REPORT
         name = normalized(requirement.name)
         if name not in GATED or (requirement.marker is not None and not requirement.marker.evaluate({"extra": ""})):
             continue

@@ -214,18 +214,19 @@ def headers(text: str) -> Headers:
 
     Source: packaging.python.org, 'Core metadata specifications'. The standard library's parser does the same and takes 10 ms to import.
     """
-    found: dict[str, list[str]] = {}
-    values: list[str] = []
+    found: dict[str, list[list[str]]] = {}
+    values: list[list[str]] = []
     for line in text.replace("\r\n", "\n").split("\n"):
         if not line:
             break
         if line[0] in " \t":
-            values[-1:] = [f"{values[-1]} {line.strip()}"] if values else []
+            if values:
+                values[-1].append(line.strip())
             continue
         name, _, value = line.partition(":")
         values = found.setdefault(name.strip().lower(), [])
-        values.append(value.strip())
-    return found
+        values.append([value.strip()])
+    return {name: [" ".join(parts) for parts in folded] for name, folded in found.items()}
 
 
 def _metadata(distribution: Distribution) -> Headers | None:

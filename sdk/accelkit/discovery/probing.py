@@ -88,7 +88,11 @@ class Verdict:
         """
         verdict = untrusted_json.decode(cls, fields)
         texts: dict[str, Any] = {name: shortened(getattr(verdict, name), length) for name, length in _LENGTHS.items()}
-        return dataclasses.replace(verdict, **texts)
+        return dataclasses.replace(verdict, **texts, checks={name: _cut(check) for name, check in verdict.checks.items()})
+
+
+def _cut(check: Availability) -> Availability:
+    return dataclasses.replace(check, reason=shortened(check.reason, _LENGTHS["reason"]), hint=shortened(check.hint, _LENGTHS["hint"]))
 
 
 def ask_all(records: Sequence[PluginRecord], *, is_trial: bool = False) -> dict[PluginRecord, Verdict]:

@@ -18,6 +18,7 @@ from accelkit.launching import carrying, rank
 from accelkit.launching.job import HERE, torchrun_variables
 
 ERROR_FILE, RESULT_FILE = "error.json", "result"
+SAFE_PATH = "PYTHONSAFEPATH"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,12 +44,14 @@ class Place:
         index, count: Its rank, and how many there are.
         folder: Where it leaves its error; its parent folder is where rank 0 leaves the result.
         threads: For torch; None to leave torch's own choice.
+        safe_path: The user's PYTHONSAFEPATH; None if it was not set. Python was started with it, and what this process starts is not.
     """
 
     index: int
     count: int
     folder: Path
     threads: int | None
+    safe_path: str | None
 
 
 def main(task: Task | bytes, place: Place, receiving: Connection) -> None:
@@ -56,6 +59,7 @@ def main(task: Task | bytes, place: Place, receiving: Connection) -> None:
     if hasattr(os, "setsid"):
         os.setsid()  # Ctrl-C reaches the parent, which ends this process with all that it started
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    set_safe_path(place.safe_path)
     try:
         _work(task, place, receiving)
     except BaseException as error:
@@ -64,6 +68,14 @@ def main(task: Task | bytes, place: Place, receiving: Connection) -> None:
         if code:
             rank.write_error(str(place.folder / ERROR_FILE), error, rank.without_launcher(error.__traceback__), code)
         sys.exit(code)
+
+
+def set_safe_path(value: str | None) -> None:
+    """With a value, Python that is started from here imports nothing from the current directory; None unsets it."""
+    if value is None:
+        os.environ.pop(SAFE_PATH, None)
+    else:
+        os.environ[SAFE_PATH] = value
 
 
 def _work(given: Task | bytes, place: Place, receiving: Connection) -> None:

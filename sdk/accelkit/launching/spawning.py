@@ -89,11 +89,11 @@ def _run(task: Task | bytes, count: int, method: StartMethod, folder: Path) -> N
     try:
         for index in range(count):
             receiving, sending = context.Pipe(duplex=False)
-            place = Place(index, count, folder / f"rank-{index}", threads)
+            place = Place(index, count, folder / f"rank-{index}", threads, os.environ.get(spawned.SAFE_PATH))
             place.folder.mkdir()
             process = context.Process(target=spawned.main, args=(task, place, receiving))
             child_processes.guard.ready()
-            process.start()
+            _start(process)
             child_processes.guard.add(process.pid)
             receiving.close()
             endings.append(Ending(index, place.folder))
@@ -114,6 +114,16 @@ def _run(task: Task | bytes, count: int, method: StartMethod, folder: Path) -> N
     cause = failures.first(endings)
     if cause is not None:
         raise _failure(cause, endings, method)
+
+
+def _start(process: Any) -> None:
+    """Start it, and multiprocessing's helper. Neither imports anything from the current directory before it has our ``sys.path``."""
+    before = os.environ.get(spawned.SAFE_PATH)
+    spawned.set_safe_path("1")
+    try:
+        process.start()
+    finally:
+        spawned.set_safe_path(before)
 
 
 def _watch(processes: list[Any], endings: list[Ending]) -> None:

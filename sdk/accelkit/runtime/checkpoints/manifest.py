@@ -21,6 +21,7 @@ CHECKSUM = "manifest.crc32"
 _FIRST = "accelkit.checkpoint/1"  # of one process; its random state was a part like others
 _SECOND = "accelkit.checkpoint/2"  # the manifest had no checksum
 _MAX_CHECKSUM_BYTES = 100
+_LARGEST = 200_000_000  # bytes of a manifest; a million optimizer states have half of it
 
 
 def write_manifest(step: Path, manifest: Mapping[str, Any]) -> None:
@@ -41,7 +42,7 @@ def read_manifest(step: Path) -> dict[str, Any]:
         CheckpointError: If it cannot be read, is of something else, or was written by a newer accelkit.
     """
     try:
-        content = read_regular(step / MANIFEST)
+        content = read_regular(step / MANIFEST, _LARGEST)
         manifest: dict[str, Any] = json.loads(content)
         found = str(manifest["format"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -91,6 +92,8 @@ def check_sizes(step: Path, files: Mapping[str, Any]) -> None:
     Raises:
         CheckpointError: For the first that is missing or has another size.
     """
+    if (step / DATA).is_symlink():
+        raise damaged(step, DATA, "it is a link")
     for name, expected in files.items():
         path = step / name
         if not os.path.lexists(path):

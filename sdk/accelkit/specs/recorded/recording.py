@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from packaging.version import InvalidVersion, Version
 
-from accelkit import __version__
+from accelkit import __version__, untrusted_json
 from accelkit.errors import UsageError
 from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.cluster import ClusterEnvironment
@@ -166,7 +166,7 @@ def read(old: str) -> Record:
     """
     path = Path(old) if old.endswith(".json") else _path_of(old)
     try:
-        found: Record = json.loads(path.read_text("utf-8"))
+        found: Record = untrusted_json.parse(path.read_text("utf-8"))
         if found["schema"] != SCHEMA:
             raise ValueError(f"its schema is {found['schema']!r}, not {SCHEMA!r}")
     except (OSError, ValueError, KeyError, TypeError) as error:
