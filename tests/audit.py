@@ -19,7 +19,8 @@ def main() -> int:
     try:
         packages = json.loads(result.stdout)["dependencies"]
     except ValueError:
-        print(f"nothing is audited: the advisories could not be asked\n{result.stderr[-1000:]}")
+        last = result.stderr.strip().splitlines()[-1:] or ["it printed nothing"]
+        print(f"nothing is audited: the advisories could not be asked: {last[0]:.300}")
         return 0
     asked = [package for package in packages if "vulns" in package]
     print(f"{len(asked)} of {len(packages)} packages were audited; PyPI does not know the others, or could not be asked")
