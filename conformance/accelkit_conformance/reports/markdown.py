@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from accelkit.errors import printable
+from accelkit.errors import one_line
 from accelkit_conformance.outcomes import BAD
 from accelkit_conformance.report import Report
 
@@ -45,5 +45,5 @@ def passed(counts: Mapping[str, int]) -> str:
 
 def plain(text: str) -> str:
     """What comes from a plugin, as text and nothing else: no element, cell, code, link, image, heading or stress."""
-    escaped = printable(text).replace("\n", " ").replace("&", "&amp;").replace("<", "&lt;").replace("`", "'")
+    escaped = one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace("`", "'")
     return re.sub(r"[\\|\[\]*#]", r"\\\g<0>", escaped)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -62,7 +63,7 @@ class OrderedRendezvous(RendezvousHandler):
         store: Any = info.store
         rank = self._place(store, info.rank, info.world_size)
         if rank == 0:
-            self._store = local_store() if info.world_size == 1 else store_at(self._address)
+            self._store = local_store() if info.world_size == 1 else _store_for_all(self._address)
             store.set(f"{_KEY}main", json.dumps([self._address, self._store.port]))
         address, port = json.loads(store.get(f"{_KEY}main"))
         return RendezvousInfo(store, rank, info.world_size, RendezvousStoreInfo(address, port))
@@ -105,19 +106,23 @@ class OrderedRendezvous(RendezvousHandler):
 
 def local_store() -> Any:
     """A new TCPStore that this machine's processes reach, and nobody else: it listens on the loopback interface."""
-    return store_at(HERE)
+    return _store_on(HERE)
 
 
-def store_at(address: str) -> Any:
-    """A new TCPStore, on a port that the system picks, that listens on the interface with ``address``.
-
-    It listens on all interfaces if none of this machine's has the address, by which others may reach it through a translation.
-    """
+def _store_for_all(address: str) -> Any:
+    """A new TCPStore on the interface with ``address``; on all, if none has it: others may reach this machine through a translation."""
     try:
-        family = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0][0]
-        listening = socket.create_server((address, 0), family=family)
-    except OSError:
+        return _store_on(address)
+    except OSError as error:
+        if error.errno != errno.EADDRNOTAVAIL and not isinstance(error, socket.gaierror):
+            raise
         return dist.TCPStore(address, 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+
+
+def _store_on(address: str) -> Any:
+    """A new TCPStore, on a port that the system picks, that listens on the interface with ``address`` only."""
+    family = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0][0]
+    listening = socket.create_server((address, 0), family=family)
     port = listening.getsockname()[1]
     return dist.TCPStore(address, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach())  # type: ignore[attr-defined]
 
