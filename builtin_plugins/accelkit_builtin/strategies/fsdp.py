@@ -212,10 +212,11 @@ def _fill(module: torch.nn.Module) -> None:
     import torch
     import torch.distributed as dist
 
-    seed = [int(torch.empty((), dtype=torch.int64).random_().item())]  # moves the generator on, as filling the model would
-    dist.broadcast_object_list(seed)
+    seed = torch.empty((), dtype=torch.int64).random_()  # moves the generator on, as filling the model would
+    seed = seed.to(next(module.parameters()).device)
+    dist.broadcast(seed, src=0)
     before = torch.default_generator.get_state()
-    torch.default_generator.manual_seed(seed[0])
+    torch.default_generator.manual_seed(int(seed.item()))
     try:
         for owner in module.modules():
             if _owns_tensors(owner):

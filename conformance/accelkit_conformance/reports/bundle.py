@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from accelkit import AccelkitError, UsageError, untrusted_json
+from accelkit import AccelkitError, UsageError, job_secret, untrusted_json
 from accelkit.errors import one_line, shortened
 from accelkit_conformance import certification, profiles
 from accelkit_conformance.expectations import Expectation, expired
@@ -33,10 +33,9 @@ _MAGIC, _MAGIC_AT = b"ustar", 257  # POSIX.1-1988, in the header of the first me
 def write(report: Report, path: Path, folder: Path) -> None:
     """Write the bundle. The same report, logs and environment give the same bytes."""
     suite = profiles.suite(report["suite"]["profile"], report["suite"]["torch"], report["subject"]["kind"])
-    settings = {name: value for name, value in sorted(os.environ.items()) if name.startswith("ACCELKIT_")}
     members = {
         REPORT: _json(report),
-        ENVIRONMENT: _json({"versions": report["versions"], "environment": settings}),
+        ENVIRONMENT: _json({"versions": report["versions"], "environment": job_secret.settings(os.environ)}),
         SUITE: "".join(f"{test}\n" for test in suite.tests).encode(),
         EXPECTED: _json(report["expected_failures"]),
         **{f"logs/{log.name}": _end_of(log) for log in folder.glob("worker-*.log")},

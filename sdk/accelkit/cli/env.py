@@ -7,7 +7,7 @@ import platform
 
 import click
 
-from accelkit import __version__
+from accelkit import __version__, job_secret
 from accelkit.cli.output import print_json
 from accelkit.discovery import autoload, catalog, known, memory
 from accelkit.discovery.metadata import installed_version
@@ -34,7 +34,8 @@ def command(is_json: bool) -> None:
     """Versions and settings, to paste into an issue. Nothing is imported or probed; no other variables are shown."""
     versions = {"accelkit": __version__, "python": platform.python_version(), "platform": platform.platform()}
     versions |= {name: version for name in _PACKAGES if (version := installed_version(name))}
-    variables = {name: value for name, value in sorted(os.environ.items()) if name.startswith("ACCELKIT_") or name == autoload.VARIABLE}
+    variables = job_secret.settings(os.environ)
+    variables |= {name: value for name, value in os.environ.items() if name == autoload.VARIABLE}
     variables |= known.visible_devices(os.environ)
     plugins = [record for record in catalog.plugins() if not record.is_builtin]
     backends = [backend.plugin for backend in catalog.inventory().torch_backends]

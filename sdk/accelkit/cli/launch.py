@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from accelkit import job_secret
 from accelkit.cli.output import reporting_errors, say
 from accelkit.discovery.catalog import find
 from accelkit.errors import UsageError
@@ -99,7 +100,7 @@ def _job(
             why="the machines must meet somewhere",
             hint="add --main-address HOST, of one of them",
         )
-    environ = {}
+    environ = {} if nodes > 1 or os.environ.get(job_secret.VARIABLE) else {job_secret.VARIABLE: job_secret.new()}
     if strategy is not None:
         environ["ACCELKIT_STRATEGY"] = _known("strategy", strategy)
     if precision is not None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import accelkit
+from accelkit import job_secret
 from accelkit.errors import UnsupportedError
 from accelkit.launching import carrying, rank
 from accelkit.launching.job import HERE, torchrun_variables
@@ -55,7 +56,7 @@ class Place:
 
 
 def main(task: Task | bytes, place: Place, receiving: Connection) -> None:
-    """Do the task (pickled, unless this process is a fork) once the parent has sent ``(port, run id)``."""
+    """Do the task (pickled, unless this process is a fork) once the parent has sent ``(port, run id, secret)``."""
     if hasattr(os, "setsid"):
         os.setsid()  # Ctrl-C reaches the parent, which ends this process with all that it started
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -79,8 +80,8 @@ def set_safe_path(value: str | None) -> None:
 
 
 def _work(given: Task | bytes, place: Place, receiving: Connection) -> None:
-    port, run_id = receiving.recv()
-    os.environ.update(_variables(place, port, run_id))
+    port, run_id, secret = receiving.recv()
+    os.environ.update(_variables(place, port, run_id) | {job_secret.VARIABLE: secret})
     import torch
 
     if place.threads is not None:

@@ -16,7 +16,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Literal
 
-from accelkit import child_processes
+from accelkit import child_processes, job_secret
 from accelkit.discovery import known
 from accelkit.errors import AccelkitError, ContradictionError, RankFailedError, UnsupportedError
 from accelkit.launching import carrying, choosing, failures, process_tree, spawned
@@ -100,9 +100,10 @@ def _run(task: Task | bytes, count: int, method: StartMethod, folder: Path) -> N
             processes.append(process)
             ends.append(sending)
         store = local_store()  # after the forks: it has a thread
+        told = (store.port, uuid.uuid4().hex, os.environ.get(job_secret.VARIABLE) or job_secret.new())
         for sending in ends:
             with contextlib.suppress(BrokenPipeError):  # ended already: seen below
-                sending.send((store.port, uuid.uuid4().hex))
+                sending.send(told)
         _watch(processes, endings)
     except KeyboardInterrupt:
         number = signal.SIGINT

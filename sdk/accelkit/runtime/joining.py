@@ -20,8 +20,9 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 import accelkit
-from accelkit import settling
+from accelkit import job_secret, settling
 from accelkit.errors import ContradictionError, UnavailableError, UnsupportedError
+from accelkit.runtime.collectives.meeting import Channel
 from accelkit.specs.cluster import ClusterEnvironment
 from accelkit.specs.placement import Place
 from accelkit.specs.process_group import THROUGH_HOST
@@ -187,18 +188,21 @@ def backend_of(device: torch.device, backend: str | None) -> str:
     return chosen
 
 
-def agree(mine: dict[str, str]) -> None:
+def agree(mine: dict[str, str], device: torch.device) -> None:
     """Compare what each process runs on: one that chose another accelerator, precision or strategy would train something else.
 
     Args:
         mine: This process's settings by name. Compared with rank 0's.
+        device: This process's.
 
     Raises:
+        CollectiveError: If one of them is not a process of this job: it does not know the job's secret.
         ContradictionError: On every process, naming the ranks that differ.
     """
     mine = mine | {"accelkit": accelkit.__version__, "torch": torch.__version__}
-    everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, (socket.gethostname(), mine))
+    message = json.dumps([socket.gethostname(), mine]).encode()
+    signed = Channel.of(None, device).exchange(job_secret.signed(message, dist.get_rank()))
+    everyone = [json.loads(job_secret.checked(theirs, rank)) for rank, theirs in enumerate(signed)]
     _, first = everyone[0]
     differences = [
         f"{name} is {first[name]} on rank 0 and {theirs[name]} on rank {rank} ({host})"

@@ -171,13 +171,13 @@ class Preemption:
         """
         if not self._wants_requeue:
             return False
-        answer: list[Any] = [False]
+        answer = False
         try:
             if self.is_main_process:
-                answer[0] = bool(self.hooks.hook.requeue())
+                answer = bool(self.hooks.hook.requeue())
         finally:
             if self.num_processes > 1:
-                import torch.distributed as dist
+                from accelkit.runtime.collectives import objects
 
-                dist.broadcast_object_list(answer)
-        return bool(answer[0])
+                answer = objects.from_main(answer)
+        return answer

@@ -222,7 +222,7 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
         backend = self._process_group.process_group_backend or call(self.strategy, "process_group_backend", self.accelerator)
         joining.join(self, self.cluster, device, backend, self._timeout)
         chosen = {"accelerator": self.accelerator.name, "plugin": self.accelerator.plugin}
-        joining.agree(chosen | {"precision": config.precision.name, "strategy": self.strategy.name})
+        joining.agree(chosen | {"precision": config.precision.name, "strategy": self.strategy.name}, device)
         with self.hooks.naming_failures("launched"):
             self.hooks.hook.launched(state=self.state)
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 import torch.distributed as dist
 
 from accelkit.errors import AccelkitError, CheckpointError
+from accelkit.runtime.collectives import objects
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -129,12 +130,10 @@ class Ranks:
         raise CheckpointError(failure.what, why=failure.why, hint=failure.hint) from error
 
     def _send(self, message: Any, rank: int) -> None:
-        dist.send_object_list([message], dst=rank, group=self._group)
+        objects.send(message, rank, self._group)
 
     def _receive(self, rank: int) -> Any:
-        message = [None]
-        dist.recv_object_list(message, src=rank, group=self._group)
-        return message[0]
+        return objects.receive(rank, self._group)
 
     def _receive_or_lost(self, rank: int) -> Any:
         try:

@@ -74,6 +74,13 @@ class Channel:
         """Whether the group has a backend for tensors where this one is."""
         return tensor.device.type in self.device_types
 
+    def exchange(self, mine: bytes) -> list[bytes]:
+        """Each member's bytes, of any length: first the lengths travel, then the bytes."""
+        lengths = struct.unpack(f"<{self.size}Q", self.all_gather_bytes(bytearray(struct.pack("<Q", len(mine)))))
+        longest = max(lengths)
+        everyone = self.all_gather_bytes(bytearray(mine.ljust(longest, b"\0")))
+        return [bytes(everyone[place * longest : place * longest + length]) for place, length in enumerate(lengths)]
+
     def all_gather_bytes(self, mine: bytearray) -> bytearray:
         """The members' bytes, one after another. All have equally many."""
         everyone = bytearray(len(mine) * self.size)
@@ -147,12 +154,9 @@ def watching(call: attendance.Call) -> Iterator[None]:
 
 
 def exchange(channel: Channel, call: attendance.Call, mine: bytes) -> list[bytes]:
-    """Bytes of any length from each to all, after they have met: first the lengths, then the bytes."""
+    """Bytes of any length from each to all, after they have met."""
     with watching(call):
-        lengths = struct.unpack(f"<{channel.size}Q", channel.all_gather_bytes(bytearray(struct.pack("<Q", len(mine)))))
-        longest = max(lengths)
-        everyone = channel.all_gather_bytes(bytearray(mine.ljust(longest, b"\0")))
-    return [bytes(everyone[place * longest : place * longest + length]) for place, length in enumerate(lengths)]
+        return channel.exchange(mine)
 
 
 def outline_of(data: Any) -> str:

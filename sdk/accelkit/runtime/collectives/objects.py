@@ -1,6 +1,7 @@
-"""Objects between processes: pickled, their tensors on the host while they travel.
+"""Objects between processes: pickled and signed with the job's secret, their tensors on the host while they travel.
 
-Only processes that one trusts belong in a process group.
+What arrives is unpickled only if its signature is right. A job without a secret trusts whoever reaches its ports, as torch.distributed
+does.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import struct
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
+from accelkit import job_secret
 from accelkit.nested import map_leaves
 from accelkit.runtime.collectives import attendance, moving
 from accelkit.runtime.collectives.meeting import HOST, INLINE_BYTES, Channel, exchange, meet, watching
@@ -27,18 +30,18 @@ class _FromDevice:
 
 def gather(channel: Channel, data: Any) -> list[Any]:
     """The object of each process, in the order of the group."""
-    mine = _pickled(data)
+    mine = _pickled(data, channel.ranks[channel.rank])
     fits = len(mine) < INLINE_BYTES
     met = meet(channel, "gather of objects", payload=b"\1" + mine if fits else b"\0")
     all_fit = all(part[:1] == b"\1" for part in met.parts)
     everyone = [part[1:] for part in met.parts] if all_fit else exchange(channel, met.call, mine)
-    return [_unpickled(theirs, channel) for theirs in everyone]
+    return [_placed(theirs, rank, channel) for theirs, rank in zip(everyone, channel.ranks, strict=True)]
 
 
 def broadcast(channel: Channel, call: attendance.Call, data: Any, from_process: int) -> Any:
     """The object of process ``from_process``, after they have met; there itself."""
     is_source = channel.ranks[channel.rank] == from_process
-    mine = _pickled(data) if is_source else b""
+    mine = _pickled(data, from_process) if is_source else b""
     with watching(call):
         length = torch.frombuffer(bytearray(_LENGTH.pack(len(mine))), dtype=torch.uint8)
         (size,) = _LENGTH.unpack(bytes(moving.broadcast(channel, length, from_process).tolist()))
@@ -48,18 +51,66 @@ def broadcast(channel: Channel, call: attendance.Call, data: Any, from_process: 
         return data
     buffer = bytearray(size)
     torch.frombuffer(buffer, dtype=torch.uint8).copy_(received)
-    return _unpickled(bytes(buffer), channel)
+    return _placed(bytes(buffer), from_process, channel)
 
 
-def _pickled(data: Any) -> bytes:
+def send(data: Any, rank: int, group: dist.ProcessGroup | None = None) -> None:
+    """Send an object to the process of this rank in the job, which calls ``receive``."""
+    text = job_secret.signed(pickle.dumps(data), dist.get_rank())
+    device = _travelling_on(group)
+    for part in (_LENGTH.pack(len(text)), text):
+        dist.send(torch.frombuffer(bytearray(part), dtype=torch.uint8).to(device), dst=rank, group=group)
+
+
+def receive(rank: int, group: dist.ProcessGroup | None = None) -> Any:
+    """The object that the process of this rank in the job sends.
+
+    Raises:
+        CollectiveError: If it is not from a process of this job.
+    """
+    device = _travelling_on(group)
+    length = torch.empty(_LENGTH.size, dtype=torch.uint8, device=device)
+    dist.recv(length, src=rank, group=group)
+    (size,) = _LENGTH.unpack(bytes(length.tolist()))
+    text = torch.empty(size, dtype=torch.uint8, device=device)
+    dist.recv(text, src=rank, group=group)
+    return _unpickled(text.cpu().numpy().tobytes(), rank)
+
+
+def from_main(data: Any) -> Any:
+    """Rank 0's object, on every process of the job. What the others give is not looked at.
+
+    Raises:
+        CollectiveError: If it is not from a process of this job.
+    """
+    device, is_source = _travelling_on(None), dist.get_rank() == 0
+    text = job_secret.signed(pickle.dumps(data), 0) if is_source else b""
+    length = torch.frombuffer(bytearray(_LENGTH.pack(len(text))), dtype=torch.uint8).to(device)
+    dist.broadcast(length, src=0)
+    (size,) = _LENGTH.unpack(bytes(length.tolist()))
+    sent = torch.frombuffer(bytearray(text or bytes(size)), dtype=torch.uint8).to(device)
+    dist.broadcast(sent, src=0)
+    return data if is_source else _unpickled(sent.cpu().numpy().tobytes(), 0)
+
+
+def _travelling_on(group: dist.ProcessGroup | None) -> torch.device:
+    """Where torch.distributed has objects while they travel in this group: the host if it has a backend for it."""
+    return torch.device(dist.distributed_c10d._get_object_coll_device(group))
+
+
+def _pickled(data: Any, rank: int) -> bytes:
     def sent(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf
         return leaf.detach() if leaf.device.type == HOST else _FromDevice(leaf.detach().cpu())
 
-    return pickle.dumps(map_leaves(sent, data))
+    return job_secret.signed(pickle.dumps(map_leaves(sent, data)), rank)
 
 
-def _unpickled(text: bytes, channel: Channel) -> Any:
-    data = pickle.loads(text)  # noqa: S301 # from a process of the job, which runs the same program
+def _placed(text: bytes, rank: int, channel: Channel) -> Any:
+    data = _unpickled(text, rank)
     return map_leaves(lambda leaf: leaf.tensor.to(channel.device) if isinstance(leaf, _FromDevice) else leaf, data)
+
+
+def _unpickled(text: bytes, rank: int) -> Any:
+    return pickle.loads(job_secret.checked(text, rank))  # noqa: S301 # from a process of the job, which runs the same program

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from accelkit.errors import CollectiveError
 from accelkit.nested import map_leaves
-from accelkit.runtime.collectives import attendance
+from accelkit.runtime.collectives import attendance, objects
 from accelkit.runtime.collectives.meeting import watching
 from accelkit.runtime.data.cutting import rounds
 from accelkit.runtime.data.sampling import Counted
@@ -135,7 +135,7 @@ class DispatchedBatches(Counted):
         for rank in range(1, self.num_processes):
             tensors: list[torch.Tensor] = []
             share = tuple(map_leaves(_packer(tensors), one) for one in shares[rank : rank + 1])
-            dist.send_object_list([_Message(share, self.remainder, is_over, error)], dst=rank)
+            objects.send(_Message(share, self.remainder, is_over, error), rank)
             travelling = [_bytes_of(tensor) for tensor in tensors]  # kept until they have arrived
             under_way += [(dist.isend(values, dst=rank), values) for values in travelling]
         for work, _ in under_way:
@@ -146,9 +146,7 @@ class DispatchedBatches(Counted):
         is_over = False
         while not is_over:
             with watching(self._call()):
-                arrived: list[Any] = [None]
-                dist.recv_object_list(arrived, src=0)
-                message: _Message = arrived[0]
+                message: _Message = objects.receive(0)
                 shares = [map_leaves(_unpacked, share, lambda thing: isinstance(thing, _Slot)) for share in message.share]
             if message.error:
                 raise CollectiveError("rank 0 could not read the next batch", why=message.error, hint="see the log of rank 0")

@@ -236,19 +236,17 @@ class Epochs:
         """The state of generators that this pass begins with, here and, of those to be agreed on, on every process."""
         if self.num_processes == 1 or not self.rng_types or self.accelerator is None:
             return self._found(has_workers)
-        import torch.distributed as dist
-
+        from accelkit.runtime.collectives import objects
         from accelkit.runtime.collectives.meeting import Channel, meet, watching
 
         device = self.device if self.device is not None else torch.empty(0, device=self.accelerator.device_type).device  # the current one
-        sent: list[Any] = [None]
+        mine: Any = None
         if self.process_index == 0:
             named = seeding.capture_named(self.rng_types, self.accelerator, device)
-            sent = [(named, self._found(has_workers) if "generator" in self.rng_types else None)]
+            mine = (named, self._found(has_workers) if "generator" in self.rng_types else None)
         met = meet(Channel.of(None, device), f"the start of epoch {self.epoch} of prepared loader {self.number}")
         with watching(met.call):
-            dist.broadcast_object_list(sent, src=0)
-        named, start = sent[0]
+            named, start = objects.from_main(mine)
         if self.process_index > 0:
             seeding.restore_named(named, self.accelerator, device)
         if start is None:
