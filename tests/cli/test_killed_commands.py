@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -59,8 +60,8 @@ def notes(tmp_path, monkeypatch):
     return folder
 
 
-def killed(command, notes, count=1):
-    """Kill a command once ``count`` of its children have noted that they spin.
+def killed(command, notes, count=1, number=signal.SIGKILL, exit_code=-signal.SIGKILL):
+    """Send a command SIGKILL, or the signal that is given, once ``count`` of its children have noted that they spin.
 
     Returns:
         Those children, and what they have started.
@@ -71,8 +72,11 @@ def killed(command, notes, count=1):
         children = [psutil.Process(int(pid)) for note in found for pid in (note.name, note.read_text())]
         children += psutil.Process(process.pid).children(recursive=True)
     finally:
-        process.kill()
-        process.wait()
+        process.send_signal(number)
+        try:
+            assert process.wait(timeout=GONE_SECONDS) == exit_code
+        finally:
+            process.kill()
     return children
 
 
@@ -118,6 +122,12 @@ def test_children_that_spin_end_with_the_command(words, in_probe, plugin_site, n
     offered = "[accelkit.clusters]\nsome = vendor_some:SomeCluster" if "--cluster" in words else ""
     plugin_site.install("vendor-some", PLUGIN.format(in_probe=in_probe), accelerators={"some": "Some"}, entry_points=offered)
     are_gone(killed(accelkit_command(*words), notes))
+
+
+@pytest.mark.parametrize("words", [["doctor", "some"], ["probe", "some"], ["why", "some"]], ids=" ".join)
+def test_ctrl_c_ends_a_command_at_once_with_its_children(words, plugin_site, notes):
+    plugin_site.install("vendor-some", PLUGIN.format(in_probe=True), accelerators={"some": "Some"})
+    are_gone(killed(accelkit_command(*words), notes, number=signal.SIGINT, exit_code=130))
 
 
 def test_the_child_of_list_ends_with_it(plugin_site, notes):

@@ -9,8 +9,12 @@ from typing import Any
 import click
 
 
+INTERRUPTED = 130
+"""The exit code of what SIGINT ended: 128 and its number, as in a shell."""
+
+
 class LazyGroup(click.Group):
-    """Commands of a package, one module each, whose ``command`` it is.
+    """Commands of a package, one module each, whose ``command`` it is. Ctrl-C ends each with exit code 130 (click's own is 1).
 
     Args:
         package: Where the modules are.
@@ -29,6 +33,13 @@ class LazyGroup(click.Group):
             return None
         command: click.Command = importlib.import_module(f"{self._package}.{cmd_name}").command
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            raise click.exceptions.Exit(INTERRUPTED) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
