@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -165,6 +167,62 @@ def test_an_optimizer_that_is_left_out_is_told_at_its_first_step(error_text):
     foreign.step()
     made_afterwards = torch.optim.SGD(model.parameters(), lr=0.1)
     made_afterwards.step()
+
+
+class Average:
+    """An average of weights that keeps the parameters that it was given, as those of older programs do."""
+
+    def __init__(self, parameters, place):
+        self.kept = {"list": list, "dict": lambda found: {"all": [tuple(found)]}}[place](parameters)
+        self.average = [parameter.detach().clone() for parameter in parameters]
+
+
+@pytest.mark.parametrize("place", ["list", "dict"])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_an_object_that_keeps_replaced_parameters_is_told_of_at_the_first_step(place, at_once):
+    rt = accelkit.Runtime(accelerator="fake_xpu")
+    model = nn.Linear(2, 1)
+    average = Average(list(model.parameters()), place)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if at_once:
+        model, optimizer = rt.prepare(model, optimizer)
+    else:
+        model = rt.prepare(model)
+        optimizer = rt.prepare(optimizer)
+    with pytest.warns(UserWarning, match="Average") as caught:
+        train_on_ones(rt, model, optimizer)
+    assert len(caught) == 1
+    assert "model.parameters()" in str(caught[0].message)
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train_on_ones(rt, model, optimizer)  # once is enough
+    assert not optimizer._optimizer_step_pre_hooks
+    assert average.average
+
+
+@pytest.mark.parametrize("accelerator", ["cpu", "fake_xpu"])
+def test_who_keeps_copies_or_new_parameters_is_not_warned(accelerator):
+    rt = accelkit.Runtime(accelerator=accelerator)
+    model = nn.Linear(2, 1)
+    parameters = list(model.parameters())  # a variable
+    copies = torch.optim.swa_utils.AveragedModel(model)
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    model, optimizer, scheduler = rt.prepare(model, optimizer, scheduler)
+    average = Average(list(model.parameters()), "list")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train_on_ones(rt, model, optimizer)
+        scheduler.step()
+    assert parameters
+    assert copies
+    assert average.kept
+
+
+def train_on_ones(rt, model, optimizer):
+    rt.backward(model(torch.ones(1, 2, device=rt.device)).sum())
+    optimizer.step()
 
 
 def test_an_optimizer_need_not_be_prepared_where_parameters_stay(rt):

@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-
 INTERRUPTED = 130
 """The exit code of what SIGINT ended: 128 and its number, as in a shell."""
 

@@ -14,7 +14,13 @@ from accelkit.errors import PrepareError
 from accelkit.plugin_calls import call
 from accelkit.runtime.data import loaders
 from accelkit.runtime.mixed import remove_from_forward
-from accelkit.runtime.preparing import ParameterMoves, follow_parameters, place_module, refuse_steps_of_others
+from accelkit.runtime.preparing import (
+    ParameterMoves,
+    follow_parameters,
+    place_module,
+    refuse_steps_of_others,
+    warn_of_holders_at_first_step,
+)
 from accelkit.runtime.stepping import Stepping, pairs
 from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.precision import Precision
@@ -99,7 +105,10 @@ class Prepared:
                 _add_once(self._loaders, thing)
         if self._moves.has_replaced:
             refuse_steps_of_others(self._moves)
-            self._moves.has_replaced = False
+            self._moves.has_replaced, self._moves.is_unsearched = False, True
+        if self._moves.is_unsearched and (optimizers := [thing for thing in objects if isinstance(thing, torch.optim.Optimizer)]):
+            warn_of_holders_at_first_step(self._moves, optimizers[0])
+            self._moves.is_unsearched = False
         result = tuple(prepared.get(id(thing), thing) for thing in objects)
         return result[0] if len(result) == 1 else result
 

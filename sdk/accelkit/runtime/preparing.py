@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Iterator, Mapping
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from accelkit.errors import PrepareError
 from accelkit.plugin_calls import call
+from accelkit.runtime import holders
 from accelkit.runtime.mixed import apply_to_forward
 from accelkit.specs.precision import Precision
 from accelkit.specs.strategy import Strategy
+
+_checks: weakref.WeakKeyDictionary[torch.optim.Optimizer, list[RemovableHandle]] = weakref.WeakKeyDictionary()
+_ending: weakref.WeakKeyDictionary[torch.optim.Optimizer, RemovableHandle] = weakref.WeakKeyDictionary()
 
 
 class ParameterMoves:
@@ -28,6 +35,7 @@ class ParameterMoves:
     def __init__(self) -> None:
         self._now = WeakTensorKeyDictionary()
         self.has_replaced = False
+        self.is_unsearched = False  # nobody has looked yet for objects that still have what was replaced
 
     def record(self, before: torch.Tensor, after: torch.Tensor) -> None:
         self.has_replaced |= before is not after
@@ -38,6 +46,10 @@ class ParameterMoves:
         """The parameter that trains now; None if it is in no prepared module."""
         now: torch.Tensor | None = self._now.get(parameter)  # type: ignore[no-untyped-call]
         return now
+
+    def replaced(self) -> list[torch.Tensor]:
+        """The parameters that train no more and that somebody still has."""
+        return [before for before, now in self._now.items() if now is not before]  # type: ignore[no-untyped-call]
 
     def are_stale(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether the optimizer has a parameter that was replaced: its steps would train nothing."""
@@ -120,12 +132,11 @@ def refuse_steps_of_others(moves: ParameterMoves) -> None:
     """
     for thing in gc.get_objects():
         if issubclass(type(thing), torch.optim.Optimizer) and hasattr(thing, "param_groups") and moves.are_stale(thing):
-            handles: list[Any] = []
-            handles.append(thing.register_step_pre_hook(functools.partial(_check_first_step, moves, handles)))
+            _before_first_step(thing, functools.partial(_check_step, moves))
 
 
-def _check_first_step(moves: ParameterMoves, handles: list[Any], optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """The hook of such an optimizer.
+def _check_step(moves: ParameterMoves, optimizer: torch.optim.Optimizer) -> None:
+    """Before the first step of such an optimizer.
 
     Raises:
         PrepareError: If it has replaced parameters still.
@@ -136,7 +147,41 @@ def _check_first_step(moves: ParameterMoves, handles: list[Any], optimizer: torc
             why="the model's parameters became new ones when it moved to its device, and this optimizer still has the old ones",
             hint="model, optimizer = rt.prepare(model, optimizer)",
         )
-    for handle in handles:
+
+
+def warn_of_holders_at_first_step(moves: ParameterMoves, optimizer: torch.optim.Optimizer) -> None:
+    """Let the first step of a prepared optimizer warn of objects that still have parameters that were replaced.
+
+    An average of weights, say, would be one of weights that stay as they are. ``prepare`` itself cannot tell, as the program may give such
+    an object the new parameters in its next line. The search takes tens of milliseconds.
+    """
+    _before_first_step(optimizer, lambda _: _warn_of_holders(moves))
+
+
+def _warn_of_holders(moves: ParameterMoves) -> None:
+    if names := holders.names_of_holders(moves.replaced()):
+        warnings.warn(
+            f"{' and '.join(names)} still {'has' if len(names) == 1 else 'have'} parameters that the model had before prepare. They train "
+            "no more, since the model got new ones when it moved to its device. Make the object after prepare, from model.parameters(), "
+            "or delete it",
+            stacklevel=holders.stack_level_outside_of_torch(),
+        )
+
+
+def _before_first_step(optimizer: torch.optim.Optimizer, check: Callable[[torch.optim.Optimizer], None]) -> None:
+    """Run ``check`` before the optimizer's next step, and before each until one was made."""
+    _checks.setdefault(optimizer, []).append(optimizer.register_step_pre_hook(lambda one, *_: _check_and_end(one, check)))
+
+
+def _check_and_end(optimizer: torch.optim.Optimizer, check: Callable[[torch.optim.Optimizer], None]) -> None:
+    """torch calls hooks while it iterates over them, so one may not remove itself, unless it is the last."""
+    check(optimizer)
+    if optimizer not in _ending:
+        _ending[optimizer] = optimizer.register_step_post_hook(lambda one, *_: _end_checks(one))
+
+
+def _end_checks(optimizer: torch.optim.Optimizer) -> None:
+    for handle in [*_checks.pop(optimizer, []), _ending.pop(optimizer)]:
         handle.remove()
 
 

@@ -1,0 +1,61 @@
+"""Which objects of a program still have certain tensors: for a warning."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import types
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+_CONTAINERS = (list, tuple, set, frozenset, dict)
+_DEEPEST = 4  # a list, in a dict, in a list, in an object's __dict__
+_OWN = ("torch.", "accelkit.")
+
+
+def names_of_holders(tensors: Sequence[torch.Tensor]) -> list[str]:
+    """The classes of the objects whose attributes lead to the tensors, by lists and dicts too; sorted, each once.
+
+    Not reported: variables of functions and modules, which hold what a loop left there, and objects of torch and accelkit.
+    """
+    seen = {id(tensors)}
+    found: set[str] = set()
+    things: Iterable[Any] = list(tensors)
+    for _ in range(_DEEPEST + 1):
+        seen |= {id(thing) for thing in things}
+        holders = [holder for holder in gc.get_referrers(*things) if id(holder) not in seen and holder is not things] if things else []
+        things = [holder for holder in holders if isinstance(holder, _CONTAINERS) and not _is_namespace(holder)]
+        found |= {_class_name(holder) for holder in holders if _is_reported(holder)}
+    return sorted(found)
+
+
+def stack_level_outside_of_torch() -> int:
+    """For a warning of the caller's: the line of the program that called torch or accelkit."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith(_OWN):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def _is_reported(holder: Any) -> bool:
+    unreported = (
+        *_CONTAINERS,
+        type,
+        types.FrameType,
+        types.FunctionType,
+        types.MethodType,
+        types.ModuleType,
+        types.CellType,
+        types.GeneratorType,
+    )
+    return not isinstance(holder, unreported) and not _class_name(holder).startswith((*_OWN, "builtins."))
+
+
+def _is_namespace(holder: Any) -> bool:
+    return isinstance(holder, dict) and "__builtins__" in holder
+
+
+def _class_name(holder: Any) -> str:
+    return f"{type(holder).__module__}.{type(holder).__qualname__}"
