@@ -134,9 +134,10 @@ conformance-xla: setup-test-xla
 
 # With another torch: what calls it or is compiled against it. Selection, the command line and the template import no torch.
 TORCH_TESTS := tests/runtime tests/builtin tests/checkpoint tests/device --ignore tests/checkpoint/test_several_processes.py
+PROFILE_ON_TORCH ?= smoke
 fake_xpu_on_torch = $(1)/bin/python $(PYTEST) $(FAKE_XPU)/tests --deselect $(FAKE_XPU)/tests/test_accelkit.py::test_digits_learn_on_it_as_on_the_cpu \
 		--junit-xml build/tests/$@.fake_xpu.xml && \
-	$(1)/bin/accelkit conformance run fake_xpu --profile training -n $(WORKERS) --junit build/tests/$@.conformance.xml
+	$(1)/bin/accelkit conformance run fake_xpu --profile $(PROFILE_ON_TORCH) -n $(WORKERS) --junit build/tests/$@.conformance.xml
 
 test-torch-oldest: setup-test-torch-oldest
 	$(call fake_xpu_on_torch,$(OLDEST_VENV))
@@ -168,12 +169,12 @@ $(VENV)/.torch_xla: $(VENV)/.ready
 test-clusters: setup-test-clusters
 	FORBID_SKIPS=slurm,openmpi,mpich,ray,deepspeed $(BIN)/python $(PART)
 
-# The fake XPU with device memory closed outside kernels and copies, certified with all but the full profile's operators; a sixth of the mutants.
+# The fake XPU with device memory closed outside kernels and copies, certified with all but the full profile's operators; a twelfth of the mutants.
 test-conformance: setup-test-conformance
 	$(BIN)/python $(PART)
 	FAKE_XPU_PROTECT=1 $(MAKE) conformance SUBJECTS=fake_xpu PROFILE=distributed
 	$(BIN)/accelkit conformance run fake_xpu --profile full --select bridges --junit build/tests/$@.bridges.xml
-	$(BIN)/accelkit conformance selftest -n $(WORKERS) --every 6 --own-area
+	$(BIN)/accelkit conformance selftest -n $(WORKERS) --every 12 --own-area
 
 setup-check: $(VENV)/.fake_xpu $(VENV)/.peers
 setup-demo: compiler $(VENV)/.fake_xpu
@@ -188,6 +189,7 @@ test-all: $(VENV)/.ready
 	$(BIN)/python tests/run_parts.py
 
 soak: $(VENV)/.ready compiler conformance-xla
+	$(MAKE) test-torch-oldest test-torch-newest PROFILE_ON_TORCH=training
 	$(BIN)/python -m pytest -n $(WORKERS) -m soak -s tests --ignore=tests/xla
 
 # Writes the texts of all errors anew; a reviewer reads the difference. In one process, which sees every test.
