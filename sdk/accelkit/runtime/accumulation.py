@@ -22,4 +22,4 @@ class Accumulation:
         """Enter one more micro-batch; the last one of a loader completes whatever there is."""
         self.has_begun = True
         self._step = 0 if is_last_batch else self._step + 1
-        self.is_complete = is_last_batch or self._step % self.num_steps == 0
+        self.is_complete = self._step % self.num_steps == 0
