@@ -50,6 +50,8 @@ def test_a_rank_that_was_ended_while_it_exited_is_told_by_its_own_exit_code(tmp_
     report = describe([quick, slow], slow)
     assert "rank 1: exit code 3 (first)" in report
     assert "rank 0: exit code 3 (+0.500 s)" in report
+    killed, forgot = Ending(2, tmp_path, exit_code=-9, at=1.0), Ending(3, tmp_path, exit_code=0, sent=signal.SIGTERM)
+    assert [one.shell_code for one in (slow, quick, killed, forgot)] == [3, 3, 137, 1]
 
 
 def test_a_hung_rank_ends_the_job_after_the_time_out(launch, script):
