@@ -66,12 +66,21 @@ def strategy():
 
 
 def no_float16():
+    return accelerator(older("float16"), mixed_precision="fp16")
+
+
+def no_bfloat16():
+    return accelerator(older("bfloat16"), mixed_precision="bf16")
+
+
+def older(dtype):
+    """A fake XPU that has no autocast to this dtype."""
     from accelkit_fake_xpu.accelerator import FakeXPUAccelerator
 
     class Older(FakeXPUAccelerator):
-        declared_capabilities = type(FakeXPUAccelerator.declared_capabilities)({"autocast.float16": "none"})
+        declared_capabilities = type(FakeXPUAccelerator.declared_capabilities)({f"autocast.{dtype}": "none"})
 
-    return accelerator(Older(), mixed_precision="fp16")
+    return Older()
 
 
 def lazy():

@@ -24,6 +24,7 @@ REFUSED = {
     "fp8_recipe": ("UnsupportedError", "fp8", "TERecipeKwargs"),
     "strategy": ("UnsupportedError", "fake_xpu", "'fsdp'"),
     "no_float16": ("UnsupportedError", "'16-mixed'", "autocast.float16"),
+    "no_bfloat16": ("UnsupportedError", "'bf16-mixed'", "autocast.bfloat16"),
     "lazy": ("UnsupportedError", "Accelerate", "fake_xpu"),
     "use_cpu": ("ContradictionError", "ACCELERATE_USE_CPU=true", "'fake_xpu'"),
     "other_device": ("ContradictionError", "ACCELERATE_TORCH_DEVICE=meta", "'fake_xpu'"),
@@ -39,7 +40,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
+@pytest.mark.parametrize("what", [pytest.param(what, marks=[pytest.mark.smoke] * (what == "no_bfloat16")) for what in REFUSED])
 def test_it_is_an_error_that_says_why(what, error_text):
     result = start("refused.py", what)
     assert result.stdout, result.stderr
