@@ -96,7 +96,7 @@ def save_two(root):
 
 def test_steps_are_numbered_and_latest_follows(tmp_path, error_text):
     assert save_two(tmp_path) == tmp_path / "step-1"
-    assert (tmp_path / "LATEST").read_text() == "step-1"
+    assert (tmp_path / "LATEST").read_text().split()[0] == "step-1"
     assert checkpoint.load(tmp_path)["model_0"]["w"].sum() == 100
     assert checkpoint.load(tmp_path / "step-0")["model_0"]["w"].sum() == 0
     assert checkpoint.save(tmp_path, {}, step=7) == tmp_path / "step-7"
@@ -113,6 +113,12 @@ def test_without_a_latest_that_is_there_the_newest_step_is_taken(tmp_path, lates
     if latest is not None:
         (tmp_path / "LATEST").write_text(latest)
     assert checkpoint.find(tmp_path) == tmp_path / "step-1"
+
+
+def test_a_latest_that_somebody_wrote_is_followed(tmp_path):
+    save_two(tmp_path)
+    (tmp_path / "LATEST").write_text("step-0\n")
+    assert checkpoint.find(tmp_path) == tmp_path / "step-0"
 
 
 def flip(path):

@@ -110,7 +110,7 @@ class Checkpoint:
 
     def read(self, content: bytes, is_forged: bool) -> None:
         self.path.write_bytes(content)
-        is_forged = is_forged and self.path.parent != self.root  # LATEST has no checksum
+        is_forged = is_forged and self.path.parent != self.root  # LATEST has its checksum in itself
         if is_forged:
             self.forge(content)
         try:

@@ -172,6 +172,18 @@ def test_latest_names_a_step_beside_itself(root, tmp_path, text):
     assert "stolen" not in checkpoint.load(root)["model"]
 
 
+def test_no_changed_bit_of_latest_leads_to_an_older_step(root):
+    for _ in range(3):
+        checkpoint.save(root, STATE)
+    assert checkpoint.find(root) == root / "step-3"
+    content = (root / "LATEST").read_bytes()
+    for place in range(len(content) * 8):
+        damaged = bytearray(content)
+        damaged[place // 8] ^= 1 << place % 8
+        (root / "LATEST").write_bytes(damaged)
+        assert checkpoint.find(root) == root / "step-3", damaged
+
+
 @pytest.mark.parametrize(
     "name", ["LATEST", "step-0/manifest.json", "step-0/" + CHECKSUM, "step-0/data/.metadata", "step-0/data/__0_0.distcp"]
 )
@@ -197,7 +209,7 @@ def test_saving_follows_no_link_that_somebody_left(root, tmp_path):
     (root / "LATEST.tmp").symlink_to(victim)
     checkpoint.save(root, STATE)
     assert victim.read_text() == "precious"
-    assert (root / "LATEST").read_text().strip() == "step-1"
+    assert (root / "LATEST").read_text().startswith("step-1 ")
     assert not (root / "LATEST.tmp").exists()
 
 

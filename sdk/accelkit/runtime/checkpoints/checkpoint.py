@@ -173,8 +173,8 @@ class Save:
         flush_folder(temporary)
         os.rename(temporary, final)
         flush_folder(self._root)
-        with atomic_file(self._root / LATEST) as latest:
-            latest.write_text(final.name, "utf-8")
+        with atomic_file(self._root / LATEST) as file:
+            file.write_text(steps.latest(final), "utf-8")
         if self._keep_last is not None:
             steps.keep_last(self._root, final, self._keep_last)
         return [None] * self._ranks.size

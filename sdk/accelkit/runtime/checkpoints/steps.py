@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import warnings
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from accelkit.regular_file import is_regular, open_regular, read_regular
 
 MANIFEST, LATEST = "manifest.json", "LATEST"
 _STEP = re.compile(r"step-(0|[1-9][0-9]*)")
+_LATEST = re.compile(r"(?P<name>step-(0|[1-9][0-9]*))( (?P<crc32>[0-9a-f]{8}))?")
 _LEFTOVER = re.compile(r"step-(0|[1-9][0-9]*)\.tmp")
 _MAX_LATEST_BYTES = 100
 
@@ -44,13 +46,24 @@ def find(path: Path) -> Path:
     if not path.exists():
         raise CheckpointError(f"there is no checkpoint {path}", why="the folder does not exist", hint=hint)
     with contextlib.suppress(OSError):
-        name = read_regular(path / LATEST, _MAX_LATEST_BYTES).decode("utf-8", "replace").strip()
-        if _STEP.fullmatch(name) and (path / name).is_dir():
+        name = _named(read_regular(path / LATEST, _MAX_LATEST_BYTES).decode("utf-8", "replace"))
+        if name is not None and (path / name).is_dir():
             return path / name
     steps = numbers(path)
     if steps:
         return path / f"step-{max(steps)}"
     raise CheckpointError(f"there is no checkpoint in {path}", why=f"it holds neither {MANIFEST} nor step-N folders", hint=hint)
+
+
+def latest(step: Path) -> str:
+    """What the file LATEST holds to name this step: its name and the CRC-32 of that, so that a damaged name is not taken for another."""
+    return f"{step.name} {zlib.crc32(step.name.encode()):08x}\n"
+
+
+def _named(text: str) -> str | None:
+    """The step that a file LATEST names; None if it is damaged. The first formats had no checksum there."""
+    match = _LATEST.fullmatch(text.strip())
+    return match["name"] if match and match["crc32"] in (None, f"{zlib.crc32(match['name'].encode()):08x}") else None
 
 
 def remove_leftovers(root: Path) -> None:
