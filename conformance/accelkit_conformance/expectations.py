@@ -22,7 +22,9 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import fnmatch
+import functools
 import importlib.util
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -55,7 +57,7 @@ class Expectation:
 
     def matches(self, test: str) -> bool:
         """Whether a test is meant. Brackets in the glob are brackets."""
-        if not fnmatch.fnmatchcase(test, self.test.replace("[", "[[]")):
+        if not _pattern(self.test).match(test):
             return False
         parameters = test.removesuffix("]").partition("[")[2].split(",")
         return not self.dtypes or any(parameter in self.dtypes for parameter in parameters)
@@ -78,6 +80,11 @@ class Expectation:
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
         return cls(**{**fields, "dtypes": tuple(fields.get("dtypes", ()))})
+
+
+@functools.lru_cache(maxsize=10_000)
+def _pattern(glob: str) -> re.Pattern[str]:
+    return re.compile(fnmatch.translate(glob.replace("[", "[[]")))
 
 
 def read(path: Path, torch_version: str) -> list[Expectation]:

@@ -62,6 +62,17 @@ def is_an_error_of_ours(result):
     )
 
 
+def test_there_is_a_limit_to_expected_failures(readers, tmp_path):
+    """Each is compared with each result that it may excuse: 40,000 of both took longer than anybody waits."""
+    declared = {"test": "*x", "reason": "r", "issue": "i", "expires": "2999-01-01"}
+    excused = [{**RESULT, "id": f"operators/{'a' * 100}[{index}]", "kind": "expected-failure"} for index in range(40_000)]
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(report(expected_failures=[declared] * 40_000, results=excused)))
+    for result in readers(path):
+        assert is_an_error_of_ours(result), result.stderr
+        assert "40,000 items" in result.stderr
+
+
 @pytest.fixture
 def readers(tmp_path):
     """Every command that reads a report, given one."""

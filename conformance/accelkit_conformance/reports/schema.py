@@ -71,6 +71,9 @@ def _check(value: Any, schema: Mapping[str, Any], defs: Mapping[str, Any], where
     elif kind == "object":
         yield from _check_object(value, schema, defs, where)
     elif kind == "array":
+        if len(value) > schema.get("maxItems", len(value)):
+            yield f"{where} has {len(value):,} items; at most {schema['maxItems']:,} are read"
+            return
         for index, item in enumerate(value):
             yield from _check(item, schema["items"], defs, f"{where}[{index}]")
     elif kind in _LARGEST and not abs(value) <= _LARGEST[kind]:
