@@ -105,6 +105,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output-dir", help="where the checkpoint goes; by default a temporary folder")
     options = parser.parse_args()
+    if options.epochs < 1:
+        parser.error(f"--epochs {options.epochs}: train for at least one")
 
     training = Training(options)
     training.rt.print(f"{training.rt.decision}\n\n{training.rt.state}\n")

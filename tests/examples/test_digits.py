@@ -31,6 +31,13 @@ def test_it_learns_and_survives_saving(precision, tmp_path):
     assert (tmp_path / "step-0" / "manifest.json").exists()
 
 
+def test_too_little_training_exits_1_and_says_so():
+    result = digits("--accelerator", "cpu", "--epochs", "1")
+    assert result.returncode == 1
+    assert "97%" in result.stdout.splitlines()[-1]
+    assert "--epochs" in result.stdout.splitlines()[-1]
+
+
 def test_a_device_that_is_not_there_is_an_error_and_no_cpu():
     result = digits("--accelerator", "ipu")
     assert result.returncode == 4
