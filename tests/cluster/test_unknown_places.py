@@ -46,7 +46,7 @@ def test_an_environment_that_knows_rank_and_size_only_has_to_ask():
     assert [environment.known(name) for name in ("local_rank", "local_world_size", "node_rank", "num_nodes")] == [None] * 4
     assert environment.has_to_ask()
     environment.validate_settings(2, 2)
-    with pytest.raises(accelkit.ContradictionError, match="4 processes on 3 machines"):
+    with pytest.raises(accelkit.ContradictionError, match="4 .* 3 "):
         environment.validate_settings(2, 3)
 
 

@@ -156,7 +156,7 @@ def test_an_optimizer_that_is_left_out_is_told_at_its_first_step(error_text):
     foreign = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
     model = rt.prepare(model)
     rt.backward(model(torch.ones(1, 2, device=rt.device)).sum())
-    with pytest.raises(accelkit.PrepareError, match="SGD would train nothing") as caught:
+    with pytest.raises(accelkit.PrepareError, match="SGD") as caught:
         forgotten.step()
     assert caught.value == error_text
     later = rt.prepare(later)

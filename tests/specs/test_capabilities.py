@@ -30,7 +30,7 @@ def test_a_plugins_own_words_have_its_name_in_front():
     declared = Capabilities.declare(native=["acme.sparse_cores", "dtype.float32"])
     assert declared["acme.sparse_cores"] == "native"
     assert declared.updated({"acme.other": "none"})["acme.other"] == "none"
-    with pytest.raises(ValueError, match="did you mean 'graphs'"):
+    with pytest.raises(ValueError, match="graphs"):
         declared.updated({"graph": "none"})
 
 
