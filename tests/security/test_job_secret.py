@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import subprocess
 import sys
 
 import pytest
+import two_processes
 from free_port import free_port
 
 from accelkit import CollectiveError, job_secret
@@ -101,17 +101,8 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize(("kind", "accelerator"), [("accelkit launch", "fake_xpu"), ("Runtime.launch", "cpu")])
 def test_the_processes_of_a_job_have_a_secret_and_exchange_objects(tmp_path, kind, accelerator):
-    program = tmp_path / "program.py"
     environ = {name: value for name, value in os.environ.items() if name != job_secret.VARIABLE}
-    if kind == "accelkit launch":
-        program.write_text(OBJECTS % "tell(accelkit.Runtime())")
-        command = [sys.executable, "-m", "accelkit", "launch", "--accelerator", accelerator, "--devices", "2", str(program)]
-    else:
-        program.write_text(OBJECTS % f"accelkit.Runtime('{accelerator}', devices=2).launch(tell)")
-        command = [sys.executable, str(program)]
-    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False, timeout=200)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+    found = two_processes.answer(kind, accelerator, OBJECTS, tmp_path, environ)
     assert (found["lengths"], found["number"]) == ([64, 64], 1)
     same = {"gathered": [{"rank": 0}, {"rank": 1}], "sent": {"from": 0, "text": "x" * 5000}, "main": 0}
     assert found["received"] == [same, same | {"received": ["to", 1]}]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 
 import pytest
+import two_processes
 from free_port import free_port
 
 LISTENING = """
@@ -30,16 +30,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("accelerator", ["cpu", "fake_xpu"])
 @pytest.mark.parametrize("kind", ["accelkit launch", "Runtime.launch"])
 def test_a_job_of_one_machine_listens_on_loopback_only(tmp_path, kind, accelerator):
-    program = tmp_path / "program.py"
-    if kind == "accelkit launch":
-        program.write_text(LISTENING % "tell(accelkit.Runtime())")
-        command = [sys.executable, "-m", "accelkit", "launch", "--accelerator", accelerator, "--devices", "2", str(program)]
-    else:
-        program.write_text(LISTENING % f"accelkit.Runtime('{accelerator}', devices=2).launch(tell)")
-        command = [sys.executable, str(program)]
-    done = subprocess.run(command, cwd=tmp_path, env=dict(os.environ), capture_output=True, text=True, check=False, timeout=200)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+    found = two_processes.answer(kind, accelerator, LISTENING, tmp_path)
     assert (found["processes"], found["total"]) == (2, 2.0)
     assert found["addresses"], "processes of a job meet at a port"
     assert set(found["addresses"]) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
