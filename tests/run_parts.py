@@ -4,13 +4,15 @@
     python tests/run_parts.py test-distributed test-docs   these parts
 
 Every part runs, even after one has failed; the exit code is 1 if any did. A part with an environment of its own has it built
-beside the parts before it. Each part leaves JUnit files in build/tests, from which the report is made.
+beside the parts before it. Each part leaves JUnit files in build/tests, from which the report is made. A run that is told to
+stop (SIGTERM) reports on the parts that have ended and on the one that it was at.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import signal
 import subprocess
 import sys
 import threading
@@ -100,17 +102,17 @@ def make(target: str) -> int:
 
 
 def report(outcomes: Sequence[Outcome]) -> str:
-    """Return the table of the parts, why tests were skipped, and the slowest tests."""
-    lines = ["", f"{'part':<20}  {'set-up':>7}  {'seconds':>7}  {'budget':>6}  {'tests':>6}  {'failed':>6}  {'skipped':>7}"]
-    lines += [outcome.row() for outcome in outcomes]
-    total = sum(outcome.set_up_seconds + outcome.seconds for outcome in outcomes)
-    lines += [f"{total / 60:.1f} minutes in all"]
+    """Return the slowest tests, why tests were skipped, and the table of the parts: last, for the end of a log is what is seen first."""
     tests = [test for outcome in outcomes for test in outcome.tests]
+    lines = ["", f"The {SLOWEST} slowest tests:"]
+    lines += [f"{test.seconds:>6.1f} s  {test.name}" for test in sorted(tests, key=lambda test: -test.seconds)[:SLOWEST]]
     reasons = collections.Counter(test.skip_reason for test in tests if test.skip_reason)
     lines += ["", "Skipped tests, by reason:" if reasons else "No test was skipped."]
     lines += [f"{count:>6}  {reason}" for reason, count in reasons.most_common()]
-    lines += ["", f"The {SLOWEST} slowest tests:"]
-    lines += [f"{test.seconds:>6.1f} s  {test.name}" for test in sorted(tests, key=lambda test: -test.seconds)[:SLOWEST]]
+    lines += ["", f"{'part':<20}  {'set-up':>7}  {'seconds':>7}  {'budget':>6}  {'tests':>6}  {'failed':>6}  {'skipped':>7}"]
+    lines += [outcome.row() for outcome in outcomes]
+    total = sum(outcome.set_up_seconds + outcome.seconds for outcome in outcomes)
+    lines += [f"{total / 60:.1f} minutes in all"]
     late = [outcome for outcome in outcomes if outcome.seconds > TOLERANCE * outcome.part.seconds]
     lines += [""] * bool(late) + [
         f"{outcome.part.name} took {outcome.seconds:.0f} s, {outcome.seconds / outcome.part.seconds - 1:.0%} over its budget of "
@@ -120,6 +122,22 @@ def report(outcomes: Sequence[Outcome]) -> str:
     return "\n".join(lines)
 
 
+def run_all(parts: Sequence[Part]) -> int:
+    """Run the parts and print the report, also when told to stop; return the exit code."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    environments = Environments(parts)
+    outcomes: list[Outcome] = []
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        for part in parts:
+            outcomes.append(run(part, environments))
+    finally:
+        print(report(outcomes), flush=True)
+        for part in parts[len(outcomes) :]:
+            print(f"{part.name:<20}  not run to its end", flush=True)
+    return int(any(outcome.exit_code for outcome in outcomes))
+
+
 def main(arguments: Sequence[str]) -> int:
     parts = suite_parts.read()
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -127,12 +145,7 @@ def main(arguments: Sequence[str]) -> int:
     names = parser.parse_args(arguments).part or list(parts)
     if unknown := set(names) - set(parts):
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
-    chosen = [part for part in parts.values() if part.name in names]
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    environments = Environments(chosen)
-    outcomes = [run(part, environments) for part in chosen]
-    print(report(outcomes), flush=True)
-    return int(any(outcome.exit_code for outcome in outcomes))
+    return run_all([part for part in parts.values() if part.name in names])
 
 
 if __name__ == "__main__":

@@ -6,12 +6,12 @@ import contextlib
 import os
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from preloaded import Process
 
 HERE = Path(__file__).parent
 
@@ -63,15 +63,11 @@ def outcome(
     with contextlib.ExitStack() as stack:
         logs = [stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8")) for _ in range(size)]
         ranks = [
-            subprocess.Popen(
-                [sys.executable, "-W", "error::UserWarning:accelkit", str(HERE / script), *arguments],
-                env=os.environ
-                | {"FAKE_XPU_DEVICES": str(size), "PYTHONFAULTHANDLER": "1"}
-                | variables(rank, size, port)
-                | dict(environ or {}),
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
+            Process(
+                [str(HERE / script), *arguments],
+                os.environ | {"FAKE_XPU_DEVICES": str(size), "PYTHONFAULTHANDLER": "1"} | variables(rank, size, port) | dict(environ or {}),
+                log,
+                rank,
             )
             for rank, log in enumerate(logs)
         ]
@@ -91,4 +87,4 @@ def outcome(
         for number, log in enumerate(logs):
             log.seek(0)
             texts.append(log.read() + (f"\nnot done within {seconds} s" if number in late else ""))
-    return [rank.returncode for rank in ranks], texts
+    return [rank.wait() for rank in ranks], texts

@@ -117,3 +117,28 @@ def test_the_report_counts_tests_and_names_what_failed_what_was_skipped_and_what
 def test_a_part_within_its_tolerance_is_not_named(outcome):
     outcome.seconds = 125
     assert "over its budget" not in run_parts.report([outcome])
+
+
+def test_a_run_that_is_told_to_stop_reports_on_the_parts_that_have_ended(tmp_path):
+    """Two parts, of which the second does not end; the Makefile's targets write no result."""
+    program = f"""
+import os, signal, sys, threading
+sys.path.insert(0, {str(ROOT / "tests")!r})
+import run_parts
+from suite_parts import Part
+
+def make(target):
+    if target == "test-long":
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        threading.Event().wait()
+    return 0
+
+run_parts.make = make
+run_parts.RESULTS = type(run_parts.ROOT)({str(tmp_path)!r})
+sys.exit(run_parts.run_all([Part("test-short", "", "", 100), Part("test-long", "", "", 100)]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 128 + 15
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert ["test-short", "0", "0", "100", "0", "0", "0", "passed"] in rows
+    assert rows[-1] == ["test-long", "not", "run", "to", "its", "end"]
