@@ -7,9 +7,9 @@ DIGITS := $(BIN)/python examples/digits.py
 FAKE_XPU := builtin_plugins/accelkit-fake-xpu
 TORCH ?= 2.13.0
 WORKERS ?= 2
-PARTS_OF_TESTS := $(addprefix test-,distributed bridges bridges-oldest docs conformance packaging zoo precisions clusters xla torch-oldest torch-newest lower-bounds)
+PARTS_OF_TESTS := $(addprefix test-,distributed security bridges bridges-oldest docs conformance packaging zoo precisions clusters xla torch-oldest torch-newest lower-bounds)
 
-.PHONY: help demo check lint types structure audit docs soak snapshots bench precisions gpu gpu-wheels conformance conformance-xla support-matrix lists selftest clean compiler cluster-parts test test-all \
+.PHONY: help demo check lint types structure audit docs soak soak-torches snapshots bench precisions gpu gpu-wheels conformance conformance-xla support-matrix lists selftest clean compiler cluster-parts test test-all \
 	$(PARTS_OF_TESTS) $(addprefix setup-,check demo test $(PARTS_OF_TESTS))
 
 help:
@@ -75,6 +75,9 @@ endif
 test-distributed: setup-test-distributed
 	$(BIN)/python $(PART)
 
+test-security: setup-test-security
+	$(BIN)/python $(PART)
+
 test-bridges: setup-test-bridges
 	$(BIN)/python $(PART)
 
@@ -132,21 +135,26 @@ CONFORMANCE_OF_XLA = $(ON_XLA) XLA_FLAGS=--xla_backend_optimization_level=0 $(OL
 conformance-xla: setup-test-xla
 	$(CONFORMANCE_OF_XLA) --profile distributed --json build/conformance/xla.json --html build/conformance/xla.html
 
-# With another torch: what calls it or is compiled against it. Selection, the command line and the template import no torch.
+# With another torch: the fake XPU, which is compiled against it, with the oldest; what calls torch, and conformance, with the newest. Conformance with the
+# oldest is run on XLA. Selection, the command line and the template import no torch. `make soak` runs each with both.
 TORCH_TESTS := tests/runtime tests/builtin tests/checkpoint tests/device --ignore tests/checkpoint/test_several_processes.py
+FAKE_XPU_TESTS = $(PYTEST) $(FAKE_XPU)/tests --deselect $(FAKE_XPU)/tests/test_accelkit.py::test_digits_learn_on_it_as_on_the_cpu --junit-xml build/tests/$@.fake_xpu.xml
 PROFILE_ON_TORCH ?= smoke
-fake_xpu_on_torch = $(1)/bin/python $(PYTEST) $(FAKE_XPU)/tests --deselect $(FAKE_XPU)/tests/test_accelkit.py::test_digits_learn_on_it_as_on_the_cpu \
-		--junit-xml build/tests/$@.fake_xpu.xml && \
-	$(1)/bin/accelkit conformance run fake_xpu --profile $(PROFILE_ON_TORCH) -n $(WORKERS) --junit build/tests/$@.conformance.xml
+CONFORMANCE_ON_TORCH = accelkit conformance run fake_xpu --profile $(PROFILE_ON_TORCH) -n $(WORKERS) --junit build/tests/$@.conformance.xml
 
 test-torch-oldest: setup-test-torch-oldest
-	$(call fake_xpu_on_torch,$(OLDEST_VENV))
+	$(OLDEST_VENV)/bin/python $(FAKE_XPU_TESTS)
 
 NEWEST_VENV := .venv-torch-newest
 test-torch-newest: setup-test-torch-newest
 	$(NEWEST_VENV)/bin/python $(PYTEST) $(TORCH_TESTS) $(JUNIT)
 	$(NEWEST_VENV)/bin/python $(PYTEST) tests/distributed/test_strategies.py -k gradients_and_weights --junit-xml build/tests/$@.distributed.xml
-	$(call fake_xpu_on_torch,$(NEWEST_VENV))
+	$(NEWEST_VENV)/bin/$(CONFORMANCE_ON_TORCH)
+
+soak-torches: PROFILE_ON_TORCH := training
+soak-torches: test-torch-oldest test-torch-newest
+	$(OLDEST_VENV)/bin/$(CONFORMANCE_ON_TORCH)
+	$(NEWEST_VENV)/bin/python $(FAKE_XPU_TESTS)
 
 setup-test-xla setup-test-torch-oldest: compiler
 	$(MAKE) VENV=$(OLDEST_VENV) TORCH=2.9.1 $(OLDEST_VENV)/.torch_xla $(OLDEST_VENV)/.fake_xpu
@@ -169,16 +177,16 @@ $(VENV)/.torch_xla: $(VENV)/.ready
 test-clusters: setup-test-clusters
 	FORBID_SKIPS=slurm,openmpi,mpich,ray,deepspeed $(BIN)/python $(PART)
 
-# The fake XPU with device memory closed outside kernels and copies, certified with all but the full profile's operators; a twelfth of the mutants.
+# The fake XPU with device memory closed outside kernels and copies, certified with all but the full profile's operators; one mutant in 24.
 test-conformance: setup-test-conformance
 	$(BIN)/python $(PART)
 	FAKE_XPU_PROTECT=1 $(MAKE) conformance SUBJECTS=fake_xpu PROFILE=distributed
 	$(BIN)/accelkit conformance run fake_xpu --profile full --select bridges --junit build/tests/$@.bridges.xml
-	$(BIN)/accelkit conformance selftest -n $(WORKERS) --every 12 --own-area
+	$(BIN)/accelkit conformance selftest -n $(WORKERS) --every 24 --own-area
 
 setup-check: $(VENV)/.fake_xpu $(VENV)/.peers
 setup-demo: compiler $(VENV)/.fake_xpu
-setup-test setup-test-distributed setup-test-conformance setup-test-zoo: compiler $(VENV)/.fake_xpu $(VENV)/.peers
+setup-test setup-test-distributed setup-test-security setup-test-conformance setup-test-zoo: compiler $(VENV)/.fake_xpu $(VENV)/.peers
 setup-test-bridges: compiler $(VENV)/.fake_xpu $(VENV)/.peers
 setup-test-docs: compiler $(VENV)/.fake_xpu $(VENV)/.peers $(VENV)/.docs $(VENV)/.plots
 setup-test-packaging: compiler $(VENV)/.fake_xpu $(VENV)/.peers $(VENV)/.plots
@@ -188,8 +196,7 @@ setup-test-clusters: compiler $(VENV)/.fake_xpu cluster-parts
 test-all: $(VENV)/.ready
 	$(BIN)/python tests/run_parts.py
 
-soak: $(VENV)/.ready compiler conformance-xla
-	$(MAKE) test-torch-oldest test-torch-newest PROFILE_ON_TORCH=training
+soak: $(VENV)/.ready compiler conformance-xla soak-torches
 	$(BIN)/python -m pytest -n $(WORKERS) -m soak -s tests --ignore=tests/xla
 
 # Writes the texts of all errors anew; a reviewer reads the difference. In one process, which sees every test.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,10 @@ import pytest
 import suite_parts
 
 import accelkit
+from accelkit.discovery import memory
+
+ASK_DEVICES = {Path(__file__).parent / name for name in ("builtin", "cli", "discovery", "security", "selection", "zoo")}
+"""Folders of tests of how devices are tried."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,10 +123,26 @@ def plugin_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plu
     accelkit.refresh()
 
 
+@pytest.fixture(scope="session")
+def tried_fake_xpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache that remembers one trial, of the fake XPU if it is installed: each trial costs an import of torch."""
+    folder = tmp_path_factory.mktemp("tried")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ACCELKIT_CACHE_DIR", str(folder))
+        memory.tried([record for record in accelkit.plugins("accelerator") if record.name == "fake_xpu"])
+    return folder
+
+
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test reads what another remembered, nor the user's own cache; nor is any steered by the user's environment."""
+def own_cache(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test reads what another remembered, nor the user's own cache; nor is any steered by the user's environment.
+
+    The fake XPU has been tried already, but for tests of how devices are tried: their cache is empty.
+    """
     for name in [name for name in os.environ if name.startswith("ACCELKIT_") or name == "FORBID_SKIPS"]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("ACCELKIT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+    folder = tmp_path_factory.mktemp("cache")
+    if request.path.parent not in ASK_DEVICES:
+        shutil.copytree(request.getfixturevalue("tried_fake_xpu"), folder, dirs_exist_ok=True)
+    monkeypatch.setenv("ACCELKIT_CACHE_DIR", str(folder))
     accelkit.refresh()
