@@ -67,7 +67,8 @@ def outcome(
                 [str(HERE / script), *arguments],
                 os.environ | {"FAKE_XPU_DEVICES": str(size), "PYTHONFAULTHANDLER": "1"} | variables(rank, size, port) | dict(environ or {}),
                 log,
-                rank,
+                log,
+                number=rank,
             )
             for rank, log in enumerate(logs)
         ]

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import preloaded
+
 HERE = Path(__file__).parent
 LAUNCHERS = {
     "accelkit launch": ["-m", "accelkit", "launch", "--accelerator", "{name}", "--devices", "2"],
@@ -31,9 +33,12 @@ def start(
     """Run ``HERE/arguments[0]`` with the rest in a folder, with a launcher before it, told the accelerator's name."""
     script, *rest = map(str, arguments)
     quiet = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    env = os.environ | quiet | environ
+    if not launcher:
+        return preloaded.run([str(HERE / script), *rest], env, cwd=cwd, modules=["accelerate"])
     words = [word.format(port=free_port(), name=name) for word in launcher]
     command = [sys.executable, *words, str(HERE / script), *rest]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=280, env=os.environ | quiet | environ, cwd=cwd)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=280, env=env, cwd=cwd)
 
 
 def run(*arguments: object, launcher: Sequence[str] = (), name: str = "", cwd: Path | None = None, **environ: str) -> list[dict]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
+import importlib
 import os
 import pickle
 import select
@@ -18,6 +19,8 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,6 +31,14 @@ OPTIONS = ("-W", "error::UserWarning:accelkit")
 SERVERS = 2
 _MESSAGE = struct.Struct("ii")
 _STARTED = -1
+_ENVIRON = dict(os.environ)
+"""Before any test changed it."""
+_FOR_SERVERS = {
+    "OMP_NUM_THREADS": "1",  # a second thread would not survive a fork
+    "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",  # devices read variables of their own
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
 
 
 class Process:
@@ -36,13 +47,25 @@ class Process:
     Args:
         command: The script, and its arguments.
         env: The environment.
-        output: Where stdout and stderr go.
+        stdout, stderr: Files for what it prints.
+        cwd: The working directory; by default, this process's.
         number: Processes with different numbers modulo ``SERVERS`` come from different servers.
+        modules: What is imported already, besides torch and accelkit.
     """
 
-    def __init__(self, command: Sequence[str], env: Mapping[str, str], output: IO[str], number: int = 0) -> None:
-        self._server = _Server.get(number % SERVERS)
-        self.pid = self._server.start(command, env, output)
+    def __init__(
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        stdout: IO[str],
+        stderr: IO[str],
+        *,
+        cwd: Path | None = None,
+        number: int = 0,
+        modules: Sequence[str] = (),
+    ) -> None:
+        self._server = _Server.get(number % SERVERS, *modules)
+        self.pid = self._server.start((list(command), dict(env), str(cwd or Path.cwd())), stdout, stderr)
 
     @property
     def returncode(self) -> int | None:
@@ -52,38 +75,62 @@ class Process:
         self._server.listen(0)
         return self.returncode
 
-    def wait(self) -> int:
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end.
+
+        Raises:
+            subprocess.TimeoutExpired: If that takes longer than so many seconds.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
         while (code := self.returncode) is None:
-            self._server.listen(None)
+            left = None if deadline is None else max(0, deadline - time.monotonic())
+            if left == 0:
+                raise subprocess.TimeoutExpired("", timeout or 0)
+            self._server.listen(left)
         return code
+
+
+def run(
+    command: Sequence[str], env: Mapping[str, str], *, cwd: Path | None = None, modules: Sequence[str] = (), timeout: float = 280
+) -> subprocess.CompletedProcess[str]:
+    """Run a script to its end, as ``subprocess.run`` does that captures text."""
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as stdout, tempfile.TemporaryFile("w+", encoding="utf-8") as stderr:
+        process = Process(command, env, stdout, stderr, cwd=cwd, modules=modules)
+        try:
+            process.wait(timeout)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+        for file in (stdout, stderr):
+            file.seek(0)
+        return subprocess.CompletedProcess(list(command), process.wait(), stdout.read(), stderr.read())
 
 
 class _Server:
     """The process that forks, seen from the one that asks."""
 
-    _running: dict[tuple[int, int], _Server] = {}
+    _running: dict[tuple[object, ...], _Server] = {}
 
-    def __init__(self) -> None:
+    def __init__(self, modules: Sequence[str]) -> None:
         self._socket, its_own = socket.socketpair()
         self.exit_codes: dict[int, int] = {}
-        environ = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}  # a second thread would not survive a fork
-        command = [sys.executable, *OPTIONS, str(Path(__file__).absolute()), str(its_own.fileno())]
-        self._process = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, pass_fds=[its_own.fileno()])
+        command = [sys.executable, *OPTIONS, str(Path(__file__).absolute()), str(its_own.fileno()), *modules]
+        self._process = subprocess.Popen(command, env=_ENVIRON | _FOR_SERVERS, stdin=subprocess.DEVNULL, pass_fds=[its_own.fileno()])
         its_own.close()
         atexit.register(self.stop)
 
     @classmethod
-    def get(cls, number: int) -> _Server:
-        key = (os.getpid(), number)
+    def get(cls, number: int, *modules: str) -> _Server:
+        key = (os.getpid(), number, *modules)
         if key not in cls._running:
-            cls._running[key] = cls()
+            cls._running[key] = cls(modules)
         return cls._running[key]
 
-    def start(self, command: Sequence[str], env: Mapping[str, str], output: IO[str]) -> int:
-        with tempfile.TemporaryFile() as job:
-            job.write(pickle.dumps((list(command), dict(env), os.getcwd())))
-            job.flush()
-            socket.send_fds(self._socket, [b"j"], [job.fileno(), output.fileno()])
+    def start(self, job: tuple[list[str], dict[str, str], str], stdout: IO[str], stderr: IO[str]) -> int:
+        with tempfile.TemporaryFile() as file:
+            file.write(pickle.dumps(job))
+            file.flush()
+            socket.send_fds(self._socket, [b"j"], [file.fileno(), stdout.fileno(), stderr.fileno()])
             while (pid := self.listen(None)) is None:
                 pass
         return pid
@@ -93,7 +140,7 @@ class _Server:
         while select.select([self._socket], [], [], seconds)[0]:
             message = self._socket.recv(_MESSAGE.size, socket.MSG_WAITALL)
             if not message:
-                raise RuntimeError(f"the process that forks those of jobs has ended, with status {self._process.wait()}")
+                raise RuntimeError(f"the process that forks those of tests has ended, with status {self._process.wait()}")
             pid, status = _MESSAGE.unpack(message)
             if status == _STARTED:
                 self.exit_codes.pop(pid, None)  # of an earlier process of that number
@@ -120,7 +167,7 @@ def serve(connection: socket.socket) -> dict[str, Any]:
             wake.recv(4096)
             _report_the_dead(connection)
         if connection in readable:
-            data, descriptors, _, _ = socket.recv_fds(connection, 1, 2)
+            data, descriptors, _, _ = socket.recv_fds(connection, 1, 3)
             if not data:
                 os._exit(0)
             if (pid := os.fork()) == 0:
@@ -145,33 +192,36 @@ def _report_the_dead(connection: socket.socket) -> None:
         connection.sendall(_MESSAGE.pack(pid, status))
 
 
-def _become(job: int, output: int) -> dict[str, Any]:
-    """Be the process of the job; return the namespace of its ``__main__``, with what is to be executed in it."""
+def _become(job: int, stdout: int, stderr: int) -> dict[str, Any]:
+    """Be the process of the job; return the namespace of its ``__main__``, in which its script is to be executed."""
+    import accelkit
+
     os.setsid()
     with os.fdopen(job, "rb") as file:
         file.seek(0)
         command, environ, folder = pickle.load(file)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.close(output)
+    for descriptor, number in ((stdout, 1), (stderr, 2)):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environ)
     if environ.get("PYTHONFAULTHANDLER"):
         faulthandler.enable()
     sys.argv = command
-    sys.path[0] = str(Path(command[0]).parent)
+    sys.path[:1] = [str(Path(command[0]).parent), *filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))]
+    accelkit.refresh()  # other folders, other plugins
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     main.__file__ = command[0]
     return vars(main)
 
 
 if __name__ == "__main__":
-    import torch.distributed.fsdp
+    for module in ("torch.distributed.fsdp", "accelkit.runtime", *sys.argv[2:]):
+        importlib.import_module(module)
+    import torch
 
-    import accelkit
-    import accelkit.runtime  # noqa: F401
-
+    assert threading.active_count() == 1, threading.enumerate()
     namespace = serve(socket.socket(fileno=int(sys.argv[1])))
     torch._import_device_backends()
     exec(compile(Path(sys.argv[0]).read_bytes(), sys.argv[0], "exec"), namespace)
