@@ -177,12 +177,11 @@ $(VENV)/.torch_xla: $(VENV)/.ready
 test-clusters: setup-test-clusters
 	FORBID_SKIPS=slurm,openmpi,mpich,ray,deepspeed $(BIN)/python $(PART)
 
-# The fake XPU with device memory closed outside kernels and copies, certified with all but the full profile's operators; one mutant in 24.
+# The fake XPU with device memory closed outside kernels and copies, certified with all but the full profile's operators.
 test-conformance: setup-test-conformance
 	$(BIN)/python $(PART)
 	FAKE_XPU_PROTECT=1 $(MAKE) conformance SUBJECTS=fake_xpu PROFILE=distributed
 	$(BIN)/accelkit conformance run fake_xpu --profile full --select bridges --junit build/tests/$@.bridges.xml
-	$(BIN)/accelkit conformance selftest -n $(WORKERS) --every 24 --own-area
 
 setup-check: $(VENV)/.fake_xpu $(VENV)/.peers
 setup-demo: compiler $(VENV)/.fake_xpu
@@ -196,7 +195,7 @@ setup-test-clusters: compiler $(VENV)/.fake_xpu cluster-parts
 test-all: $(VENV)/.ready
 	$(BIN)/python tests/run_parts.py
 
-soak: $(VENV)/.ready compiler conformance-xla soak-torches
+soak: $(VENV)/.ready compiler conformance-xla soak-torches selftest
 	$(BIN)/python -m pytest -n $(WORKERS) -m soak -s tests --ignore=tests/xla
 
 # Writes the texts of all errors anew; a reviewer reads the difference. In one process, which sees every test.

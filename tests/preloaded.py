@@ -1,8 +1,9 @@
 """Processes in which torch is imported already: they are forked from one that has imported it, which spares each a second or two.
 
-A script finds in them what it finds in an interpreter of its own: arguments, environment, working directory, filters of warnings, ``__main__``; and its
-process ends as an interpreter does. Two servers fork in turn, so that the processes of a job iterate over sets of strings in different orders.
-Tests of how an interpreter starts, or of the variables that it reads then, need a process of their own instead.
+A script finds in them what it finds in an interpreter of its own: arguments, environment, working directory, filters of
+warnings, ``__main__``; and its process ends as an interpreter does. Two servers fork in turn, so that the processes of a job
+iterate over sets of strings in different orders. Tests of how an interpreter starts, or of the variables that it reads then,
+need a process of their own instead.
 """
 
 from __future__ import annotations
@@ -109,8 +110,6 @@ def run(
 class _Server:
     """The process that forks, seen from the one that asks."""
 
-    _running: dict[tuple[object, ...], _Server] = {}
-
     def __init__(self, modules: Sequence[str]) -> None:
         self._socket, its_own = socket.socketpair()
         self.exit_codes: dict[int, int] = {}
@@ -122,9 +121,9 @@ class _Server:
     @classmethod
     def get(cls, number: int, *modules: str) -> _Server:
         key = (os.getpid(), number, *modules)
-        if key not in cls._running:
-            cls._running[key] = cls(modules)
-        return cls._running[key]
+        if key not in _SERVERS_THAT_RUN:
+            _SERVERS_THAT_RUN[key] = cls(modules)
+        return _SERVERS_THAT_RUN[key]
 
     def start(self, job: tuple[list[str], dict[str, str], str], stdout: IO[str], stderr: IO[str]) -> int:
         with tempfile.TemporaryFile() as file:
@@ -152,6 +151,9 @@ class _Server:
     def stop(self) -> None:
         self._socket.close()
         self._process.wait()
+
+
+_SERVERS_THAT_RUN: dict[tuple[object, ...], _Server] = {}
 
 
 def serve(connection: socket.socket) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 
 from .conftest import make_environment
 
-pytestmark = [pytest.mark.xdist_group("zoo"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 CAUSE = "libhccl.so: cannot open shared object file"
 

@@ -10,8 +10,11 @@ from accelkit.errors import printable
 
 from .animals import ANIMALS, CONTROL
 
-pytestmark = [pytest.mark.xdist_group("zoo"), pytest.mark.timeout(600)]
-
+pytestmark = pytest.mark.timeout(600)
+asked = pytest.mark.xdist_group("zoo")
+"""In one process: these share what `list` and `doctor` say."""
+chosen = pytest.mark.xdist_group("selected zoo")
+"""In one process, which may be another, with a zoo of its own: these share what happens when each is selected."""
 each = pytest.mark.parametrize("animal", ANIMALS, ids=lambda animal: animal.name)
 
 
@@ -49,6 +52,7 @@ def test_there_are_enough():
     assert len(ANIMALS) >= 20
 
 
+@asked
 @each
 def test_metadata_alone_shows_what_it_can(animal, unasked):
     row = unasked[animal.distribution]
@@ -58,11 +62,13 @@ def test_metadata_alone_shows_what_it_can(animal, unasked):
         assert (row["status"], row["reason"]) == ("available", "not asked yet")
 
 
+@asked
 @each
 def test_its_one_row_in_doctor_says_what_is_wrong(animal, doctored):
     check_row(animal, doctored[animal.distribution])
 
 
+@asked
 @each
 def test_its_row_is_remembered(animal, remembered):
     check_row(animal, remembered[animal.distribution])
@@ -76,6 +82,7 @@ def check_row(animal, row):
     assert row["version"] in ("1.0", "0.9" if animal.name == "twice" else "1.0")
 
 
+@chosen
 @each
 def test_selecting_it_is_an_error_that_names_it(animal, selected):
     error = selected["errors"][argument_of(animal)]
@@ -88,18 +95,21 @@ def test_selecting_it_is_an_error_that_names_it(animal, selected):
     assert "\x1b" not in error["text"]
 
 
+@chosen
 def test_the_host_goes_on(selected):
     assert selected["errors"][argument_of(CONTROL)] is None
     assert selected["trained_on"] == "cpu"
     assert selected["matmul"] == 1.0
 
 
+@asked
 def test_the_healthy_one_is_untouched(unasked, doctored, remembered):
     assert unasked["zoo-healthy"]["reason"] == "not asked yet"
     for rows in (doctored, remembered):
         assert (rows["zoo-healthy"]["status"], rows["zoo-healthy"]["reason"]) == ("available", "it is well")
 
 
+@asked
 def test_doctor_says_that_torch_itself_suffers(zoo, doctored):
     report = json.loads(zoo.run("-m", "accelkit", "doctor", "zoo_healthy", "--json").stdout)
     check = report["checks"]["torch can be imported"]
@@ -108,6 +118,7 @@ def test_doctor_says_that_torch_itself_suffers(zoo, doctored):
     assert "pip install --force-reinstall zoo-bytes" in check["hint"]
 
 
+@asked
 def test_every_command_works_beside_them(zoo, doctored):
     listing = zoo.run("-m", "accelkit", "list")
     assert listing.returncode == 0
