@@ -249,7 +249,7 @@ TORCHES := 2.9.1 2.10.0 2.11.0 2.12.1 2.13.0 2.14.1 2.15.0
 lists:
 	for torch in $(TORCHES); do \
 		$(MAKE) VENV=build/torch-$$torch TORCH=$$torch build/torch-$$torch/.ready && \
-		build/torch-$$torch/bin/python -m accelkit_conformance.freeze && rm -rf build/torch-$$torch || exit 1; \
+		build/torch-$$torch/bin/python -m accelkit_conformance.freeze_profiles && rm -rf build/torch-$$torch || exit 1; \
 	done
 
 selftest: compiler $(VENV)/.fake_xpu

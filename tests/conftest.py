@@ -13,7 +13,7 @@ import pytest
 import suite_parts
 
 import accelkit
-from accelkit.discovery import memory
+from accelkit.discovery import verdict_cache
 
 ASK_DEVICES = {Path(__file__).parent / name for name in ("builtin", "cli", "discovery", "security", "selection", "zoo")}
 """Folders of tests of how devices are tried."""
@@ -129,7 +129,7 @@ def tried_fake_xpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tried")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ACCELKIT_CACHE_DIR", str(folder))
-        memory.tried([record for record in accelkit.plugins("accelerator") if record.name == "fake_xpu"])
+        verdict_cache.tried([record for record in accelkit.plugins("accelerator") if record.name == "fake_xpu"])
     return folder
 
 

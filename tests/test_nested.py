@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accelkit.nested import leaves, map_leaves
+from accelkit.pytree import leaves, map_leaves
 
 nested = st.recursive(
     st.integers() | st.text() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner, inner)

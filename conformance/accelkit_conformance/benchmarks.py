@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from accelkit import PluginRecord
-from accelkit_conformance.isolated import about, answer, ask
+from accelkit_conformance.subprocess_checks import about, answer, ask
 
 _SECONDS = 300
 _ROUNDS = 9
@@ -125,7 +125,7 @@ def _reduce(rank: int, cls: Any, name: str, folder: str) -> None:
     import torch
     import torch.distributed as dist
 
-    from accelkit.runtime.joining import backend_of
+    from accelkit.runtime.process_group import backend_of
 
     accelerator = cls()
     accelerator.name = name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from accelkit_conformance import checks
-from accelkit_conformance.outcomes import BAD, Result
+from accelkit_conformance.results import BAD, Result
 
 MANDATORY = (
     "contract", "isolation", "device", "capabilities", "memory", "streams", "random", "transfer", "serialization", "optimizers",

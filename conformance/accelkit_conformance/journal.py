@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from typing import IO, Any
 
 from accelkit import UsageError, check_private, private_folder, untrusted_json
-from accelkit.discovery.memory import cache_folder
+from accelkit.discovery.verdict_cache import cache_folder
 from accelkit.regular_file import read_regular
-from accelkit_conformance.outcomes import Result
+from accelkit_conformance.results import Result
 
 _LARGEST = 500_000_000  # bytes of a journal
 

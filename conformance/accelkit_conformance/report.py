@@ -10,7 +10,7 @@ from typing import Any
 
 from accelkit import UsageError, untrusted_json
 from accelkit_conformance import checks
-from accelkit_conformance.outcomes import BAD, KINDS, Result
+from accelkit_conformance.results import BAD, KINDS, Result
 
 SCHEMA = "accelkit.conformance/1"
 LARGEST_FILE = 50_000_000  # bytes of a report or a bundle

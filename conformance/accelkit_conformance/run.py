@@ -11,18 +11,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from accelkit import PluginRecord, UsageError
-from accelkit.discovery import memory
+from accelkit.discovery import verdict_cache
 from accelkit.discovery.catalog import find
 from accelkit.discovery.metadata import installed_version
 from accelkit.selection import resolve
 from accelkit_conformance import certification, expectations, profiles
 from accelkit_conformance.checks import Profile
-from accelkit_conformance.crew import Order
-from accelkit_conformance.description import versions
+from accelkit_conformance.device_info import versions
 from accelkit_conformance.journal import Journal, nothing_to_continue
-from accelkit_conformance.outcomes import BAD, Result
 from accelkit_conformance.report import SCHEMA, Report, coverage, summarise
+from accelkit_conformance.results import BAD, Result
 from accelkit_conformance.runner import Runner, Started
+from accelkit_conformance.worker_pool import Order
 
 Watcher = Callable[[Result | Started], None]
 MOST_SAMPLES = {"full": 16}
@@ -36,7 +36,7 @@ class Options:
     Attributes:
         profile: Which tests.
         select: Patterns that choose among them.
-        lanes: How many tests run at a time; None for as many as there are cores, at most four.
+        parallel: How many tests run at a time; None for as many as there are cores, at most four.
         reruns: How often a failed test is tried again.
         seconds: A time limit for every test, instead of its own.
         expected_failures: A file, instead of the plugin's own.
@@ -45,7 +45,7 @@ class Options:
 
     profile: Profile = "training"
     select: tuple[str, ...] = ()
-    lanes: int | None = None
+    parallel: int | None = None
     reruns: int = 3
     seconds: float | None = None
     expected_failures: Path | None = None
@@ -66,7 +66,7 @@ def availability_of(record: PluginRecord) -> dict[str, str]:
     """Whether it can be used here: probed and tried in a child process."""
     if record.status != "available":
         return {"status": "broken", "reason": record.reason or record.status, "hint": record.hint}
-    verdict = memory.tried([record])[record]
+    verdict = verdict_cache.tried([record])[record]
     return {"status": verdict.status, "reason": verdict.reason, "hint": verdict.hint}
 
 
@@ -92,7 +92,7 @@ class Run:
             raise UsageError(f"the profile {self.profile} holds no test for a {record.kind}")
         self.tests = profiles.select(self.suite.tests, options.select) if options.select else list(self.suite.tests)
         self.expectations = self._expectations(torch_version)
-        self.num_lanes = options.lanes or max(1, min(4, os.cpu_count() or 1))
+        self.parallel = options.parallel or max(1, min(4, os.cpu_count() or 1))
         self.journal = Journal(
             {
                 "plugin": record.plugin,
@@ -117,7 +117,7 @@ class Run:
         """
         todo = self._todo()
         began = time.monotonic() - self.journal.seconds
-        runner = Runner(self.order(), self.journal.folder, lanes=self.num_lanes, reruns=self.options.reruns)
+        runner = Runner(self.order(), self.journal.folder, parallel=self.parallel, reruns=self.options.reruns)
         is_complete = False
         events = runner.run(todo)
         try:
@@ -171,7 +171,7 @@ class Run:
             "run": {
                 "started": self.journal.started,
                 "seconds": round(self.journal.seconds, 1),
-                "lanes": self.num_lanes,
+                "parallel": self.parallel,
                 "workers": self._num_workers,
                 "peak_bytes": self._peak_bytes,
                 "selected": list(self.options.select),

@@ -1,4 +1,4 @@
-"""Running tests in worker processes: lanes in parallel, a crash or a hang costs one test, failures are run again."""
+"""Running tests in worker processes: executors in parallel, a crash or a hang costs one test, failures are run again."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Any
 
 from accelkit import BrokenPluginError
 from accelkit_conformance import checks
-from accelkit_conformance.crew import Crew, Order
-from accelkit_conformance.outcomes import RERUN, Result
+from accelkit_conformance.results import RERUN, Result
+from accelkit_conformance.worker_pool import Order, WorkerGroup
 
 _BATCH = 16
 
 
 @dataclasses.dataclass(slots=True)
 class Started:
-    """A lane says which test it runs now."""
+    """A executor says which test it runs now."""
 
     test: str
 
@@ -34,15 +34,15 @@ class _Failed:
 _Event = Result | Started | _Failed | None
 
 
-class Lane:
+class Executor:
     """Runs one test after the other in a worker process, or in as many as the test needs, and replaces those that end.
 
     Args:
         order: What workers are started for.
         folder: Where what they print goes.
-        slot: Spreads lanes over devices.
+        slot: Spreads executors over devices.
         reruns: How often a failed test is run again.
-        numbers: Of workers; lanes share them.
+        numbers: Of workers; executors share them.
 
     Attributes:
         hello: What the first worker with hardware said of the device.
@@ -52,7 +52,7 @@ class Lane:
     def __init__(self, order: Order, folder: Path, *, slot: int = 0, reruns: int = 0, numbers: Iterator[int] | None = None) -> None:
         self._order, self._folder, self._slot, self._reruns = order, folder, slot, reruns
         self._numbers = numbers or itertools.count(1)
-        self._crew: Crew | None = None
+        self._group: WorkerGroup | None = None
         self.hello: dict[str, Any] = {}
         self.peak_bytes, self.num_workers = 0, 0
         self.is_stopped = False
@@ -64,16 +64,16 @@ class Lane:
             BrokenPluginError: If no worker can be started for the plugin at all.
         """
         try:
-            crew = self._crew_for(test)
+            group = self._group_for(test)
         except BrokenPluginError as error:
             if not self.hello and checks.num_processes(test) == 1:
                 raise  # nothing can be run on this device
             return Result(test, "crash", reason=f"{error.what}: {error.why}")
         seconds = self._order.seconds or checks.find(test)[0].seconds
-        first = result = crew.run(test, seconds)
+        first = result = group.run(test, seconds)
         attempts = 1
         while result.kind in RERUN and attempts <= self._reruns and not self.is_stopped:
-            result = self._crew_for(test, is_fresh=attempts == self._reruns).run(test, seconds)
+            result = self._group_for(test, is_fresh=attempts == self._reruns).run(test, seconds)
             attempts += 1
         if attempts > 1 and result.kind not in RERUN:
             reason = f"{first.kind} at first, then {result.kind}: {first.reason}"
@@ -83,56 +83,58 @@ class Lane:
     def stop(self) -> None:
         """From another thread: kill the workers, so that ``run`` returns."""
         self.is_stopped = True
-        if self._crew is not None:
-            self._crew.kill()
+        if self._group is not None:
+            self._group.kill()
 
     def close(self) -> None:
         """End the workers."""
-        if self._crew is not None:
-            self.peak_bytes = max(self.peak_bytes, self._crew.peak_bytes)
-            self._crew.end()
-            self._crew = None
+        if self._group is not None:
+            self.peak_bytes = max(self.peak_bytes, self._group.peak_bytes)
+            self._group.end()
+            self._group = None
 
-    def _crew_for(self, test: str, *, is_fresh: bool = False) -> Crew:
-        """A crew that can run this test: the one at hand, or a new one. The last attempt at a test is a fresh process's."""
+    def _group_for(self, test: str, *, is_fresh: bool = False) -> WorkerGroup:
+        """A group that can run this test: the one at hand, or a new one. The last attempt at a test is a fresh process's."""
         size, needs_hardware = checks.num_processes(test), checks.find(test)[0].needs_hardware
-        if self._crew is not None and self._crew.fits(size, needs_hardware) and not is_fresh:
-            return self._crew
+        if self._group is not None and self._group.fits(size, needs_hardware) and not is_fresh:
+            return self._group
         self.close()
         number, *_ = (next(self._numbers) for _ in range(size))
         self.num_workers += size
-        self._crew = Crew(self._order, size=size, number=number, slot=self._slot, needs_hardware=needs_hardware, folder=self._folder)
-        self.hello = self.hello or self._crew.hello
-        return self._crew
+        self._group = WorkerGroup(
+            self._order, size=size, number=number, slot=self._slot, needs_hardware=needs_hardware, folder=self._folder
+        )
+        self.hello = self.hello or self._group.hello
+        return self._group
 
 
 class Runner:
-    """Runs tests in several lanes.
+    """Runs tests in several executors.
 
     Attributes:
-        lanes: They.
+        executors: They.
     """
 
-    def __init__(self, order: Order, folder: Path, *, lanes: int, reruns: int) -> None:
+    def __init__(self, order: Order, folder: Path, *, parallel: int, reruns: int) -> None:
         numbers = itertools.count(1)
-        self.lanes = [Lane(order, folder, slot=slot, reruns=reruns, numbers=numbers) for slot in range(lanes)]
+        self.executors = [Executor(order, folder, slot=slot, reruns=reruns, numbers=numbers) for slot in range(parallel)]
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._lock = threading.Lock()
 
     @property
     def hello(self) -> dict[str, Any]:
         """What the first worker with hardware said of the device; empty before."""
-        return next((lane.hello for lane in self.lanes if lane.hello), {})
+        return next((executor.hello for executor in self.executors if executor.hello), {})
 
     @property
     def peak_bytes(self) -> int:
         """Resident memory of the largest worker."""
-        return max(lane.peak_bytes for lane in self.lanes)
+        return max(executor.peak_bytes for executor in self.executors)
 
     @property
     def num_workers(self) -> int:
         """How many worker processes were started."""
-        return sum(lane.num_workers for lane in self.lanes)
+        return sum(executor.num_workers for executor in self.executors)
 
     def run(self, tests: Sequence[str]) -> Iterator[Result | Started]:
         """One Result for each test, in the order in which they end. Closing the iterator kills the workers.
@@ -141,7 +143,7 @@ class Runner:
             BrokenPluginError: If no worker can be started for the plugin at all.
         """
         self._todo = self._batches(tests)
-        threads = [threading.Thread(target=self._drive, args=(lane,), daemon=True) for lane in self.lanes]
+        threads = [threading.Thread(target=self._drive, args=(executor,), daemon=True) for executor in self.executors]
         for thread in threads:
             thread.start()
         running = len(threads)
@@ -155,35 +157,35 @@ class Runner:
                 else:
                     yield event
         finally:
-            for lane in self.lanes:
-                lane.stop()
+            for executor in self.executors:
+                executor.stop()
 
     def _batches(self, tests: Sequence[str]) -> collections.deque[list[str]]:
-        """Tests of one kind of crew in batches of neighbours; what needs several processes first: it takes longest."""
+        """Tests of one kind of group in batches of neighbours; what needs several processes first: it takes longest."""
         kinds: dict[tuple[int, bool], list[str]] = collections.defaultdict(list)
         for test in tests:
             kinds[-checks.num_processes(test), checks.find(test)[0].needs_hardware].append(test)
         batches: collections.deque[list[str]] = collections.deque()
         for (size, _), group in sorted(kinds.items()):
-            step = len(group) if size < -1 else max(1, min(_BATCH, len(group) // (2 * len(self.lanes))))
+            step = len(group) if size < -1 else max(1, min(_BATCH, len(group) // (2 * len(self.executors))))
             batches += [group[start : start + step] for start in range(0, len(group), step)]
         return batches
 
-    def _drive(self, lane: Lane) -> None:
+    def _drive(self, executor: Executor) -> None:
         try:
-            while not lane.is_stopped:
+            while not executor.is_stopped:
                 with self._lock:
                     batch = self._todo.popleft() if self._todo else None
                 if batch is None:
                     break
                 for test in batch:
                     self._events.put(Started(test))
-                    result = lane.run(test)
-                    if lane.is_stopped:
+                    result = executor.run(test)
+                    if executor.is_stopped:
                         break  # what was killed on purpose is no result
                     self._events.put(result)
         except BaseException as error:
             self._events.put(_Failed(error))
         finally:
-            lane.close()
+            executor.close()
             self._events.put(None)

@@ -18,11 +18,11 @@ from typing import Any
 from accelkit import AccelkitError, PluginRecord
 from accelkit.discovery.metadata import installed_version
 from accelkit_conformance import checks, profiles
-from accelkit_conformance.crew import Order
 from accelkit_conformance.mutants import MOST_OF_ONE_MECHANISM, Mutant
-from accelkit_conformance.outcomes import BAD, Result
 from accelkit_conformance.report import Report
+from accelkit_conformance.results import BAD, Result
 from accelkit_conformance.runner import Runner
+from accelkit_conformance.worker_pool import Order
 
 SECONDS = 15.0
 LEAST_COUNTED = 40
@@ -67,17 +67,17 @@ def suite_of(mutant: Mutant, *, is_own_area_only: bool = False) -> list[str]:
 
 
 def examine(
-    record: PluginRecord, mutant: Mutant, folder: Path, tests: Sequence[str], *, lanes: int = 1, seconds: float | None = SECONDS
+    record: PluginRecord, mutant: Mutant, folder: Path, tests: Sequence[str], *, parallel: int = 1, seconds: float | None = SECONDS
 ) -> Autopsy:
     """Run the tests on a mutant, each for so many seconds at most; None is each check's own limit."""
     order = Order(mutant.record(record), seconds=seconds)
     folder.mkdir(parents=True, exist_ok=True)
-    found = [event for event in Runner(order, folder, lanes=lanes, reruns=0).run(tests) if isinstance(event, Result)]
+    found = [event for event in Runner(order, folder, parallel=parallel, reruns=0).run(tests) if isinstance(event, Result)]
     return Autopsy(mutant, {result.id: result.kind for result in found if result.kind in BAD}, len(tests))
 
 
 def examine_all(
-    record: PluginRecord, mutants: Sequence[Mutant], lanes: int, watch: Callable[[Autopsy], Any], *, is_own_area_only: bool = False
+    record: PluginRecord, mutants: Sequence[Mutant], parallel: int, watch: Callable[[Autopsy], Any], *, is_own_area_only: bool = False
 ) -> list[Autopsy]:
     """Run every mutant, several at a time.
 
@@ -86,17 +86,17 @@ def examine_all(
     Args:
         record: The accelerator that the mutants are made of.
         mutants: The broken accelerators.
-        lanes: How many run at a time.
+        parallel: How many run at a time.
         watch: Is told of each mutant that is done.
         is_own_area_only: Run each mutant on the tests of its area, and not on the profile ``smoke`` too.
 
     Raises:
         AccelkitError: If a test fails where nothing is broken.
     """
-    with tempfile.TemporaryDirectory(prefix="accelkit-selftest-") as name, ThreadPoolExecutor(lanes) as pool:
+    with tempfile.TemporaryDirectory(prefix="accelkit-selftest-") as name, ThreadPoolExecutor(parallel) as pool:
         tests = {one.name: suite_of(one, is_own_area_only=is_own_area_only) for one in mutants}
         every_test = list(dict.fromkeys(test for chosen in tests.values() for test in chosen))
-        healthy = examine(record, _UNBROKEN, Path(name) / "unbroken", every_test, lanes=lanes, seconds=None)
+        healthy = examine(record, _UNBROKEN, Path(name) / "unbroken", every_test, parallel=parallel, seconds=None)
         if healthy.killers:
             raise AccelkitError(
                 "tests fail on an accelerator that is not broken",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from accelkit import Accelerator, Capabilities, PluginRecord
 from accelkit_conformance.expectations import Expectation
-from accelkit_conformance.outcomes import NotSupported, WrongError
+from accelkit_conformance.results import NotSupported, WrongError
 
 if TYPE_CHECKING:
     import torch

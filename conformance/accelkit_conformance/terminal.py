@@ -12,8 +12,8 @@ import click
 from accelkit.errors import printable
 from accelkit_conformance.certification import some
 from accelkit_conformance.expectations import expired
-from accelkit_conformance.outcomes import BAD, KINDS, Result
 from accelkit_conformance.report import Report, results_of
+from accelkit_conformance.results import BAD, KINDS, Result
 from accelkit_conformance.runner import Started
 
 _SHOWN = 25

@@ -29,7 +29,7 @@ from accelkit import AccelkitError, PluginRecord
 from accelkit.discovery import loading
 from accelkit_conformance import checks
 from accelkit_conformance.expectations import Expectation
-from accelkit_conformance.outcomes import DECLARED_NONE, Kind, NotSupported, Result, WrongError
+from accelkit_conformance.results import DECLARED_NONE, Kind, NotSupported, Result, WrongError
 from accelkit_conformance.subject import SampleFailure, Subject
 
 _GROUP_SECONDS = 60
@@ -78,7 +78,7 @@ class Worker:
         """What the runner wants to know of the device, before any test."""
         if not self.subject.is_loaded:
             return {"hello": {}}
-        from accelkit_conformance.description import describe
+        from accelkit_conformance.device_info import describe
 
         hello = describe(self.subject)
         if self._recorder is not None:
@@ -192,7 +192,7 @@ class Worker:
 
     def _load(self) -> None:
         instance = loading.instantiate(self.subject.cls, self._record)
-        with loading.blaming(self._record.plugin, f"loading {self._record.name}"):
+        with loading.plugin_errors(self._record.plugin, f"loading {self._record.name}"):
             instance.load()
             self.subject.use(instance, self._slot)
 
@@ -200,7 +200,7 @@ class Worker:
         """Form a group with the other ranks, once, on the accelerator's backend."""
         import torch.distributed as dist
 
-        from accelkit.runtime.joining import backend_of
+        from accelkit.runtime.process_group import backend_of
 
         if dist.is_initialized():
             return

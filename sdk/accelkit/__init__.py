@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from accelkit.startup import collector_paused
+from accelkit.gc_pause import collector_paused
 
 __version__ = "0.1.0"
 
@@ -18,18 +18,18 @@ _HOMES = {
     "accelkit.types": ("Availability", "Candidate", "Capabilities", "Decision", "Detection", "PluginRecord", "RuntimeState"),
     "accelkit.specs.accelerator": ("Accelerator",),
     "accelkit.specs.cluster": ("ClusterEnvironment",),
-    "accelkit.specs.devices": ("parse_devices",),
+    "accelkit.specs.device_parsing": ("parse_devices",),
     "accelkit.specs.hooks": ("hookimpl",),
     "accelkit.specs.precision": ("Precision",),
     "accelkit.specs.process_group": ("ProcessGroupOptions",),
     "accelkit.specs.strategy": ("Strategy", "Training"),
-    "accelkit.specs.variables": ("job_port",),
-    "accelkit.nested": ("map_leaves",),
+    "accelkit.specs.env_reader": ("job_port",),
+    "accelkit.pytree": ("map_leaves",),
     "accelkit.private_files": ("check_private", "private_folder"),
     "accelkit.discovery.catalog": ("plugins", "refresh", "register"),
     "accelkit.selection": ("select",),
     "accelkit.runtime": ("Runtime",),
-    "accelkit.runtime.plain_device": ("device",),
+    "accelkit.runtime.device": ("device",),
 }  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -74,21 +74,21 @@ if TYPE_CHECKING:
     from accelkit.errors import UnknownNameError as UnknownNameError
     from accelkit.errors import UnsupportedError as UnsupportedError
     from accelkit.errors import UsageError as UsageError
-    from accelkit.nested import map_leaves as map_leaves
     from accelkit.private_files import check_private as check_private
     from accelkit.private_files import private_folder as private_folder
+    from accelkit.pytree import map_leaves as map_leaves
     from accelkit.runtime import Runtime as Runtime
-    from accelkit.runtime.plain_device import device as device
+    from accelkit.runtime.device import device as device
     from accelkit.selection import select as select
     from accelkit.specs.accelerator import Accelerator as Accelerator
     from accelkit.specs.cluster import ClusterEnvironment as ClusterEnvironment
-    from accelkit.specs.devices import parse_devices as parse_devices
+    from accelkit.specs.device_parsing import parse_devices as parse_devices
+    from accelkit.specs.env_reader import job_port as job_port
     from accelkit.specs.hooks import hookimpl as hookimpl
     from accelkit.specs.precision import Precision as Precision
     from accelkit.specs.process_group import ProcessGroupOptions as ProcessGroupOptions
     from accelkit.specs.strategy import Strategy as Strategy
     from accelkit.specs.strategy import Training as Training
-    from accelkit.specs.variables import job_port as job_port
     from accelkit.types import Availability as Availability
     from accelkit.types import Candidate as Candidate
     from accelkit.types import Capabilities as Capabilities

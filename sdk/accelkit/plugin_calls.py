@@ -34,7 +34,7 @@ def call(plugin: Accelerator | Precision | Strategy, method: str, *arguments: An
     if is_built_in(plugin):
         return function(*arguments, **options)
     exhausted = None
-    with loading.blaming(plugin.plugin, _spell(plugin, method)):
+    with loading.plugin_errors(plugin.plugin, _spell(plugin, method)):
         try:
             result = function(*arguments, **options)
         except (RuntimeError, MemoryError) as error:

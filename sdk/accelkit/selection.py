@@ -12,8 +12,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from accelkit import automatic
-from accelkit.discovery import autoload, known, loading, memory, probing
+from accelkit import auto_selection
+from accelkit.discovery import autoload, device_table, loading, probing, verdict_cache
 from accelkit.discovery.catalog import find, plugins
 from accelkit.errors import (
     AccelkitError,
@@ -70,7 +70,7 @@ def select(accelerator: str | Accelerator | None = None, *, devices: Devices | N
     _refuse_nesting()
     wanted: Devices | None = devices if devices is not None else os.environ.get(DEVICES_VARIABLE) or None
     if cpu:
-        host = known.host_name()
+        host = device_table.host_name()
         if accelerator not in (None, host):
             raise ContradictionError(
                 f"cpu=True and accelerator={accelerator!r}", why="they name different devices", hint="keep one of the two"
@@ -106,9 +106,9 @@ def resolve(name: str) -> PluginRecord:
         UnknownNameError, PluginError, UnavailableError: If it means none.
     """
     prefix, _, rest = name.partition(":")
-    if prefix == automatic.GENERIC:
+    if prefix == auto_selection.GENERIC:
         return _generic(name, rest)
-    if name == AUTO or (name in known.aliases() and not _is_offered(name)):
+    if name == AUTO or (name in device_table.aliases() and not _is_offered(name)):
         return _decide(name)[1]
     return _offered(name)
 
@@ -135,13 +135,13 @@ def _decide(accelerator: str | None, *, is_fresh: bool = False) -> tuple[Decisio
     name = name.strip()
     notes = _autoload_notes()
     if name == AUTO:
-        record, candidates, more = automatic.choose()
+        record, candidates, more = auto_selection.choose()
         return Decision(name, source, record.name, record.plugin, candidates, (*notes, *more)), record
-    if name in known.aliases() and not _is_offered(name):
-        record, candidates, more = automatic.choose_for_alias(name)
+    if name in device_table.aliases() and not _is_offered(name):
+        record, candidates, more = auto_selection.choose_for_alias(name)
         return Decision(name, source, record.name, record.plugin, candidates, (*notes, *more)), record
     prefix, _, rest = name.partition(":")
-    if prefix == automatic.GENERIC:
+    if prefix == auto_selection.GENERIC:
         record = _generic(name, rest)
         if is_fresh:
             _try(record)
@@ -151,7 +151,7 @@ def _decide(accelerator: str | None, *, is_fresh: bool = False) -> tuple[Decisio
     answer = _try(record) if is_fresh and record.is_foreign else _try_first(record)
     if record.is_fallback:
         notes = (*notes, f"{record.name} is known from accelkit's table of vendors; an installed plugin of that name would win")
-    elif record.name in known.vendors():
+    elif record.name in device_table.vendors():
         notes = (*notes, f"the plugin {record.plugin} was taken before accelkit's own table of vendors")
     candidate = Candidate(record.name, record.plugin, "chosen", answer.reason, answer.hint)
     return Decision(name, source, record.name, record.plugin, (candidate,), notes), record
@@ -167,7 +167,7 @@ def _try_first(record: PluginRecord) -> Availability:
         if record.kind != "accelerator":
             return Availability.usable()
         return _insist(loading.probe(loading.load_class(record), record), record)
-    verdict = memory.tried([record])[record]
+    verdict = verdict_cache.tried([record])[record]
     return _insist(Availability(verdict.status, verdict.reason, verdict.hint), record)
 
 
@@ -178,7 +178,7 @@ def _try(record: PluginRecord) -> Availability:
         BrokenPluginError, UnavailableError: As the plugin answered.
     """
     verdict = probing.ask(record, is_trial=True)
-    memory.remember(record, verdict)
+    verdict_cache.remember(record, verdict)
     return _insist(Availability(verdict.status, verdict.reason, verdict.hint), record)
 
 
@@ -205,12 +205,12 @@ def _generic(name: str, device_type: str) -> PluginRecord:
     """The record of ``torch:<device_type>``."""
     if not device_type.isidentifier():
         raise UsageError(f"accelerator={name!r} names no device type", why="torch:<device_type> is expected", hint="for example torch:xpu")
-    return dataclasses.replace(find("accelerator", automatic.GENERIC), name=name)
+    return dataclasses.replace(find("accelerator", auto_selection.GENERIC), name=name)
 
 
 def _offered(name: str) -> PluginRecord:
     """The record of a name, unless the name was retired."""
-    if (ended := known.obituary(name)) and not _is_offered(name):
+    if (ended := device_table.retirement(name)) and not _is_offered(name):
         raise UnavailableError(f"the accelerator {name!r} cannot be used", why=ended[0], hint=ended[1])
     return find("accelerator", name)
 
@@ -223,7 +223,7 @@ def _autoload_notes() -> tuple[str, ...]:
     conflict = autoload.privateuse1_conflict()
     if not conflict:
         return ()
-    automatic.warn_once("autoload", f"import torch will fail or take either: {conflict}")
+    auto_selection.warn_once("autoload", f"import torch will fail or take either: {conflict}")
     return (conflict,)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import accelkit
-from accelkit.discovery import known
+from accelkit.discovery import device_table
 from accelkit_builtin.accelerators import known_vendor
 from accelkit_builtin.accelerators.cpu import CPUAccelerator
 from accelkit_builtin.accelerators.cuda import CUDAAccelerator, board_stats
@@ -168,9 +168,9 @@ def test_any_torch_device(error_text):
     assert caught.value == error_text
 
 
-@pytest.mark.parametrize("name", known.vendors())
+@pytest.mark.parametrize("name", device_table.vendors())
 def test_the_table_of_vendors(name):
-    row = known.vendors()[name]
+    row = device_table.vendors()[name]
     cls = getattr(known_vendor, name)
     assert issubclass(cls, accelkit.Accelerator)
     assert (cls.device_type, cls.process_group_backend) == (row["device_type"], row["process_group_backend"])

@@ -16,8 +16,8 @@ from worlds import runtime, world
 
 from accelkit import CheckpointError
 from accelkit.runtime.checkpoints import checkpoint
-from accelkit.runtime.checkpoints.agreement import Ranks
-from accelkit.runtime.checkpoints.layouts import layout_of
+from accelkit.runtime.checkpoints.coordinator import Ranks
+from accelkit.runtime.checkpoints.target_sharding import layout_of
 
 
 class Net(nn.Module):

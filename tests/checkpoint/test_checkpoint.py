@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from accelkit import CheckpointError
 from accelkit.runtime.checkpoints import checkpoint
-from accelkit.runtime.checkpoints.durable import checksum
+from accelkit.runtime.checkpoints.atomic_io import checksum
 from accelkit.runtime.checkpoints.manifest import write_manifest
-from accelkit.runtime.checkpoints.state_encoding import Encoder, decode
+from accelkit.runtime.checkpoints.state_codec import Encoder, decode
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
 values = st.recursive(

@@ -14,7 +14,7 @@ from torch import nn
 
 import accelkit
 from accelkit import CheckpointError, UsageError
-from accelkit.runtime.checkpoints.exporting import size_in_bytes
+from accelkit.runtime.checkpoints.safetensors_export import size_in_bytes
 
 
 class Net(nn.Module):

@@ -14,8 +14,8 @@ from torch import nn
 
 import accelkit
 from accelkit import CheckpointError, UsageError, hookimpl
-from accelkit.runtime.checkpoints import checkpoint, steps
-from accelkit.runtime.checkpoints.durable import FilePart
+from accelkit.runtime.checkpoints import checkpoint, step_dirs
+from accelkit.runtime.checkpoints.atomic_io import FilePart
 
 HERE = Path(__file__).parent
 
@@ -64,7 +64,7 @@ def test_an_error_in_the_background_is_raised_where_it_is_noticed_and_once(tmp_p
         getattr(rt, notices)(*() if notices == "wait_for_saves" else (tmp_path,))
     assert "IsADirectoryError" in caught.value.why
     assert caught.value == error_text
-    assert steps.find(tmp_path) == tmp_path / "step-0"
+    assert step_dirs.find(tmp_path) == tmp_path / "step-0"
     (tmp_path / "LATEST.tmp").rmdir()
     rt.wait_for_saves()
     assert rt.save_state(tmp_path) == tmp_path / "step-2"
@@ -142,7 +142,7 @@ def test_the_one_just_saved_stays_whatever_its_number(tmp_path):
 def test_one_that_somebody_loads_is_not_removed(tmp_path):
     for _ in range(3):
         checkpoint.save(tmp_path, {})
-    with steps.in_use(tmp_path / "step-0"):
+    with step_dirs.in_use(tmp_path / "step-0"):
         checkpoint.save(tmp_path, {}, keep_last=1)
         assert left(tmp_path) == ["LATEST", "step-0", "step-3"]
     checkpoint.save(tmp_path, {}, keep_last=1)
@@ -154,7 +154,7 @@ def test_one_that_cannot_be_removed_is_said_and_the_new_one_is_there(tmp_path, e
     (tmp_path / "step-0.tmp").mkdir()
     (tmp_path / "step-0.tmp" / "file").write_text("")
     with pytest.warns(UserWarning, match="step-0") as caught:
-        steps.keep_last(tmp_path, tmp_path / "step-1", 1)
+        step_dirs.keep_last(tmp_path, tmp_path / "step-1", 1)
     assert caught[0] == error_text
     assert (tmp_path / "step-0" / "manifest.json").exists()
 

@@ -132,7 +132,7 @@ def test_ctrl_c_ends_a_command_at_once_with_its_children(words, plugin_site, not
 
 def test_the_child_of_list_ends_with_it(plugin_site, notes):
     """It asks accelkit's own plugins, which answer. What a site customises may not."""
-    (plugin_site.folder / "sitecustomize.py").write_text(SPINS + "if 'accelkit.discovery.child' in sys.orig_argv:\n    spin()\n")
+    (plugin_site.folder / "sitecustomize.py").write_text(SPINS + "if 'accelkit.discovery.probe_worker' in sys.orig_argv:\n    spin()\n")
     are_gone(killed(accelkit_command("list"), notes))
 
 

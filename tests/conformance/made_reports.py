@@ -8,9 +8,9 @@ import re
 import accelkit
 from accelkit.discovery.metadata import installed_version
 from accelkit_conformance import certification, profiles
-from accelkit_conformance.outcomes import Result
 from accelkit_conformance.report import SCHEMA, summarise
 from accelkit_conformance.reports import bundle
+from accelkit_conformance.results import Result
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\x00\x1b[31m\ud800&\"']]>"
 LOADS = re.compile(r"<[a-z][^>]*\ssrc\s*=|<link|@import|url\(")
@@ -40,7 +40,7 @@ def make_report(kinds=(), *, results=None, expected=(), **subject):
         "run": {
             "started": "2026-11-21T10:00:00+00:00",
             "seconds": 1.5,
-            "lanes": 2,
+            "parallel": 2,
             "workers": 2,
             "peak_bytes": 2**28,
             "selected": [],

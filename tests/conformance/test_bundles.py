@@ -9,9 +9,9 @@ import tarfile
 import pytest
 from made_reports import EXPECTED, SUITE, make_report, tamper
 
-from accelkit_conformance.outcomes import KINDS, Result
 from accelkit_conformance.report import summarise
 from accelkit_conformance.reports import bundle
+from accelkit_conformance.results import KINDS, Result
 
 
 def change_report(change):

@@ -7,7 +7,7 @@ import pytest
 
 import accelkit
 from accelkit_conformance import certification, expectations
-from accelkit_conformance.outcomes import Result
+from accelkit_conformance.results import Result
 
 GOOD = """
 [[expected_failure]]

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from accelkit_conformance.oracle import moving, opdb, running
-from accelkit_conformance.oracle.comparing import check_form, check_result, check_values, relative_error
+from accelkit_conformance.oracle import op_compare, opdb, sample_transfer
+from accelkit_conformance.oracle.tolerance import check_form, check_result, check_values, relative_error
 
 CPU = torch.device("cpu")
 
@@ -129,20 +129,20 @@ def test_up_to_phase():
 
 def test_a_sample_moves_with_its_layout_and_its_aliases():
     base = torch.arange(24.0).view(4, 6)
-    first, second, again = moving.to_device([base.t()[1:], base[:, ::2], base], CPU)
+    first, second, again = sample_transfer.to_device([base.t()[1:], base[:, ::2], base], CPU)
     assert (first.stride(), first.storage_offset()) == ((1, 6), 1)
     assert second.stride() == (6, 2)
     again.zero_()
     assert not bool(first.any())
     assert base.sum() > 0, "the original is untouched"
-    assert moving.to_double([base, torch.float32, 3])[0].dtype == torch.float64
+    assert sample_transfer.to_double([base, torch.float32, 3])[0].dtype == torch.float64
 
 
 @pytest.mark.parametrize(("name", "is_random"), [("nn.functional.dropout", True), ("bernoulli", True), ("add", False)])
 def test_draws_are_seen_whoever_seeds(name, is_random):
     """torch's entry of dropout seeds the CPU's generator and puts it back; that of bernoulli does not."""
     op = opdb.operators()[name]
-    seen = {running._on_cpu(op, op, (one.input, one.args, one.kwargs))[1] for one in opdb.samples(op, "float32", 8)}
+    seen = {op_compare._on_cpu(op, op, (one.input, one.args, one.kwargs))[1] for one in opdb.samples(op, "float32", 8)}
     assert is_random in seen
     assert is_random or seen == {False}
 

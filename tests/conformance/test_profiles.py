@@ -8,7 +8,7 @@ import pytest
 
 import accelkit
 from accelkit.discovery.metadata import installed_version
-from accelkit_conformance import checks, documentation, profiles
+from accelkit_conformance import checks, generate_docs, profiles
 
 ROOT = Path(__file__).parents[2]
 TORCH = installed_version("torch")
@@ -18,7 +18,7 @@ def test_the_frozen_list_is_what_the_code_has():
     code = "from accelkit_conformance import freeze; import sys; sys.stdout.write(freeze.written(freeze.current()))"
     now = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     frozen = profiles.FOLDER / f"torch-{'.'.join(TORCH.split('.')[:2])}.txt"
-    assert now == frozen.read_text(), "run python -m accelkit_conformance.freeze"
+    assert now == frozen.read_text(), "run python -m accelkit_conformance.freeze_profiles"
 
 
 def test_the_lists_for_all_torches_differ_in_operators_and_modules_alone():
@@ -52,7 +52,7 @@ def test_every_check_says_what_it_asserts():
 
 def test_the_page_says_what_the_checks_say():
     page = (ROOT / "docs" / "conformance.md").read_text()
-    assert documentation.written(page) == documentation.generated(), "run python -m accelkit_conformance.documentation docs/conformance.md"
+    assert generate_docs.written(page) == generate_docs.generated(), "run python -m accelkit_conformance.generate_docs docs/conformance.md"
     for profile in checks.PROFILES:
         assert f"| `{profile}` |" in page
 

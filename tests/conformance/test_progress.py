@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from accelkit_conformance import terminal
-from accelkit_conformance.outcomes import Result
+from accelkit_conformance.results import Result
 from accelkit_conformance.runner import Started
 
 

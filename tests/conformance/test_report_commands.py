@@ -7,8 +7,8 @@ import json
 import pytest
 from made_reports import HOSTILE, LOADS, SUITE, make_report, save, tamper
 
-from accelkit_conformance.outcomes import Result
 from accelkit_conformance.report import SCHEMA, summarise
+from accelkit_conformance.results import Result
 
 
 def test_compare(cli, tmp_path):

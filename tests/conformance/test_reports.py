@@ -11,9 +11,9 @@ import jsonschema
 import pytest
 from made_reports import EXPECTED, HOSTILE, LOADS, SUITE, make_report
 
-from accelkit_conformance.outcomes import BAD, KINDS, Result
 from accelkit_conformance.report import SCHEMA
 from accelkit_conformance.reports import WRITERS, schema
+from accelkit_conformance.results import BAD, KINDS, Result
 
 
 def every_kind():
@@ -52,8 +52,8 @@ def test_schema_is_one_and_describes_what_it_has():
         (lambda report: report, None),
         (lambda report: report.pop("summary"), "report.summary is missing"),
         (lambda report: report["run"].update(seconds="1"), "report.run.seconds is '1', not of type number"),
-        (lambda report: report["run"].update(lanes=True), "report.run.lanes is True, not of type integer"),
-        (lambda report: report["run"].update(lanes=-1), "report.run.lanes is -1, less than 0"),
+        (lambda report: report["run"].update(parallel=True), "report.run.parallel is True, not of type integer"),
+        (lambda report: report["run"].update(parallel=-1), "report.run.parallel is -1, less than 0"),
         (lambda report: report["results"][0].update(kind="good"), "report.results[0].kind is 'good', which is none of pass, fail"),
         (lambda report: report["results"][0].update(notes=[1]), "report.results[0].notes[0] is 1, not of type string"),
         (lambda report: report["summary"]["kinds"].update(good=1), "a name in report.summary.kinds is 'good'"),

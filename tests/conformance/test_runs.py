@@ -16,10 +16,10 @@ from accelkit.cli import main
 from accelkit.discovery.metadata import installed_version
 from accelkit.selection import resolve
 from accelkit_conformance import commands, profiles
-from accelkit_conformance.crew import Order
 from accelkit_conformance.mutants import MOST_OF_ONE_MECHANISM, all_mutants, find
-from accelkit_conformance.outcomes import Result
-from accelkit_conformance.runner import Lane, Runner
+from accelkit_conformance.results import Result
+from accelkit_conformance.runner import Executor, Runner
+from accelkit_conformance.worker_pool import Order
 
 TORCH = installed_version("torch")
 
@@ -30,11 +30,11 @@ def command(*arguments, **options):
     )
 
 
-def results_of(lane, *tests):
+def results_of(executor, *tests):
     try:
-        return {test: lane.run(test) for test in tests}
+        return {test: executor.run(test) for test in tests}
     finally:
-        lane.close()
+        executor.close()
 
 
 # -- results ----------------------------------------------------------------------------------------------------------
@@ -47,19 +47,19 @@ def test_a_device_that_takes_the_process_with_it_costs_one_test(tmp_path, mutant
     seconds = 20 if mutant == "hangs" else 100  # a worker's first test on a busy machine takes longer than one would think
     order = Order(find(mutant).record(resolve("fake_xpu")), seconds=seconds)
     tests = ["operators/forward[add,float32]", "operators/forward[topk,float32]", "operators/forward[mm,float32]"]
-    found = results_of(Lane(order, tmp_path), *tests)
+    found = results_of(Executor(order, tmp_path), *tests)
     assert [result.kind for result in found.values()] == ["pass", kind, "pass"]
     said = {"segfaults": "SIGSEGV", "exits": "exit status 0", "hangs": "no answer within 20 s"}[mutant]
     assert said in found[tests[1]].reason
 
 
 def test_a_crash_of_one_rank_is_the_crew_s_and_the_next_crew_works(tmp_path):
-    lane = Lane(Order(resolve("cpu")), tmp_path)
-    first = lane.run("collectives/barrier[2]")
+    executor = Executor(Order(resolve("cpu")), tmp_path)
+    first = executor.run("collectives/barrier[2]")
     assert first.kind == "pass"
-    os.killpg(lane._crew._processes[1].pid, signal.SIGKILL)
-    assert "rank 1 crashed with SIGKILL" in lane.run("collectives/broadcast[2]").reason
-    assert results_of(lane, "collectives/broadcast[2]")["collectives/broadcast[2]"].kind == "pass"
+    os.killpg(executor._group._processes[1].pid, signal.SIGKILL)
+    assert "rank 1 crashed with SIGKILL" in executor.run("collectives/broadcast[2]").reason
+    assert results_of(executor, "collectives/broadcast[2]")["collectives/broadcast[2]"].kind == "pass"
 
 
 def test_capabilities_are_held_to_both_ways(tmp_path):
@@ -69,7 +69,7 @@ def test_capabilities_are_held_to_both_ways(tmp_path):
         ("hides_streams", "streams/current_stream_is_kept", "unsupported"),
     ]:
         order = Order(find(mutant).record(resolve("fake_xpu")))
-        assert results_of(Lane(order, tmp_path), test)[test].kind == kind
+        assert results_of(Executor(order, tmp_path), test)[test].kind == kind
 
 
 @pytest.mark.smoke
@@ -79,7 +79,7 @@ def test_an_expected_failure_is_held_to_its_samples(tmp_path):
     record = find("ignores_alpha").record(resolve("fake_xpu"))
 
     def run(**more):
-        return results_of(Lane(Order(record, expectations=({**declared, **more},)), tmp_path), test)[test].kind
+        return results_of(Executor(Order(record, expectations=({**declared, **more},)), tmp_path), test)[test].kind
 
     assert run(sample="'alpha' in kwargs") == "expected-failure"
     assert run(sample="'alpha' not in kwargs") == "fail", "what was not declared failed"
@@ -94,8 +94,8 @@ def test_an_expected_crash_takes_no_other_input_with_it(tmp_path):
     record = find("segfaults").record(resolve("fake_xpu"))
 
     def run(*declarations):
-        lane = Lane(Order(record, expectations=tuple({**declared, **more} for more in declarations)), tmp_path)
-        return results_of(lane, test)[test]
+        executor = Executor(Order(record, expectations=tuple({**declared, **more} for more in declarations)), tmp_path)
+        return results_of(executor, test)[test]
 
     found = run({"sample": "ndim == 0", "error": "SIGSEGV"})
     assert (found.kind, found.error, found.reason) == ("expected-failure", "SIGSEGV", "known (x)")
@@ -112,36 +112,36 @@ def test_a_hang_may_be_expected(tmp_path):
     declared = {"test": test, "reason": "known", "issue": "x", "expires": "2999-01-01"}
     for error, kind in (("timeout", "expected-failure"), ("SIGSEGV", "timeout")):
         order = Order(find("hangs").record(resolve("fake_xpu")), expectations=({**declared, "error": error},), seconds=8)
-        assert results_of(Lane(order, tmp_path), test)[test].kind == kind
+        assert results_of(Executor(order, tmp_path), test)[test].kind == kind
 
 
 def test_a_crash_that_is_expected_and_does_not_come_is_told(tmp_path):
     test = "operators/forward[topk,float32]"
     declared = {"test": test, "reason": "known", "issue": "x", "expires": "2999-01-01", "error": "SIGSEGV"}
     for more in ({}, {"sample": "ndim == 0"}):
-        found = results_of(Lane(Order(resolve("cpu"), expectations=({**declared, **more},)), tmp_path), test)
+        found = results_of(Executor(Order(resolve("cpu"), expectations=({**declared, **more},)), tmp_path), test)
         assert found[test].kind == "unexpected-pass", found[test]
 
 
 @pytest.mark.smoke
 def test_what_fails_at_every_try_has_failed_the_last_time_in_a_new_process(tmp_path):
     test = "operators/forward[add,float32]"
-    lane = Lane(Order(find("ignores_alpha").record(resolve("fake_xpu"))), tmp_path, reruns=2)
-    result = results_of(lane, test)[test]
-    assert (result.kind, result.attempts, lane.num_workers) == ("fail", 3, 2)
+    executor = Executor(Order(find("ignores_alpha").record(resolve("fake_xpu"))), tmp_path, reruns=2)
+    result = results_of(executor, test)[test]
+    assert (result.kind, result.attempts, executor.num_workers) == ("fail", 3, 2)
 
 
 @pytest.mark.smoke
 def test_what_passes_at_the_second_try_is_flaky(tmp_path):
     """The mutant adds in another order from run to run, so that one of a few runs is right."""
-    lane = Lane(Order(find("flickers").record(resolve("fake_xpu"))), tmp_path, reruns=3)
-    result = results_of(lane, "device/results_stay")["device/results_stay"]
+    executor = Executor(Order(find("flickers").record(resolve("fake_xpu"))), tmp_path, reruns=3)
+    result = results_of(executor, "device/results_stay")["device/results_stay"]
     assert (result.kind, result.attempts) == ("flaky", 2)
     assert "fail at first, then pass" in result.reason
 
 
 def test_workers_are_recycled(tmp_path):
-    runner = Runner(Order(resolve("cpu"), most_tests=2), tmp_path, lanes=1, reruns=0)
+    runner = Runner(Order(resolve("cpu"), most_tests=2), tmp_path, parallel=1, reruns=0)
     tests = [test for test in profiles.suite("smoke", TORCH).tests if test.startswith("errors/")]
     results = [event for event in runner.run(tests) if isinstance(event, Result)]
     assert {result.kind for result in results} == {"pass"}
@@ -151,7 +151,7 @@ def test_workers_are_recycled(tmp_path):
 @pytest.mark.smoke
 def test_a_failure_comes_with_a_program_that_shows_it(tmp_path):
     test = "operators/forward[add,float32]"
-    result = results_of(Lane(Order(find("ignores_alpha").record(resolve("fake_xpu"))), tmp_path), test)[test]
+    result = results_of(Executor(Order(find("ignores_alpha").record(resolve("fake_xpu"))), tmp_path), test)[test]
     assert result.kind == "fail"
     assert "alpha" in result.reason
     shown = subprocess.run([sys.executable, "-c", result.reproducer], capture_output=True, text=True, check=False)
@@ -261,12 +261,21 @@ def test_other_kinds_are_subjects_too(kind, name):
 
 def test_pytest_runs_the_suite(tmp_path):
     (tmp_path / "test_vendor.py").write_text(
-        'from accelkit_conformance.vendor import conformance\n\ntest_conformance = conformance("cpu", profile="contract")\n'
+        'from accelkit_conformance.pytest_api import conformance\n\ntest_conformance = conformance("cpu", profile="contract")\n'
     )
     plain = ["-q", "-p", "no:cacheprovider", "-c", os.devnull]
     own = subprocess.run([sys.executable, "-m", "pytest", *plain, str(tmp_path)], capture_output=True, text=True, check=False)
     assert "18 passed" in own.stdout, own.stdout
-    plugin = ["-p", "accelkit_conformance.plugin", "--pyargs", "accelkit_conformance", "--accelerator", "cpu", "--profile", "contract"]
+    plugin = [
+        "-p",
+        "accelkit_conformance.pytest_plugin",
+        "--pyargs",
+        "accelkit_conformance",
+        "--accelerator",
+        "cpu",
+        "--profile",
+        "contract",
+    ]
     named = subprocess.run([sys.executable, "-m", "pytest", *plain, *plugin], capture_output=True, text=True, check=False)
     assert "18 passed" in named.stdout, named.stdout
 

@@ -12,8 +12,8 @@ from made_reports import EXPECTED, HOSTILE, SUITE, make_report
 
 import accelkit
 from accelkit.cli import main
-from accelkit_conformance.outcomes import Result
 from accelkit_conformance.reports import matrix, page, summary
+from accelkit_conformance.results import Result
 
 DOCS = Path(__file__).parents[2] / "docs"
 BEGIN, END = page.begin("matrix"), page.end("matrix")

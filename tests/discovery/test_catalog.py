@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import accelkit
-from accelkit.discovery import catalog, known
+from accelkit.discovery import catalog, device_table
 from accelkit.discovery.metadata import scan
 
 GOOD = """
@@ -118,7 +118,7 @@ def test_a_third_party_cannot_take_a_builtin_or_reserved_name(plugin_site, name,
 
 
 def test_an_installed_plugin_wins_over_the_table_of_vendors(plugin_site):
-    name = next(iter(known.vendors()))
+    name = next(iter(device_table.vendors()))
     assert rows(name)[0].is_fallback
     plugin_site.install("vendor-real", GOOD, accelerators={name: "Good"})
     (row,) = rows(name)

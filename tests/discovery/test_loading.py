@@ -8,7 +8,7 @@ import pytest
 
 import accelkit
 from accelkit.discovery import catalog, loading
-from accelkit.discovery.loading import blaming, describe
+from accelkit.discovery.loading import describe, plugin_errors
 from accelkit.types import FROM_CODE
 
 
@@ -55,7 +55,7 @@ def test_a_probe_that_does_not_answer_is_broken(plugin_site, body, why, error_te
 
 
 def test_what_was_given_in_code_has_no_vendor_and_cannot_be_left_out_by_name(error_text):
-    with pytest.raises(accelkit.BrokenPluginError) as caught, blaming(f"{FROM_CODE}==my.module", "making it"):
+    with pytest.raises(accelkit.BrokenPluginError) as caught, plugin_errors(f"{FROM_CODE}==my.module", "making it"):
         raise RuntimeError("odd")
     assert "my.module" in caught.value.plugin
     assert caught.value == error_text
@@ -72,7 +72,7 @@ def default_ctrl_c():
 
 
 def test_the_users_own_ctrl_c_passes(default_ctrl_c):
-    with pytest.raises(KeyboardInterrupt), blaming("vendor==1", "importing"):
+    with pytest.raises(KeyboardInterrupt), plugin_errors("vendor==1", "importing"):
         signal.raise_signal(signal.SIGINT)  # to this thread: os.kill may reach another one first, and be seen here too late
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 import accelkit
-from accelkit.discovery import catalog, memory, probing
+from accelkit.discovery import catalog, probing, verdict_cache
 
 CLASS = """
 from accelkit import Accelerator, Availability
@@ -134,28 +134,28 @@ def test_the_hint_follows_from_what_went_wrong(plugin_site, fails, helps, error_
 
 def test_verdicts_are_remembered_per_installation(plugin_site, monkeypatch):
     record = install(plugin_site)
-    assert memory.recall(record) is None
+    assert verdict_cache.recall(record) is None
     verdict = probing.ask(record)
-    memory.remember(record, verdict)
-    recalled = memory.recall(record)
+    verdict_cache.remember(record, verdict)
+    recalled = verdict_cache.recall(record)
     assert recalled.asked_at > 0
     assert dataclasses.replace(recalled, asked_at=0.0) == verdict
     with monkeypatch.context() as patch:
         patch.setattr("sys.executable", "python3")
-        assert memory.recall(record) is not None, "bin/python and bin/python3 are one environment"
+        assert verdict_cache.recall(record) is not None, "bin/python and bin/python3 are one environment"
         patch.setenv("ACME_VISIBLE_DEVICES", "-1")
-        assert memory.recall(record) is None, "other devices are visible"
+        assert verdict_cache.recall(record) is None, "other devices are visible"
     (plugin_site.folder / "vendor_some-1.0.dist-info" / "RECORD").unlink()
     accelkit.refresh()
-    assert memory.recall(catalog.find("accelerator", "some")) is None
+    assert verdict_cache.recall(catalog.find("accelerator", "some")) is None
 
 
 def test_a_cache_that_cannot_be_written_is_as_good_as_none(plugin_site, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ACCELKIT_CACHE_DIR", str(tmp_path / "file"))
     record = install(plugin_site)
-    memory.remember(record, probing.Verdict("usable"))
-    assert memory.recall(record) is None
+    verdict_cache.remember(record, probing.Verdict("usable"))
+    assert verdict_cache.recall(record) is None
 
 
 @pytest.mark.parametrize("value", ["soon", "0", "-1", "inf", "nan"])
@@ -224,7 +224,7 @@ def test_on_a_terminal_a_build_spins():
 
     ours, theirs = pty.openpty()
     code = (
-        "import time; from accelkit.discovery.notice import BuildNotice\n"
+        "import time; from accelkit.discovery.build_progress import BuildNotice\n"
         "with BuildNotice() as notice:\n"
         "    notice.update(['vendor-some==1.0']); time.sleep(0.5); notice.update([])"
     )

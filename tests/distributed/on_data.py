@@ -18,8 +18,8 @@ from accelkit_fake_xpu.accelerator import FakeXPUAccelerator
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, Sampler, WeightedRandomSampler, get_worker_info
 
 import accelkit
-from accelkit import settling
-from accelkit.runtime.data.dividing import prepare_loader
+from accelkit import thread_shutdown
+from accelkit.runtime.data.distribute import prepare_loader
 from accelkit.runtime.data.loaders import PreparedLoader, skip_batches
 from accelkit_builtin.accelerators.cpu import CPUAccelerator
 
@@ -337,7 +337,7 @@ def device():
 
 
 if __name__ == "__main__":
-    settling.settle_before_forks()  # as joining does
+    thread_shutdown.wait_for_threads_before_forks()  # as joining does
     dist.init_process_group("cpu:gloo")
     print("result:", json.dumps({name: globals()[name]() for name in sys.argv[1:]}))
     dist.destroy_process_group()

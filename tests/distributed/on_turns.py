@@ -11,7 +11,7 @@ import torch
 from member import everyone, mine, raises, rank, rt, run, same, size
 
 import accelkit
-from accelkit.runtime.collectives import attendance
+from accelkit.runtime.collectives import call_log
 
 
 def first():
@@ -71,7 +71,7 @@ def stopped():
         os.kill(os.getpid(), signal.SIGSTOP)
         return
     time.sleep(0.5)
-    attendance.READING_SECONDS = 1.0
+    call_log.READING_SECONDS = 1.0
     rt.gather(mine([1.0]))
 
 

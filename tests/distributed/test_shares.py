@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, Sampler, SequentialSampler, TensorDataset
 
 import accelkit
-from accelkit.runtime.data.cutting import count, rounds
-from accelkit.runtime.data.dividing import prepare_loader
+from accelkit.runtime.data.distribute import prepare_loader
 from accelkit.runtime.data.loaders import PreparedLoader
-from accelkit.runtime.data.sampling import ShardedBatches, ShardedDataset
+from accelkit.runtime.data.rebatching import count, rounds
+from accelkit.runtime.data.samplers import ShardedBatches, ShardedDataset
 from accelkit_builtin.accelerators.cpu import CPUAccelerator
 
 LENGTHS, SIZES, WORLDS = st.integers(0, 40), st.integers(1, 6), st.integers(1, 5)

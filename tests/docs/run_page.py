@@ -20,7 +20,7 @@ from pathlib import Path
 from commands import Shell
 from pages import DIRECTIVE, Page, Step, read
 
-from accelkit import settling
+from accelkit import thread_shutdown
 
 
 class Runner:
@@ -91,7 +91,7 @@ class Runner:
 
 def main(path: str, folder: str, *excepted: str) -> None:
     os.chdir(folder)
-    settling.settle_at_exit()  # as after every use of a Runtime; a page need not make one
+    thread_shutdown.wait_for_threads_at_exit()  # as after every use of a Runtime; a page need not make one
     sys.argv = ["page"]
     start = time.monotonic()
     runner = Runner(read(Path(path)), Path(folder), frozenset(map(int, excepted)))

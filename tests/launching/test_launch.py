@@ -13,7 +13,7 @@ from launched import GLOO
 
 import accelkit
 from accelkit.cli import main
-from accelkit.launching.choosing import choose
+from accelkit.launching.device_allocation import choose
 
 CPU = ("--accelerator", "cpu")
 TELL = """
@@ -82,7 +82,7 @@ def test_the_user_s_numbering_of_devices_reaches_every_process(launch, script):
 
 CHOSEN = """
 import os
-from accelkit.launching.choosing import choose
+from accelkit.launching.device_allocation import choose
 for devices, spelled in ((None, "4"), ("auto", "4"), (2, "2"), ("1,", "1,"), ([3, 0], "3,0"), ("0,1", "2")):
     assert choose("fake_xpu", devices).environ == {"ACCELKIT_ACCELERATOR": "fake_xpu", "ACCELKIT_DEVICES": spelled}, devices
 os.environ["ACCELKIT_DEVICES"] = "2,"

@@ -14,12 +14,12 @@ import torch
 import work
 
 import accelkit
-from accelkit.launching.spawning import launch
+from accelkit.launching.spawn_launcher import launch
 
 CPU = {"accelerator": "cpu", "devices": 2}
 INTERACTIVE = """
 import torch
-from accelkit.launching.spawning import launch
+from accelkit.launching.spawn_launcher import launch
 model = torch.nn.Linear(3, 2)
 before = model.weight.detach().clone()
 torch.rand(600, 600) @ torch.rand(600, 600)  # OpenMP has threads now
@@ -131,7 +131,7 @@ def test_a_rank_starts_no_job_of_its_own(monkeypatch, error_text):
 def test_a_device_in_use_is_not_forked(error_text):
     program = (
         "import accelkit, torch, work\n"
-        "from accelkit.launching.spawning import launch\n"
+        "from accelkit.launching.spawn_launcher import launch\n"
         "torch.ones(1, device=accelkit.Runtime('fake_xpu', devices=1).device)\n"
         "launch(work.give, int, accelerator='fake_xpu', devices=2, start_method='fork')"
     )
@@ -152,7 +152,7 @@ def test_an_interactive_session_forks():
 def test_a_program_without_a_main_guard_is_told_so(tmp_path, error_text):
     program = tmp_path / "unguarded.py"
     program.write_text(
-        "import work\nfrom accelkit.launching.spawning import launch\nlaunch(work.give, int, accelerator='cpu', devices=2)\n"
+        "import work\nfrom accelkit.launching.spawn_launcher import launch\nlaunch(work.give, int, accelerator='cpu', devices=2)\n"
     )
     environ = os.environ | {"PYTHONPATH": os.path.dirname(__file__)}
     result = subprocess.run([sys.executable, str(program)], env=environ, capture_output=True, text=True, timeout=120, check=False)
@@ -169,7 +169,7 @@ def test_processes_end_with_their_parent(tmp_path, number):
     notes = tmp_path / "notes"
     notes.mkdir()
     call = "launch(work.fail, 'sleep', sys.argv[1], accelerator='cpu', devices=2)"
-    program = f"import sys, work\nfrom accelkit.launching.spawning import launch\n{call}"
+    program = f"import sys, work\nfrom accelkit.launching.spawn_launcher import launch\n{call}"
     environ = os.environ | {"PYTHONPATH": os.path.dirname(__file__)}
     with (tmp_path / "stderr").open("w") as stderr:
         parent = subprocess.Popen([sys.executable, "-c", program, str(notes)], env=environ, stderr=stderr)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import time
 
-from accelkit.launching.streams import Screen
+from accelkit.launching.log_tee import Screen
 
 
 def test_lines_of_two_processes_are_not_torn():
@@ -26,14 +26,14 @@ def test_a_progress_bar_is_not_waited_for_long():
     screen = Screen(out)
     screen.write(b"\r 10%")
     screen.write_lines(b"\r 1%\r 9%", b"[1]: ")
-    screen.settle()
+    screen.flush()
     assert out.getvalue() == b"\r 10%"
     time.sleep(0.35)
-    screen.settle()
+    screen.flush()
     assert out.getvalue() == b"\r 10%\n[1]:  9%\n"
     screen.write(b"\r 20%")
     screen.write_lines(b"end", b"[1]: ")
-    screen.settle(has_to_end=True)
+    screen.flush(has_to_end=True)
     assert out.getvalue().endswith(b"\r 20%\n[1]: end\n")
 
 

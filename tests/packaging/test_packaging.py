@@ -80,7 +80,7 @@ def test_the_wheel_holds_three_packages_and_nothing_else(built):
         "accelkit/cli/schema.json",
         "accelkit_builtin/known_devices.toml",
         "accelkit_builtin/other_names.toml",
-        "accelkit/specs/recorded/0.1.0.json",
+        "accelkit/specs/api_snapshot/0.1.0.json",
         "accelkit_conformance/commands/schema.json",
         "accelkit_conformance/profiles/torch-2.13.txt",
         "accelkit_conformance/reports/matrix.html.j2",

@@ -135,15 +135,15 @@ class Checkpoint:
 
 class Verdict:
     def __init__(self, folder: Path) -> None:
-        from accelkit.discovery import memory
+        from accelkit.discovery import verdict_cache
 
         os.environ["ACCELKIT_CACHE_DIR"] = str(folder)
-        self.memory = memory
+        self.memory = verdict_cache
         self.record = next(record for record in accelkit.plugins("accelerator") if record.name == "cpu")
-        memory.remember(self.record, memory.Verdict("usable", "it is here", "no hint", capabilities={"streams": "native"}))
+        verdict_cache.remember(self.record, verdict_cache.Verdict("usable", "it is here", "no hint", capabilities={"streams": "native"}))
         (self.path,) = (folder / "verdicts").iterdir()
         self.original = self.path.read_bytes()
-        assert memory.recall(self.record).capabilities == {"streams": "native"}
+        assert verdict_cache.recall(self.record).capabilities == {"streams": "native"}
 
     def read(self, content: bytes, is_forged: bool) -> None:
         self.path.write_bytes(content)
@@ -154,7 +154,7 @@ class Verdict:
 class Journal:
     def __init__(self, folder: Path) -> None:
         from accelkit_conformance.journal import Journal
-        from accelkit_conformance.outcomes import Result
+        from accelkit_conformance.results import Result
 
         os.environ["ACCELKIT_CACHE_DIR"] = str(folder)
         self.make = lambda: Journal({"name": "acme"})

@@ -15,9 +15,9 @@ import pytest
 
 import accelkit
 from accelkit import private_files
-from accelkit.discovery import memory
+from accelkit.discovery import verdict_cache
 from accelkit_conformance.journal import Journal
-from accelkit_conformance.outcomes import Result
+from accelkit_conformance.results import Result
 
 BUILD = "from accelkit_fake_xpu import building; print(building.build())"
 HOSTILE = [
@@ -42,9 +42,9 @@ def record(plugin_site):
 @pytest.fixture
 def verdict(record):
     """The file with the remembered verdict on it."""
-    memory.remember(record, memory.Verdict("usable", "it is here"))
-    (path,) = (memory.cache_folder() / "verdicts").iterdir()
-    assert memory.recall(record).reason == "it is here"
+    verdict_cache.remember(record, verdict_cache.Verdict("usable", "it is here"))
+    (path,) = (verdict_cache.cache_folder() / "verdicts").iterdir()
+    assert verdict_cache.recall(record).reason == "it is here"
     return path
 
 
@@ -52,10 +52,10 @@ def verdict(record):
 def test_what_is_remembered_is_the_users_alone_whatever_the_umask(record):
     before = os.umask(0)
     try:
-        memory.remember(record, memory.Verdict("usable"))
+        verdict_cache.remember(record, verdict_cache.Verdict("usable"))
     finally:
         os.umask(before)
-    folder = memory.cache_folder() / "verdicts"
+    folder = verdict_cache.cache_folder() / "verdicts"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert [stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()] == [0o600]
 
@@ -67,10 +67,10 @@ def test_a_verdict_that_others_could_have_written_is_none(record, verdict, part)
     changed.chmod(0o777)
     try:
         private_files._check_above.cache_clear()  # another process would ask anew
-        assert memory.recall(record) is None
+        assert verdict_cache.recall(record) is None
         if part != "file":
             with pytest.warns(RuntimeWarning, match=f"not remembered.*(?s:.)*everybody may write it.*(?s:.)*chmod go-w {changed}"):
-                memory.remember(record, memory.Verdict("usable"))
+                verdict_cache.remember(record, verdict_cache.Verdict("usable"))
     finally:
         changed.chmod(0o700)
 
@@ -78,9 +78,9 @@ def test_a_verdict_that_others_could_have_written_is_none(record, verdict, part)
 @as_root
 def test_a_verdict_of_another_user_is_none(record, verdict):
     os.chown(verdict, 65534, 65534)
-    assert memory.recall(record) is None
+    assert verdict_cache.recall(record) is None
     os.chown(verdict, 0, 0)
-    assert memory.recall(record) is not None
+    assert verdict_cache.recall(record) is not None
 
 
 @posix
@@ -88,16 +88,16 @@ def test_a_link_and_a_pipe_are_none(record, verdict, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     verdict.rename(elsewhere)
     verdict.symlink_to(elsewhere)
-    assert memory.recall(record) is None
+    assert verdict_cache.recall(record) is None
     verdict.unlink()
     os.mkfifo(verdict, 0o600)
-    assert memory.recall(record) is None
+    assert verdict_cache.recall(record) is None
 
 
 @pytest.mark.parametrize("content", HOSTILE, ids=lambda content: content[:40])
 def test_a_verdict_that_cannot_be_read_is_none(record, verdict, content):
     verdict.write_text(content, "utf-8", "surrogatepass")
-    assert memory.recall(record) is None
+    assert verdict_cache.recall(record) is None
 
 
 def test_every_change_of_one_value_is_read_or_none(record, verdict):
@@ -106,7 +106,7 @@ def test_every_change_of_one_value_is_read_or_none(record, verdict):
     for name in whole:
         for value in (None, 5, -1, 1.5, "", "text", [], [1], {}, {"a": 1}, {"a": {"b": 2}}, True):
             verdict.write_text(json.dumps(whole | {name: value}))
-            found = memory.recall(record)
+            found = verdict_cache.recall(record)
             assert found is None or isinstance(found.reason + found.hint + found.description, str)
             assert found is None or all(check.status in ("usable", "absent", "broken") for check in found.checks.values())
 

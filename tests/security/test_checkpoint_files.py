@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import accelkit
-from accelkit.runtime.checkpoints import checkpoint, index_file
+from accelkit.runtime.checkpoints import checkpoint, dcp_metadata
 from accelkit.runtime.checkpoints.manifest import CHECKSUM
 
 STATE = {"model": {"weight": torch.arange(6.0).reshape(2, 3), "bias": torch.zeros(3)}, "optimizer": {"lr": 0.125, "betas": (0.9, 0.999)}}
@@ -90,7 +90,7 @@ def building_on(module, name):
     ],
 )
 def test_an_index_patches_no_class(root, module, name):
-    index = root / "step-0" / "data" / index_file.NAME
+    index = root / "step-0" / "data" / dcp_metadata.NAME
     index.write_bytes(building_on(module, name))
     rewrite(root / "step-0")
     _, why = refused(root)
@@ -121,7 +121,7 @@ def test_the_second_format_had_no_checksum_of_its_manifest(root):
 def change_bits(root, count, rng):
     step = root / "step-0"
     files = sorted(path for path in step.rglob("*") if path.is_file())
-    assert {path.name for path in files} >= {"manifest.json", CHECKSUM, index_file.NAME}
+    assert {path.name for path in files} >= {"manifest.json", CHECKSUM, dcp_metadata.NAME}
     for number in range(count):
         path = files[number % len(files)]
         content = path.read_bytes()
@@ -148,10 +148,10 @@ def test_a_data_file_that_the_manifest_does_not_list_is_not_used(root):
 @pytest.mark.parametrize("name", ["../../../private.pt", "/etc/passwd", "..", "a/b", "data\\x", ""])
 def test_an_index_names_files_beside_itself_only(root, tmp_path, name):
     shutil.copy(next((root / "step-0" / "data").glob("*.distcp")), tmp_path / "private.pt")
-    index = index_file.read_index(root / "step-0" / "data", {"__0_0.distcp"})
+    index = dcp_metadata.read_index(root / "step-0" / "data", {"__0_0.distcp"})
     for where in index.storage_data.values():
         where.relative_path = name
-    (root / "step-0" / "data" / index_file.NAME).write_bytes(pickle.dumps(index))
+    (root / "step-0" / "data" / dcp_metadata.NAME).write_bytes(pickle.dumps(index))
     rewrite(root / "step-0")
     _, why = refused(root)
     assert repr(name) in why

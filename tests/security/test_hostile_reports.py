@@ -13,10 +13,10 @@ import pytest
 
 import accelkit
 from accelkit_conformance.commands.verify import _verdict
-from accelkit_conformance.outcomes import Result
+from accelkit_conformance.pytest_api import report_to_pytest
 from accelkit_conformance.reports import bundle
 from accelkit_conformance.reports.markdown import plain
-from accelkit_conformance.vendor import report_to_pytest
+from accelkit_conformance.results import Result
 
 GIGABYTE = 2**30
 RESULT = {"id": "contract/one", "kind": "pass", "seconds": 0.5}
@@ -31,7 +31,7 @@ def report(**changed):
         "subject": {"name": "acme", "kind": "accelerator", "plugin": "acme==1", "value": "acme:Acme", "availability": availability},
         "suite": {"profile": "contract", "torch": "2.13", "digest": DIGEST, "tests": 1},
         "run": {
-            "started": "2026-01-02", "seconds": 1, "lanes": 1, "workers": 1, "peak_bytes": 1, "selected": [], "chosen": 1,
+            "started": "2026-01-02", "seconds": 1, "parallel": 1, "workers": 1, "peak_bytes": 1, "selected": [], "chosen": 1,
             "is_complete": True,
         },
         "versions": {},

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import accelkit
-from accelkit import automatic
+from accelkit import auto_selection
 from accelkit.selection import decide, load_named, select
 
 CLASS = """
@@ -30,7 +30,7 @@ def install(site, name, probe="return Availability.usable('it is here')", attrib
 
 @pytest.fixture(autouse=True)
 def nothing_warned_yet(monkeypatch):
-    monkeypatch.setattr(automatic, "_warned", set())
+    monkeypatch.setattr(auto_selection, "_warned", set())
 
 
 def test_a_builtin_by_name():

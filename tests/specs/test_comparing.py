@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from accelkit.specs.recorded.comparing import compare, spell
-from accelkit.specs.recorded.recording import read, record
+from accelkit.specs.api_snapshot.diff import compare, spell
+from accelkit.specs.api_snapshot.snapshot import read, record
 
 FOUNDATION = json.loads(Path(__file__).with_name("foundation.json").read_text("utf-8"))
 """The specifications as they once were, before there were strategies of several processes."""

@@ -12,29 +12,29 @@ import pytest
 from packaging.version import Version
 
 import accelkit
-from accelkit.specs.recorded import recording
+from accelkit.specs.api_snapshot import snapshot
 
 ROOT = Path(__file__).parents[2]
-OWN = recording.FOLDER / f"{Version(accelkit.__version__).base_version}.json"
+OWN = snapshot.FOLDER / f"{Version(accelkit.__version__).base_version}.json"
 
 
 def test_the_record_of_this_version_is_the_code():
     recorded = json.loads(OWN.read_text("utf-8"))
-    assert recorded == recording.record(released=recorded["released"]), (
-        f"a specification changed: write it to CHANGELOG.md, then run python -m {recording.__name__}"
+    assert recorded == snapshot.record(released=recorded["released"]), (
+        f"a specification changed: write it to CHANGELOG.md, then run python -m {snapshot.__name__}"
     )
 
 
 def test_released_versions_are_those_of_the_changelog():
     headings = re.findall(r"^## (\d\S*) \((.*)\)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
     said = {version: "" if date == "unreleased" else date for version, date in headings}
-    recorded = {path.stem: json.loads(path.read_text("utf-8"))["released"] for path in recording.FOLDER.glob("*.json")}
+    recorded = {path.stem: json.loads(path.read_text("utf-8"))["released"] for path in snapshot.FOLDER.glob("*.json")}
     assert recorded == said
     assert list(said.values()).count("") <= 1
 
 
 def test_it_has_what_plugins_build_on_and_nothing_private():
-    found = recording.record()["specifications"]
+    found = snapshot.record()["specifications"]
     assert {name: one["role"] for name, one in found.items() if one["role"] != "hooks"} == {
         "Accelerator": "accelerator",
         "Precision": "precision",
@@ -66,15 +66,15 @@ def test_it_has_what_plugins_build_on_and_nothing_private():
 
 def test_a_released_record_is_never_written_again(tmp_path, error_text):
     path = tmp_path / "0.1.0.json"
-    recording.write(path)
-    recording.write(path, released="2027-01-31")
+    snapshot.write(path)
+    snapshot.write(path, released="2027-01-31")
     final = path.read_text()
-    recording.write(path)
+    snapshot.write(path)
     assert path.read_text() == final
     assert json.loads(final)["released"] == "2027-01-31"
     path.write_text(final.replace("setup_device", "set_up_device"))
     with pytest.raises(accelkit.UsageError) as raised:
-        recording.write(path)
+        snapshot.write(path)
     assert "0.1.0" in raised.value.what
     assert "2027" in raised.value.what
     assert "01" in raised.value.what
@@ -85,7 +85,7 @@ def test_a_released_record_is_never_written_again(tmp_path, error_text):
 
 @pytest.mark.parametrize("version", ["0.1.0", "0.1", "0.1.0rc1", "0.1.0.dev3"])
 def test_a_version_is_found_however_it_is_spelled(version):
-    assert recording.read(version) == json.loads(OWN.read_text("utf-8"))
+    assert snapshot.read(version) == json.loads(OWN.read_text("utf-8"))
 
 
 @pytest.mark.parametrize(
@@ -104,13 +104,13 @@ def test_what_is_no_record_is_refused(tmp_path, monkeypatch, old, why):
     for name, text in {"other.json": '{"schema": "accelkit.list/1"}', "list.json": "[]", "broken.json": "{"}.items():
         (tmp_path / name).write_text(text)
     with pytest.raises(accelkit.UsageError) as raised:
-        recording.read(old)
+        snapshot.read(old)
     assert why in raised.value.why
     assert f"give {accelkit.__version__}" in raised.value.hint
 
 
 def test_the_module_writes_it_and_imports_no_torch(tmp_path):
     path = tmp_path / "new.json"
-    code = f"import runpy, sys; runpy.run_module({recording.__name__!r}, run_name='__main__'); sys.exit('torch' in sys.modules)"
+    code = f"import runpy, sys; runpy.run_module({snapshot.__name__!r}, run_name='__main__'); sys.exit('torch' in sys.modules)"
     ran = subprocess.run([sys.executable, "-W", "ignore", "-c", code, path], check=True, capture_output=True, text=True)
-    assert (ran.stdout, recording.read(str(path))) == ("new.json\n", recording.record())
+    assert (ran.stdout, snapshot.read(str(path))) == ("new.json\n", snapshot.record())

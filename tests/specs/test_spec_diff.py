@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import accelkit
-from accelkit.specs.recorded.comparing import compare
-from accelkit.specs.recorded.recording import read, record
+from accelkit.specs.api_snapshot.diff import compare
+from accelkit.specs.api_snapshot.snapshot import read, record
 
 FOUNDATION = Path(__file__).with_name("foundation.json")
 

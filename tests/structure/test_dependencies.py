@@ -33,11 +33,11 @@ EXTRAS = {
 """Which extra a file, or each file of a folder, may import besides the dependencies."""
 
 OPTIONAL = {
-    ("sdk/accelkit/bridges/accelerate/trainer.py", "transformers"): "imported by who uses transformers.Trainer",
-    ("sdk/accelkit/runtime/checkpoints/state_encoding.py", "numpy"): "restores a value that the user's own numpy had",
+    ("sdk/accelkit/bridges/accelerate/trainer_callback.py", "transformers"): "imported by who uses transformers.Trainer",
+    ("sdk/accelkit/runtime/checkpoints/state_codec.py", "numpy"): "restores a value that the user's own numpy had",
     ("sdk/accelkit/runtime/seeding.py", "numpy"): "restores the state of a generator that the user's own numpy had",
     ("conformance/accelkit_conformance/mutants/broken.py", "accelkit-fake-xpu"): "the self-test says that it is needed",
-    ("conformance/accelkit_conformance/oracle/bridged.py", "lightning"): "tests of bridges are unsupported without it",
+    ("conformance/accelkit_conformance/oracle/bridge_training.py", "lightning"): "tests of bridges are unsupported without it",
 }
 """Files that import a package which only those have installed who use it otherwise, and why that is enough."""
 

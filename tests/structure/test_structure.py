@@ -14,7 +14,7 @@ import pytest
 
 import accelkit
 from accelkit import errors
-from accelkit.discovery import known
+from accelkit.discovery import device_table
 from accelkit.specs.hooks import HOOK_SPECIFICATIONS
 
 ROOT = Path(__file__).parents[2]
@@ -110,7 +110,7 @@ def test_the_conformance_runner_imports_no_torch(path):
 
 @pytest.mark.parametrize("path", relative(SDK.rglob("*.py")))
 def test_the_core_names_no_device(path):
-    devices = set(known.facts()["names"]["reserved"]) - {"auto", "torch"} | set(known.vendors()) | {"ipu", "hip", "rocm"}
+    devices = set(device_table.facts()["names"]["reserved"]) - {"auto", "torch"} | set(device_table.vendors()) | {"ipu", "hip", "rocm"}
     tree = ast.parse((ROOT / path).read_text("utf-8"))
     docstrings = {
         id(node.body[0].value)
@@ -118,8 +118,8 @@ def test_the_core_names_no_device(path):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and node.body and isinstance(node.body[0], ast.Expr)
     }
     host_only = {
-        "sdk/accelkit/runtime/checkpoints/tensor_files.py",  # loads into main memory: torch's word for that is "cpu"
-        "sdk/accelkit/bridges/accelerate/bridged.py",  # Accelerator has an argument of that name
+        "sdk/accelkit/runtime/checkpoints/dcp_io.py",  # loads into main memory: torch's word for that is "cpu"
+        "sdk/accelkit/bridges/accelerate/accelerator_class.py",  # Accelerator has an argument of that name
     }
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings and node.value in devices:

@@ -16,7 +16,7 @@ from command_runner import command_runner
 import accelkit
 from accelkit.cli import main
 from accelkit.cli.new import find_template
-from accelkit.discovery import known
+from accelkit.discovery import device_table
 
 TEMPLATE = ROOT / "templates" / "accelerator_plugin"
 HOOK = TEMPLATE / "hooks" / "pre_gen_project.py"
@@ -162,7 +162,7 @@ def test_the_longest_answers_make_clean_sources(tmp_path):
 
 def test_names_of_accelkits_own_are_all_reserved():
     own = {record.name for record in accelkit.plugins() if record.is_builtin and not record.is_fallback}
-    assert set(runpy.run_path(str(HOOK))["RESERVED"]) == own | known.reserved_names()
+    assert set(runpy.run_path(str(HOOK))["RESERVED"]) == own | device_table.reserved_names()
 
 
 def test_without_accelkit_and_without_cookiecutter(tmp_path):

@@ -10,9 +10,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from accelkit_fake_xpu import building
+from accelkit_fake_xpu import build
 
-PACKAGE = Path(building.__file__).parent
+PACKAGE = Path(build.__file__).parent
 BUILD = "from accelkit_fake_xpu import building; print(building.build())"
 
 
@@ -64,7 +64,7 @@ def test_many_processes_at_once_compile_once(cache, compiler):
     processes = [subprocess.Popen([sys.executable, "-c", BUILD], **pipes) for _ in range(4)]
     outputs = [process.communicate(timeout=250) for process in processes]
     assert [process.returncode for process in processes] == [0] * 4, outputs
-    assert {out for out, _ in outputs} == {f"{building.library_path()}\n"}
+    assert {out for out, _ in outputs} == {f"{build.library_path()}\n"}
     assert sum("compiling for torch" in said for _, said in outputs) == 1
     compiled = [Path(line).name for line in log.read_text().splitlines() if Path(line).name != "empty.cpp"]
     assert sorted(compiled) == sorted(path.name for path in (PACKAGE / "csrc").glob("*.cpp"))
@@ -81,51 +81,51 @@ def test_a_killed_build_is_begun_anew(cache, compiler):
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     process.stderr.close()
-    assert not building.library_path().exists()
+    assert not build.library_path().exists()
     compiler("case \"$*\" in *csrc*) echo 'error: again' >&2; exit 1;; esac")
-    with pytest.raises(building.BuildError, match="error: again"):
-        building.build()
+    with pytest.raises(build.BuildError, match="error: again"):
+        build.build()
     assert [path.suffix for path in cache.iterdir()] == [".lock"], "what the killed process left is gone"
 
 
 def test_the_library_is_one_for_each_torch_and_source(monkeypatch, tmp_path):
-    first = building.library_path()
-    assert building.torch_version() in first.name
-    monkeypatch.setattr(building, "torch_version", lambda: "2.99.0")
-    other = building.library_path()
+    first = build.library_path()
+    assert build.torch_version() in first.name
+    monkeypatch.setattr(build, "torch_version", lambda: "2.99.0")
+    other = build.library_path()
     sources = tmp_path / "csrc"
     sources.mkdir()
     for path in (PACKAGE / "csrc").iterdir():
         (sources / path.name).write_bytes(path.read_bytes() + b"\n" * (path.name == "faults.cpp"))
-    monkeypatch.setattr(building, "_SOURCES", sources)
-    assert len({first, other, building.library_path()}) == 3
+    monkeypatch.setattr(build, "_SOURCES", sources)
+    assert len({first, other, build.library_path()}) == 3
 
 
 def test_without_a_compiler(cache, monkeypatch):
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(cache))
-    reason, hint = building.problem()
+    reason, hint = build.problem()
     assert reason == "there is no C++ compiler: none of c++, g++, clang++ was found"
     assert "apt-get install g++" in hint
     monkeypatch.setenv("CXX", "no-such-compiler -O3")
-    assert building.problem()[0] == "there is no C++ compiler: CXX names no-such-compiler"
-    with pytest.raises(building.BuildError, match=r"cannot be compiled for torch .*: there is no C\+\+ compiler.* To do: install one"):
-        building.build()
+    assert build.problem()[0] == "there is no C++ compiler: CXX names no-such-compiler"
+    with pytest.raises(build.BuildError, match=r"cannot be compiled for torch .*: there is no C\+\+ compiler.* To do: install one"):
+        build.build()
 
 
 def test_with_a_broken_compiler(cache, compiler):
     compiler("echo 'cc1plus: error: bad day' >&2; exit 1")
-    reason, hint = building.problem()
+    reason, hint = build.problem()
     assert reason == "the C++ compiler does not work: cc1plus: error: bad day"
     assert hint.startswith("repair it, or install one")
     compiler("exit 3")
-    assert "compiler ended with exit status 3" in building.problem()[0]
+    assert "compiler ended with exit status 3" in build.problem()[0]
 
 
 def test_with_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("FAKE_XPU_CACHE_DIR", str(tmp_path / "file" / "cache"))
-    reason, hint = building.problem()
+    reason, hint = build.problem()
     assert reason.startswith("the cache folder cannot be written: ")
     assert hint == "make it writable, or set FAKE_XPU_CACHE_DIR to a folder that is"
 
@@ -133,9 +133,9 @@ def test_with_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
 def test_a_library_that_is_there_needs_neither_compiler_nor_writing(monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CXX", raising=False)
-    assert building.library_path().exists(), "this process has loaded it"
-    assert building.problem() is None
-    assert building.build() == building.library_path()
+    assert build.library_path().exists(), "this process has loaded it"
+    assert build.problem() is None
+    assert build.build() == build.library_path()
 
 
 def test_on_a_terminal_it_spins(cache, compiler):

@@ -29,8 +29,8 @@ def _backward() -> Iterator[Case]:
 def backward(subject: Subject, name: str, dtype: str) -> None:
     """The gradient of each sample's result with respect to every input is right, and on the device."""
     from accelkit_conformance.oracle import opdb
-    from accelkit_conformance.oracle.reproducing import describe_sample, facts_of, program
-    from accelkit_conformance.oracle.running import compare_backward
+    from accelkit_conformance.oracle.op_compare import compare_backward
+    from accelkit_conformance.oracle.reproducer import describe_sample, facts_of, program
 
     op = opdb.operators()[name]
     samples = opdb.samples(op, dtype, min(subject.most_samples, 8), requires_grad=True)

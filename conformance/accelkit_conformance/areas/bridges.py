@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from accelkit.discovery import children
+from accelkit.discovery import subprocess_env
 from accelkit_conformance.checks import check
-from accelkit_conformance.outcomes import NotSupported
+from accelkit_conformance.results import NotSupported
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
@@ -76,7 +76,7 @@ def lightning_trainer(subject: Subject, precision: str) -> None:
     _needs(subject, precision)
     package = _import("lightning.pytorch")
     from accelkit.bridges.lightning import trainer_kwargs
-    from accelkit_conformance.oracle.bridged import BATCHES, EPOCHS, QUIET, check_trained, make_lightning_module, make_loader
+    from accelkit_conformance.oracle.bridge_training import BATCHES, EPOCHS, QUIET, check_trained, make_lightning_module, make_loader
 
     def trainer(folder: str, epochs: int) -> Any:
         kwargs = trainer_kwargs(subject.accelerator, devices=_index(subject), precision=precision, package="lightning")
@@ -106,7 +106,7 @@ def lightning_fabric(subject: Subject, precision: str) -> None:
     _needs(subject, precision)
     package = _import("lightning.fabric")
     from accelkit.bridges.lightning import fabric_kwargs
-    from accelkit_conformance.oracle.bridged import check_trained, train_with_fabric
+    from accelkit_conformance.oracle.bridge_training import check_trained, train_with_fabric
 
     fabric = package.Fabric(**fabric_kwargs(subject.accelerator, devices=_index(subject), precision=precision, package="lightning"))
     check_trained(train_with_fabric(fabric, subject.device), is_exact=precision == "32-true")
@@ -120,7 +120,7 @@ def accelerate_loop(subject: Subject, precision: str) -> None:
     theirs = _needs(subject, precision)
     with tempfile.TemporaryDirectory() as folder, _accelerate_of_its_own():
         from accelkit.bridges.accelerate import accelerator
-        from accelkit_conformance.oracle.bridged import check_trained, train_with_accelerate
+        from accelkit_conformance.oracle.bridge_training import check_trained, train_with_accelerate
 
         one = accelerator(subject.accelerator, devices=_index(subject), mixed_precision=theirs)
         prepared = train_with_accelerate(one, subject.device)
@@ -186,8 +186,8 @@ def two_devices(subject: Subject, framework: str) -> None:
     if subject.device_type != "cpu":
         subject.second_device()
     name = subject.record.qualified_name
-    command = [*children.command("accelkit"), "launch", "--accelerator", name, "--devices", "2"]
-    command += ["-m", "accelkit_conformance.oracle.bridged", framework, name]
+    command = [*subprocess_env.command("accelkit"), "launch", "--accelerator", name, "--devices", "2"]
+    command += ["-m", "accelkit_conformance.oracle.bridge_training", framework, name]
     result = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=200)
     assert result.returncode == 0, f"the job ended with {result.returncode}: {result.stderr[-3000:]}"
     assert result.stdout.count("trained") == 2, result.stdout

@@ -11,8 +11,8 @@ from accelkit import Accelerator, Availability, Capabilities, DevicesError
 from accelkit.discovery import loading
 from accelkit.types import FROM_CODE
 from accelkit_conformance.checks import check
-from accelkit_conformance.isolated import in_child
 from accelkit_conformance.subject import raises
+from accelkit_conformance.subprocess_checks import in_child
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject

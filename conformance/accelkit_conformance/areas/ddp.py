@@ -105,7 +105,7 @@ def synchronised_batch_norm(subject: Subject, size: str) -> None:
     import torch
 
     if subject.device_type == "cpu":
-        from accelkit_conformance.outcomes import NotSupported
+        from accelkit_conformance.results import NotSupported
 
         raise NotSupported("torch's SyncBatchNorm refuses the CPU")
     torch.default_generator.manual_seed(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from accelkit_conformance.checks import check
-from accelkit_conformance.isolated import in_child
+from accelkit_conformance.subprocess_checks import in_child
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject

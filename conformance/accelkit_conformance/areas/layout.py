@@ -61,9 +61,9 @@ def inputs(subject: Subject, name: str) -> None:
     from torch.utils._pytree import tree_map
 
     from accelkit_conformance.oracle import opdb
-    from accelkit_conformance.oracle.moving import tensors
-    from accelkit_conformance.oracle.reproducing import describe_sample, facts_of
-    from accelkit_conformance.oracle.running import compare_forward
+    from accelkit_conformance.oracle.op_compare import compare_forward
+    from accelkit_conformance.oracle.reproducer import describe_sample, facts_of
+    from accelkit_conformance.oracle.sample_transfer import tensors
 
     op = opdb.operators()[name]
     num_seen = 0
@@ -101,8 +101,8 @@ def expanded(subject: Subject, name: str) -> None:
     import torch
 
     from accelkit_conformance.oracle import opdb
-    from accelkit_conformance.oracle.reproducing import facts_of
-    from accelkit_conformance.oracle.running import compare_forward
+    from accelkit_conformance.oracle.op_compare import compare_forward
+    from accelkit_conformance.oracle.reproducer import facts_of
 
     op = opdb.operators()[name]
     sample = next(opdb.samples(op, "float32", 1))

@@ -49,8 +49,8 @@ def module(subject: Subject, name: str) -> None:
 def _compare(subject: Subject, info: Any, given: Any, training: bool) -> None:
     import torch
 
-    from accelkit_conformance.oracle.comparing import check_form, check_result, relative_error
-    from accelkit_conformance.oracle.moving import tensors, to_device, to_double
+    from accelkit_conformance.oracle.sample_transfer import tensors, to_device, to_double
+    from accelkit_conformance.oracle.tolerance import check_form, check_result, relative_error
 
     torch.default_generator.manual_seed(0)
     arguments = given.constructor_input
@@ -95,7 +95,7 @@ def _compare(subject: Subject, info: Any, given: Any, training: bool) -> None:
 def _run(module: Any, call: Any) -> dict[str, list[Any]]:
     import torch
 
-    from accelkit_conformance.oracle.moving import tensors
+    from accelkit_conformance.oracle.sample_transfer import tensors
 
     outputs = tensors(module(*call[0], **call[1]))
     wanted = [one for one in [*module.parameters(), *tensors(call)] if one.requires_grad and one.is_leaf]

@@ -63,8 +63,8 @@ def _pointwise() -> Iterator[Case]:
 def forward(subject: Subject, name: str, dtype: str) -> None:
     """Each sample's result is right: values, device, dtype, shape; strides of pointwise operators."""
     from accelkit_conformance.oracle import opdb
-    from accelkit_conformance.oracle.reproducing import describe_sample, facts_of, program
-    from accelkit_conformance.oracle.running import compare_forward
+    from accelkit_conformance.oracle.op_compare import compare_forward
+    from accelkit_conformance.oracle.reproducer import describe_sample, facts_of, program
 
     op = opdb.operators()[name]
     samples = opdb.samples(op, dtype, subject.most_samples)
@@ -82,8 +82,8 @@ def forward(subject: Subject, name: str, dtype: str) -> None:
 def inplace(subject: Subject, name: str) -> None:
     """The in-place variant writes the same result into its first argument, and returns it."""
     from accelkit_conformance.oracle import opdb
-    from accelkit_conformance.oracle.reproducing import describe_sample, facts_of
-    from accelkit_conformance.oracle.running import compare_forward
+    from accelkit_conformance.oracle.op_compare import compare_forward
+    from accelkit_conformance.oracle.reproducer import describe_sample, facts_of
 
     op = opdb.operators()[name]
     for sample in opdb.samples(op, "float32", min(subject.most_samples, 8)):
@@ -110,9 +110,9 @@ def out(subject: Subject, name: str, dtype: str) -> None:
     from torch.utils._pytree import tree_map
 
     from accelkit_conformance.oracle import opdb
-    from accelkit_conformance.oracle.moving import tensors
-    from accelkit_conformance.oracle.reproducing import describe_sample, facts_of
-    from accelkit_conformance.oracle.running import compare_forward
+    from accelkit_conformance.oracle.op_compare import compare_forward
+    from accelkit_conformance.oracle.reproducer import describe_sample, facts_of
+    from accelkit_conformance.oracle.sample_transfer import tensors
 
     op = opdb.operators()[name]
     for sample in opdb.samples(op, dtype, min(subject.most_samples, 8)):
@@ -147,8 +147,8 @@ def overloads(subject: Subject, name: str) -> None:
     import torch
 
     from accelkit_conformance.oracle import opdb
-    from accelkit_conformance.oracle.moving import tensors
     from accelkit_conformance.oracle.overloads import calls_of
+    from accelkit_conformance.oracle.sample_transfer import tensors
 
     op = opdb.operators()[name]
     has_gradients = opdb.supports(op, "float32", backward=True)
@@ -166,9 +166,9 @@ def overloads(subject: Subject, name: str) -> None:
 def _check_overloads(subject: Subject, op: Any, calls: list[tuple[Any, Any, Any]]) -> None:
     """Each ATen call and its variants, on the arguments that it had."""
     from accelkit_conformance.oracle import opdb
+    from accelkit_conformance.oracle.op_compare import compare_forward
     from accelkit_conformance.oracle.overloads import variants
-    from accelkit_conformance.oracle.reproducing import describe_sample, facts_of
-    from accelkit_conformance.oracle.running import compare_forward
+    from accelkit_conformance.oracle.reproducer import describe_sample, facts_of
 
     for func, args, kwargs in calls:
         if func.name() in opdb.UNPREDICTABLE or not args:
@@ -185,7 +185,7 @@ def _check_overloads(subject: Subject, op: Any, calls: list[tuple[Any, Any, Any]
 
 
 def _further() -> Iterator[Case]:
-    from accelkit_conformance.oracle.further import FUNCTIONS
+    from accelkit_conformance.oracle.extra_ops import FUNCTIONS
 
     for name in FUNCTIONS:
         yield "full", (name,)
@@ -198,9 +198,9 @@ def further(subject: Subject, name: str) -> None:
     import torch
     from torch.utils._pytree import tree_leaves
 
-    from accelkit_conformance.oracle.comparing import check_result
-    from accelkit_conformance.oracle.further import FUNCTIONS
+    from accelkit_conformance.oracle.extra_ops import FUNCTIONS
     from accelkit_conformance.oracle.overloads import calls_of
+    from accelkit_conformance.oracle.tolerance import check_result
 
     function = FUNCTIONS[name]
     with subject.sample(name, {}):
@@ -223,8 +223,8 @@ def special_values(subject: Subject, name: str, dtype: str) -> None:
     import torch
 
     from accelkit_conformance.oracle import opdb
-    from accelkit_conformance.oracle.reproducing import facts_of, program
-    from accelkit_conformance.oracle.running import compare_forward
+    from accelkit_conformance.oracle.op_compare import compare_forward
+    from accelkit_conformance.oracle.reproducer import facts_of, program
 
     op = opdb.operators()[name]
     values = torch.tensor(_SPECIAL, dtype=torch.float32).to(opdb.dtype_of(dtype))

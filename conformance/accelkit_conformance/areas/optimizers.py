@@ -59,7 +59,7 @@ def steps(subject: Subject, name: str) -> None:
     from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
     from accelkit_conformance.oracle import opdb
-    from accelkit_conformance.oracle.comparing import check_result
+    from accelkit_conformance.oracle.tolerance import check_result
 
     info = opdb.optimizers()[name]
     ways: list[dict[str, bool]] = [{"foreach": False}, {"foreach": True}] if "foreach" in info.supported_impls else [{}]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from accelkit.cli.lazy import LazyGroup
+from accelkit.cli.lazy_group import LazyGroup
 
 _COMMANDS = {
     "run": "run the suite on a plugin",

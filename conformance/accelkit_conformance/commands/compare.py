@@ -10,9 +10,9 @@ import click
 
 from accelkit.cli.output import print_json
 from accelkit.errors import one_line
-from accelkit_conformance.outcomes import BAD, Kind, Result
 from accelkit_conformance.report import Report, results_of
 from accelkit_conformance.reports import bundle
+from accelkit_conformance.results import BAD, Kind, Result
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _WORSE = 1

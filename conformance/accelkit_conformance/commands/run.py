@@ -13,7 +13,7 @@ import click
 from accelkit import AccelkitError, BrokenPluginError, PluginRecord, UsageError
 from accelkit.atomic_file import atomic_file
 from accelkit.cli.output import print_json, say
-from accelkit.cli.rows import complete_names
+from accelkit.cli.status_rows import complete_names
 from accelkit_conformance import report as reports
 from accelkit_conformance import terminal
 from accelkit_conformance.commands import options
@@ -28,7 +28,7 @@ _FINDINGS, _UNWRITTEN, _BROKEN, _UNAVAILABLE = 1, 2, 3, 4
 @options.KIND
 @options.PROFILE
 @options.SELECT
-@click.option("-n", "lanes", type=click.IntRange(1), help="Tests at a time. By default as many as cores, at most four.")
+@click.option("-n", "parallel", type=click.IntRange(1), help="Tests at a time. By default as many as cores, at most four.")
 @click.option("--timeout", "seconds", type=click.FloatRange(min=0, min_open=True), help="Seconds for each test, instead of its own limit.")
 @click.option("--reruns", type=click.IntRange(0), default=3, show_default=True, help="How often a failed test is tried again.")
 @click.option("--resume", is_flag=True, help="Go on with the run that was interrupted.")

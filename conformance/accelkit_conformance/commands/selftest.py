@@ -24,11 +24,18 @@ _BASE = "fake_xpu"
 @click.option("--every", type=click.IntRange(1), default=1, metavar="N", help="Only every N-th, for a sample.")
 @click.option("--own-area", "is_own_area_only", is_flag=True, help="Run each mutant on the tests of its area only: quicker.")
 @click.option("--list", "is_list", is_flag=True, help="List the mutants, and run none.")
-@click.option("-n", "lanes", type=click.IntRange(1), help="Mutants at a time. By default as many as cores, at most four.")
+@click.option("-n", "parallel", type=click.IntRange(1), help="Mutants at a time. By default as many as cores, at most four.")
 @click.option("--json", "is_json", is_flag=True, help="The kill matrix as JSON on standard output.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), metavar="PATH", help="Write the kill matrix as JSON.")
 def command(
-    *, patterns: tuple[str, ...], every: int, is_own_area_only: bool, is_list: bool, lanes: int | None, is_json: bool, output: Path | None
+    *,
+    patterns: tuple[str, ...],
+    every: int,
+    is_own_area_only: bool,
+    is_list: bool,
+    parallel: int | None,
+    is_json: bool,
+    output: Path | None,
 ) -> None:
     """Run the suite on broken accelerators, each of which it must find, and print the kill matrix. Exits 1 if one survives."""
     chosen = [one for one in all_mutants() if not patterns or any(fnmatch.fnmatchcase(one.name, pattern) for pattern in patterns)]
@@ -45,8 +52,8 @@ def command(
     def watch(autopsy: Autopsy) -> None:
         say(f"{'killed' if autopsy.is_killed else 'SURVIVED'}: {autopsy.mutant.name} ({autopsy.mutant.area})")
 
-    lanes = lanes or max(1, min(4, os.cpu_count() or 1))
-    autopsies = selftest.examine_all(resolve(_BASE), chosen, lanes, watch, is_own_area_only=is_own_area_only)
+    parallel = parallel or max(1, min(4, os.cpu_count() or 1))
+    autopsies = selftest.examine_all(resolve(_BASE), chosen, parallel, watch, is_own_area_only=is_own_area_only)
     matrix = selftest.report(autopsies, is_whole=is_whole)
     if output is not None:
         output.write_text(json.dumps(matrix, indent=1) + "\n", "utf-8")

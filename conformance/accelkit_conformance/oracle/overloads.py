@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
-from accelkit_conformance.oracle.moving import tensors
+from accelkit_conformance.oracle.sample_transfer import tensors
 
 _EACH = 2
 

@@ -1,6 +1,6 @@
 """Profiles: frozen lists of test ids, one file a torch minor, so that two reports of one profile are about the same tests.
 
-``python -m accelkit_conformance.freeze`` writes the file of the installed torch anew; a test holds it against the code.
+``python -m accelkit_conformance.freeze_profiles`` writes the file of the installed torch anew; a test holds it against the code.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _read(minor: str) -> tuple[tuple[Profile, str], ...]:
         raise UnsupportedError(
             f"there is no list of tests for torch {minor}",
             why=f"profiles are frozen for torch {known}",
-            hint="install one of these, or a newer accelkit; for a torch of your own: python -m accelkit_conformance.freeze",
+            hint="install one of these, or a newer accelkit; for a torch of your own: python -m accelkit_conformance.freeze_profiles",
         )
     found: list[tuple[Profile, str]] = []
     for line in path.read_text("utf-8").splitlines():

@@ -6,8 +6,8 @@ from html import escape
 from pathlib import Path
 
 from accelkit.errors import printable
-from accelkit_conformance.outcomes import BAD
 from accelkit_conformance.report import Report
+from accelkit_conformance.results import BAD
 
 _LABEL = "accelkit conformance"
 _GREEN, _BLUE, _RED, _GREY = "#217a3c", "#2563a8", "#b3261e", "#474c54"

@@ -12,9 +12,9 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from accelkit_conformance.outcomes import BAD, KINDS, MEANING
 from accelkit_conformance.report import Report
 from accelkit_conformance.reports.summary import explained
+from accelkit_conformance.results import BAD, KINDS, MEANING
 
 _SLOWEST = 20
 TONES: Mapping[str, str] = {"pass": "good", "flaky": "mid", "expected-failure": "mid", "unsupported": "none"} | dict.fromkeys(BAD, "bad")

@@ -9,8 +9,8 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 from accelkit_conformance import checks
-from accelkit_conformance.outcomes import BAD, Kind, Result
 from accelkit_conformance.report import Report, results_of
+from accelkit_conformance.results import BAD, Kind, Result
 
 _ERRORS: tuple[Kind, ...] = ("crash", "timeout")
 _SKIPPED: tuple[Kind, ...] = ("unsupported", "expected-failure")

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 
 from accelkit.errors import one_line
-from accelkit_conformance.outcomes import BAD
 from accelkit_conformance.report import Report
+from accelkit_conformance.results import BAD
 
 _REMARKS = {"flaky": "flaky", "expected-failure": "known to fail", "unsupported": "not supported"}
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from accelkit_conformance import checks
-from accelkit_conformance.outcomes import BAD
 from accelkit_conformance.report import Report
 from accelkit_conformance.reports.markdown import passed, plain
+from accelkit_conformance.results import BAD
 
 _LINK = re.compile(r"https?://[^\s()<>|`]+")
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from accelkit import __version__
-from accelkit.cli.lazy import LazyGroup
+from accelkit.cli.lazy_group import LazyGroup
 from accelkit.cli.output import reporting_errors
 
 _COMMANDS = {

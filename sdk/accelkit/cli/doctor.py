@@ -12,10 +12,10 @@ from typing import Any
 import click
 
 from accelkit import child_processes
-from accelkit.automatic import GENERIC
+from accelkit.auto_selection import GENERIC
 from accelkit.cli.output import print_json, print_table, say
-from accelkit.cli.rows import Row, asked, complete_names
-from accelkit.discovery import autoload, memory, probing
+from accelkit.cli.status_rows import Row, asked, complete_names
+from accelkit.discovery import autoload, probing, verdict_cache
 from accelkit.discovery.catalog import find, inventory, plugins
 from accelkit.discovery.metadata import normalized
 from accelkit.discovery.policy import ALLOW, Policy
@@ -44,7 +44,7 @@ def command(context: click.Context, name: str | None, verbose: bool, is_json: bo
         say(f"trying {len(triable)} plugins, at most {os.environ.get('ACCELKIT_LOAD_TIMEOUT', '60')} s each ...")
     verdicts = probing.ask_all(triable, is_trial=True)
     for record, verdict in verdicts.items():
-        memory.remember(record, verdict)
+        verdict_cache.remember(record, verdict)
     rows = asked(records, verdicts)
     findings = _findings(rows, checks, is_named=name is not None)
     if is_json:
@@ -80,7 +80,7 @@ def _installation() -> Iterator[tuple[str, Availability]]:
 
 def _import_torch() -> Availability:
     """With the user's own environment: ``import torch`` imports every torch.backends plugin too, unless the policy refuses one."""
-    code = "from accelkit.discovery.child import report_torch; report_torch()"
+    code = "from accelkit.discovery.probe_worker import report_torch; report_torch()"
     limit = probing.time_limit("load")
     policy = Policy.from_environment()
     refused = sorted({backend.distribution for backend in inventory().torch_backends if policy.objection(backend.distribution)})
@@ -109,7 +109,7 @@ def _or_without_backends() -> str:
 
 def _cache() -> Availability:
     try:
-        folder = private_folder(memory.cache_folder())
+        folder = private_folder(verdict_cache.cache_folder())
         writable = os.access(folder, os.W_OK)
         reason = f"{folder} is read-only"
     except NotPrivateError as error:

@@ -9,7 +9,7 @@ import click
 
 from accelkit import __version__, job_secret
 from accelkit.cli.output import print_json
-from accelkit.discovery import autoload, catalog, known, memory
+from accelkit.discovery import autoload, catalog, device_table, verdict_cache
 from accelkit.discovery.metadata import installed_version
 from accelkit.errors import printable
 
@@ -36,7 +36,7 @@ def command(is_json: bool) -> None:
     versions |= {name: version for name in _PACKAGES if (version := installed_version(name))}
     variables = job_secret.settings(os.environ)
     variables |= {name: value for name, value in os.environ.items() if name == autoload.VARIABLE}
-    variables |= known.visible_devices(os.environ)
+    variables |= device_table.visible_devices(os.environ)
     plugins = [record for record in catalog.plugins() if not record.is_builtin]
     backends = [backend.plugin for backend in catalog.inventory().torch_backends]
     if is_json:
@@ -46,7 +46,7 @@ def command(is_json: bool) -> None:
             "variables": variables,
             "plugins": rows,
             "torch_backends": backends,
-            "cache": str(memory.cache_folder()),
+            "cache": str(verdict_cache.cache_folder()),
         }
         print_json("env", fields)
         return

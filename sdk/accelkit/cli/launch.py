@@ -15,9 +15,9 @@ from accelkit import job_secret
 from accelkit.cli.output import reporting_errors, say
 from accelkit.discovery.catalog import find
 from accelkit.errors import UsageError
-from accelkit.launching import choosing
+from accelkit.launching import device_allocation
 from accelkit.launching.job import Job
-from accelkit.launching.ranks import Program
+from accelkit.launching.local_workers import Program
 from accelkit.specs.process_group import read_seconds
 
 _MAIN_PORT = 12910
@@ -109,7 +109,7 @@ def _job(
         environ["ACCELKIT_TIMEOUT"] = f"{read_seconds(timeout, '--timeout'):g}"
     if num_nodes is not None:
         environ["ACCELKIT_NUM_NODES"] = str(num_nodes)
-    choice = choosing.choose(accelerator, devices)
+    choice = device_allocation.choose(accelerator, devices)
     count = len(choice.device_indices)
     _say(f"{choice.name}, {count} process{'es' * (count != 1)}{_threads(count, environ)}")
     return Job(
@@ -130,11 +130,11 @@ def _known(kind: Any, name: str) -> str:
 
 
 def _threads(count: int, environ: dict[str, str]) -> str:
-    threads = choosing.threads_each(count)
+    threads = device_allocation.threads_each(count)
     if threads is None:
         return ""
-    environ[choosing.THREADS_VARIABLE] = str(threads)
-    return f", {choosing.THREADS_VARIABLE}={threads} each ({choosing.cores()} cores; set it to choose)"
+    environ[device_allocation.THREADS_VARIABLE] = str(threads)
+    return f", {device_allocation.THREADS_VARIABLE}={threads} each ({device_allocation.cores()} cores; set it to choose)"
 
 
 def _check_program(program: Program) -> None:

@@ -7,8 +7,8 @@ from typing import get_args
 import click
 
 from accelkit.cli.output import print_json, print_table, say
-from accelkit.cli.rows import asked
-from accelkit.discovery import memory
+from accelkit.cli.status_rows import asked
+from accelkit.discovery import verdict_cache
 from accelkit.discovery.catalog import plugins
 from accelkit.discovery.probing import ask_all
 from accelkit.types import Kind
@@ -25,10 +25,10 @@ def command(kind: Kind | None, is_everything: bool, is_json: bool) -> None:
     (accelkit doctor asks); accelkit's own are asked at most once an hour. Exits 0 whatever the rows.
     """
     records = plugins(kind)
-    own = [record for record in records if record.is_builtin and memory.recall(record) is None]
+    own = [record for record in records if record.is_builtin and verdict_cache.recall(record) is None]
     verdicts = ask_all(own) if own else {}
     for record, verdict in verdicts.items():
-        memory.remember(record, verdict)
+        verdict_cache.remember(record, verdict)
     rows = asked(records, verdicts)
     if is_json:
         print_json("list", {"plugins": [row.as_dict() for row in rows]})

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from accelkit.cli.output import print_json
-from accelkit.cli.rows import complete_names
-from accelkit.discovery import memory, probing
+from accelkit.cli.status_rows import complete_names
+from accelkit.discovery import probing, verdict_cache
 from accelkit.errors import AccelkitError, BrokenPluginError, UnavailableError, printable
 from accelkit.selection import resolve
 
@@ -18,7 +18,7 @@ def command(name: str, is_json: bool) -> None:
     """Load the accelerator NAME, add on its device and compare with the CPU. Exits 3 if it is broken, 4 if unavailable."""
     record = resolve(name)
     verdict = probing.ask(record, is_trial=True)
-    memory.remember(record, verdict)
+    verdict_cache.remember(record, verdict)
     if verdict.status != "usable":
         error: type[AccelkitError] = UnavailableError if verdict.status == "absent" else BrokenPluginError
         state = "is not available here" if verdict.status == "absent" else "is broken"

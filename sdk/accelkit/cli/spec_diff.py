@@ -9,9 +9,9 @@ from accelkit.cli.output import print_json, print_table, say
 from accelkit.discovery import probing
 from accelkit.discovery.catalog import find
 from accelkit.errors import BrokenPluginError
-from accelkit.specs.recorded.comparing import Change, compare
-from accelkit.specs.recorded.concerning import concerned
-from accelkit.specs.recorded.recording import Record, read, record
+from accelkit.specs.api_snapshot.diff import Change, compare
+from accelkit.specs.api_snapshot.impact import concerned
+from accelkit.specs.api_snapshot.snapshot import Record, read, record
 from accelkit.types import PluginRecord
 
 _FINDINGS = 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from accelkit.cli.output import print_json, print_table, say
-from accelkit.cli.rows import complete_names
+from accelkit.cli.status_rows import complete_names
 from accelkit.errors import printable
 from accelkit.selection import decide
 from accelkit.specs.placement import PLACEMENT
@@ -38,7 +38,7 @@ def command(name: str | None, is_cluster: bool, is_json: bool) -> None:
 
 def _why_cluster(name: str | None, is_json: bool) -> None:
     """Exits 2 if a setting cannot be read: a program would stop there."""
-    from accelkit.cluster.asking import ask_cluster
+    from accelkit.cluster.subprocess_detection import ask_cluster
 
     answer = ask_cluster(name)
     if is_json:

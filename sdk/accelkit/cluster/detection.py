@@ -135,7 +135,7 @@ def check_environment(environment: ClusterEnvironment) -> None:
     Raises:
         AccelkitError: Which variable, its value, and what to do. What a plugin's own code raises is a BrokenPluginError.
     """
-    with loading.blaming(environment.plugin, f"reading the cluster environment {environment.name}"):
+    with loading.plugin_errors(environment.plugin, f"reading the cluster environment {environment.name}"):
         for name in ("world_size", "global_rank", "local_rank", "local_world_size", "num_nodes"):
             environment.known(name)
 
@@ -196,7 +196,7 @@ def describe(environment: ClusterEnvironment) -> tuple[dict[str, Any], list[dict
     errors: list[dict[str, str]] = []
     for name in SETTINGS:
         try:
-            with loading.blaming(environment.plugin, f"reading {name} of the cluster environment {environment.name}"):
+            with loading.plugin_errors(environment.plugin, f"reading {name} of the cluster environment {environment.name}"):
                 settings[name] = getattr(environment, name)
         except NotJoinedError:
             settings[name] = None

@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 
-from accelkit.discovery import known
+from accelkit.discovery import device_table
 from accelkit.discovery.catalog import inventory
 from accelkit.discovery.loading import describe
 from accelkit.discovery.metadata import TorchBackend
@@ -92,5 +92,5 @@ def _autoload_that_can_work() -> Iterator[None]:
 def _is_privateuse1(backend: TorchBackend) -> bool:
     """Whether it claims torch's one slot for out-of-tree devices. Assumed of a package that nothing is known about."""
     package = backend.value.partition(":")[0].partition(".")[0]
-    rows = [row for row in known.vendors().values() if str(row.get("torch_package", "")).partition(".")[0] == package]
+    rows = [row for row in device_table.vendors().values() if str(row.get("torch_package", "")).partition(".")[0] == package]
     return all(bool(row.get("is_privateuse1", True)) for row in rows)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import get_args
 
-from accelkit.discovery import known
+from accelkit.discovery import device_table
 from accelkit.discovery.compatibility import objection
 from accelkit.discovery.metadata import NAME, Installed, Inventory, installed_version, normalized, scan
 from accelkit.discovery.policy import Policy
@@ -96,7 +96,7 @@ def register(name: str, cls: type, description: str = "") -> None:
     )
     with _lock:
         taken = [other for other in plugins(kind) if other.name == name and not other.is_fallback and other.value != record.value]
-        if taken or (kind == "accelerator" and name in known.reserved_names()):
+        if taken or (kind == "accelerator" and name in device_table.reserved_names()):
             owner = taken[0].plugin if taken else OWN_DISTRIBUTION
             raise NameConflictError(
                 f"the {kind} name {name!r} is taken", plugin=owner, why=f"{owner} offers or reserves it", hint="register under another name"
@@ -117,7 +117,7 @@ def find(kind: Kind, name: str) -> PluginRecord:
     if distribution:
         wanted = normalized(distribution)
         records = [record for record in records if normalized(record.distribution) == wanted]
-    if not records and (spelled := known.other_spelling(kind, name)) != name:
+    if not records and (spelled := device_table.other_spelling(kind, name)) != name:
         return find(kind, spelled)
     if not records:
         raise _unknown(kind, name)
@@ -148,7 +148,7 @@ def _collect(found: Inventory) -> tuple[PluginRecord, ...]:
     records += _registered.values()
     own = next((record.version for record in records if record.is_builtin), "")
     claimed = {record.name for record in records if record.kind == "accelerator" and record.status != "disabled"}
-    records += [record for record in known.fallback_records(own) if record.name not in claimed]
+    records += [record for record in device_table.fallback_records(own) if record.name not in claimed]
     order = get_args(Kind)
     adjudicated = _adjudicate(records)
     return tuple(sorted(adjudicated, key=lambda r: (order.index(r.kind), not r.is_builtin, r.is_fallback, r.name, r.distribution)))
@@ -163,7 +163,7 @@ def _gate(installed: Installed) -> tuple[PluginStatus, str, str] | None:
 def _adjudicate(records: Sequence[PluginRecord]) -> Iterable[PluginRecord]:
     """Refuse names that are reserved, or claimed twice."""
     builtin = {(record.kind, record.name) for record in records if record.is_builtin and not record.is_fallback}
-    reserved = {("accelerator", name) for name in known.reserved_names()}
+    reserved = {("accelerator", name) for name in device_table.reserved_names()}
     claims: dict[tuple[str, str], list[PluginRecord]] = {}
     for record in records:
         if record.status == "available" and not record.is_builtin:
@@ -185,7 +185,7 @@ def _adjudicate(records: Sequence[PluginRecord]) -> Iterable[PluginRecord]:
 
 def _untouchable(kind: Kind) -> set[str]:
     names = {record.name for record in plugins(kind) if record.is_builtin and not record.is_fallback}
-    return names | (set(known.reserved_names()) if kind == "accelerator" else set())
+    return names | (set(device_table.reserved_names()) if kind == "accelerator" else set())
 
 
 def _refusal(record: PluginRecord) -> AccelkitError:
@@ -199,11 +199,11 @@ def _refusal(record: PluginRecord) -> AccelkitError:
 
 
 def _unknown(kind: Kind, name: str) -> UnknownNameError:
-    if absent := known.not_offered(kind, name):
+    if absent := device_table.not_offered(kind, name):
         return UnknownNameError(f"there is no {kind} {name!r}", why=absent[0], hint=absent[1])
     names = sorted({record.name for record in plugins(kind)})
     if kind == "accelerator":
-        names = sorted({*names, *known.aliases(), "auto"})
+        names = sorted({*names, *device_table.aliases(), "auto"})
     bare = name.rpartition(":")[2]
     near = [known_name for known_name in names if known_name.startswith(bare)] or difflib.get_close_matches(bare, names, n=1)
     variable = os.environ.get("ACCELKIT_PLUGINS")

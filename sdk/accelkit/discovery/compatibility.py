@@ -23,7 +23,7 @@ def objection(requirements: Sequence[str], version_of: Callable[[str], str | Non
     """
     if long := next((line for line in requirements if len(line) > _LONGEST), None):
         return "broken", f"its requirement {long!r:.60} has {len(long):,} characters; at most {_LONGEST:,} are read", _REPORT
-    rest = [line for line in requirements if not _is_plainly_met(line, version_of)]
+    rest = [line for line in requirements if not _is_satisfied(line, version_of)]
     if not rest:
         return None
     try:
@@ -32,7 +32,7 @@ def objection(requirements: Sequence[str], version_of: Callable[[str], str | Non
         return "broken", f"its requirements cannot be read: {str(error).partition(chr(10))[0]:.200}", _REPORT
 
 
-def _is_plainly_met(line: str, version_of: Callable[[str], str | None]) -> bool:
+def _is_satisfied(line: str, version_of: Callable[[str], str | None]) -> bool:
     """Whether this needs no parser to be seen: most plugins say ``accelkit>=0.1``, and packaging's takes 15 ms to import."""
     plain = _PLAIN.fullmatch(line)
     if plain is None:

@@ -27,7 +27,7 @@ def base_class(kind: Kind) -> type:
 
 
 @contextlib.contextmanager
-def blaming(plugin: str, doing: str, hint: str = "") -> Iterator[None]:
+def plugin_errors(plugin: str, doing: str, hint: str = "") -> Iterator[None]:
     """Turn whatever the plugin's code raises inside into a BrokenPluginError; the user's own Ctrl-C and our errors pass.
 
     Args:
@@ -54,7 +54,7 @@ def load_class(record: PluginRecord) -> type:
     """
     cls: Any = record.registered_class
     if cls is None:
-        with blaming(record.plugin, f"importing the {record.kind} {record.name}"):
+        with plugin_errors(record.plugin, f"importing the {record.kind} {record.name}"):
             cls = _resolve(record.value)
             if ":" in record.name:  # no entry point's name has one: it is what the class is made for, as torch:<device_type>
                 cls = cls.for_device_type(record.name.partition(":")[2])
@@ -97,7 +97,7 @@ def probe(cls: Any, record: PluginRecord) -> Availability:
     Raises:
         BrokenPluginError: If the probe raises, or answers anything but an Availability.
     """
-    with blaming(record.plugin, f"the probe of {record.name}"):
+    with plugin_errors(record.plugin, f"the probe of {record.name}"):
         answer = cls.probe()
     if not isinstance(answer, Availability):
         raise BrokenPluginError(
@@ -111,7 +111,7 @@ def probe(cls: Any, record: PluginRecord) -> Availability:
 
 def instantiate(cls: Any, record: PluginRecord) -> Any:
     """An instance without arguments, that knows its name and plugin."""
-    with blaming(record.plugin, f"making an instance of {record.value}", hint="its __init__ must work without arguments"):
+    with plugin_errors(record.plugin, f"making an instance of {record.value}", hint="its __init__ must work without arguments"):
         instance = cls()
         if record.kind != "hooks":
             instance.name, instance.plugin = record.name, record.plugin

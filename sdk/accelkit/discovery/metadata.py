@@ -12,7 +12,7 @@ from typing import Protocol
 
 import importlib_metadata
 
-from accelkit.discovery.known import BUILTIN_PACKAGE
+from accelkit.discovery.device_table import BUILTIN_PACKAGE
 from accelkit.errors import shortened
 from accelkit.types import OWN_DISTRIBUTION, Kind, PluginRecord
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from accelkit import child_processes, untrusted_json
-from accelkit.discovery import children
-from accelkit.discovery.notice import BuildNotice
+from accelkit.discovery import subprocess_env
+from accelkit.discovery.build_progress import BuildNotice
 from accelkit.errors import UsageError, shortened
 from accelkit.types import Availability, PluginRecord, ProbeStatus
 
@@ -160,7 +160,7 @@ class _Child:
 
     def start(self) -> None:
         request = {
-            "sys_path": children.search_path(),
+            "sys_path": subprocess_env.search_path(),
             "report": str(self._report),
             "question": self.question,
             "records": [dataclasses.asdict(record) for record in self.records],
@@ -168,11 +168,11 @@ class _Child:
         }
         self._request = Path(self._folder.name) / "request"
         self._request.write_text(json.dumps(request), encoding="utf-8")
-        environ = children.environment(Path(__file__).resolve().parents[2], **{INSIDE_A_PROBE: "1"})
+        environ = subprocess_env.environment(Path(__file__).resolve().parents[2], **{INSIDE_A_PROBE: "1"})
         self._start_clock("probe" if self.question == "probe" else "load")
         with self._request.open("rb") as stdin:
             self._process = child_processes.start(
-                children.command("accelkit.discovery.child"),
+                subprocess_env.command("accelkit.discovery.probe_worker"),
                 stdin=stdin,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -209,7 +209,7 @@ class _Child:
         return {
             record: self._verdict(record, verdicts[index])
             if index in verdicts
-            else self._obituary(record, stages.get(index, "start"), crash)
+            else self._verdict_of_ended_child(record, stages.get(index, "start"), crash)
             for index, record in enumerate(self.records)
         }
 
@@ -234,7 +234,7 @@ class _Child:
                 rest.append(line)
         return stages, verdicts, "\n".join(rest)
 
-    def _obituary(self, record: PluginRecord, stage: str, crash: str) -> Verdict:
+    def _verdict_of_ended_child(self, record: PluginRecord, stage: str, crash: str) -> Verdict:
         assert self._process is not None
         code = self._process.returncode
         leave_out = f"report it to the vendor of {record.distribution}; ACCELKIT_DISABLE_PLUGINS={record.distribution} leaves it out"
@@ -243,7 +243,7 @@ class _Child:
             variable = _LIMITS[self._limit][0]
             return Verdict("broken", reason, f"set {variable} (seconds) higher if it needs longer; else {leave_out}", crash)
         if code < 0:
-            return Verdict("broken", f"it crashed with {children.signal_name(code)}, {_DOING.get(stage, stage)}", leave_out, crash)
+            return Verdict("broken", f"it crashed with {subprocess_env.signal_name(code)}, {_DOING.get(stage, stage)}", leave_out, crash)
         return Verdict("broken", f"it ended the process with exit status {code}, {_DOING.get(stage, stage)}", leave_out, crash)
 
     def _end(self) -> None:

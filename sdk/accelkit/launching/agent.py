@@ -18,9 +18,9 @@ from torch.distributed.elastic.agent.server.api import RunResult, SimpleElasticA
 from accelkit.launching import failures
 from accelkit.launching.failures import Ending
 from accelkit.launching.job import Job, torchrun_variables
-from accelkit.launching.ranks import LocalRanks
+from accelkit.launching.local_workers import LocalRanks
+from accelkit.launching.log_tee import Screen
 from accelkit.launching.rendezvous import OrderedRendezvous, linger
-from accelkit.launching.streams import Screen
 
 Say = Callable[[str], None]
 

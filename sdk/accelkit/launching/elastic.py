@@ -61,7 +61,7 @@ def run(job: Job, say: Say) -> int:
 
 
 def _run(job: Job, folder: Path, say: Say, signals: _Signals) -> int:
-    handler = _meet(job)
+    handler = _rendezvous(job)
     spec = WorkerSpec(
         role=ROLE,
         local_world_size=job.num_processes,
@@ -79,7 +79,7 @@ def _run(job: Job, folder: Path, say: Say, signals: _Signals) -> int:
         raise
     except RendezvousError as error:
         if not agent.has_started:
-            raise _not_met(job, error) from error
+            raise _rendezvous_error(job, error) from error
         say(f"the other machines of the job have gone: {error}; logs: {folder}")
     finally:
         with contextlib.suppress(RendezvousError):
@@ -94,7 +94,7 @@ def _run(job: Job, folder: Path, say: Say, signals: _Signals) -> int:
     return agent.cause.shell_code if agent.cause is not None else 1
 
 
-def _meet(job: Job) -> OrderedRendezvous:
+def _rendezvous(job: Job) -> OrderedRendezvous:
     """The rendezvous of this job's machines."""
     run_id = job.rdzv_id or uuid.uuid4().hex
     if job.num_nodes == 1 and job.rdzv_backend == "c10d" and not job.rdzv_endpoint:
@@ -121,13 +121,13 @@ def _meet(job: Job) -> OrderedRendezvous:
     try:
         inner: RendezvousHandler = get_rendezvous_handler(parameters)
     except RendezvousConnectionError as error:
-        raise _not_met(job, error) from error
+        raise _rendezvous_error(job, error) from error
     except (ValueError, ImportError) as error:
         raise UsageError(f"--rdzv-backend {job.rdzv_backend} cannot be used", why=str(error), hint="leave it out for c10d") from error
     return OrderedRendezvous(inner, job.node_rank, address)
 
 
-def _not_met(job: Job, error: Exception) -> UnavailableError:
+def _rendezvous_error(job: Job, error: Exception) -> UnavailableError:
     why = str(error.__cause__ or error).partition("\n")[0][:300]
     hint = "start accelkit launch on each, with one --main-address and --main-port that all can reach"
     if "EADDRINUSE" in why:

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
-from accelkit.launching.ranks import Program
+from accelkit.launching.local_workers import Program
 
 ROLE = "accelkit"
 """torch's word for what processes of a job do; here all do the same."""

@@ -19,14 +19,14 @@ from accelkit.discovery.catalog import plugins
 from accelkit.errors import ContradictionError, DevicesError, UnknownNameError, UnsupportedError, UsageError
 from accelkit.hook_manager import HookManager
 from accelkit.plugin_calls import call, checked
+from accelkit.precision_support import precisions_of
 from accelkit.selection import Devices, load_named, select
 from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.cluster import ClusterEnvironment
-from accelkit.specs.devices import spell_devices
+from accelkit.specs.device_parsing import spell_devices
 from accelkit.specs.hooks import hookimpl
 from accelkit.specs.precision import Precision
 from accelkit.specs.strategy import Strategy
-from accelkit.support import precisions_of
 from accelkit.types import FROM_CODE, Capabilities, Decision, Kind
 
 Plugin = str | Accelerator | Precision | ClusterEnvironment | Strategy
@@ -103,7 +103,7 @@ def configure(
     hooks = [*hooks, *_sort_in(given, given_plugins)]
     selection = select(given["accelerator"], devices=devices, cpu=cpu)
     chosen = selection.accelerator
-    with loading.blaming(chosen.plugin, f"loading the accelerator {chosen.name}"):
+    with loading.plugin_errors(chosen.plugin, f"loading the accelerator {chosen.name}"):
         chosen.load()
     manager = HookManager()
     manager.add(chosen, chosen.plugin)
@@ -129,7 +129,7 @@ def _check_against(
     environment: ClusterEnvironment, accelerator: Accelerator, devices_said: Devices | None, nodes_said: int | None
 ) -> tuple[tuple[int, ...], int | None]:
     """The devices of this machine's processes, and how many machines there are, as far as what was launched is known."""
-    with loading.blaming(accelerator.plugin, f"counting the devices of {accelerator.name}"):
+    with loading.plugin_errors(accelerator.plugin, f"counting the devices of {accelerator.name}"):
         indices = tuple(select_devices(accelerator, devices_said, environment))
     environment.validate_settings(len(indices) if devices_said is not None else None, nodes_said)
     return indices, nodes_said or environment.known("num_nodes")
@@ -242,7 +242,7 @@ def select_devices(accelerator: Accelerator, wanted: Devices | None, environment
 
 
 def _indices(accelerator: Accelerator, wanted: Devices) -> list[int]:
-    with loading.blaming(accelerator.plugin, f"counting the devices of {accelerator.name}"):
+    with loading.plugin_errors(accelerator.plugin, f"counting the devices of {accelerator.name}"):
         return list(checked(accelerator, "parse_devices", accelerator.parse_devices(wanted)))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from accelkit import settling
+from accelkit import thread_shutdown
 from accelkit.discovery import loading
 from accelkit.errors import UnavailableError
 from accelkit.specs.accelerator import Accelerator
@@ -16,7 +16,7 @@ def check_device(accelerator: Accelerator) -> None:
     Raises:
         UnavailableError: With the accelerator's reason and remedy.
     """
-    with loading.blaming(accelerator.plugin, f"checking the accelerator {accelerator.name}"):
+    with loading.plugin_errors(accelerator.plugin, f"checking the accelerator {accelerator.name}"):
         answer = accelerator.check()
     if not answer.is_usable:
         raise UnavailableError(
@@ -46,5 +46,5 @@ def check_backward(accelerator: Accelerator, device: torch.device) -> None:
             why=str(error).splitlines()[0],
             hint="make the Runtime and read its .device before the first backward pass of the process, on whatever device that is",
         ) from error
-    settling.settle_at_exit()
-    settling.settle_before_forks()
+    thread_shutdown.wait_for_threads_at_exit()
+    thread_shutdown.wait_for_threads_before_forks()

@@ -13,8 +13,8 @@ from accelkit.errors import UnsupportedError, UsageError
 from accelkit.plugin_calls import call, is_context, note_plugin, wrong_result
 from accelkit.runtime.accumulation import Accumulation
 from accelkit.runtime.data.loaders import PreparedLoader, innermost
-from accelkit.runtime.stepping import Stepping
-from accelkit.specs.overriding import overrides
+from accelkit.runtime.optimizer_step import Stepping
+from accelkit.specs.overrides import overrides
 from accelkit.specs.precision import Precision
 from accelkit.specs.strategy import Strategy
 
@@ -117,7 +117,7 @@ class Gradients:
             )
         if even_batches is None or self.num_processes == 1:
             return joined
-        from accelkit.runtime.data.dividing import filling, warn_of_workers
+        from accelkit.runtime.data.distribute import filling, warn_of_workers
 
         warn_of_workers(self._loaders)
         return filling(self._loaders, even_batches, joined)

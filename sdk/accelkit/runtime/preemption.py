@@ -16,8 +16,8 @@ from accelkit.hook_manager import HookManager
 from accelkit.specs.cluster import ClusterEnvironment
 
 if TYPE_CHECKING:
-    from accelkit.runtime.checkpoints.agreement import Ranks
-    from accelkit.runtime.collectives.meeting import Channel
+    from accelkit.runtime.checkpoints.coordinator import Ranks
+    from accelkit.runtime.collectives.fingerprint import Communicator
 
 SIGNALS = ("SIGTERM", "SIGUSR1")
 
@@ -100,7 +100,7 @@ class Preemption:
         def save_state(self, path: str | Path) -> Path: ...
         def load_state(self, path: str | Path) -> None: ...
         def _ranks(self, call: str) -> Ranks: ...
-        def _channel(self, group: Any) -> Channel: ...
+        def _communicator(self, group: Any) -> Communicator: ...
         def _blame(self, what: str, error: Exception) -> CheckpointError: ...
 
     def watch_preemption(self) -> None:
@@ -117,13 +117,13 @@ class Preemption:
         told = bool(self._notice.received)
         if self.num_processes == 1:
             return told
-        channel = self._channel(None)
+        communicator = self._communicator(None)
         import torch.distributed as dist
 
-        from accelkit.runtime.collectives import moving
+        from accelkit.runtime.collectives import transport
 
-        flag = moving.on_channel(channel, torch.tensor([int(told)], dtype=torch.int32))
-        dist.all_reduce(flag, dist.ReduceOp.MAX, group=channel.group)
+        flag = transport.on_communicator_device(communicator, torch.tensor([int(told)], dtype=torch.int32))
+        dist.all_reduce(flag, dist.ReduceOp.MAX, group=communicator.group)
         return bool(flag.item())
 
     def save_and_stop_if_preempted(self, path: str | Path) -> None:
@@ -154,11 +154,11 @@ class Preemption:
         Raises:
             CheckpointError: As ``load_state``.
         """
-        from accelkit.runtime.checkpoints import steps  # torch.distributed.checkpoint is slow to import
+        from accelkit.runtime.checkpoints import step_dirs  # torch.distributed.checkpoint is slow to import
 
         self.watch_preemption()
         ranks = self._ranks("resume")
-        if not ranks.from_main(lambda error: self._blame(f"{path} could not be read", error), lambda: steps.has_any(Path(path))):
+        if not ranks.from_main(lambda error: self._blame(f"{path} could not be read", error), lambda: step_dirs.has_any(Path(path))):
             return False
         self.load_state(path)
         return True
@@ -177,7 +177,7 @@ class Preemption:
                 answer = bool(self.hooks.hook.requeue())
         finally:
             if self.num_processes > 1:
-                from accelkit.runtime.collectives import objects
+                from accelkit.runtime.collectives import object_collectives
 
-                answer = objects.from_main(answer)
+                answer = object_collectives.from_main(answer)
         return answer

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from accelkit.errors import CollectiveError
-from accelkit.nested import leaves, map_leaves
+from accelkit.pytree import leaves, map_leaves
 from accelkit.runtime.collectives.tensors import tensors_of
 from accelkit.runtime.data.loaders import PreparedLoader, innermost
-from accelkit.runtime.this_process import ThisProcess
+from accelkit.runtime.rank_info import ThisProcess
 
 if TYPE_CHECKING:
     import torch.distributed as dist
 
-    from accelkit.runtime.collectives.meeting import Channel
-    from accelkit.runtime.collectives.reducing import Operation
+    from accelkit.runtime.collectives.fingerprint import Communicator
+    from accelkit.runtime.collectives.reduction import Operation
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class Processes(ThisProcess):
     def wait_for_everyone(self) -> None:
         """Return when every process has come here. One process does not wait. Work that is queued on the device is not waited for."""
         if self.num_processes > 1:
-            self._meet("wait_for_everyone")
+            self._verify("wait_for_everyone")
 
     @contextlib.contextmanager
     def main_process_first(self) -> Iterator[None]:
@@ -90,9 +90,9 @@ class Processes(ThisProcess):
         if self.num_processes == 1:
             tensors_of(tensor, "gather")
             return tensor
-        from accelkit.runtime.collectives import calls
+        from accelkit.runtime.collectives import operations
 
-        return calls.gather(self._channel(group), tensor, sync_grads=sync_grads)
+        return operations.gather(self._communicator(group), tensor, sync_grads=sync_grads)
 
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
         """As ``gather``, without the samples that were repeated to fill the last batch of the prepared loader that is at its end.
@@ -104,14 +104,14 @@ class Processes(ThisProcess):
         """
         if self.num_processes == 1:
             return input_data
-        from accelkit.runtime.collectives import calls
+        from accelkit.runtime.collectives import operations
 
         found = leaves(input_data)
         if use_gather_object or not found or not all(isinstance(leaf, torch.Tensor) for leaf in found):
-            gathered = calls.gather_objects(self._channel(None), input_data)
+            gathered = operations.gather_objects(self._communicator(None), input_data)
             return gathered[: self._real_samples()]
         real = self._real_samples()
-        everything = calls.gather(self._channel(None), input_data)
+        everything = operations.gather(self._communicator(None), input_data)
         return everything if real is None else map_leaves(lambda tensor: tensor[:real], everything)
 
     def reduce(
@@ -145,9 +145,10 @@ class Processes(ThisProcess):
         if (reduction if reduce_op is None else reduce_op) == "none":
             return tensor
         if self.num_processes > 1:
-            from accelkit.runtime.collectives import calls, reducing
+            from accelkit.runtime.collectives import operations
+            from accelkit.runtime.collectives.reduction import operation
 
-            tensor = calls.reduce(self._channel(group), tensor, reducing.operation(reduction, reduce_op))
+            tensor = operations.reduce(self._communicator(group), tensor, operation(reduction, reduce_op))
         return tensor if scale == 1.0 else map_leaves(lambda leaf: leaf * scale, tensor)
 
     def broadcast(self, tensor: T, from_process: int = 0, *, group: dist.ProcessGroup | None = None) -> T:
@@ -163,9 +164,9 @@ class Processes(ThisProcess):
             raise ValueError(f"from_process is {from_process}; there are processes 0 to {self.num_processes - 1}")
         if self.num_processes == 1:
             return tensor
-        from accelkit.runtime.collectives import calls
+        from accelkit.runtime.collectives import operations
 
-        return calls.broadcast(self._channel(group), tensor, from_process)
+        return operations.broadcast(self._communicator(group), tensor, from_process)
 
     def pad_across_processes(self, tensor: T, dim: int = 0, pad_index: float = 0, pad_first: bool = False) -> T:
         """Tensors padded along ``dim`` to the longest of all processes with ``pad_index``, at the end or (``pad_first``) at the start.
@@ -175,23 +176,23 @@ class Processes(ThisProcess):
         if self.num_processes == 1:
             tensors_of(tensor, "pad_across_processes")
             return tensor
-        from accelkit.runtime.collectives import calls
+        from accelkit.runtime.collectives import operations
 
-        return calls.pad(self._channel(None), tensor, dim, pad_index, pad_first)
+        return operations.pad(self._communicator(None), tensor, dim, pad_index, pad_first)
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    def _channel(self, group: dist.ProcessGroup | None) -> Channel:
+    def _communicator(self, group: dist.ProcessGroup | None) -> Communicator:
         device = self.device  # the first use joins the process group
-        from accelkit.runtime.collectives import meeting
+        from accelkit.runtime.collectives import fingerprint
 
-        return meeting.Channel.of(group, device)
+        return fingerprint.Communicator.of(group, device)
 
-    def _meet(self, name: str, payload: bytes = b"") -> Sequence[bytes]:
-        channel = self._channel(None)
-        from accelkit.runtime.collectives import meeting
+    def _verify(self, name: str, payload: bytes = b"") -> Sequence[bytes]:
+        communicator = self._communicator(None)
+        from accelkit.runtime.collectives import fingerprint
 
-        return meeting.meet(channel, name, payload=payload).parts
+        return fingerprint.verify(communicator, name, payload=payload).parts
 
     @contextlib.contextmanager
     def _goes_first(self, name: str, is_first: bool) -> Iterator[None]:
@@ -202,11 +203,11 @@ class Processes(ThisProcess):
             try:
                 yield
             except Exception:
-                self._meet(name, b"failed")  # the others would wait for as long as the time-out
+                self._verify(name, b"failed")  # the others would wait for as long as the time-out
                 raise
-            self._meet(name)
+            self._verify(name)
             return
-        failed = [rank for rank, part in enumerate(self._meet(name)) if part]
+        failed = [rank for rank, part in enumerate(self._verify(name)) if part]
         if failed:
             raise CollectiveError(
                 f"{name}: the block failed on rank {failed[0]}", why="the others run it afterwards", hint="see the error of that rank"

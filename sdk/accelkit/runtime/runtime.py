@@ -11,28 +11,28 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from accelkit.discovery import loading
 from accelkit.errors import HookError, PrepareError
+from accelkit.gc_pause import collector_paused
 from accelkit.plugin_calls import call
 from accelkit.runtime import seeding
 from accelkit.runtime.accumulation import Accumulation
+from accelkit.runtime.checkpointing import SavedState
 from accelkit.runtime.configuration import Configuration, Plugin, check_started, configure
 from accelkit.runtime.data import loaders
 from accelkit.runtime.device_checks import check_backward, check_device
 from accelkit.runtime.gradients import Gradients
-from accelkit.runtime.mixed import backward_of, backward_of_engine
+from accelkit.runtime.optimizer_step import Stepping, ending_a_step
+from accelkit.runtime.placement import ParameterMoves
+from accelkit.runtime.precision_forward import backward_of, backward_of_engine
 from accelkit.runtime.preemption import Notice, Preemption, check_requeue
-from accelkit.runtime.prepared import Prepared
-from accelkit.runtime.preparing import ParameterMoves
+from accelkit.runtime.preparation import Prepared
 from accelkit.runtime.processes import Processes
-from accelkit.runtime.saved_state import SavedState
-from accelkit.runtime.stepping import Stepping, ending_a_step
 from accelkit.selection import Devices
 from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.cluster import ClusterEnvironment
-from accelkit.specs.overriding import overridden
+from accelkit.specs.overrides import overridden
 from accelkit.specs.precision import Precision
 from accelkit.specs.process_group import ProcessGroupOptions
 from accelkit.specs.strategy import Strategy
-from accelkit.startup import collector_paused
 from accelkit.types import Decision, RuntimeState
 
 T = TypeVar("T")
@@ -181,16 +181,16 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
         if self.strategy.is_distributed:
             self._learn_placement()
         config: Configuration = self._configuration
-        with loading.blaming(self.strategy.plugin, f"setting up the strategy {self.strategy.name}"):
+        with loading.plugin_errors(self.strategy.plugin, f"setting up the strategy {self.strategy.name}"):
             self.strategy.setup(self.accelerator, config.device_indices)
         device: torch.device = call(self.strategy, "root_device", self.accelerator, config.device_indices, self.local_process_index)
         check_device(self.accelerator)
-        with loading.blaming(self.accelerator.plugin, f"setting up {device}"):
+        with loading.plugin_errors(self.accelerator.plugin, f"setting up {device}"):
             self.hooks.hook.setup_device(device=device)
             device = torch.empty(0, device=device).device  # as tensors on it name it: the CPU's has no index
         check_backward(self.accelerator, device)
         named = config.precision
-        with loading.blaming(named.plugin, f"making the precision {named.name} for {device}"):
+        with loading.plugin_errors(named.plugin, f"making the precision {named.name} for {device}"):
             precision: Precision = self.hooks.hook.make_precision(name=named.name, accelerator=self.accelerator, device=device)
             precision.name, precision.plugin = precision.name or named.name, precision.plugin or named.plugin
             precision.setup(self.accelerator, device)
@@ -209,20 +209,20 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
         return device
 
     def _learn_placement(self) -> None:
-        from accelkit.runtime import joining
+        from accelkit.runtime import process_group
 
-        if joining.learn_placement(self.cluster, self._timeout):
+        if process_group.learn_placement(self.cluster, self._timeout):
             self.__dict__.pop("local_process_index", None)
             self._configuration = self._configuration.placed()
 
     def _join(self, device: torch.device) -> None:
-        from accelkit.runtime import joining
+        from accelkit.runtime import process_group
 
         config = self._configuration
         backend = self._process_group.process_group_backend or call(self.strategy, "process_group_backend", self.accelerator)
-        joining.join(self, self.cluster, device, backend, self._timeout)
+        process_group.join(self, self.cluster, device, backend, self._timeout)
         chosen = {"accelerator": self.accelerator.name, "plugin": self.accelerator.plugin}
-        joining.agree(chosen | {"precision": config.precision.name, "strategy": self.strategy.name}, device)
+        process_group.agree(chosen | {"precision": config.precision.name, "strategy": self.strategy.name}, device)
         with self.hooks.naming_failures("launched"):
             self.hooks.hook.launched(state=self.state)
 
@@ -244,11 +244,11 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
             return function(self, *arguments)
         if (self._configuration.num_nodes or 1) > 1:
             check_started(self._configuration)
-        from accelkit.launching import spawning
+        from accelkit.launching import spawn_launcher
 
         rest = {name: value for name, value in self._arguments.items() if name not in ("accelerator", "devices")}
         chosen: Any = self._arguments["accelerator"]
-        result: R = spawning.launch(function, *arguments, accelerator=chosen, devices=self._arguments["devices"], runtime=rest)
+        result: R = spawn_launcher.launch(function, *arguments, accelerator=chosen, devices=self._arguments["devices"], runtime=rest)
         return result
 
     def to_device(self, batch: T, non_blocking: bool = False) -> T:
@@ -281,9 +281,9 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
             with self.hooks.naming_failures("teardown"):
                 self.hooks.hook.teardown()
             if self.strategy.is_distributed:
-                from accelkit.runtime import joining
+                from accelkit.runtime import process_group
 
-                joining.leave(self)
+                process_group.leave(self)
             self._device = self._precision = None
             self.__dict__.pop("backward", None)
             self.__dict__.pop("_backward", None)

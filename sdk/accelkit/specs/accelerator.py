@@ -28,7 +28,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from accelkit.errors import BrokenPluginError, UnsupportedError
-from accelkit.specs.devices import parse_devices
+from accelkit.specs.device_parsing import parse_devices
 from accelkit.specs.hooks import hookimpl
 from accelkit.types import Availability, Capabilities
 

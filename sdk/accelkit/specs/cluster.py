@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Mapping, Sequence
 
 from accelkit.errors import AccelkitError, ContradictionError, NotJoinedError, UnsupportedError
+from accelkit.specs.env_reader import DEFAULT_PORT, LOOPBACK, Variables
 from accelkit.specs.hooks import hookimpl
 from accelkit.specs.placement import PLACEMENT, Place, Placement, placements, this_machine
-from accelkit.specs.variables import DEFAULT_PORT, LOOPBACK, Variables
 from accelkit.types import Detection
 
 

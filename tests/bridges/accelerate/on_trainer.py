@@ -27,7 +27,7 @@ def main():
     install(None if NAME == "-" else NAME)
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-    from accelkit.bridges.accelerate.trainer import DeviceRandomState
+    from accelkit.bridges.accelerate.trainer_callback import DeviceRandomState
 
     def make():
         torch.manual_seed(0)

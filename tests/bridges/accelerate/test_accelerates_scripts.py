@@ -11,7 +11,7 @@ from packaging.version import Version
 from programs import LAUNCHERS, run
 from script_assumptions import BY_ANOTHER_LAUNCHER, SCRIPTS, Assumption, Script
 
-from accelkit.bridges.accelerate.versions import NEWEST
+from accelkit.bridges.accelerate.compat import NEWEST
 
 IS_NEWEST = Version(accelerate.__version__).release[:2] == Version(NEWEST).release[:2]
 

@@ -12,7 +12,7 @@ from packaging.version import Version
 from programs import run
 
 import accelkit
-from accelkit.bridges.accelerate.versions import NEWEST
+from accelkit.bridges.accelerate.compat import NEWEST
 
 PAGE = (Path(__file__).parents[3] / "docs/guides/from-accelerate.md").read_text().split("## Every attribute of Accelerator")[1]
 IS_NEWEST = Version(accelerate.__version__).release[:2] == Version(NEWEST).release[:2]

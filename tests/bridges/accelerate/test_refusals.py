@@ -9,8 +9,8 @@ import pytest
 from programs import start
 
 import accelkit
+from accelkit.bridges.accelerate.compat import check_version
 from accelkit.bridges.accelerate.precision import wanted_precision
-from accelkit.bridges.accelerate.versions import check_version
 
 REFUSED = {
     "fsdp": ("UnsupportedError", "FSDP", "fake_xpu", 'accelkit.Runtime(strategy="fsdp")'),

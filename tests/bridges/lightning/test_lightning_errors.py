@@ -12,7 +12,7 @@ import torch
 
 import accelkit
 from accelkit.bridges.lightning import fabric_kwargs, install, trainer_kwargs
-from accelkit.bridges.lightning.packages import KNOWN_VERSIONS
+from accelkit.bridges.lightning.compat import KNOWN_VERSIONS
 
 
 def refused(error, *parts, **arguments):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from accelkit import Accelerator, Availability, Capabilities
-from accelkit_fake_xpu import building, settings
+from accelkit_fake_xpu import build, settings
 
 
 class FakeXPUAccelerator(Accelerator):
@@ -34,14 +34,14 @@ class FakeXPUAccelerator(Accelerator):
         """Reads the environment and looks for the compiled library, or for a compiler that can compile an empty function."""
         try:
             count = len(settings.read().devices)
-            problem = building.problem()
+            problem = build.problem()
         except settings.SettingsError as error:
             return Availability.broken(str(error), error.hint)
         if problem is not None:
             return Availability.absent(*problem)
         if count == 0:
             return Availability.absent("no device is visible", "unset FAKE_XPU_VISIBLE_DEVICES, or set FAKE_XPU_DEVICES to 1 or more")
-        return Availability.usable(f"{count} simulated device{'s' * (count != 1)}, with torch {building.torch_version()}")
+        return Availability.usable(f"{count} simulated device{'s' * (count != 1)}, with torch {build.torch_version()}")
 
     def build(self) -> None:
-        building.build()
+        build.build()

@@ -12,7 +12,7 @@ import os
 import torch
 from torch.utils.backend_registration import generate_methods_for_privateuse1_backend, rename_privateuse1_backend
 
-from accelkit_fake_xpu import building, device_module, process_group, sending, settings
+from accelkit_fake_xpu import build, device_module, process_group, reductions, settings
 
 _settings = settings.read()
 visible_devices = _settings.devices
@@ -28,7 +28,7 @@ def _finish() -> None:
 
 def _add_to_torch() -> None:
     rename_privateuse1_backend("fake_xpu")
-    torch.ops.load_library(str(building.build()))  # type: ignore[no-untyped-call]
+    torch.ops.load_library(str(build.build()))  # type: ignore[no-untyped-call]
     torch.ops.fake_xpu.configure([_settings.memory] * len(_settings.devices), _settings.is_protected)
     torch._register_device_module("fake_xpu", device_module)  # type: ignore[no-untyped-call]
     generate_methods_for_privateuse1_backend(
@@ -38,7 +38,7 @@ def _add_to_torch() -> None:
         device_module.faults.inject(_settings.faults)
     process_group.register()
     atexit.register(_finish)
-    sending.register()
+    reductions.register()
 
 
 _add_to_torch()

@@ -13,11 +13,11 @@ A script that asks for one::
     accelerator = accelerator("fake_xpu", mixed_precision="fp16")
 """
 
-from accelkit.bridges.accelerate.versions import import_accelerate
+from accelkit.bridges.accelerate.compat import import_accelerate
 
 import_accelerate()  # first, so that a version that is unknown is an error before anything is replaced
 
-from accelkit.bridges.accelerate.bridged import accelerator  # noqa: E402
-from accelkit.bridges.accelerate.installing import install, uninstall  # noqa: E402
+from accelkit.bridges.accelerate.accelerator_class import accelerator  # noqa: E402
+from accelkit.bridges.accelerate.installation import install, uninstall  # noqa: E402
 
 __all__ = ["accelerator", "install", "uninstall"]

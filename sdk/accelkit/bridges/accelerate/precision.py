@@ -48,7 +48,7 @@ def check_precision(mixed: str, runtime: Runtime) -> None:
         UnsupportedError: With the reason, and what the device can do.
     """
     precision = select_precision(_NAMES[mixed], runtime.accelerator)
-    with loading.blaming(precision.plugin, f"making the precision {precision.name} for {runtime.device}"):
+    with loading.plugin_errors(precision.plugin, f"making the precision {precision.name} for {runtime.device}"):
         precision.setup(runtime.accelerator, runtime.device)
 
 

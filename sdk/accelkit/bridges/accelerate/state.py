@@ -17,14 +17,14 @@ import torch.distributed as dist
 from accelerate.state import PartialState
 from accelerate.utils import DistributedType, is_torch_xla_available, parse_flag_from_env
 
-from accelkit.bridges.accelerate.refusals import refuse_lazy, refuse_strategy
-from accelkit.discovery import known
+from accelkit.bridges.accelerate.unsupported import refuse_lazy, refuse_strategy
+from accelkit.discovery import device_table
 from accelkit.errors import ContradictionError, UnsupportedError, UsageError
 from accelkit.runtime import Runtime
-from accelkit.runtime.joining import backend_of
+from accelkit.runtime.process_group import backend_of
 from accelkit.selection import Devices
 from accelkit.specs.accelerator import Accelerator
-from accelkit.specs.overriding import overrides
+from accelkit.specs.overrides import overrides
 from accelkit.specs.process_group import ProcessGroupOptions
 
 DEVICE_VARIABLE = "ACCELERATE_TORCH_DEVICE"
@@ -180,7 +180,7 @@ def _check(runtime: Runtime) -> None:
             hint="use an environment without torch_xla",
         )
     refuse_strategy(runtime.strategy.name, chosen.name)
-    if parse_flag_from_env("ACCELERATE_USE_CPU") and chosen.device_type != known.host_name():
+    if parse_flag_from_env("ACCELERATE_USE_CPU") and chosen.device_type != device_table.host_name():
         raise ContradictionError(
             f"ACCELERATE_USE_CPU={os.environ['ACCELERATE_USE_CPU']} and the accelerator {chosen.name!r}",
             why="they name different devices; accelerate launch sets the variable for --cpu, and for use_cpu in its configuration",

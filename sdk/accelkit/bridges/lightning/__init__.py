@@ -3,8 +3,8 @@
 With ``lightning``, ``pytorch_lightning`` and ``lightning_fabric``, 2.5 to 2.6 (``pip install 'accelkit[lightning]'``).
 """
 
-from accelkit.bridges.lightning.adopting import from_lightning
-from accelkit.bridges.lightning.arguments import fabric_kwargs, trainer_kwargs
-from accelkit.bridges.lightning.installing import install, uninstall
+from accelkit.bridges.lightning.adapter import from_lightning
+from accelkit.bridges.lightning.installation import install, uninstall
+from accelkit.bridges.lightning.kwargs import fabric_kwargs, trainer_kwargs
 
 __all__ = ["fabric_kwargs", "from_lightning", "install", "trainer_kwargs", "uninstall"]

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from accelkit.bridges.lightning.packages import Framework
+from accelkit.bridges.lightning.compat import Framework
 from accelkit.discovery import loading
 from accelkit.plugin_calls import call
 from accelkit.specs.accelerator import Accelerator
@@ -68,7 +68,7 @@ class PluginAccelerator:
         from accelkit.runtime.device_checks import check_backward, check_device
 
         check_device(self.plugin)
-        with loading.blaming(self.plugin.plugin, f"setting up {device}"):
+        with loading.plugin_errors(self.plugin.plugin, f"setting up {device}"):
             self.plugin.setup_device(device)
         check_backward(self.plugin, device)
 
@@ -93,7 +93,7 @@ def make_accelerator(framework: Framework, plugin: Accelerator, processes_of_one
 def load(plugin: Accelerator) -> None:
     """Load the plugin. What Lightning's ``seed_everything`` could not seed, as torch did not know the device then, is seeded now."""
     was_there = plugin.torch_package is None or plugin.torch_package in sys.modules
-    with loading.blaming(plugin.plugin, f"loading the accelerator {plugin.name}"):
+    with loading.plugin_errors(plugin.plugin, f"loading the accelerator {plugin.name}"):
         plugin.load()
         if not was_there and (seed := os.environ.get(_SEED, "")).isdigit():
             plugin.manual_seed(int(seed))

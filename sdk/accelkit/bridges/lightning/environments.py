@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import Any, ClassVar
 
-from accelkit.bridges.lightning.packages import Framework
+from accelkit.bridges.lightning.compat import Framework
 from accelkit.specs.cluster import ClusterEnvironment
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from accelkit.bridges.lightning.packages import Framework
+from accelkit.bridges.lightning.compat import Framework
 from accelkit.errors import ContradictionError, UnsupportedError
 from accelkit.plugin_calls import call
 from accelkit.specs.accelerator import Accelerator
-from accelkit.specs.overriding import overrides
+from accelkit.specs.overrides import overrides
 from accelkit.specs.precision import Precision
 
 if TYPE_CHECKING:

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch.distributed import device_mesh
 
+from accelkit.bridges.lightning.compat import Framework
 from accelkit.bridges.lightning.environments import LightningCluster
-from accelkit.bridges.lightning.packages import Framework
 from accelkit.bridges.lightning.parameter_swapping import SwappingParameters
 from accelkit.discovery import loading
 from accelkit.errors import ContradictionError, UnknownNameError, UnsupportedError
-from accelkit.runtime.joining import join
-from accelkit.runtime.preparing import ParameterMoves, follow_parameters, moving
+from accelkit.runtime.placement import ParameterMoves, follow_parameters, moving
+from accelkit.runtime.process_group import join
 from accelkit.selection import load_named
 from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.process_group import ProcessGroupOptions

@@ -24,13 +24,13 @@ from torch.distributed.tensor import DTensor
 import accelkit
 from accelkit.atomic_file import atomic_file, flush_folder
 from accelkit.errors import CheckpointError
-from accelkit.runtime.checkpoints import index_file, steps
-from accelkit.runtime.checkpoints.agreement import Ranks
-from accelkit.runtime.checkpoints.durable import checksum
+from accelkit.runtime.checkpoints import dcp_metadata, step_dirs
+from accelkit.runtime.checkpoints.atomic_io import checksum
+from accelkit.runtime.checkpoints.coordinator import Ranks
+from accelkit.runtime.checkpoints.dcp_io import Layout, TensorReader, TensorWriter, no_layout
 from accelkit.runtime.checkpoints.manifest import DATA, FORMAT, check_contents, check_sizes, damaged, read_manifest, write_manifest
-from accelkit.runtime.checkpoints.state_encoding import Encoder, decode, references
-from accelkit.runtime.checkpoints.steps import LATEST, MANIFEST, find
-from accelkit.runtime.checkpoints.tensor_files import Layout, TensorReader, TensorWriter, no_layout
+from accelkit.runtime.checkpoints.state_codec import Encoder, decode, references
+from accelkit.runtime.checkpoints.step_dirs import LATEST, MANIFEST, find
 
 __all__ = ["Save", "find", "load", "load_with_source", "save"]
 
@@ -118,11 +118,11 @@ class Save:
     def _prepare(self, step: int | None) -> int:
         """On rank 0: the number, and an empty folder for it."""
         self._root.mkdir(parents=True, exist_ok=True)
-        number = max(steps.numbers(self._root), default=-1) + 1 if step is None else step
+        number = max(step_dirs.numbers(self._root), default=-1) + 1 if step is None else step
         final, temporary = self._root / f"step-{number}", self._root / f"step-{number}.tmp"
         if final.exists():
             raise CheckpointError(f"the checkpoint {final} exists already", hint="choose another step, or remove it")
-        steps.remove_leftovers(self._root)
+        step_dirs.remove_leftovers(self._root)
         (temporary / DATA).mkdir(parents=True)
         return number
 
@@ -156,7 +156,7 @@ class Save:
                     raise CheckpointError(f"a checkpoint could not be saved under {self._root}", why=why, hint=hint)
         self._writer.finish([results for results, _ in written])
         files = {name: entry for _, names in written for name, entry in names.items()}
-        index = temporary / DATA / index_file.NAME
+        index = temporary / DATA / dcp_metadata.NAME
         files |= {f"{DATA}/{index.name}": checksum(index)} if files else {}
         manifest = {
             "format": FORMAT,
@@ -174,9 +174,9 @@ class Save:
         os.rename(temporary, final)
         flush_folder(self._root)
         with atomic_file(self._root / LATEST) as file:
-            file.write_text(steps.latest(final), "utf-8")
+            file.write_text(step_dirs.latest(final), "utf-8")
         if self._keep_last is not None:
-            steps.keep_last(self._root, final, self._keep_last)
+            step_dirs.keep_last(self._root, final, self._keep_last)
         return [None] * self._ranks.size
 
     def _blame(self, error: Exception) -> CheckpointError:
@@ -240,7 +240,7 @@ def load_with_source(path: Path, *, layout: Layout = no_layout, ranks: Ranks | N
 
 def _find_and_hold(path: Path, stack: contextlib.ExitStack) -> Path:
     step = find(path)
-    stack.enter_context(steps.in_use(step))
+    stack.enter_context(step_dirs.in_use(step))
     return step if step.exists() else find(path)  # it was removed in that moment; then there is a newer one
 
 
@@ -250,7 +250,7 @@ def _check(step: Path, ranks: Ranks) -> dict[str, Any]:
         raise CheckpointError(f"there is no checkpoint {step}", why="rank 0 sees it, this process does not", hint=hint)
     manifest = read_manifest(step)
     check_sizes(step, _share(manifest, ranks))
-    index = f"{DATA}/{index_file.NAME}"
+    index = f"{DATA}/{dcp_metadata.NAME}"
     if index in manifest["files"]:  # it says how much memory to ask for
         check_contents(step, {index: manifest["files"][index]})
     return manifest
@@ -273,11 +273,11 @@ def _verifying(step: Path, files: Mapping[str, Any]) -> Iterator[Future[None]]:
 
 
 def _read(step: Path, manifest: dict[str, Any], layout: Layout, rank: int) -> dict[str, Any]:
-    names = {name.partition("/")[2] for name in manifest["files"]} - {index_file.NAME}
+    names = {name.partition("/")[2] for name in manifest["files"]} - {dcp_metadata.NAME}
     try:
         reader = TensorReader(step / DATA if manifest["files"] else None, names)
     except Exception as error:  # a damaged pickle raises anything
-        raise damaged(step, f"{DATA}/{index_file.NAME}", f"{type(error).__name__}: {error}") from error
+        raise damaged(step, f"{DATA}/{dcp_metadata.NAME}", f"{type(error).__name__}: {error}") from error
 
     def tensors_of(structure: Any, path: str, layout: Layout) -> Any:
         reader.read(list(references(structure, path)), layout)

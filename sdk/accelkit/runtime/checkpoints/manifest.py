@@ -11,9 +11,9 @@ from typing import Any
 
 from accelkit.errors import CheckpointError
 from accelkit.regular_file import is_regular, read_regular
-from accelkit.runtime.checkpoints import steps
-from accelkit.runtime.checkpoints.durable import checksum, write_durably
-from accelkit.runtime.checkpoints.steps import MANIFEST
+from accelkit.runtime.checkpoints import step_dirs
+from accelkit.runtime.checkpoints.atomic_io import checksum, write_durably
+from accelkit.runtime.checkpoints.step_dirs import MANIFEST
 
 FORMAT = "accelkit.checkpoint/3"
 DATA = "data"
@@ -117,6 +117,6 @@ def check_contents(step: Path, files: Mapping[str, Any], is_wanted: Callable[[],
 
 def damaged(step: Path, name: str, why: str) -> CheckpointError:
     """The error for a damaged file of a step; it names the newest of the other steps."""
-    others = [number for number in steps.numbers(step.parent) if step.parent / f"step-{number}" != step]
+    others = [number for number in step_dirs.numbers(step.parent) if step.parent / f"step-{number}" != step]
     hint = f"load {step.parent / f'step-{max(others)}'} instead" if others else "there is no other checkpoint beside it"
     return CheckpointError(f"the checkpoint {step} is damaged", why=f"{name}: {why}", hint=hint)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from accelkit.nested import leaves
+from accelkit.pytree import leaves
 
 
 def tensors_of(data: Any, name: str) -> list[torch.Tensor]:

@@ -12,13 +12,13 @@ import torch
 from torch.utils.data import DataLoader
 
 from accelkit.errors import PrepareError
-from accelkit.nested import leaves, map_leaves
 from accelkit.plugin_calls import call, note_plugin, wrong_result
-from accelkit.runtime.data.epochs import Epochs
-from accelkit.runtime.data.sampling import Counted
-from accelkit.runtime.data.skipping import index_sampler, samples_per_batch, starting_at
+from accelkit.pytree import leaves, map_leaves
+from accelkit.runtime.data.loader_state import Epochs
+from accelkit.runtime.data.resume import index_sampler, samples_per_batch, starting_at
+from accelkit.runtime.data.samplers import Counted
 from accelkit.specs.accelerator import Accelerator
-from accelkit.specs.overriding import overridden, overrides
+from accelkit.specs.overrides import overridden, overrides
 from accelkit.specs.strategy import Strategy
 
 T = TypeVar("T")

@@ -1,6 +1,6 @@
 """accelkit's suite: every test of the profile is one of pytest's. Where the device is not, those that need none are run."""
 
-from accelkit_conformance.vendor import conformance
+from accelkit_conformance.pytest_api import conformance
 
 {% if cookiecutter.__has_accelerator %}
 test_{{ cookiecutter.accelerator }} = conformance("{{ cookiecutter.accelerator }}", profile="smoke")

@@ -1,0 +1,32 @@
+"""Freezing profiles: ``python -m accelkit_conformance.freeze_profiles`` writes the list of tests for the installed torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from accelkit_conformance import checks
+from accelkit_conformance.checks import Profile
+from accelkit_conformance.profiles import FOLDER
+
+
+def current() -> list[tuple[Profile, str]]:
+    """The tests that the code has, for the installed torch. Imports torch."""
+    return [entry for one in checks.all_checks() for entry in one.ids()]
+
+
+def written(entries: Iterable[tuple[Profile, str]]) -> str:
+    """The text of a file: a line for each test, those that differ in their last parameter on one line."""
+    lines: dict[tuple[str, str], list[str]] = {}
+    for profile, test in entries:
+        head, comma, last = test.removesuffix("]").rpartition(",")
+        key = f"{head},*]" if comma else test
+        lines.setdefault((profile, key), []).extend([last] if comma else [])
+    text = [" ".join([profile, test, *last]) for (profile, test), last in lines.items()]
+    return "\n".join(["# Made by python -m accelkit_conformance.freeze_profiles: profile, test, values of * in it.", *text]) + "\n"
+
+
+if __name__ == "__main__":
+    import torch
+
+    name = ".".join(torch.__version__.split(".")[:2])
+    (FOLDER / f"torch-{name}.txt").write_text(written(current()), "utf-8")

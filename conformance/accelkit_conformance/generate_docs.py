@@ -1,0 +1,56 @@
+"""What each area asserts, from the docstrings of its checks: ``python -m accelkit_conformance.generate_docs PAGE`` writes it into a page.
+
+A test holds the page against the code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from pathlib import Path
+
+from accelkit_conformance import checks
+from accelkit_conformance.certification import MANDATORY
+from accelkit_conformance.results import MEANING
+
+START, END = "<!-- made of the checks' docstrings by python -m accelkit_conformance.generate_docs -->", "<!-- end of what is made -->"
+
+
+def generated() -> str:
+    """Kinds of results, and every area with its checks, as Markdown."""
+    lines = ["## Results", "", "| kind | meaning |", "|---|---|", *(f"| {kind} | {meaning} |" for kind, meaning in MEANING.items()), ""]
+    lines += ["## What each area asserts", ""]
+    for area in checks.AREAS:
+        module = importlib.import_module(f"accelkit_conformance.areas.{area}")
+        mandatory = " (mandatory)" if area in MANDATORY else ""
+        lines += [
+            f"### {area}{mandatory}",
+            "",
+            _one_line(module.__doc__),
+            "",
+            "| check | first in | asserts | needs |",
+            "|---|---|---|---|",
+        ]
+        for one in checks.checks_of(area):
+            of = "" if one.kind == "accelerator" else f" (of a {one.kind})"
+            needs = ", ".join(f"`{key}`" for key in (*one.requires, *([one.probes] if one.probes else [])))
+            lines.append(f"| `{one.name}`{of} | {one.profile} | {_one_line(one.description)} | {needs} |")
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def written(page: str) -> str:
+    """What a page says between the marks."""
+    found = re.search(f"{re.escape(START)}\n(.*?){re.escape(END)}", page, re.DOTALL)
+    return found[1] if found else ""
+
+
+def _one_line(text: str | None) -> str:
+    return " ".join((text or "").split()).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    path = Path(sys.argv[1])
+    text = path.read_text("utf-8")
+    path.write_text(text.replace(START + "\n" + written(text) + END, f"{START}\n{generated()}{END}"), "utf-8")

@@ -1,0 +1,183 @@
+"""What the checks of the area ``bridges`` train inside frameworks, and the program that does so on several devices.
+
+Imported by these checks only: it imports torch.
+
+``accelkit launch --accelerator NAME --devices 2 -m accelkit_conformance.oracle.bridge_training FRAMEWORK NAME``
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib
+import sys
+import tempfile
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from accelkit_conformance.subject import stay_on
+
+BATCHES, EPOCHS, RATE = 4, 5, 0.1
+QUIET = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+
+
+def make_loader(batch_size: int = 8, *, is_shared: bool = False) -> DataLoader[Any]:
+    """32 rows, and the sum of each: four batches of eight by default; ``is_shared``: of this process's rows."""
+    rows = torch.randn(8 * BATCHES, 4, generator=torch.Generator().manual_seed(1))
+    data = TensorDataset(rows, rows.sum(1, keepdim=True))
+    return DataLoader(data, batch_size=batch_size, sampler=DistributedSampler(data, shuffle=False) if is_shared else None)
+
+
+def make_model() -> torch.nn.Module:
+    """The same on every process."""
+    torch.default_generator.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+
+
+def loss_of(model: Any, batch: Any, device: torch.device) -> torch.Tensor:
+    """The loss; everything that it is made of is on the device."""
+    rows, sums = batch
+    result = model(rows)
+    stay_on(device, rows, sums, result, *model.parameters())
+    return torch.nn.functional.mse_loss(result.float(), sums)
+
+
+def step(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+    """The optimizer's step, by gradients that are on the device."""
+    stay_on(device, *(parameter.grad for group in optimizer.param_groups for parameter in group["params"]))
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def check_trained(trained: torch.nn.Module, *, is_exact: bool, batch_size: int = 8) -> None:
+    """The parameters are those of a plain loop on the CPU in float32.
+
+    Args:
+        trained: The model of ``make_model`` after as many epochs.
+        is_exact: Else it was trained in a lower precision, and only the loss is near; the scaler's first steps may have been skipped.
+        batch_size: Of the whole job.
+    """
+    host = torch.device("cpu")
+    plain, mine = make_model(), copy.deepcopy(trained).cpu().float()
+    optimizer = torch.optim.SGD(plain.parameters(), lr=RATE)
+    for _ in range(EPOCHS):
+        for batch in make_loader(batch_size):
+            loss_of(plain, batch, host).backward()  # type: ignore[no-untyped-call]
+            step(optimizer, host)
+    if is_exact:
+        for found, expected in zip(mine.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+    with torch.no_grad():
+        before, after, expected_loss = (
+            sum(loss_of(one, batch, host).item() for batch in make_loader()) for one in (make_model(), mine, plain)
+        )
+    assert abs(after - expected_loss) < 0.1 * (before - expected_loss), (
+        f"the loss went from {before:.3f} to {after:.3f}, in a plain loop to {expected_loss:.3f}"
+    )
+
+
+def make_lightning_module(package: ModuleType, device: torch.device | None = None) -> Any:
+    """A LightningModule that looks where its parameters, batches and gradients are: on the device, or on its process's."""
+
+    class Watched(package.LightningModule):  # type: ignore[misc,name-defined] # it is what is installed
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = make_model()
+            self.num_steps = 0
+
+        @property
+        def wanted(self) -> torch.device:
+            return device if device is not None else self.trainer.strategy.root_device
+
+        def training_step(self, batch: Any) -> torch.Tensor:
+            return loss_of(self.net, batch, self.wanted)
+
+        def validation_step(self, batch: Any) -> None:
+            self.log("loss", loss_of(self.net, batch, self.wanted))
+
+        test_step = validation_step
+
+        def predict_step(self, batch: Any) -> torch.Tensor:
+            stay_on(self.wanted, *batch)
+            result: torch.Tensor = self.net(batch[0])
+            return result
+
+        def on_before_optimizer_step(self, optimizer: Any) -> None:
+            stay_on(self.wanted, *(parameter.grad for parameter in self.parameters()))
+            self.num_steps += 1
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=RATE)
+
+    return Watched()
+
+
+def _with_trainer(name: str) -> torch.nn.Module:
+    package = importlib.import_module("lightning.pytorch")
+    from accelkit.bridges.lightning import trainer_kwargs
+
+    module = make_lightning_module(package)
+    module.train_dataloader = functools.partial(make_loader, is_shared=True)  # Lightning's own sampler shuffles
+    with tempfile.TemporaryDirectory() as folder:
+        options = {**QUIET, "default_root_dir": folder, "max_epochs": EPOCHS, "use_distributed_sampler": False}
+        package.Trainer(**trainer_kwargs(name, package="lightning"), **options).fit(module)
+    net: torch.nn.Module = module.net
+    return net
+
+
+def train_with_fabric(fabric: Any, device: torch.device) -> torch.nn.Module:
+    """A plain loop with this Fabric, which was launched: the model that was trained, on this device."""
+    model = make_model()
+    wrapped, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), lr=RATE))
+    loader = fabric.setup_dataloaders(make_loader())
+    for _ in range(EPOCHS):
+        for batch in loader:
+            fabric.backward(loss_of(wrapped, batch, device))
+            step(optimizer, device)
+    return model
+
+
+def train_with_accelerate(accelerator: Any, device: torch.device) -> Any:
+    """A plain loop with this Accelerator: the prepared model that was trained, on this device."""
+    model = make_model()
+    wrapped, optimizer, loader = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=RATE), make_loader())
+    for _ in range(EPOCHS):
+        for batch in loader:
+            accelerator.backward(loss_of(wrapped, batch, device))
+            step(optimizer, device)
+    return wrapped
+
+
+def _with_fabric(name: str) -> torch.nn.Module:
+    package = importlib.import_module("lightning.fabric")
+    from accelkit.bridges.lightning import fabric_kwargs
+
+    fabric = package.Fabric(**fabric_kwargs(name, package="lightning"))
+    fabric.launch()
+    return train_with_fabric(fabric, fabric.device)
+
+
+def _with_accelerate(name: str) -> torch.nn.Module:
+    from accelkit.bridges.accelerate import accelerator
+
+    one = accelerator(name)
+    unwrapped: torch.nn.Module = one.unwrap_model(train_with_accelerate(one, one.device))
+    return unwrapped
+
+
+FRAMEWORKS = {"trainer": _with_trainer, "fabric": _with_fabric, "accelerate": _with_accelerate}
+
+
+def main(framework: str, name: str) -> None:
+    """Train as one rank of a job of two, and compare with one process that has the batches of both."""
+    trained = FRAMEWORKS[framework](name)
+    assert torch.distributed.get_world_size() == 2, f"{torch.distributed.get_world_size()} processes train together"
+    check_trained(trained, is_exact=True, batch_size=16)
+    sys.stdout.write("trained\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

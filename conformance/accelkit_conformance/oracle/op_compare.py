@@ -1,0 +1,199 @@
+"""Running an operator's sample three times: on the CPU, on the CPU in double, on the device; and comparing."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from accelkit_conformance.oracle import opdb
+from accelkit_conformance.oracle.sample_transfer import tensors, to_device, to_double
+from accelkit_conformance.oracle.tolerance import check_form, check_result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from accelkit_conformance.subject import Subject
+
+# Operators that never have a host argument moved: where to split is said on the CPU, for every device.
+_HOST_ARGUMENTS = ("tensor_split",)
+
+
+def place(op: Any, given: Any, device: torch.device, *, is_plain: bool = True) -> Any:
+    """The sample on the device; a factory that is given no tensor and no device is told ``device=``."""
+    if not tensors(given) and "device" not in given[2] and op.name not in opdb.NO_TENSORS:
+        return given[0], given[1], {**given[2], "device": device}
+    if is_plain and op.name in _HOST_ARGUMENTS:
+        return to_device(given[0], device), given[1], given[2]
+    return to_device(given, device)
+
+
+def compare_forward(
+    subject: Subject,
+    op: Any,
+    given: Any,
+    variant: Callable[..., Any] | None = None,
+    expected: Callable[..., Any] | None = None,
+    *,
+    is_variant: bool = False,
+) -> None:
+    """Run the operator on ``(input, args, kwargs)`` here and there, and compare every leaf of the results.
+
+    Args:
+        variant: What runs on the device instead, in place or with ``out=``: it must give what the operator gives on the CPU.
+        expected: What runs on the CPU instead of the operator.
+        is_variant: Whether the CPU may refuse, in the variant or in the layout of this sample; then there is nothing to compare with.
+
+    Raises:
+        AssertionError: Where they differ.
+    """
+    expected = expected or op
+    try:
+        is_random = variant is not None and _on_cpu(op, variant, to_device(given, torch.device("cpu")))[1]
+        reference, draws = _on_cpu(op, expected, to_device(given, torch.device("cpu")))
+    except Exception:
+        if not is_variant and variant is None:
+            raise
+        return
+    there = place(op, given, subject.device, is_plain=variant is None)
+    found = _flat((variant or op)(there[0], *there[1], **there[2]))
+    assert len(found) == len(reference), f"gave {len(found)} results, not {len(reference)}"
+    if is_random or draws or op.name in opdb.UNINITIALIZED:
+        for mine, theirs in zip(found, reference, strict=True):
+            if isinstance(theirs, torch.Tensor):
+                check_form(mine, theirs, subject.device)
+        return
+    truth = _truth(expected, given, reference)
+    is_tolerant = op.name in opdb.CHOOSES_AMONG_EQUALS or op.name in opdb.DISCONTINUOUS
+    for mine, theirs, true in zip(found, reference, truth, strict=True):
+        try:
+            check_result(
+                mine, theirs, true, subject.device, strides=variant is None and opdb.is_pointwise(op), phase=op.name in opdb.UP_TO_PHASE
+            )
+        except AssertionError:
+            if not is_tolerant or not _is_as_good(op, mine, theirs, given):
+                raise
+
+
+def compare_backward(subject: Subject, op: Any, sample: Any, given: Any) -> bool:
+    """Compare the gradients of all inputs that require them. Whether there were any.
+
+    Raises:
+        AssertionError: Where they differ.
+    """
+    there = place(op, given, subject.device)
+    with _watching_draws(op) as draws:
+        reference = _gradients(op, sample, to_device(given, torch.device("cpu")))
+    is_random = draws.are_seen
+    if not reference:
+        return False
+    found = _gradients(op, sample, there)
+    subject.compute()
+    truth: list[Any] = [None] * len(reference)
+    if not is_random:
+        with contextlib.suppress(Exception):  # an operator that has no double: the CPU's own result is what there is
+            computed = _gradients(op, sample, to_double(given))
+            truth = computed if len(computed) == len(reference) else truth
+    assert len(found) == len(reference), f"{len(found)} inputs have a gradient, not {len(reference)}"
+    for mine, theirs, true in zip(found, reference, truth, strict=True):
+        assert (mine is None) == (theirs is None), "an input has a gradient on one of the two, and none on the other"
+        if theirs is not None and is_random:
+            check_form(mine, theirs, subject.device)
+        elif theirs is not None:
+            check_result(mine, theirs, true, subject.device, phase=op.name in opdb.UP_TO_PHASE, cancels=True)
+    return True
+
+
+def _on_cpu(op: Any, call: Any, given: Any) -> tuple[list[Any], bool]:
+    """The results of a call of this operator, and whether random numbers were drawn for them."""
+    with _watching_draws(op) as draws:
+        results = _flat(call(given[0], *given[1], **given[2]))
+    return results, draws.are_seen
+
+
+class _Draws(TorchDispatchMode):
+    """Sees operators that draw from a generator.
+
+    Attributes:
+        are_seen: Whether there was one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.are_seen = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.are_seen |= torch.Tag.nondeterministic_seeded in func.tags
+        return func(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def _watching_draws(op: Any) -> Iterator[_Draws]:
+    """Says whether what is called inside, of this operator, draws random numbers on the CPU: by the generator's state.
+
+    torch's entries of random operators seed it and put it back (``wrapper_set_seed``), so that a device that draws as the CPU does gives
+    the same; of these, by what is called.
+    """
+    draws = _Draws()
+    code = getattr(getattr(op, "op", op), "__code__", None)
+    if code is not None and "wrapper_set_seed" in code.co_names:
+        with draws:
+            yield draws
+        return
+    before = torch.default_generator.get_state()
+    yield draws
+    draws.are_seen = not torch.equal(before, torch.default_generator.get_state())
+
+
+def _truth(call: Any, given: Any, reference: list[Any]) -> list[Any]:
+    """The results in double; None each where that cannot be had, or would be the same computation again."""
+    is_low = any(
+        leaf.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex32) for leaf in tensors(reference)
+    )
+    if not is_low:
+        return [None] * len(reference)
+    try:
+        given = to_double(given)
+        found = _flat(call(given[0], *given[1], **given[2]))
+    except Exception:  # an operator that has no double: the CPU's own result is what there is
+        return [None] * len(reference)
+    if len(found) != len(reference):
+        return [None] * len(reference)
+    return [
+        true if isinstance(true, torch.Tensor) and true.layout is torch.strided and true.shape == getattr(theirs, "shape", None) else None
+        for true, theirs in zip(found, reference, strict=True)
+    ]
+
+
+def _gradients(op: Any, sample: Any, given: Any) -> list[Any]:
+    results = op(given[0], *given[1], **given[2])
+    outputs = [leaf for leaf in tensors(sample.output_process_fn_grad(results)) if leaf.requires_grad]
+    inputs = [leaf for leaf in tensors(given) if leaf.requires_grad]
+    if not outputs or not inputs:
+        return []
+    ones = [torch.ones_like(output) for output in outputs]
+    return list(torch.autograd.grad(outputs, inputs, ones, allow_unused=True))
+
+
+def _is_as_good(op: Any, mine: Any, theirs: torch.Tensor, given: Any) -> bool:
+    """Another choice among equal values, or the other side of a step in low precision."""
+    there = mine.cpu()
+    if op.name in opdb.DISCONTINUOUS:
+        if theirs.dtype not in (torch.bfloat16, torch.float16):
+            return False
+        off = (there.double() - theirs.double()).abs()
+        step = given[1][0] if given[1] else 1.0
+        size = float(step.abs().max()) if isinstance(step, torch.Tensor) else abs(float(step)) if isinstance(step, int | float) else 1.0
+        return float((off > 0).double().mean()) < 0.05 and float(off.max()) <= max(1.0, size) * 1.01
+    values = given[0]
+    if there.dtype != torch.int64 or there.numel() == 0 or values.ndim != there.ndim or there.ndim == 0:
+        return False
+    dims = [d for d in range(values.ndim) if all(there.shape[i] <= values.shape[i] for i in range(values.ndim) if i != d)]
+    return any(torch.equal(values.gather(d, there), values.gather(d, theirs)) for d in dims if int(there.max()) < values.shape[d])
+
+
+def _flat(results: Any) -> list[Any]:
+    return list(tree_leaves(results))

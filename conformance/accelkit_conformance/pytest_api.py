@@ -1,0 +1,76 @@
+"""The suite in a vendor's own tests, one line of pytest::
+
+    from accelkit_conformance.pytest_api import conformance
+
+    test_conformance = conformance("acme", profile="training")
+
+Each test of the profile is one of pytest's; it runs in a worker process, so that a crash costs one test.
+"""
+
+from __future__ import annotations
+
+import atexit
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accelkit.errors import printable
+from accelkit_conformance.checks import Profile
+from accelkit_conformance.results import BAD, Result
+from accelkit_conformance.run import Options, Run, availability_of, find_subject
+from accelkit_conformance.runner import Executor
+
+
+class Suite:
+    """The tests of a profile on a plugin, run one at a time.
+
+    Args:
+        name: The plugin; ``kind`` says what it is.
+        options: How.
+
+    Raises:
+        AccelkitError: If there is no such plugin, or nothing to run.
+    """
+
+    def __init__(self, name: str, kind: str, options: Options) -> None:
+        record = find_subject(name, kind)
+        self._run = Run(record, availability_of(record), options)
+        self.tests = self._run.tests
+        self._executor: Executor | None = None
+
+    def run(self, test: str) -> Result:
+        """What comes of a test. The first starts a worker, which ends with this process."""
+        if self._executor is None:
+            folder = tempfile.TemporaryDirectory(prefix="accelkit-conformance-")
+            self._executor = Executor(self._run.order(), Path(folder.name), reruns=self._run.options.reruns)
+            atexit.register(folder.cleanup)
+            atexit.register(self._executor.close)
+        return self._executor.run(test)
+
+
+def conformance(name: str, *, profile: Profile = "training", kind: str = "accelerator", select: tuple[str, ...] = ()) -> Callable[..., Any]:
+    """A pytest test that is parametrised over the tests of a profile.
+
+    Raises:
+        AccelkitError: If there is no such plugin, or nothing to run.
+    """
+    suite = Suite(name, kind, Options(profile=profile, select=select))
+
+    @pytest.mark.parametrize("test", suite.tests)
+    def test_conformance(test: str) -> None:
+        report_to_pytest(suite.run(test))
+
+    return test_conformance
+
+
+def report_to_pytest(result: Result) -> None:
+    """Pass, or raise what pytest takes for a failure, a skip or an expected failure."""
+    if result.kind in (*BAD, "flaky"):
+        pytest.fail(printable(f"{result.kind}: {result.reason}\n{result.detail}\n{result.reproducer}".rstrip()), pytrace=False)
+    if result.kind == "unsupported":
+        pytest.skip(printable(result.reason))
+    if result.kind == "expected-failure":
+        pytest.xfail(printable(result.reason))

@@ -1,0 +1,105 @@
+"""Doing things with a plugin in a fresh process, and seeing what that changed there."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from accelkit import PluginRecord, child_processes
+from accelkit.discovery import subprocess_env
+
+ROOT = Path(__file__).parents[1]
+"""Where this package is found."""
+_SECONDS = 60.0
+_ANSWER = "accelkit-answer "
+
+
+@functools.cache
+def in_child(record: PluginRecord, *steps: str) -> dict[str, Any]:
+    """Take these steps in a fresh process, once: ``import``, ``probe``, ``fork``, ``footprint``. What was seen.
+
+    Raises:
+        AssertionError: If the process ends before it answers; with the end of what it printed.
+    """
+    return ask(__name__, about(record) | {"steps": steps}, _SECONDS)
+
+
+def about(record: PluginRecord) -> dict[str, Any]:
+    """What a child process must be told to load the plugin."""
+    return {"sys_path": subprocess_env.search_path(), "record": dataclasses.asdict(record) | {"registered_class": None}}
+
+
+def ask(module: str, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    """Run a module with a request (JSON) on standard input. Its answer: the last line that it prints.
+
+    Raises:
+        AssertionError: If the process ends, or the time does, before it answers; with the end of what it printed.
+    """
+    try:
+        run = child_processes.run(
+            subprocess_env.command(module),
+            input=json.dumps(request),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=seconds,
+            env=subprocess_env.environment(ROOT),
+        )
+    except subprocess.TimeoutExpired as error:
+        raise AssertionError(f"a fresh process did not answer within {seconds:g} s") from error
+    lines = [line for line in run.stdout.splitlines() if line.startswith(_ANSWER)]
+    assert lines, f"a fresh process ended with {run.returncode} before it answered: {(run.stderr or run.stdout)[-600:]}"
+    found: dict[str, Any] = json.loads(lines[-1].removeprefix(_ANSWER))
+    return found
+
+
+def answer(found: Mapping[str, Any]) -> None:
+    """The child's side of ``ask``: whatever a plugin printed before stands on lines of its own."""
+    sys.stdout.write(f"\n{_ANSWER}{json.dumps(found)}\n")
+
+
+def main() -> None:
+    """The child's side."""
+    request = json.load(sys.stdin)
+    sys.path[:] = request["sys_path"]
+    record, steps = PluginRecord(**request["record"]), request["steps"]
+    found: dict[str, Any] = {"seconds": 0.0}
+    from accelkit.discovery import loading
+    from accelkit.discovery.import_side_effects import Footprint
+
+    if "footprint" in steps:
+        import torch  # noqa: F401 # so that what the plugin replaces in it is seen
+    before, modules, start = Footprint(), set(sys.modules), time.perf_counter()
+    cls: Any = loading.load_class(record)
+    if "probe" in steps:
+        cls.probe()
+    found["seconds"] = time.perf_counter() - start
+    found["imported_torch"] = "torch" in set(sys.modules) - modules
+    if "footprint" in steps:
+        found["changes"] = before.changes()
+        found["initialized"] = _is_driver_up(cls.device_type)
+    if "fork" in steps:
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if cls.probe() is not None else 1)
+        found["fork"] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    answer(found)
+
+
+def _is_driver_up(device_type: str) -> bool:
+    """Whether the device's module says that its driver is initialised; one that is not there is not."""
+    module = getattr(sys.modules["torch"], device_type, None)
+    asked = getattr(module, "is_initialized", None)
+    return bool(asked()) if callable(asked) and device_type != "cpu" else False
+
+
+if __name__ == "__main__":
+    main()

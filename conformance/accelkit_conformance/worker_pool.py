@@ -1,0 +1,211 @@
+"""Groups of worker processes. The processes of a group run a test together; most tests need a group of one."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import selectors
+import subprocess
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from accelkit import BrokenPluginError, PluginRecord, child_processes
+from accelkit.discovery import subprocess_env
+from accelkit_conformance.results import BAD, Kind, Result
+from accelkit_conformance.subprocess_checks import ROOT, about
+
+START_SECONDS = 300.0
+_LAST_LINES = 40
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Order:
+    """What workers are started for.
+
+    Attributes:
+        record: The plugin under test.
+        expectations: Expected failures, as dictionaries.
+        most_samples: How many inputs of an operator are tried.
+        most_bytes: A worker that is larger is replaced.
+        most_tests: A worker that ran so many is replaced.
+        seconds: A test's time limit, if it is not the test's own.
+        wants_coverage: Whether workers record what goes through the dispatcher.
+    """
+
+    record: PluginRecord
+    expectations: tuple[dict[str, Any], ...] = ()
+    most_samples: int = 8
+    most_bytes: int = 1_800_000_000
+    most_tests: int = 2000
+    seconds: float | None = None
+    wants_coverage: bool = False
+
+
+class WorkerGroup:
+    """Worker processes for tests of one size, ended with everything they started when ``end`` is called.
+
+    Args:
+        order: What they are started for.
+        size: Number of worker processes.
+        number: Number of the first worker, counted over all groups.
+        slot: Index of the executor; it spreads workers over devices.
+        needs_hardware: Whether the plugin is loaded.
+        folder: Where what they print goes.
+    """
+
+    def __init__(self, order: Order, *, size: int, number: int, slot: int, needs_hardware: bool, folder: Path) -> None:
+        self.order, self.size, self.number = order, size, number
+        self.needs_hardware = needs_hardware
+        self.num_tests, self.peak_bytes = 0, 0
+        self._log = folder / f"worker-{number}.log"
+        self._rendezvous = str(folder / f"rendezvous-{uuid.uuid4().hex}")  # the library makes it
+        self._selector = selectors.DefaultSelector()
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._partial: list[bytes] = [b""] * size
+        self._if_it_dies: tuple[str, Result] | None = None  # of what, and what comes of the test then
+        for rank in range(size):
+            self._start(rank, slot)
+        hellos = self._answers(time.monotonic() + START_SECONDS)
+        if hellos is None:
+            reason, detail = self._why(), self.tail()
+            self.end()
+            raise BrokenPluginError(
+                f"a worker for {order.record.name} did not start",
+                plugin=order.record.plugin,
+                why=f"{reason}: {' '.join(detail.split())[-600:]}",
+                hint=f"accelkit doctor {order.record.name} shows more",
+            )
+        self.hello: dict[str, Any] = hellos[0]["hello"]
+
+    def run(self, test: str, seconds: float) -> Result:
+        """Run a test. Afterwards ``is_spent`` says whether the group can run another."""
+        start = time.perf_counter()
+        mark = self._log.stat().st_size if self._log.exists() else 0
+        line = json.dumps({"test": test}).encode() + b"\n"
+        for process in self._processes:
+            with contextlib.suppress(OSError):
+                assert process.stdin is not None
+                process.stdin.write(line)
+                process.stdin.flush()
+        self._if_it_dies = None
+        answers = self._answers(time.monotonic() + seconds)
+        self.num_tests += 1
+        if answers is None:
+            took = time.perf_counter() - start
+            kind: Kind = "timeout" if took >= seconds else "crash"
+            reason = f"no answer within {seconds:g} s" if kind == "timeout" else self._why()
+            detail = self.tail(mark)
+            self.end()
+            error, expected = self._if_it_dies or ("", None)
+            if expected is not None and (kind == error or reason.endswith(f" crashed with {error}")):
+                return dataclasses.replace(expected, seconds=round(took, 3))
+            return Result(test, kind, round(took, 3), reason, detail=detail, worker=self.number)
+        self.peak_bytes = max(self.peak_bytes, *(answer["rss"] for answer in answers))
+        results = [Result.from_dict(answer) for answer in answers]
+        worst = next((result for result in results if result.kind in BAD), results[0])
+        if self.size > 1 and worst.kind in BAD:
+            rank = results.index(worst)
+            worst = dataclasses.replace(worst, reason=f"on rank {rank}: {worst.reason}")
+            if not all(result.kind in BAD for result in results):
+                self.end()  # its processes may no longer agree on what comes next
+        return worst
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether it has ended, or has grown or worked so much that it is replaced."""
+        return not self._processes or self.num_tests >= self.order.most_tests or self.peak_bytes > self.order.most_bytes
+
+    def fits(self, size: int, needs_hardware: bool) -> bool:
+        return size == self.size and needs_hardware == self.needs_hardware and not self.is_spent
+
+    def kill(self) -> None:
+        """Kill every process of the group and what it started. Any thread may call it; the thread that runs tests still calls ``end``."""
+        for process in self._processes:
+            child_processes.kill(process)
+
+    def end(self) -> None:
+        """Kill the group and forget it."""
+        self.kill()
+        for process in self._processes:
+            child_processes.end(process)
+            for stream in (process.stdin, process.stdout):
+                assert stream is not None
+                with contextlib.suppress(OSError):
+                    stream.close()
+        self._processes = []
+        self._selector.close()
+
+    def tail(self, since: int = 0) -> str:
+        """The last lines that the group printed after this many bytes of its log."""
+        if not self._log.exists():
+            return ""
+        with self._log.open("rb") as file:
+            file.seek(since)
+            return "\n".join(file.read()[-8000:].decode("utf-8", "replace").splitlines()[-_LAST_LINES:])
+
+    def _start(self, rank: int, slot: int) -> None:
+        order = self.order
+        request = {
+            **about(order.record),
+            "expectations": order.expectations,
+            "most_samples": order.most_samples,
+            "wants_coverage": order.wants_coverage,
+            "needs_hardware": self.needs_hardware,
+            "worker": self.number,
+            "slot": slot,
+            "rank": rank,
+            "world_size": self.size,
+            "rendezvous": self._rendezvous,
+        }
+        with self._log.open("ab") as log:
+            process = child_processes.start(
+                subprocess_env.command("accelkit_conformance.worker"),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=subprocess_env.environment(ROOT, OMP_NUM_THREADS="1"),
+            )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._processes.append(process)
+        self._selector.register(process.stdout, selectors.EVENT_READ, rank)
+        with contextlib.suppress(OSError):
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            process.stdin.flush()
+
+    def _answers(self, deadline: float) -> list[dict[str, Any]] | None:
+        """One line of each process; None if one died or the deadline passed. What one says of a crash that it expects is kept apart."""
+        found: dict[int, dict[str, Any]] = {}
+        while len(found) < self.size:
+            ready = self._selector.select(max(0.0, deadline - time.monotonic()))
+            if not ready:
+                return None
+            for key, _ in ready:
+                rank = key.data
+                chunk = os.read(key.fd, 1 << 20)
+                if not chunk:
+                    return None
+                *lines, self._partial[rank] = (self._partial[rank] + chunk).split(b"\n")
+                for answer in map(json.loads, lines):
+                    if "so_far" in answer:
+                        self._if_it_dies = answer["error"], Result.from_dict(answer["so_far"])
+                    else:
+                        found[rank] = answer
+        return [found[rank] for rank in range(self.size)]
+
+    def _why(self) -> str:
+        """How the first process that ended, ended."""
+        deadline = time.monotonic() + 1.0
+        while time.monotonic() < deadline:
+            for rank, process in enumerate(self._processes):
+                if (code := process.poll()) is not None:
+                    who = f"rank {rank}" if self.size > 1 else "the process"
+                    if code < 0:
+                        return f"{who} crashed with {subprocess_env.signal_name(code)}"
+                    return f"{who} ended itself with exit status {code}"
+            time.sleep(0.01)
+        return "no process answers"

@@ -1,0 +1,152 @@
+"""``auto`` and the aliases: choosing among several accelerators, by asking each."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from accelkit.discovery import device_table, loading, probing, verdict_cache
+from accelkit.discovery.catalog import find, plugins
+from accelkit.errors import AmbiguousError, BrokenPluginError, UnavailableError, UnknownNameError
+from accelkit.types import Availability, Candidate, PluginRecord
+
+ORDER_VARIABLE = "ACCELKIT_AUTO_ORDER"
+GENERIC = "torch"
+"""The accelerator that takes a device type, ``torch:<device_type>``: never a candidate."""
+
+Choice = tuple[PluginRecord, tuple[Candidate, ...], list[str]]
+"""The record chosen, every candidate with its verdict (the chosen one first), and notes."""
+
+_warned: set[str] = set()
+
+
+def choose() -> Choice:
+    """The user's order if there is one; else the one usable accelerator beside the host; else the host."""
+    order = [name.strip() for name in os.environ.get(ORDER_VARIABLE, "").split(",") if name.strip()]
+    records = [_in_order(name) for name in order] if order else [record for record in plugins("accelerator") if _is_candidate(record)]
+    asked, candidates = _ask(records)
+    _warn_of_broken(candidates)
+    if order:
+        if not asked:
+            reasons = "; ".join(f"{c.name}: {c.reason or c.verdict}" for c in candidates)
+            hint = f"add {device_table.host_name()!r} at its end to allow the CPU"
+            raise UnavailableError(f"nothing in {ORDER_VARIABLE}={','.join(order)} can be used", why=reasons, hint=hint)
+        chosen = asked[0]
+        return chosen, _mark(candidates, chosen), [f"{ORDER_VARIABLE} gave the order"]
+    host = device_table.host_name()
+    hardware = [record for record in asked if record.name != host]
+    if len(hardware) > 1:
+        names = [record.name for record in hardware]
+        raise AmbiguousError(
+            f"auto found several usable accelerators: {', '.join(names)}",
+            why="they are equally possible, and a guess could be wrong",
+            hint=f"name one: accelerator={names[0]!r}, ACCELKIT_ACCELERATOR={names[0]}, or {ORDER_VARIABLE}={','.join(names)}",
+        )
+    chosen = hardware[0] if hardware else find("accelerator", host)
+    notes = [] if hardware else ["no other accelerator can be used on this machine"]
+    return chosen, _mark(candidates, chosen), notes
+
+
+def _is_candidate(record: PluginRecord) -> bool:
+    """Not ``torch:<device_type>``, which needs a name, nor a vendor's device of which nothing is installed."""
+    return record.name != GENERIC and (not record.is_fallback or device_table.has_package(record.name))
+
+
+def _in_order(name: str) -> PluginRecord:
+    try:
+        return find("accelerator", name)
+    except UnknownNameError as error:
+        raise UnknownNameError(f"{ORDER_VARIABLE} names {name!r}, which nobody offers", why=error.why, hint=error.hint) from error
+
+
+def choose_for_alias(alias: str) -> Choice:
+    """The usable one of those that the alias stands for."""
+    names = [str(name) for name in device_table.aliases()[alias]["candidates"]]
+    offered = {record.name: record for record in plugins("accelerator") if record.status == "available"}
+    asked, candidates = _ask([offered[name] for name in names if name in offered])
+    missing = tuple(
+        Candidate(name, "", "absent", *(device_table.retirement(name) or ("nobody offers it",))) for name in names if name not in offered
+    )
+    candidates += missing
+    if len(asked) == 1:
+        return asked[0], _mark(candidates, asked[0]), [f"{alias} stands for {asked[0].name} here"]
+    if asked:
+        several = ", ".join(record.name for record in asked)
+        raise AmbiguousError(
+            f"{alias} could be any of {several}", why="each of them can be used", hint=f"name one: accelerator={asked[0].name!r}"
+        )
+    raise UnavailableError(
+        f"no {alias} can be used here",
+        why="; ".join(f"{candidate.name}: {candidate.reason}" for candidate in candidates),
+        hint=next((candidate.hint for candidate in candidates if candidate.hint), "accelkit doctor shows more"),
+    )
+
+
+def _ask(records: Sequence[PluginRecord]) -> tuple[list[PluginRecord], tuple[Candidate, ...]]:
+    """Those that can be used, in order, and what became of each.
+
+    Third parties answer in child processes, ended before anything is loaded; one that says usable must show it, once per version.
+    """
+    askable = [record for record in records if record.status == "available"]
+    verdicts = probing.ask_all([record for record in askable if not record.is_builtin and record.is_foreign])
+    answers = {record: _ask_here(record) for record in askable if record not in verdicts}
+    answers |= {record: (_availability(verdict), verdict.is_simulated) for record, verdict in verdicts.items()}
+    claiming = [record for record, (answer, is_simulated) in answers.items() if record.is_foreign and answer.is_usable and not is_simulated]
+    answers |= {record: (_availability(verdict), False) for record, verdict in verdict_cache.tried(claiming).items()}
+
+    usable, candidates = [], []
+    for record in records:
+        if record not in answers:
+            candidates.append(Candidate(record.name, record.plugin, "refused", f"{record.status}: {record.reason}", record.hint))
+            continue
+        answer, is_simulated = answers[record]
+        if is_simulated:
+            hint = f"ask for it by name, {record.name}"
+            candidates.append(Candidate(record.name, record.plugin, "refused", "simulated: auto never chooses it", hint))
+            continue
+        if answer.is_usable:
+            usable.append(record)
+        candidates.append(Candidate(record.name, record.plugin, answer.status, answer.reason, answer.hint))
+    return usable, tuple(candidates)
+
+
+def _availability(verdict: probing.Verdict) -> Availability:
+    return Availability(verdict.status, verdict.reason, verdict.hint)
+
+
+def _ask_here(record: PluginRecord) -> tuple[Availability, bool]:
+    try:
+        cls: Any = loading.load_class(record)
+        return loading.probe(cls, record), bool(cls.is_simulated)
+    except BrokenPluginError as error:
+        return Availability.broken(error.why or error.what, error.hint), False
+
+
+def _mark(candidates: Sequence[Candidate], chosen: PluginRecord) -> tuple[Candidate, ...]:
+    """The candidates with the chosen one marked, and first."""
+    winners, others = [], []
+    for candidate in candidates:
+        if (candidate.name, candidate.plugin) == (chosen.name, chosen.plugin):
+            winners.append(dataclasses.replace(candidate, verdict="chosen"))
+        else:
+            others.append(candidate)
+    return (*winners, *others)
+
+
+def warn_once(topic: str, text: str) -> None:
+    """Warn the user, once per process and topic."""
+    if topic not in _warned:
+        _warned.add(topic)
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+
+def _warn_of_broken(candidates: Sequence[Candidate]) -> None:
+    """Say what is there and does not work; auto goes on without it."""
+    for candidate in candidates:
+        if candidate.verdict == "broken":
+            what = f"auto passes over the accelerator {candidate.name!r}"
+            error = BrokenPluginError(what, plugin=candidate.plugin, why=candidate.reason, hint=candidate.hint)
+            warn_once(f"{candidate.plugin}:{candidate.name}", str(error))

@@ -1,0 +1,150 @@
+"""Bare names: ``install()`` lets ``Trainer(accelerator="acme")`` and ``Fabric(accelerator="acme")`` ask accelkit.
+
+Only ``__init__`` of these two classes is replaced, by one that turns the arguments that Lightning could not serve into those of
+``trainer_kwargs`` or ``fabric_kwargs``. Nothing private of Lightning's is touched.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import os
+from collections.abc import Callable
+from typing import Any
+
+from accelkit.bridges.lightning.accelerators import PluginAccelerator
+from accelkit.bridges.lightning.adapter import adopt_instance, from_lightning
+from accelkit.bridges.lightning.compat import FABRICS, TRAINERS, Framework, check_version, find_framework, installed
+from accelkit.bridges.lightning.kwargs import AUTO, make_arguments
+from accelkit.bridges.lightning.registry import forget_all, register_all, registered
+from accelkit.discovery import device_table
+from accelkit.errors import UnsupportedError
+from accelkit.selection import decide
+from accelkit.specs.accelerator import Accelerator
+
+_DEFAULTS: dict[str, Any] = {"devices": AUTO, "num_nodes": None, "strategy": AUTO, "precision": None, "plugins": ()}
+_ARGUMENTS = ("accelerator", *_DEFAULTS)
+_originals: dict[Framework, tuple[Any, Callable[..., None], Callable[..., None]]] = {}
+
+
+def install(*accelerators: str, package: str | None = None) -> None:
+    """Let Trainers and Fabrics take accelkit's names. Calling it again changes nothing.
+
+    ``auto`` is then accelkit's: ACCELKIT_ACCELERATOR, else the one that can be used. Names of Lightning's own (``cpu``, ``gpu``, ...) stay
+    Lightning's. A Lightning accelerator that somebody else wrote, by name or as an instance, trains on its device instead of the CPU.
+
+    Args:
+        accelerators: Plugins to load now, whose ``register_accelerators(registry)`` offers further names.
+        package: ``lightning``, ``pytorch_lightning`` or ``lightning_fabric``; None for all that are installed.
+
+    Raises:
+        UnavailableError: If Lightning is not installed.
+        UnsupportedError: If its version is not known, or its classes do not take the arguments that they should. Then nothing was changed.
+    """
+    frameworks = [one for one in installed(TRAINERS) + installed(FABRICS) if package in (None, one.package)]
+    if not frameworks:
+        frameworks = [find_framework(FABRICS if package == "lightning_fabric" else TRAINERS, package)]
+    for framework in frameworks:
+        _check(framework)
+    for name in accelerators:
+        register_all(name, frameworks[0])
+    for framework in frameworks:
+        if framework not in _originals:
+            cls, original = framework.entry_class, framework.entry_class.__init__
+            cls.__init__ = _asking_accelkit(framework, original)
+            _originals[framework] = (cls, original, cls.__init__)
+
+
+def uninstall() -> None:
+    """Undo ``install``.
+
+    Raises:
+        UnsupportedError: If somebody else has replaced ``__init__`` since; what was not replaced is undone.
+    """
+    foreign = []
+    forget_all()
+    for framework, (cls, original, ours) in list(_originals.items()):
+        if cls.__init__ is not ours:
+            foreign.append(f"{framework.root}.{framework.entry}")
+            continue
+        cls.__init__ = original
+        del _originals[framework]
+    if foreign:
+        raise UnsupportedError(
+            f"accelkit cannot be taken out of {' and '.join(foreign)}",
+            why="somebody else has replaced __init__ after accelkit did",
+            hint="undo theirs first, then call uninstall() again",
+        )
+
+
+def _check(framework: Framework) -> None:
+    check_version(framework)
+    missing = [name for name in _ARGUMENTS if name not in inspect.signature(framework.entry_class.__init__).parameters]
+    if missing:
+        raise UnsupportedError(
+            f"{framework.root}.{framework.entry} takes no {', '.join(missing)}",
+            why="it is not the class that accelkit knows, or somebody has replaced its __init__",
+            hint="call install() before what replaces it, or use trainer_kwargs() and fabric_kwargs()",
+        )
+
+
+def _asking_accelkit(framework: Framework, original: Callable[..., None]) -> Callable[..., None]:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        arguments = signature.bind(self, *args, **kwargs).arguments
+        rest = {name: value for name, value in kwargs.items() if name not in _ARGUMENTS}
+        given = {name: arguments[name] for name in _ARGUMENTS if name in arguments}
+        original(self, *args[1:], **rest, **_translated(framework, _from_environment(framework) | given))
+
+    return init
+
+
+def _from_environment(framework: Framework) -> dict[str, Any]:
+    """What ``PL_TRAINER_<ARGUMENT>`` says: Lightning reads it as a Python value if it is one, and what the call says comes before it."""
+    found: dict[str, Any] = {}
+    for name in _ARGUMENTS if framework.is_trainer else ():
+        text = os.environ.get(f"PL_TRAINER_{name.upper()}")
+        if text is not None:
+            try:
+                found[name] = ast.literal_eval(text)
+            except (ValueError, SyntaxError):
+                found[name] = text
+    return found
+
+
+def _translated(framework: Framework, given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments as Lightning can serve them."""
+    asked: Any = given.get("accelerator", AUTO)
+    if asked == AUTO:
+        chosen = decide().chosen
+        if _is_lightnings(framework, chosen):
+            return given | {"accelerator": chosen}
+        accelerator = None
+    elif (accelerator := _accelkits(framework, asked, has_strategy=not isinstance(given.get("strategy", AUTO), str))) is None:
+        return given
+    return make_arguments(framework, accelerator, cluster=None, **{name: given.get(name, default) for name, default in _DEFAULTS.items()})
+
+
+def _accelkits(framework: Framework, asked: Any, *, has_strategy: bool) -> Accelerator | str | None:
+    """What accelkit has for ``accelerator=``: an instance, or a name. None if it is Lightning's business."""
+    if isinstance(asked, Accelerator):
+        return asked
+    if isinstance(asked, framework.part("accelerators").Accelerator):
+        is_theirs = isinstance(asked, PluginAccelerator) or framework.owns(type(asked)) or has_strategy
+        return None if is_theirs else adopt_instance(asked)
+    if not isinstance(asked, str) or _is_lightnings(framework, asked):
+        return None
+    if asked in framework.registry:
+        entry = framework.registry[asked]
+        accelerator = from_lightning(entry["accelerator"], **entry["init_params"])()
+        accelerator.name = asked
+        return accelerator
+    return registered(asked) or asked
+
+
+def _is_lightnings(framework: Framework, name: str) -> bool:
+    """Whether Lightning itself knows the name, and the device."""
+    return name in device_table.aliases() or (name in framework.registry and framework.owns(framework.registry[name]["accelerator"]))

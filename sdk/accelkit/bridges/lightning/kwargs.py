@@ -1,0 +1,183 @@
+"""From names to the arguments of a Trainer or a Fabric: real Lightning objects, made from accelkit's plugins."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from accelkit.bridges.lightning import precisions, strategies
+from accelkit.bridges.lightning.accelerators import load, make_accelerator
+from accelkit.bridges.lightning.compat import FABRICS, TRAINERS, Framework, find_framework
+from accelkit.bridges.lightning.environments import make_environment
+from accelkit.cluster.detection import check_environment, select_cluster
+from accelkit.errors import ContradictionError, UnsupportedError
+from accelkit.runtime.configuration import select_devices, select_precision
+from accelkit.runtime.process_group import learn_placement
+from accelkit.selection import Devices, select
+from accelkit.specs.accelerator import Accelerator
+from accelkit.specs.cluster import ClusterEnvironment
+from accelkit.specs.placement import PLACEMENT
+from accelkit.specs.precision import Precision
+from accelkit.specs.process_group import ProcessGroupOptions
+
+AUTO, SINGLE, ALL = "auto", "single_device", -1
+STRATEGY_VARIABLE = "ACCELKIT_STRATEGY"
+
+
+def trainer_kwargs(
+    accelerator: str | Accelerator | None = None,
+    *,
+    devices: Devices = AUTO,
+    num_nodes: int | None = None,
+    strategy: Any = AUTO,
+    precision: str | int | Precision | None = None,
+    cluster: str | ClusterEnvironment | None = None,
+    plugins: Any = (),
+    package: str | None = None,
+) -> dict[str, Any]:
+    """Arguments for a ``Trainer``: ``Trainer(**trainer_kwargs("acme", devices=2), max_epochs=3)``. Initialises no driver.
+
+    Args:
+        accelerator: As ``accelkit.select`` takes it: a name, an instance, or None for ACCELKIT_ACCELERATOR, then ``auto``.
+        devices: As in ``parse_devices``. ``auto``: ACCELKIT_DEVICES; else one for each process that a launcher started; else all of them.
+        num_nodes: Machines; None for what the cluster environment says.
+        strategy: ``auto``, ``single_device``, ``ddp``, ``ddp_find_unused_parameters_true``, or a strategy object of a class of your own.
+        precision: As ``accelkit.Runtime`` takes it, as far as Lightning has it.
+        cluster: As ``accelkit.Runtime`` takes it: a name, an instance, or None to detect it.
+        plugins: Further Lightning plugins. A precision or a cluster environment among them takes the place of accelkit's.
+        package: ``lightning`` or ``pytorch_lightning``; None for the one that is imported.
+
+    Returns:
+        ``accelerator``, ``devices``, ``num_nodes``, ``strategy`` and ``plugins``.
+
+    Raises:
+        AccelkitError: Why this device, these devices, this precision or this strategy cannot be had, and what to do.
+    """
+    framework = find_framework(TRAINERS, package)
+    return make_arguments(
+        framework,
+        accelerator,
+        devices=devices,
+        num_nodes=num_nodes,
+        strategy=strategy,
+        precision=precision,
+        cluster=cluster,
+        plugins=plugins,
+    )
+
+
+def fabric_kwargs(
+    accelerator: str | Accelerator | None = None,
+    *,
+    devices: Devices = AUTO,
+    num_nodes: int | None = None,
+    strategy: Any = AUTO,
+    precision: str | int | Precision | None = None,
+    cluster: str | ClusterEnvironment | None = None,
+    plugins: Any = (),
+    package: str | None = None,
+) -> dict[str, Any]:
+    """Arguments for a ``Fabric``, as ``trainer_kwargs``; ``package`` is ``lightning`` or ``lightning_fabric``."""
+    framework = find_framework(FABRICS, package)
+    return make_arguments(
+        framework,
+        accelerator,
+        devices=devices,
+        num_nodes=num_nodes,
+        strategy=strategy,
+        precision=precision,
+        cluster=cluster,
+        plugins=plugins,
+    )
+
+
+def make_arguments(
+    framework: Framework,
+    accelerator: str | Accelerator | None,
+    *,
+    devices: Devices,
+    num_nodes: int | None,
+    strategy: Any,
+    precision: Any,
+    cluster: str | ClusterEnvironment | None,
+    plugins: Any,
+) -> dict[str, Any]:
+    """As ``trainer_kwargs`` or ``fabric_kwargs``, for this framework.
+
+    Where no variable says which process is on which machine, all processes of the job have to call this, and tell each other.
+    """
+    selection = select(accelerator, devices=None if devices == AUTO else devices)
+    plugin = selection.accelerator
+    load(plugin)
+    environment = select_cluster(cluster).environment
+    check_environment(environment)
+    if any(environment.known(name) is None for name in PLACEMENT):  # Lightning asks for all of it before it joins
+        learn_placement(environment, ProcessGroupOptions().seconds)
+    started = environment.local_world_size if environment.creates_processes_externally else None
+    wanted = selection.devices
+    if wanted is None and started is None:
+        wanted = 1 if strategy == SINGLE else ALL
+    indices = select_devices(plugin, wanted, environment)
+    own = started if wanted is None and started is not None and len(indices) < started else None
+    nodes = num_nodes if num_nodes is not None else environment.num_nodes
+    processes = own or len(indices)
+    if started is not None:
+        environment.validate_settings(processes, nodes)
+    device = plugin.device(indices[0])
+    made = _strategy(framework, strategy, plugin, device, processes * nodes)
+    given = [] if plugins is None else [*plugins] if isinstance(plugins, Iterable) else [plugins]
+    return {
+        "accelerator": make_accelerator(framework, plugin, own),
+        "devices": processes if own or indices == list(range(processes)) else indices,
+        "num_nodes": nodes,
+        "strategy": made,
+        "plugins": [
+            *given,
+            *_precision(framework, precision, given, plugin, strategy=made, device=device),
+            *([] if _has(given, framework.environments.ClusterEnvironment) else [make_environment(framework, environment)]),
+        ],
+    }
+
+
+def _strategy(framework: Framework, strategy: Any, plugin: Accelerator, device: torch.device, num_processes: int) -> Any:
+    if not isinstance(strategy, str):
+        return strategies.check_given(framework, strategy, plugin, device)
+    name = strategy.lower()
+    if name == AUTO:
+        default = plugin.default_strategy if num_processes == 1 else plugin.default_distributed_strategy
+        name = os.environ.get(STRATEGY_VARIABLE) or default
+    if name == SINGLE and num_processes > 1:
+        raise UnsupportedError(
+            f"strategy {name!r} runs one process on one device",
+            plugin=plugin.plugin,
+            why=f"{num_processes} devices of {plugin.name} are asked for, or were given a process each",
+            hint=f"use strategy='auto' for {plugin.default_distributed_strategy!r}, or devices=1",
+        )
+    return strategies.make_strategy(framework, name, plugin, device)
+
+
+def _precision(
+    framework: Framework, precision: Any, given: list[Any], plugin: Accelerator, *, strategy: Any, device: torch.device
+) -> list[Any]:
+    theirs = [one for one in given if isinstance(one, framework.part("plugins.precision").Precision)]
+    if theirs and precision is not None:
+        raise ContradictionError(
+            f"precision={precision!r} and {type(theirs[0]).__name__} are given",
+            plugin=plugin.plugin,
+            why="each says how to compute",
+            hint="keep one of them",
+        )
+    for one in theirs:
+        precisions.check_given(one, plugin)
+    if theirs:
+        return []
+    chosen = select_precision(precision, plugin)
+    strategies.check_precision(framework, strategy, chosen.name, plugin)
+    return [precisions.make_precision(framework, chosen, plugin, device)]
+
+
+def _has(given: list[Any], cls: type) -> bool:
+    return any(isinstance(one, cls) for one in given)

@@ -1,0 +1,61 @@
+"""Further names, as Lightning's accelerators offer them: ``register_accelerators(registry)``, honoured on accelkit's plugins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accelkit.bridges.lightning.adapter import from_lightning
+from accelkit.bridges.lightning.compat import Framework
+from accelkit.discovery import loading
+from accelkit.errors import NameConflictError, UsageError
+from accelkit.selection import load_named
+from accelkit.specs.accelerator import Accelerator
+
+_offers: dict[str, tuple[Any, dict[str, Any], str]] = {}
+
+
+def register_all(name: str, framework: Framework) -> None:
+    """Load the plugin of this name and let it register, in a registry of Lightning's own class, what it offers.
+
+    Raises:
+        UsageError: If it has no ``register_accelerators``.
+        NameConflictError: If it takes a name that Lightning or another plugin has.
+        UnknownNameError, PluginError: If the plugin cannot be loaded.
+    """
+    loaded = load_named("accelerator", name)
+    register = getattr(loaded.cls, "register_accelerators", None)
+    if register is None:
+        raise UsageError(
+            f"the accelerator {name!r} registers no names",
+            plugin=loaded.record.plugin,
+            why=f"{loaded.cls.__name__} has no register_accelerators(registry)",
+            hint=f"call install() without it: Trainer(accelerator={name!r}) works then",
+        )
+    registry = type(framework.registry)()
+    with loading.plugin_errors(loaded.record.plugin, f"{loaded.cls.__name__}.register_accelerators"):
+        register(registry)
+    for offered, entry in registry.items():
+        taken = _offers[offered][2] if offered in _offers else framework.package if offered in framework.registry else ""
+        if taken not in ("", loaded.record.plugin):
+            raise NameConflictError(
+                f"the accelerator name {offered!r} is taken",
+                plugin=loaded.record.plugin,
+                why=f"{taken} has it",
+                hint="ask the vendor for another name, or leave this plugin out of install()",
+            )
+        _offers[offered] = (entry["accelerator"], entry["init_params"], loaded.record.plugin)
+
+
+def registered(name: str) -> Accelerator | None:
+    """An accelerator of a name that a plugin registered; None if none did."""
+    if name not in _offers:
+        return None
+    cls, options, plugin = _offers[name]
+    with loading.plugin_errors(plugin, f"making the accelerator {name}"):
+        accelerator: Accelerator = cls(**options) if issubclass(cls, Accelerator) else from_lightning(cls, **options)()
+    accelerator.name, accelerator.plugin = name, plugin
+    return accelerator
+
+
+def forget_all() -> None:
+    _offers.clear()

@@ -1,0 +1,83 @@
+"""The decision asked in a child process, for the command line: a third party's code runs there, and what it prints goes nowhere.
+
+Run as ``python -m accelkit.cluster.subprocess_detection`` with a request (JSON) on standard input, it writes its answer to the file
+that the request names.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+from accelkit import child_processes
+from accelkit.cluster.detection import describe, select_cluster
+from accelkit.discovery import probing, subprocess_env
+from accelkit.errors import AccelkitError, BrokenPluginError
+
+
+def ask_cluster(name: str | None) -> dict[str, Any]:
+    """What ``select_cluster`` says in a process with this one's variables.
+
+    Returns:
+        The decision's fields; ``settings``, ``errors`` and ``warnings`` of reading it.
+
+    Raises:
+        AccelkitError: As ``select_cluster``, or if the child process does not answer.
+    """
+    with tempfile.TemporaryDirectory(prefix="accelkit-cluster-") as folder:
+        answer = Path(folder) / "answer"
+        request = json.dumps({"sys_path": subprocess_env.search_path(), "answer": str(answer), "name": name})
+        seconds = probing.time_limit("load")
+        try:
+            ended = child_processes.run(
+                subprocess_env.command(__name__),
+                input=request.encode(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=subprocess_env.environment(Path(__file__).resolve().parents[2]),
+                timeout=seconds,
+            )
+            how = f"it ended with {ended.returncode}"
+        except subprocess.TimeoutExpired:
+            how = f"it did not answer within {seconds:g} s (ACCELKIT_LOAD_TIMEOUT)"
+        if not answer.exists():
+            hint = "ACCELKIT_CLUSTER=local asks no other; report it to the vendor of the cluster environment"
+            raise BrokenPluginError("the process that reads the cluster environment gave no answer", why=how, hint=hint)
+        fields: dict[str, Any] = json.loads(answer.read_text("utf-8"))
+    if refusal := fields.get("refusal"):
+        raise _rebuilt(refusal)
+    return fields
+
+
+def main() -> None:
+    request = json.load(sys.stdin)
+    sys.path[:] = request["sys_path"]
+    Path(request["answer"]).write_text(json.dumps(_answer(request["name"])), encoding="utf-8")
+
+
+def _answer(name: str | None) -> dict[str, Any]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            selection = select_cluster(name)
+        except AccelkitError as error:
+            parts = {"what": error.what, "plugin": error.plugin, "why": error.why, "hint": error.hint}
+            return {"refusal": {"error": type(error).__name__} | parts}
+        settings, errors = describe(selection.environment)
+    return selection.decision.as_dict() | {"settings": settings, "errors": errors, "warnings": [str(one.message) for one in caught]}
+
+
+def _rebuilt(refusal: dict[str, str]) -> AccelkitError:
+    import accelkit
+
+    error: type[AccelkitError] = getattr(accelkit, refusal.pop("error"), AccelkitError)
+    return error(refusal.pop("what"), **refusal)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""The child process that asks plugins, so that a crash or a hang costs a row and not the host.
+
+Run as ``python -m accelkit.discovery.probe_worker`` with a request (JSON) on standard input. One line of JSON is appended to the report
+file for each stage reached and for each verdict, so that the parent knows where a child was when it died.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import faulthandler
+import functools
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from accelkit.discovery.autoload import explain, import_torch
+from accelkit.discovery.import_side_effects import Footprint
+from accelkit.discovery.loading import base_class, instantiate, load_class, plugin_errors, probe
+from accelkit.errors import AccelkitError, BrokenPluginError, UnavailableError
+from accelkit.types import Availability, PluginRecord
+
+Reached = Callable[[str], None]
+
+
+class Report:
+    """The lines that the parent reads. Each is written at once: the next instruction may be the last."""
+
+    def __init__(self, path: str) -> None:
+        self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 # open as long as the process is
+        faulthandler.enable(self._file)
+
+    def end_after(self, seconds: float) -> None:
+        """End this process then, even if a plugin holds the interpreter's lock: in case that nobody is left who would."""
+        faulthandler.dump_traceback_later(seconds, file=self._file, exit=True)
+
+    def stage(self, index: int, stage: str) -> None:
+        self._write({"index": index, "stage": stage})
+
+    def verdict(self, index: int, verdict: dict[str, Any]) -> None:
+        self._write({"index": index, "verdict": verdict})
+
+    def _write(self, line: dict[str, Any]) -> None:
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+
+def main() -> None:
+    request = json.load(sys.stdin)
+    sys.path[:] = request["sys_path"]
+    report = Report(request["report"])
+    report.end_after(request["seconds"])
+    for index, fields in enumerate(request["records"]):
+        reached = functools.partial(report.stage, index)
+        report.verdict(index, _ask(PluginRecord(**fields), request["question"], reached))
+
+
+def report_torch() -> None:
+    """Print, as the last line and as JSON, whether a plain ``import torch`` works in this environment. For ``accelkit doctor``."""
+    try:
+        import torch
+
+        answer = {"reason": f"torch {torch.__version__}"}
+    except Exception as error:
+        explained = explain(error)
+        answer = {"plugin": explained.plugin, "reason": explained.why, "hint": explained.hint}
+    sys.stdout.write("\n" + json.dumps(answer) + "\n")
+
+
+def _ask(record: PluginRecord, question: str, reached: Reached) -> dict[str, Any]:
+    start = time.perf_counter()
+    facts: dict[str, Any] = {}
+    ask = {"probe": _probe, "trial": _trial, "definitions": _read_definitions}[question]
+    try:
+        answer = ask(record, facts, reached)
+        verdict = {"status": answer.status, "reason": answer.reason, "hint": answer.hint}
+    except BrokenPluginError as error:
+        cause = "".join(traceback.format_exception(error.__cause__)) if error.__cause__ else ""
+        why = f"{error.what}: {error.why}" if error.why else error.what
+        verdict = {"status": "broken", "reason": why, "hint": error.hint, "traceback": cause}
+    except AccelkitError as error:
+        status = "absent" if isinstance(error, UnavailableError) else "broken"
+        verdict = {"status": status, "reason": f"{error.what}: {error.why}", "hint": error.hint}
+    return facts | verdict | {"seconds": round(time.perf_counter() - start, 3)}
+
+
+def _probe(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:
+    """Import the class and, for an accelerator, ask its probe. Imports no torch unless the plugin does."""
+    reached("import")
+    cls: Any = load_class(record)
+    facts["description"] = (cls.__doc__ or "").strip().partition("\n")[0] if "__doc__" in vars(cls) else ""
+    if record.kind != "accelerator":
+        return Availability.usable()
+    facts["is_simulated"] = bool(cls.is_simulated)
+    facts["device_type"] = str(cls.device_type)
+    reached("probe")
+    return probe(cls, record)
+
+
+def _read_definitions(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:
+    """Import the class and read what it defines; nothing of it is called."""
+    from accelkit.specs.api_snapshot.snapshot import definitions
+
+    reached("import")
+    cls = load_class(record)
+    with plugin_errors(record.plugin, f"reading what {record.name} defines"):
+        facts["definitions"] = definitions(cls, base_class(record.kind))
+    return Availability.usable()
+
+
+def _probe_without_traces(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:
+    """Probe, and look at what importing the plugin changed outside itself. torch is imported first, so that changes in it are seen."""
+    reached("torch")
+    if record.kind != "hooks":
+        import_torch()
+    before = Footprint()
+    answer = _probe(record, facts, reached)
+    if changes := before.changes():
+        raise BrokenPluginError(
+            f"importing {record.name} changed things outside itself",
+            plugin=record.plugin,
+            why="it " + "; it ".join(changes),
+            hint="the vendor must move this into load() or setup_device(); report it to the vendor",
+        )
+    return answer
+
+
+def _trial(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:
+    """Everything that using the plugin would do: import without side effects, probe, load and compute."""
+    ask = _probe if record.is_builtin else _probe_without_traces
+    answer = ask(record, facts, reached)
+    if not answer.is_usable or record.kind == "precision":
+        return answer
+    reached("instance")
+    cls = load_class(record)
+    instance = instantiate(cls, record)
+    if record.kind == "hooks":
+        from accelkit.hook_manager import validate_hooks
+
+        validate_hooks(instance, record.plugin)
+    if record.kind != "accelerator":
+        return answer
+    facts["checks"] = {}
+    with plugin_errors(record.plugin, f"doctor_checks of {record.name}"):
+        for name, check in instance.doctor_checks().items():
+            facts["checks"][name] = dataclasses.asdict(check)
+    reached("build")
+    with plugin_errors(record.plugin, f"building {record.name}"):
+        instance.build()
+    reached("load")
+    with plugin_errors(record.plugin, f"loading {record.name}"):
+        instance.load()
+    reached("check")
+    with plugin_errors(record.plugin, f"checking {record.name}"):
+        checked = instance.check()
+    if not isinstance(checked, Availability):
+        raise BrokenPluginError(
+            f"check() of {record.name} returned {checked!r:.80}", why="an Availability is expected", plugin=record.plugin
+        )
+    if not checked.is_usable:
+        return Availability.broken(f"its probe says usable, but {checked.reason}", checked.hint or _remedy(checked.reason, instance))
+    with plugin_errors(record.plugin, f"describing {record.name}"):
+        facts["device_count"] = int(instance.auto_device_count())
+        facts["capabilities"] = dict(instance.capabilities())
+    return answer
+
+
+def _remedy(reason: str, accelerator: Any) -> str:
+    """What helps an accelerator that says it is usable and does not compute, from the error that it gave."""
+    words = reason.lower()
+    if "expected one of" in words and "device type" in words:
+        package = accelerator.torch_package or "its package"
+        named = f"device_type is {accelerator.device_type!r}, and importing {package} registers no device of that name with torch"
+        return f"{named}; report it to the vendor"
+    if "connection" in words or "connectionrefused" in words:
+        return "a server that the device needs does not answer: start it, or correct its address"
+    if "notimplemented" in words or "not implemented" in words or "dtype" in words:
+        return "the check adds float32 numbers; a plugin of a device that cannot must override check(). Report it to the vendor"
+    return "see whether the versions of the driver, of torch and of the plugin fit together; else report it to the vendor"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""What plugins answered before: verdicts of trials, kept per installed version, in the user's cache folder.
+
+A plugin that was tried and worked is loaded directly the next time. What accelkit's own plugins answered is good for an hour, for
+lists only. A cache that cannot be read or written, or that somebody else could have written, is as good as none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+from accelkit import untrusted_json
+from accelkit.atomic_file import atomic_file
+from accelkit.discovery import device_table
+from accelkit.discovery.metadata import installed_version
+from accelkit.discovery.probing import Verdict, ask_all
+from accelkit.errors import NotPrivateError
+from accelkit.private_files import check_private, private_folder
+from accelkit.regular_file import read_regular
+from accelkit.types import PluginRecord
+
+_GOOD_FOR_SECONDS = 3600
+_LARGEST = 1_000_000  # bytes of one verdict
+
+
+def cache_folder() -> Path:
+    """ACCELKIT_CACHE_DIR, or ``accelkit`` in the platform's cache folder."""
+    if chosen := os.environ.get("ACCELKIT_CACHE_DIR"):
+        return Path(chosen)
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", "~")).expanduser() / "accelkit" / "cache"
+    if sys.platform == "darwin":
+        return Path("~/Library/Caches/accelkit").expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "accelkit"
+
+
+def tried(records: Sequence[PluginRecord]) -> dict[PluginRecord, Verdict]:
+    """The verdict of a trial of each: what worked before is not tried again, everything else is, in a child process, and remembered."""
+    found = {record: verdict for record in records if (verdict := recall(record)) is not None and verdict.status == "usable"}
+    fresh = ask_all([record for record in records if record not in found], is_trial=True)
+    for record, verdict in fresh.items():
+        remember(record, verdict)
+    return found | fresh
+
+
+def recall(record: PluginRecord) -> Verdict | None:
+    """The last verdict on exactly this installation, Python, torch and visible devices; None if there was none."""
+    if not _is_memorable(record):
+        return None
+    with contextlib.suppress(OSError, ValueError, RuntimeError, NotPrivateError):
+        path = _file(record)
+        content = read_regular(path, _LARGEST)
+        check_private(path)
+        verdict = Verdict.from_dict(untrusted_json.parse(content))
+        if not record.is_builtin or 0 <= time.time() - verdict.asked_at < _GOOD_FOR_SECONDS:
+            return verdict
+    return None
+
+
+def remember(record: PluginRecord, verdict: Verdict) -> None:
+    """Keep the verdict of a trial. Editable installations and code are never remembered: they change without notice."""
+    if not _is_memorable(record):
+        return
+    with contextlib.suppress(OSError, RuntimeError):
+        path = _file(record)
+        try:
+            private_folder(path.parent)
+        except NotPrivateError as error:
+            warnings.warn(f"What plugins answer is not remembered, and they are tried each time. {error}", RuntimeWarning, stacklevel=2)
+            return
+        with atomic_file(path, writer=str(os.getpid()), is_durable=False, mode=0o600) as temporary:
+            temporary.write_text(json.dumps(verdict.as_dict() | {"asked_at": time.time()}), "utf-8")
+
+
+def _is_memorable(record: PluginRecord) -> bool:
+    return bool(record.fingerprint) or record.is_builtin
+
+
+def _file(record: PluginRecord) -> Path:
+    installation = (record.kind, record.name, record.plugin, record.value, record.fingerprint)
+    surroundings = (sys.version, sys.prefix, installed_version("torch"), device_table.visible_devices(os.environ))
+    key = (installation, surroundings)
+    return cache_folder() / "verdicts" / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}.json"

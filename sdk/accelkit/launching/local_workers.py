@@ -1,0 +1,169 @@
+"""The processes of one machine: started together, watched, and ended together with whatever they started."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from accelkit import child_processes
+from accelkit.launching import process_tree, worker_main
+from accelkit.launching.failures import Ending, read_record
+from accelkit.launching.log_tee import Screen, Streams
+
+_POLL_SECONDS = 0.02
+_UNWINDING_SECONDS = 30.0
+"""How long a process may take from its error to its end: some hang there, in a communication library's destructor."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Program:
+    """What every process runs.
+
+    Attributes:
+        name: The path of a script (or folder, or archive), or the name of a module.
+        is_module: Whether it is run as ``python -m``.
+        arguments: The program's own.
+    """
+
+    name: str
+    is_module: bool = False
+    arguments: tuple[str, ...] = ()
+
+
+class _Process:
+    """One rank. Its process is not reaped before the end of all, so that its number stays its own."""
+
+    def __init__(self, program: Program, ending: Ending, environ: Mapping[str, str]) -> None:
+        self.ending = ending
+        self.error_file = ending.folder / "error.json"
+        kind = "module" if program.is_module else "script"
+        words = [str(self.error_file), kind, program.name, *program.arguments]
+        self._process = child_processes.start(
+            [sys.executable, "-u", worker_main.__file__, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environ,
+        )
+        self.pid = self._process.pid
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self.pipes = os.dup(self._process.stdout.fileno()), os.dup(self._process.stderr.fileno())
+        self._process.stdout.close()
+        self._process.stderr.close()
+        self.has_ended = threading.Event()
+        threading.Thread(target=self._wait, name=f"accelkit-rank-{ending.rank}", daemon=True).start()
+
+    def _wait(self) -> None:
+        if hasattr(os, "waitid"):
+            result = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+            self.ending.at = time.time()
+            assert result is not None
+            self.ending.exit_code = result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+        else:
+            self.ending.exit_code = self._process.wait()
+            self.ending.at = time.time()
+        self.has_ended.set()
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to this process, not to those that it started: they are its own to end."""
+        if not self.has_ended.is_set():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def reap(self) -> None:
+        self._process.wait()
+
+
+class LocalRanks:
+    """The processes of one round of a job on this machine.
+
+    Args:
+        program: What they run.
+        folder: For their logs, ``rank-N/``.
+        environs: The variables of each process, by its global rank.
+        screens: Where their standard output and standard error are shown.
+    """
+
+    def __init__(self, program: Program, folder: Path, environs: Mapping[int, Mapping[str, str]], screens: Sequence[Screen]) -> None:
+        self._streams = Streams()
+        self._processes: list[_Process] = []
+        self._has_ended = False
+        try:
+            for number, environ in environs.items():
+                own = folder / f"rank-{number}"
+                own.mkdir(parents=True)
+                process = _Process(program, Ending(number, own), environ)
+                self._processes.append(process)
+                for pipe, name, screen in zip(process.pipes, ("stdout.log", "stderr.log"), screens, strict=True):
+                    self._streams.add(pipe, own / name, screen, number)
+        except BaseException:
+            self._streams.start()
+            self.end(signal.SIGKILL, 0.0)
+            raise
+        self._streams.start()
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._processes]
+
+    @property
+    def endings(self) -> list[Ending]:
+        return [process.ending for process in self._processes]
+
+    def have_failed(self) -> bool:
+        """Whether a process has failed: ended so, or written down an error and not ended for long."""
+        for process in self._processes:
+            if process.has_ended.is_set():
+                if process.ending.exit_code:
+                    return True
+            elif (record := read_record(process.error_file)) and time.time() - float(record["time"]) > _UNWINDING_SECONDS:
+                return True
+        return False
+
+    def have_finished(self) -> bool:
+        """Whether every process has ended without failing."""
+        return all(process.has_ended.is_set() and process.ending.exit_code == 0 for process in self._processes)
+
+    def end(self, number: signal.Signals, grace: float, is_hurried: Callable[[], bool] = bool) -> None:
+        """End every process and all that they started, and read what they have printed.
+
+        Args:
+            number: The signal for those still running.
+            grace: Seconds that they have after it, before SIGKILL.
+            is_hurried: Asked meanwhile: whether to use SIGKILL now.
+        """
+        if self._has_ended:
+            return
+        self._has_ended = True
+        began = time.time()
+        for process in self._processes:
+            if not process.has_ended.is_set():
+                process.ending.sent = number
+                process.send(number)
+        deadline = time.monotonic() + grace
+        while any(not process.has_ended.is_set() for process in self._processes):
+            if time.monotonic() > deadline or is_hurried():
+                for process in self._processes:
+                    if not process.has_ended.is_set():
+                        process.ending.sent = signal.SIGKILL
+                        process.send(signal.SIGKILL)
+                break
+            time.sleep(_POLL_SECONDS)
+        for process in self._processes:
+            process.has_ended.wait(_UNWINDING_SECONDS)  # one in uninterruptible sleep in a driver is left
+        process_tree.end_descendants()
+        for process in self._processes:
+            child_processes.end_group(process.pid)
+            if process.has_ended.is_set():
+                process.reap()
+            process.ending.read(process.error_file, began)
+        self._streams.close()

@@ -1,0 +1,140 @@
+"""What the processes print: kept in files, and shown."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import selectors
+import threading
+import time
+from pathlib import Path
+from typing import BinaryIO
+
+_CHUNK = 65536
+_POLL_SECONDS = 0.1
+_PATIENCE_SECONDS = 0.3
+
+
+class Screen:
+    """Where lines of several processes meet: this process's standard output, or its standard error.
+
+    Rank 0's bytes are shown at once. The others' lines wait until its line is finished, so that neither is torn, but not for long: it may
+    be a progress bar.
+    """
+
+    def __init__(self, target: BinaryIO) -> None:
+        self._target: BinaryIO | None = target
+        self._is_at_start = True
+        self._waiting: list[bytes] = []
+        self._since = 0.0
+
+    def write(self, data: bytes) -> None:
+        """Show rank 0's output as it is."""
+        lines, newline, rest = data.rpartition(b"\n")
+        if newline:
+            self._show(lines + newline)
+            self._show_waiting()
+        self._show(rest)
+        self._is_at_start = not rest and (bool(newline) or self._is_at_start)
+
+    def write_lines(self, data: bytes, prefix: bytes) -> None:
+        """Show whole lines behind ``prefix``; of a line that was overwritten, what a terminal would show last."""
+        if not self._waiting:
+            self._since = time.monotonic()
+        self._waiting += [prefix + line.rpartition(b"\r")[2] + b"\n" for line in data.split(b"\n")]
+        if self._is_at_start:
+            self._show_waiting()
+
+    def flush(self, has_to_end: bool = False) -> None:
+        """Break rank 0's line for lines that have waited long, or that wait at the end."""
+        if self._waiting and (has_to_end or time.monotonic() - self._since > _PATIENCE_SECONDS):
+            self._show(b"\n")
+            self._is_at_start = True
+            self._show_waiting()
+
+    def _show_waiting(self) -> None:
+        self._show(b"".join(self._waiting))
+        self._waiting.clear()
+
+    def _show(self, data: bytes) -> None:
+        """Nothing is shown once the reader has gone (``| head``)."""
+        if self._target is None or not data:
+            return
+        try:
+            self._target.write(data)
+            self._target.flush()
+        except (OSError, ValueError):  # closed: the logs go on
+            self._target = None
+
+
+@dataclasses.dataclass(slots=True)
+class _Stream:
+    pipe: int
+    log: BinaryIO
+    screen: Screen
+    prefix: bytes
+    rest: bytes = b""
+
+
+class Streams:
+    """One thread that reads every process's pipes. Rank 0 is shown as it prints; of the others, whole lines behind their rank."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._screens: set[Screen] = set()
+        self._is_closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def add(self, pipe: int, path: Path, screen: Screen, rank: int) -> None:
+        """Read ``pipe`` from now on, until its writers have gone."""
+        prefix = b"[%d]: " % rank if rank else b""
+        self._screens.add(screen)
+        self._selector.register(pipe, selectors.EVENT_READ, _Stream(pipe, path.open("wb", buffering=0), screen, prefix))
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._read, name="accelkit-streams", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Read what is left. The processes have ended: what still holds a pipe is not waited for."""
+        self._is_closing.set()
+        if self._thread is not None:
+            self._thread.join()
+        for key in list(self._selector.get_map().values()):
+            self._finish(key.data)
+        for screen in self._screens:
+            screen.flush(has_to_end=True)
+        self._selector.close()
+
+    def _read(self) -> None:
+        while self._selector.get_map():
+            ready = self._selector.select(_POLL_SECONDS)
+            for key, _ in ready:
+                self._pass_on(key.data)
+            for screen in self._screens:
+                screen.flush()
+            if not ready and self._is_closing.is_set():
+                return
+
+    def _pass_on(self, stream: _Stream) -> None:
+        data = os.read(stream.pipe, _CHUNK)
+        if not data:
+            self._finish(stream)
+            return
+        with contextlib.suppress(OSError):  # a full disk must not stop the job
+            stream.log.write(data)
+        if not stream.prefix:
+            stream.screen.write(data)
+            return
+        lines, newline, rest = (stream.rest + data).rpartition(b"\n")
+        if newline:
+            stream.screen.write_lines(lines, stream.prefix)
+        stream.rest = rest[-_CHUNK:]
+
+    def _finish(self, stream: _Stream) -> None:
+        self._selector.unregister(stream.pipe)
+        if stream.prefix and stream.rest:
+            stream.screen.write_lines(stream.rest, stream.prefix)
+        os.close(stream.pipe)
+        stream.log.close()

@@ -1,0 +1,124 @@
+"""A process that was started from Python: what it is given, what it does, what it leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pickle
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import accelkit
+from accelkit import job_secret
+from accelkit.errors import UnsupportedError
+from accelkit.launching import result_transfer, worker_main
+from accelkit.launching.job import HERE, torchrun_variables
+
+ERROR_FILE, RESULT_FILE = "error.json", "result"
+SAFE_PATH = "PYTHONSAFEPATH"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Task:
+    """What every process runs.
+
+    Attributes:
+        function: Called with the process's Runtime first.
+        arguments: Its others.
+        runtime: The arguments of that Runtime.
+    """
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    runtime: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """Which of the processes this is.
+
+    Attributes:
+        index, count: Its rank, and how many there are.
+        folder: Where it leaves its error; its parent folder is where rank 0 leaves the result.
+        threads: For torch; None to leave torch's own choice.
+        safe_path: The user's PYTHONSAFEPATH; None if it was not set. Python was started with it, and what this process starts is not.
+    """
+
+    index: int
+    count: int
+    folder: Path
+    threads: int | None
+    safe_path: str | None
+
+
+def main(task: Task | bytes, place: Place, receiving: Connection) -> None:
+    """Do the task (pickled, unless this process is a fork) once the parent has sent ``(port, run id, secret)``."""
+    if hasattr(os, "setsid"):
+        os.setsid()  # Ctrl-C reaches the parent, which ends this process with all that it started
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    set_safe_path(place.safe_path)
+    try:
+        _work(task, place, receiving)
+    except BaseException as error:
+        code = error.code if isinstance(error, SystemExit) else 1
+        code = code if isinstance(code, int) else int(code is not None)
+        if code:
+            worker_main.write_error(str(place.folder / ERROR_FILE), error, worker_main.without_launcher(error.__traceback__), code)
+        sys.exit(code)
+
+
+def set_safe_path(value: str | None) -> None:
+    """With a value, Python that is started from here imports nothing from the current directory; None unsets it."""
+    if value is None:
+        os.environ.pop(SAFE_PATH, None)
+    else:
+        os.environ[SAFE_PATH] = value
+
+
+def _work(given: Task | bytes, place: Place, receiving: Connection) -> None:
+    port, run_id, secret = receiving.recv()
+    os.environ.update(_variables(place, port, run_id) | {job_secret.VARIABLE: secret})
+    import torch
+
+    if place.threads is not None:
+        torch.set_num_threads(place.threads)
+    task: Task = pickle.loads(given) if isinstance(given, bytes) else given  # noqa: S301 # from the parent process, as an argument
+    objects = result_transfer.trained(task.arguments)
+    with accelkit.Runtime(**task.runtime) as runtime:
+        returned = result_transfer.on_host(task.function(runtime, *task.arguments))
+        states = result_transfer.states(objects)
+    if place.index == 0:
+        _leave({"returned": returned, "states": states}, task, place)
+
+
+def _leave(result: dict[str, Any], task: Task, place: Place) -> None:
+    try:
+        data = pickle.dumps(result)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise UnsupportedError(
+            f"what {task.function.__name__} returned on rank 0 cannot be sent to the parent",
+            why=str(error),
+            hint="return tensors, numbers, strings, or containers of them",
+        ) from error
+    (place.folder.parent / RESULT_FILE).write_bytes(data)
+
+
+def _variables(place: Place, port: int, run_id: str) -> dict[str, str]:
+    return torchrun_variables(
+        rank=place.index,
+        world_size=place.count,
+        local_rank=place.index,
+        local_world_size=place.count,
+        group_rank=0,
+        group_world_size=1,
+        main_address=HERE,
+        main_port=port,
+        run_id=run_id,
+        restart_count=0,
+        max_restarts=0,
+        uses_agent_store=True,
+    )

@@ -1,0 +1,77 @@
+"""The index of torch.distributed.checkpoint's files, a pickle: read without letting it call anything but what an index is made of."""
+
+from __future__ import annotations
+
+import enum
+import pickle
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch.distributed.checkpoint.metadata import Metadata
+
+from accelkit.regular_file import open_regular
+from accelkit.runtime.checkpoints.step_dirs import MANIFEST
+
+NAME = ".metadata"
+_PARTS = {
+    "torch.distributed.checkpoint.metadata": (
+        "BytesStorageMetadata",
+        "ChunkStorageMetadata",
+        "Metadata",
+        "MetadataIndex",
+        "StorageMeta",
+        "TensorProperties",
+        "TensorStorageMetadata",
+        "_MEM_FORMAT_ENCODING",
+    ),
+    "torch.distributed.checkpoint.filesystem": ("_StorageInfo",),
+    "torch.serialization": ("_get_layout",),
+    "torch": ("Size",),
+    "pathlib": ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath"),
+    "pathlib._local": ("PosixPath", "WindowsPath"),
+}
+
+
+class _Unpickler(pickle._Unpickler):
+    """Python's own unpickler, in which an instruction can be replaced. The compiled one lets BUILD set attributes of a class."""
+
+    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
+    stack: list[Any]
+
+    def load_build(self) -> None:
+        instance = self.stack[-2]
+        if isinstance(instance, type | enum.Enum) or type(instance).__name__ not in _PARTS.get(type(instance).__module__, ()):
+            name = instance.__name__ if isinstance(instance, type) else type(instance).__name__
+            raise pickle.UnpicklingError(f"it changes {name} with BUILD, which an index does not")
+        super().load_build()  # type: ignore[misc] # typeshed does not know it
+
+    dispatch[pickle.BUILD[0]] = load_build
+
+    def find_class(self, module: str, name: str) -> Any:
+        is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+        if not is_dtype and name not in _PARTS.get(module, ()):
+            raise pickle.UnpicklingError(f"it names {module}.{name}, which is no part of an index")
+        return super().find_class(module, name)
+
+
+def read_index(folder: Path, files: Collection[str]) -> Metadata:
+    """What is in the files of this folder, and where.
+
+    Args:
+        folder: That of the index.
+        files: The names of the other files in it.
+
+    Raises:
+        UnpicklingError: If it is no index, names anything that an index is not made of, or does not name just these files.
+    """
+    with open(open_regular(folder / NAME), "rb") as file:
+        found = _Unpickler(file).load()
+    if not isinstance(found, Metadata) or not isinstance(found.storage_data, dict):
+        raise pickle.UnpicklingError(f"it holds {type(found).__name__}, which is no index")
+    named = {str(where.relative_path) for where in found.storage_data.values()}
+    if named != set(files):
+        others = ", ".join(repr(name) for name in sorted(named.symmetric_difference(files))[:4])
+        raise pickle.UnpicklingError(f"it and {MANIFEST} do not name the same files: {others}")
+    return found

@@ -1,0 +1,176 @@
+"""Weights for others: one state dict of the whole model, and files of it as Hugging Face tools read them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from accelkit.atomic_file import atomic_file
+from accelkit.errors import CheckpointError, UsageError
+from accelkit.runtime.checkpoints.coordinator import Ranks
+from accelkit.runtime.checkpoints.state_codec import place_of
+from accelkit.runtime.checkpoints.state_dict_keys import bare_state
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+_SHARD = re.compile(r"(model|pytorch_model)-\d{5}-of-\d{5}\.(safetensors|bin)")
+
+
+def whole_state_dict(model: torch.nn.Module, ranks: Ranks) -> dict[str, Any]:
+    """The model's state under its bare names, its shards gathered one tensor after another.
+
+    Returns:
+        A model without DTensors: its own tensors, on every process. Else, on rank 0: whole tensors in main memory; elsewhere: nothing.
+    """
+    state = bare_state(model)
+    if not any(isinstance(value, DTensor) for value in state.values()):
+        return state
+    gathered = {key: _gather(value, ranks.rank == 0) for key, value in state.items()}
+    return gathered if ranks.rank == 0 else {}
+
+
+def save_weights(model: torch.nn.Module, folder: Path, *, max_shard_size: int | str, safe: bool, ranks: Ranks) -> None:
+    """Write the weights as ``model.safetensors``, or several files and their index. All processes call this; rank 0 writes.
+
+    Sharded weights are gathered file by file: rank 0 holds no more than ``max_shard_size`` of them at once. Weights that are tied are
+    written once; the file's metadata names the others, and ``safetensors.torch.load_model`` restores them.
+
+    Args:
+        model: Bare.
+        folder: Made if missing. Files of an earlier export with more shards are removed.
+        max_shard_size: Bytes, or as ``"5GB"``. A larger tensor has a file of its own.
+        safe: Whether safetensors; else ``torch.save``.
+        ranks: All processes of the job.
+
+    Raises:
+        UsageError: If ``max_shard_size`` is no size.
+        CheckpointError: On every process, if the files cannot be written.
+    """
+    limit = size_in_bytes(max_shard_size)
+
+    def blame(error: Exception) -> CheckpointError:
+        return CheckpointError(
+            f"the weights could not be saved in {folder}",
+            why=f"{type(error).__name__}: {error}",
+            hint="check free space and permissions" if isinstance(error, OSError) else "safe_serialization=False uses torch.save",
+        )
+
+    stem, suffix = ("model", "safetensors") if safe else ("pytorch_model", "bin")
+    state = {key: value for key, value in bare_state(model).items() if isinstance(value, torch.Tensor)}
+    kept, tied = _without_ties(state)
+    files = _name_files(list(_split(kept, limit)), stem, suffix)
+    ranks.from_main(blame, lambda: folder.mkdir(parents=True, exist_ok=True))
+    for name, keys in files.items():
+        tensors = {key: _gather(kept[key], ranks.rank == 0) for key in keys}
+        ranks.from_main(blame, lambda name=name, tensors=tensors: _write(folder / name, _writer_of(tensors, tied, safe)))  # type: ignore[misc]
+        del tensors
+    index = {
+        "metadata": {"total_size": sum(_bytes(tensor) for tensor in kept.values())},
+        "weight_map": {key: name for name, keys in files.items() for key in keys},
+    }
+
+    def finish() -> None:
+        path = folder / f"{stem}.{suffix}.index.json"
+        if len(files) > 1:
+            _write(path, lambda temporary: temporary.write_text(json.dumps(index, indent=2) + "\n", "utf-8"))
+        else:
+            path.unlink(missing_ok=True)
+        for old in folder.iterdir():
+            is_of_this_kind = _SHARD.fullmatch(old.name) or old.name == f"{stem}.{suffix}"
+            if is_of_this_kind and old.name.startswith(stem) and old.suffix == f".{suffix}" and old.name not in files:
+                old.unlink()
+
+    ranks.from_main(blame, finish)
+
+
+def size_in_bytes(size: int | str) -> int:
+    """``5GB`` is 5,000,000,000; units are B, KB, MB, GB, TB, and KiB, MiB, GiB, TiB.
+
+    Raises:
+        UsageError: If it is no positive size.
+    """
+    match = re.fullmatch(r"\s*(\d+)\s*([A-Za-z]*)\s*", str(size))
+    if isinstance(size, bool) or match is None or match[2].upper() not in _UNITS or int(match[1]) == 0:
+        raise UsageError(f"max_shard_size={size!r}", why="it is no size", hint='give bytes, or a number and a unit, as "5GB" or "500MiB"')
+    return int(match[1]) * _UNITS[match[2].upper()]
+
+
+def _without_ties(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """One name for each place in memory, and for every other name the one that was kept."""
+    first: dict[tuple[Any, ...], str] = {}
+    kept: dict[str, torch.Tensor] = {}
+    tied: dict[str, str] = {}
+    for key, tensor in state.items():
+        name = first.setdefault(place_of(tensor), key) if tensor.numel() else key
+        if name == key:
+            kept[key] = tensor
+        else:
+            tied[key] = name
+    return kept, tied
+
+
+def _split(tensors: Mapping[str, torch.Tensor], limit: int) -> Iterator[list[str]]:
+    """Keys, in their order, of at most ``limit`` bytes together, or one alone."""
+    keys: list[str] = []
+    total = 0
+    for key, tensor in tensors.items():
+        if keys and total + _bytes(tensor) > limit:
+            yield keys
+            keys, total = [], 0
+        keys.append(key)
+        total += _bytes(tensor)
+    yield keys
+
+
+def _name_files(shards: list[list[str]], stem: str, suffix: str) -> dict[str, list[str]]:
+    count = len(shards)
+    if count == 1:
+        return {f"{stem}.{suffix}": shards[0]}
+    return {f"{stem}-{number:05}-of-{count:05}.{suffix}": keys for number, keys in enumerate(shards, 1)}
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _gather(value: Any, is_wanted: bool) -> Any:
+    """The whole value in main memory where it is wanted. Every process takes part for a DTensor."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    whole = value.detach()
+    if isinstance(whole, DTensor):
+        whole = whole.full_tensor()
+    return whole.cpu() if is_wanted else whole[:0] if whole.dim() else whole
+
+
+def _writer_of(tensors: Mapping[str, torch.Tensor], tied: Mapping[str, str], safe: bool) -> Callable[[Path], object]:
+    if not safe:
+        others = {key: tensors[name] for key, name in tied.items() if name in tensors}
+        return lambda temporary: torch.save({**tensors, **others}, temporary)
+    from safetensors.torch import save_file
+
+    own = _apart(tensors)
+    metadata = {"format": "pt"} | {key: name for key, name in tied.items() if name in tensors}
+    return lambda temporary: save_file(own, temporary, metadata)
+
+
+def _write(path: Path, write: Callable[[Path], object]) -> None:
+    with atomic_file(path) as temporary:
+        write(temporary)
+
+
+def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Contiguous, each in memory of its own, as safetensors wants them."""
+    seen: set[int] = set()
+    apart = {}
+    for key, tensor in tensors.items():
+        memory = tensor.untyped_storage().data_ptr()
+        is_alone = memory not in seen and tensor.is_contiguous()
+        seen.add(memory)
+        apart[key] = tensor if is_alone else tensor.clone(memory_format=torch.contiguous_format)
+    return apart

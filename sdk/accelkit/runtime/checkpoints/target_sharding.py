@@ -1,0 +1,48 @@
+"""How what is trained lies on the processes now: which DTensor a tensor of a checkpoint shall become when it is loaded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from accelkit.runtime.checkpoints.dcp_io import Layout
+from accelkit.runtime.checkpoints.state_dict_keys import bare_state
+
+_OF_PARAMETER = re.compile(r"state\.(\d+)\.(.+)")
+
+
+def layout_of(targets: Mapping[str, Any]) -> Layout:
+    """The layout of modules and optimizers as they are.
+
+    A module's tensors are as its state dict has them. State of an optimizer is as it is there already, or else, where it has the
+    size of its parameter, as that parameter; so it was before the first step, when an optimizer has no state yet.
+
+    Args:
+        targets: By name in the checkpoint; what is neither module nor optimizer has no DTensors.
+    """
+    sharded: dict[str, DTensor] = {}
+    parameters: dict[str, list[torch.Tensor]] = {}
+    for name, thing in targets.items():
+        if isinstance(thing, torch.nn.Module):
+            sharded |= {f"{name}.{key}": tensor for key, tensor in bare_state(thing).items() if isinstance(tensor, DTensor)}
+        elif isinstance(thing, torch.optim.Optimizer):
+            parameters[name] = [parameter for group in thing.param_groups for parameter in group["params"]]
+            for index, parameter in enumerate(parameters[name]):
+                values = thing.state.get(parameter, {})
+                sharded |= {f"{name}.state.{index}.{key}": value for key, value in values.items() if isinstance(value, DTensor)}
+
+    def layout(path: str, size: torch.Size) -> DTensor | None:
+        found = sharded.get(path)
+        if found is None:
+            name, _, rest = path.partition(".")
+            match = _OF_PARAMETER.fullmatch(rest) if name in parameters else None
+            index = int(match[1]) if match else -1
+            parameter = parameters[name][index] if match and index < len(parameters[name]) else None
+            found = parameter if isinstance(parameter, DTensor) else None
+        return found if found is not None and found.shape == size else None
+
+    return layout

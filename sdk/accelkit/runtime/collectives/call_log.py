@@ -1,0 +1,161 @@
+"""Who has come to which collective: each process notes its calls in the process group's store, and whoever waits in vain reads them.
+
+The note of rank 3 is the JSON text under the key ``accelkit/calls/3``: ``at`` (host and process id), ``last`` (the last call),
+``groups`` (the number of calls so far by the name of the process group). To set a key, torch's TCPStore sends it and waits for no answer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import socket
+import threading
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch.distributed as dist
+
+from accelkit.errors import CollectiveError
+
+READING_SECONDS = 10.0
+_LONGEST_CALL = 300
+_SAME_CALLS = (
+    "every process must make the same calls in the same order: look for a call that an `if` or an exception keeps some processes from"
+)
+
+_numbers: weakref.WeakKeyDictionary[dist.ProcessGroup, int] = weakref.WeakKeyDictionary()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Call:
+    """One collective, as this process calls it.
+
+    Attributes:
+        what: Its name and what it was given, as ``gather of float32[2, 3]``.
+        group: The process group; ``group_name`` is torch's name for it.
+        number: Which call of a Runtime in this group it is, from 1.
+        ranks: The members' ranks in the job.
+    """
+
+    what: str
+    group: dist.ProcessGroup
+    number: int
+    ranks: Sequence[int]
+
+
+def record_call(what: str, group: dist.ProcessGroup, ranks: Sequence[int]) -> Call:
+    """Note that this process comes to its next collective in the group."""
+    number = _numbers.get(group, 0) + 1
+    _numbers[group] = number
+    store = _store()
+    if store is not None:
+        counts = {member.group_name: count for member, count in _numbers.items()}
+        note = {"at": f"{socket.gethostname()}, process {os.getpid()}", "last": what[:_LONGEST_CALL], "groups": counts}
+        store.set(_key(dist.get_rank()), json.dumps(note))
+    return Call(what, group, number, ranks)
+
+
+def explain(call: Call, error: BaseException) -> CollectiveError:
+    """Why this call failed: which processes did not come to it, and what they called last.
+
+    Args:
+        call: What this process waited for.
+        error: What torch.distributed raised.
+    """
+    reason = _plain(error)
+    mine = dist.get_rank()
+    notes = _read_notes([rank for rank in call.ranks if rank != mine])
+    absent = {rank: note for rank, note in notes.items() if _count(note, call) < call.number}
+    this = f"{call.what} (call {call.number}) on rank {mine}"
+    if absent:
+        seen = "; ".join(_last_seen(rank, note) for rank, note in _first(absent.items()))
+        waited = "waited in vain for" if is_timeout(error) else "lost the connection before it heard of"
+        hint = (
+            _SAME_CALLS + "; ACCELKIT_TIMEOUT or Runtime(process_group=ProcessGroupOptions(timeout=seconds)) changes how long one waits"
+            if is_timeout(error)
+            else _DIED
+        )
+        return CollectiveError(f"{this} {waited} {_ranks(list(absent))}", why=f"{seen}; {reason}", hint=hint)
+    if len(notes) < len(call.ranks) - 1:
+        return CollectiveError(f"{this} failed", why=f"{reason}; the store that would say who came does not answer", hint=_DIED)
+    return CollectiveError(f"{this} failed, though every process came to it", why=reason, hint=_DIED)
+
+
+_DIED = "look at the output of the other processes: the first error of the job is the cause"
+
+
+def different(what: str, descriptions: Mapping[int, str], hint: str = _SAME_CALLS) -> CollectiveError:
+    """The error for processes that do not do the same.
+
+    Args:
+        what: What they differ in.
+        descriptions: What each rank does; ranks that do the same are told together.
+        hint: What to do.
+    """
+    alike: dict[str, list[int]] = {}
+    for rank, description in descriptions.items():
+        alike.setdefault(description, []).append(rank)
+    return CollectiveError(what, why="; ".join(f"{_ranks(ranks)}: {text}" for text, ranks in _first(alike.items())), hint=hint)
+
+
+def _store() -> Any:
+    """The default process group's store; None for a backend that does without one (MPI)."""
+    return dist.distributed_c10d._get_default_store()
+
+
+def _key(rank: int) -> str:
+    return f"accelkit/calls/{rank}"
+
+
+def _read_notes(ranks: Iterable[int]) -> dict[int, dict[str, Any]]:
+    """The notes by rank, empty where there is none yet.
+
+    Ranks are left out if the store does not answer in time: its process may be gone, or stand still.
+    """
+    notes: dict[int, dict[str, Any]] = {}
+
+    def read() -> None:
+        store = _store()
+        for rank in ranks if store is not None else ():
+            try:
+                there = store.check([_key(rank)])
+                notes[rank] = json.loads(store.get(_key(rank))) if there else {}
+            except RuntimeError:
+                return  # the store is gone: what is missing from the notes says so
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    reader.join(READING_SECONDS)
+    return dict(notes)
+
+
+def _count(note: Mapping[str, Any], call: Call) -> int:
+    count: int = note.get("groups", {}).get(call.group.group_name, 0)
+    return count
+
+
+def _last_seen(rank: int, note: Mapping[str, Any]) -> str:
+    return f"rank {rank} ({note['at']}) last called {note['last']}" if note else f"rank {rank} has called nothing yet"
+
+
+def is_timeout(error: BaseException) -> bool:
+    """Whether torch.distributed says that it waited too long, and not that it lost a process."""
+    return "timed out" in str(error).lower() or "timeout" in str(error).lower()
+
+
+def _plain(error: BaseException) -> str:
+    """The first sentence of an error of torch.distributed, without the place in its source."""
+    first = (str(error).splitlines() or [""])[0]
+    return re.sub(r"^\[(?:enforce fail at )?[^\]\s]*:\d+\]\s*", "", first).partition(". This is typically")[0] or type(error).__name__
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
+
+
+def _first(items: Iterable[Any]) -> list[Any]:
+    return list(items)[:8]

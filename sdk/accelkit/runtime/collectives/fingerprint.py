@@ -1,0 +1,184 @@
+"""Before data move, processes meet: each sends the others a packet of one size that says which call it makes and with what.
+
+Collectives of torch.distributed trust that all processes call the same with the same shapes; where that is not so they wait for each other,
+abort the process, or give wrong numbers. A packet has the same size whatever the call, so that meeting is safe; small data travel in it and
+need no second exchange. What that costs two processes on one machine of two cores, over gloo: 0.1 ms for an ``all_reduce`` of a float by
+itself, 0.2 ms to meet (0.03 ms of it for the note in the store), 0.3 ms for ``Runtime.reduce`` of a float.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from accelkit.errors import UsageError
+from accelkit.pytree import leaves
+from accelkit.runtime.collectives import call_log
+
+_HEAD = struct.Struct("<8s8sB")  # digest of the call, digest of the data, length of what travels along
+PACKET_BYTES = 128
+INLINE_BYTES = PACKET_BYTES - _HEAD.size
+HOST = torch.default_generator.device.type
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Communicator:
+    """A process group as one process sees it.
+
+    Attributes:
+        group: torch's.
+        device: This process's device.
+        ranks: The members' ranks in the job, in the order of the group.
+        rank: This process's place among them.
+        device_types: The kinds of tensors that the group moves.
+    """
+
+    group: dist.ProcessGroup
+    device: torch.device
+    ranks: Sequence[int]
+    rank: int
+    device_types: frozenset[str]
+
+    @classmethod
+    def of(cls, group: dist.ProcessGroup | None, device: torch.device) -> Communicator:
+        """The communicator of a group; None for all processes of the job.
+
+        Raises:
+            UsageError: If this process is not in the group.
+        """
+        if dist.get_rank(group) < 0:
+            raise UsageError(
+                f"rank {dist.get_rank()} called a collective of a group that it is not in",
+                why="dist.new_group gives processes outside the group no group",
+                hint="let only the members of the group make the call",
+            )
+        chosen = group if group is not None else dist.distributed_c10d._get_default_group()
+        config = dist.get_backend_config(chosen)  # as cpu:gloo,<device type>:<backend>
+        types = frozenset(part.partition(":")[0] for part in config.split(","))
+        return cls(chosen, device, dist.get_process_group_ranks(chosen), dist.get_rank(chosen), types)
+
+    @property
+    def size(self) -> int:
+        """Number of processes in the group."""
+        return len(self.ranks)
+
+    def can_move(self, tensor: torch.Tensor) -> bool:
+        """Whether the group has a backend for tensors where this one is."""
+        return tensor.device.type in self.device_types
+
+    def exchange(self, mine: bytes) -> list[bytes]:
+        """Each member's bytes, of any length: first the lengths travel, then the bytes."""
+        lengths = struct.unpack(f"<{self.size}Q", self.all_gather_bytes(bytearray(struct.pack("<Q", len(mine)))))
+        longest = max(lengths)
+        everyone = self.all_gather_bytes(bytearray(mine.ljust(longest, b"\0")))
+        return [bytes(everyone[place * longest : place * longest + length]) for place, length in enumerate(lengths)]
+
+    def all_gather_bytes(self, mine: bytearray) -> bytearray:
+        """The members' bytes, one after another. All have equally many."""
+        everyone = bytearray(len(mine) * self.size)
+        if mine:
+            ours, theirs = torch.frombuffer(mine, dtype=torch.uint8), torch.frombuffer(everyone, dtype=torch.uint8)
+            if HOST in self.device_types:
+                dist.all_gather(list(theirs.chunk(self.size)), ours, group=self.group)
+            else:
+                received = torch.empty(len(everyone), dtype=torch.uint8, device=self.device)
+                dist.all_gather(list(received.chunk(self.size)), ours.to(self.device), group=self.group)
+                theirs.copy_(received)
+        return everyone
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Verified:
+    """What came of a meeting.
+
+    Attributes:
+        call: The call that all make.
+        parts: What each process sent along, in the order of the group.
+        is_alike: Whether all described their data alike.
+    """
+
+    call: call_log.Call
+    parts: list[bytes]
+    is_alike: bool
+
+
+def verify(communicator: Communicator, name: str, outline: str = "", payload: bytes = b"", *, differing: str | None = None) -> Verified:
+    """Wait for every process of the group to make this call; learn what they sent along.
+
+    Args:
+        communicator: Of the group.
+        name: Of the call, with the arguments that must agree.
+        outline: Describes this process's data.
+        payload: At most INLINE_BYTES, for the others.
+        differing: What to do if the outlines differ, for the error; None if they may.
+
+    Raises:
+        CollectiveError: If processes make different calls, or do not come before the group's time-out: then it names them and what they
+        called last.
+    """
+    what = f"{name} of {outline}" if outline else name
+    call = call_log.record_call(what, communicator.group, communicator.ranks)
+    packet = bytearray(PACKET_BYTES)
+    _HEAD.pack_into(packet, 0, _digest(name), _digest(outline), len(payload))
+    packet[_HEAD.size : _HEAD.size + len(payload)] = payload
+    with watching(call):
+        everyone = communicator.all_gather_bytes(packet)
+    packets = [bytes(everyone[start : start + PACKET_BYTES]) for start in range(0, len(everyone), PACKET_BYTES)]
+    heads = [_HEAD.unpack_from(other) for other in packets]
+    is_same_call, is_alike = (len({head[place] for head in heads}) == 1 for place in (0, 1))
+    if not is_same_call or (differing is not None and not is_alike):
+        descriptions = _tell_each_other(communicator, call, f"call {call.number}, {what}" if not is_same_call else outline)
+        if not is_same_call:
+            raise call_log.different("the processes called different collectives", descriptions)
+        raise call_log.different(f"{name} cannot bring together what the processes gave", descriptions, differing or "")
+    return Verified(call, [other[_HEAD.size : _HEAD.size + head[2]] for other, head in zip(packets, heads, strict=True)], is_alike)
+
+
+@contextlib.contextmanager
+def watching(call: call_log.Call) -> Iterator[None]:
+    """What torch.distributed raises inside becomes a CollectiveError that names the processes that did not come."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:  # torch's own classes for it are RuntimeErrors, and gloo raises that itself
+        raise call_log.explain(call, error) from error
+
+
+def exchange(communicator: Communicator, call: call_log.Call, mine: bytes) -> list[bytes]:
+    """Bytes of any length from each to all, after they have verified."""
+    with watching(call):
+        return communicator.exchange(mine)
+
+
+def outline_of(data: Any) -> str:
+    """The structure of nested data with dtype, shape and kind of device of each tensor: ``{a: float32[2, 3], b: [int64[] on xpu]}``."""
+    if isinstance(data, torch.Tensor):
+        place = "" if data.device.type == HOST else f" on {data.device.type}"
+        return f"{str(data.dtype).removeprefix('torch.')}{list(data.shape)}{place}"
+    if isinstance(data, Mapping):
+        return "{" + ", ".join(f"{key}: {outline_of(value)}" for key, value in data.items()) + "}"
+    if isinstance(data, list | tuple):
+        return "[" + ", ".join(map(outline_of, data)) + "]"
+    inside = leaves(data)
+    if len(inside) == 1 and inside[0] is data:
+        return type(data).__name__
+    return f"{type(data).__name__}({', '.join(map(outline_of, inside))})"
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=8).digest()
+
+
+def _tell_each_other(communicator: Communicator, call: call_log.Call, mine: str) -> dict[int, str]:
+    """Every process knows from the same packets that they differ, so every one comes here."""
+    told = exchange(communicator, call, json.dumps(mine[:500]).encode())
+    return {rank: json.loads(text) for rank, text in zip(communicator.ranks, told, strict=True)}

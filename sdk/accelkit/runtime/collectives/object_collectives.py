@@ -1,0 +1,116 @@
+"""Objects between processes: pickled and signed with the job's secret, their tensors on the host while they travel.
+
+What arrives is unpickled only if its signature is right. A job without a secret trusts whoever reaches its ports, as torch.distributed
+does.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from accelkit import job_secret
+from accelkit.pytree import map_leaves
+from accelkit.runtime.collectives import call_log, transport
+from accelkit.runtime.collectives.fingerprint import HOST, INLINE_BYTES, Communicator, exchange, verify, watching
+
+_LENGTH = struct.Struct("<Q")
+
+
+class _FromDevice:
+    """A tensor that was on the sender's device and goes to the receiver's."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+
+def gather(communicator: Communicator, data: Any) -> list[Any]:
+    """The object of each process, in the order of the group."""
+    mine = _pickled(data, communicator.ranks[communicator.rank])
+    fits = len(mine) < INLINE_BYTES
+    verified = verify(communicator, "gather of objects", payload=b"\1" + mine if fits else b"\0")
+    all_fit = all(part[:1] == b"\1" for part in verified.parts)
+    everyone = [part[1:] for part in verified.parts] if all_fit else exchange(communicator, verified.call, mine)
+    return [_placed(theirs, rank, communicator) for theirs, rank in zip(everyone, communicator.ranks, strict=True)]
+
+
+def broadcast(communicator: Communicator, call: call_log.Call, data: Any, from_process: int) -> Any:
+    """The object of process ``from_process``, after they have verified; there itself."""
+    is_source = communicator.ranks[communicator.rank] == from_process
+    mine = _pickled(data, from_process) if is_source else b""
+    with watching(call):
+        length = torch.frombuffer(bytearray(_LENGTH.pack(len(mine))), dtype=torch.uint8)
+        (size,) = _LENGTH.unpack(bytes(transport.broadcast(communicator, length, from_process).tolist()))
+        sent = torch.frombuffer(bytearray(mine), dtype=torch.uint8) if is_source else torch.empty(size, dtype=torch.uint8)
+        received = transport.broadcast(communicator, sent, from_process)
+    if is_source:
+        return data
+    buffer = bytearray(size)
+    torch.frombuffer(buffer, dtype=torch.uint8).copy_(received)
+    return _placed(bytes(buffer), from_process, communicator)
+
+
+def send(data: Any, rank: int, group: dist.ProcessGroup | None = None) -> None:
+    """Send an object to the process of this rank in the job, which calls ``receive``."""
+    text = job_secret.signed(pickle.dumps(data), dist.get_rank())
+    device = _travelling_on(group)
+    for part in (_LENGTH.pack(len(text)), text):
+        dist.send(torch.frombuffer(bytearray(part), dtype=torch.uint8).to(device), dst=rank, group=group)
+
+
+def receive(rank: int, group: dist.ProcessGroup | None = None) -> Any:
+    """The object that the process of this rank in the job sends.
+
+    Raises:
+        CollectiveError: If it is not from a process of this job.
+    """
+    device = _travelling_on(group)
+    length = torch.empty(_LENGTH.size, dtype=torch.uint8, device=device)
+    dist.recv(length, src=rank, group=group)
+    (size,) = _LENGTH.unpack(bytes(length.tolist()))
+    text = torch.empty(size, dtype=torch.uint8, device=device)
+    dist.recv(text, src=rank, group=group)
+    return _unpickled(text.cpu().numpy().tobytes(), rank)
+
+
+def from_main(data: Any) -> Any:
+    """Rank 0's object, on every process of the job. What the others give is not looked at.
+
+    Raises:
+        CollectiveError: If it is not from a process of this job.
+    """
+    device, is_source = _travelling_on(None), dist.get_rank() == 0
+    text = job_secret.signed(pickle.dumps(data), 0) if is_source else b""
+    length = torch.frombuffer(bytearray(_LENGTH.pack(len(text))), dtype=torch.uint8).to(device)
+    dist.broadcast(length, src=0)
+    (size,) = _LENGTH.unpack(bytes(length.tolist()))
+    sent = torch.frombuffer(bytearray(text or bytes(size)), dtype=torch.uint8).to(device)
+    dist.broadcast(sent, src=0)
+    return data if is_source else _unpickled(sent.cpu().numpy().tobytes(), 0)
+
+
+def _travelling_on(group: dist.ProcessGroup | None) -> torch.device:
+    """Where torch.distributed has objects while they travel in this group: the host if it has a backend for it."""
+    return torch.device(dist.distributed_c10d._get_object_coll_device(group))
+
+
+def _pickled(data: Any, rank: int) -> bytes:
+    def sent(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        return leaf.detach() if leaf.device.type == HOST else _FromDevice(leaf.detach().cpu())
+
+    return job_secret.signed(pickle.dumps(map_leaves(sent, data)), rank)
+
+
+def _placed(text: bytes, rank: int, communicator: Communicator) -> Any:
+    data = _unpickled(text, rank)
+    return map_leaves(lambda leaf: leaf.tensor.to(communicator.device) if isinstance(leaf, _FromDevice) else leaf, data)
+
+
+def _unpickled(text: bytes, rank: int) -> Any:
+    return pickle.loads(job_secret.checked(text, rank))  # noqa: S301 # from a process of the job, which runs the same program

@@ -1,0 +1,127 @@
+"""Reductions over processes, in dtypes that a backend lacks too.
+
+float16, bfloat16 and float8 are reduced in float32 and then rounded once; bool, int16, uint16 and uint32 in a wider integer, complex
+numbers as pairs of real ones. A sum of bools is whether any is true, a product whether all are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.distributed as dist
+
+from accelkit.errors import ContradictionError
+from accelkit.runtime.collectives import transport
+from accelkit.runtime.collectives.fingerprint import Communicator
+
+Operation = str | dist.ReduceOp | dist.ReduceOp.RedOpType
+
+_NAMED: dict[str, tuple[dist.ReduceOp.RedOpType, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]] = {
+    "sum": (dist.ReduceOp.SUM, torch.add),
+    "mean": (dist.ReduceOp.SUM, torch.add),
+    "max": (dist.ReduceOp.MAX, torch.maximum),
+    "min": (dist.ReduceOp.MIN, torch.minimum),
+    "product": (dist.ReduceOp.PRODUCT, torch.mul),
+}
+_WIDER = {
+    torch.bool: torch.int32,
+    torch.int16: torch.int32,
+    torch.uint16: torch.int32,
+    torch.uint32: torch.int64,
+    torch.complex32: torch.complex64,
+}
+_SIGN = -(2**63)
+
+
+def operation(reduction: Operation, reduce_op: Operation | None) -> Operation:
+    """The operation that the two arguments of ``reduce`` ask for, by name if it has one.
+
+    Raises:
+        ContradictionError: If both are given and differ.
+        TypeError: If it is no name and no ``torch.distributed.ReduceOp``.
+    """
+    if reduce_op is not None and reduction != "sum" and _named(reduction) != _named(reduce_op):
+        raise ContradictionError(
+            f"reduction={reduction!r} and reduce_op={reduce_op!r}", why="they are two words for one thing", hint="keep one"
+        )
+    return _named(reduce_op if reduce_op is not None else reduction)
+
+
+def name_of(op: Operation) -> str:
+    """As the call is told of: ``sum``, ``BAND``."""
+    return (
+        op if isinstance(op, str) else next((name for name, kind in dist.ReduceOp.RedOpType.__members__.items() if op == kind), "ReduceOp")
+    )
+
+
+def check_dtypes(tensors: Sequence[torch.Tensor], op: Operation) -> None:
+    """Raise TypeError for what has no sense: the mean of integers, the order of complex numbers.
+
+    The same on all processes that give the same dtypes.
+    """
+    for tensor in tensors:
+        if op == "mean" and not (tensor.is_floating_point() or tensor.is_complex()):
+            raise TypeError(f"the mean of {tensor.dtype} is not of that dtype: reduce tensor.float() instead")
+        if op in ("max", "min") and tensor.is_complex():
+            raise TypeError(f"{tensor.dtype} numbers have no {op}")
+
+
+def reduce_tensor(communicator: Communicator, tensor: torch.Tensor, op: Operation) -> torch.Tensor:
+    """The tensor reduced over the group, by one ``all_reduce``: a new one of the same dtype where this one is.
+
+    Results are the same on all processes.
+    """
+    values = _widened(transport.materialised(transport.on_communicator_device(communicator, tensor)), op)
+    if op == "product" and values.is_complex():
+        return _narrowed(_folded(transport.gather_rows(communicator, values), op), tensor, op)
+    if values.is_complex():
+        values = torch.view_as_real(values)
+    values = values.clone() if values.data_ptr() == tensor.data_ptr() else values
+    if values.numel():
+        dist.all_reduce(values, _NAMED[op][0] if isinstance(op, str) else op, group=communicator.group)
+    if op == "mean":
+        values /= communicator.size
+    return _narrowed(values, tensor, op)
+
+
+def reduce_rows(rows: torch.Tensor, like: torch.Tensor, op: str) -> torch.Tensor:
+    """The same of values that every process has, ``[processes, *shape]``: one after another in the order of ranks, alike everywhere."""
+    values = _folded(_widened(rows, op), op)
+    return _narrowed(values / len(rows) if op == "mean" else values, like, op)
+
+
+def _named(op: Operation) -> Operation:
+    if isinstance(op, str):
+        return op
+    if not isinstance(op, dist.ReduceOp | dist.ReduceOp.RedOpType):
+        raise TypeError(f"reduction is {op!r}; a name or a torch.distributed.ReduceOp is expected")
+    if op == dist.ReduceOp.AVG:
+        return "mean"
+    return next((name for name, (theirs, _) in _NAMED.items() if op == theirs), op)
+
+
+def _folded(rows: torch.Tensor, op: str) -> torch.Tensor:
+    total = rows[0]
+    for row in rows[1:]:
+        total = _NAMED[op][1](total, row)
+    return total
+
+
+def _widened(values: torch.Tensor, op: Operation) -> torch.Tensor:
+    if values.dtype == torch.uint64:
+        signed = values.view(torch.int64)  # sums and products are the same modulo 2**64; for the order the first bit is turned
+        return signed ^ _SIGN if op in ("max", "min") else signed
+    if values.is_floating_point() and values.dtype not in (torch.float32, torch.float64):
+        return values.float()
+    return values.to(_WIDER.get(values.dtype, values.dtype))
+
+
+def _narrowed(values: torch.Tensor, like: torch.Tensor, op: Operation) -> torch.Tensor:
+    if like.is_complex() and not values.is_complex():
+        values = torch.view_as_complex(values)
+    if like.dtype == torch.uint64:
+        values = (values ^ _SIGN if op in ("max", "min") else values).view(torch.uint64)
+    if like.dtype == torch.bool:
+        values = values != 0
+    return values.to(device=like.device, dtype=like.dtype).reshape(like.shape)

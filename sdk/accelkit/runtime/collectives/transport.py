@@ -1,0 +1,91 @@
+"""Tensors on their way between processes: by which device and in which dtype they travel, and as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+
+from accelkit.runtime.collectives import fingerprint
+from accelkit.runtime.collectives.fingerprint import Communicator
+
+_EVERY_BACKEND = frozenset({torch.float64, torch.float32, torch.int64, torch.int32, torch.int8, torch.uint8})
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor's memory as a flat uint8 tensor: the same memory, not a copy."""
+    return tensor.detach().reshape(-1).view(torch.uint8)
+
+
+def inline(tensors: Sequence[torch.Tensor]) -> bytes | None:
+    """The tensors' bytes, one after another, if all are on the host and fit into a packet; else None.
+
+    Alike on processes whose outlines are alike.
+    """
+    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    if size > fingerprint.INLINE_BYTES or not all(tensor.device.type == fingerprint.HOST for tensor in tensors):
+        return None
+    packed = bytearray(size)
+    start = 0
+    for tensor in tensors:
+        if count := tensor.numel() * tensor.element_size():
+            torch.frombuffer(packed, dtype=torch.uint8, count=count, offset=start).copy_(as_bytes(materialised(tensor)))
+        start += count
+    return bytes(packed)
+
+
+def materialised(tensor: torch.Tensor) -> torch.Tensor:
+    """Contiguous, with conjugation and negation carried out: its memory holds its values."""
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()
+
+
+def rows_from_inline(tensors: Sequence[torch.Tensor], parts: Sequence[bytes]) -> list[torch.Tensor]:
+    """What ``inline`` packed on each process: for each tensor the processes' values stacked, of shape ``[processes, *shape]``."""
+    stacked = [torch.empty((len(parts), *tensor.shape), dtype=tensor.dtype) for tensor in tensors]
+    for place, part in enumerate(parts):
+        start = 0
+        for rows in stacked:
+            row = as_bytes(rows[place])
+            if row.numel():
+                row.copy_(torch.frombuffer(bytearray(part[start : start + row.numel()]), dtype=torch.uint8))
+            start += row.numel()
+    return stacked
+
+
+def gather_rows(communicator: Communicator, tensor: torch.Tensor) -> torch.Tensor:
+    """The processes' tensors, alike in shape, dtype and kind of device, stacked: ``[processes, *shape]`` where this one is."""
+    mine = carried(communicator, tensor)
+    rows = torch.empty((communicator.size, *tensor.shape), dtype=tensor.dtype, device=mine.device)
+    if tensor.numel():
+        received = rows if mine.dtype == tensor.dtype else rows.view(communicator.size, -1).view(torch.uint8)
+        sent = mine if mine.dtype == tensor.dtype else mine.reshape(-1)
+        dist.all_gather(list(received.unbind(0)), sent, group=communicator.group)
+    return rows.to(tensor.device)
+
+
+def broadcast(communicator: Communicator, tensor: torch.Tensor, from_process: int) -> torch.Tensor:
+    """The tensor of process ``from_process`` (a rank in the job); the others' are alike in shape, dtype and place, and stay as they are."""
+    mine = carried(communicator, tensor)
+    if dist.get_rank() != from_process:
+        mine = torch.empty_like(mine)
+    if mine.numel():
+        dist.broadcast(mine, from_process, group=communicator.group)
+    return (
+        mine.reshape(-1).view(tensor.dtype).reshape(tensor.shape).to(tensor.device)
+        if mine.dtype != tensor.dtype
+        else mine.to(tensor.device)
+    )
+
+
+def carried(communicator: Communicator, tensor: torch.Tensor) -> torch.Tensor:
+    """The values contiguous on a device for which the group has a backend, in a dtype that every backend moves: else as bytes, flat."""
+    values = materialised(on_communicator_device(communicator, tensor))
+    return values if values.dtype in _EVERY_BACKEND else as_bytes(values)
+
+
+def on_communicator_device(communicator: Communicator, tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor where the group has a backend: where it is, else on this process's device, else on the host."""
+    if communicator.can_move(tensor):
+        return tensor
+    return tensor.to(communicator.device) if communicator.device.type in communicator.device_types else tensor.cpu()

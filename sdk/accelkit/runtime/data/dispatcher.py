@@ -1,0 +1,185 @@
+"""Rank 0 reads the data of all processes, and sends each its share."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, IterableDataset
+
+from accelkit.errors import CollectiveError
+from accelkit.pytree import map_leaves
+from accelkit.runtime.collectives import call_log, object_collectives
+from accelkit.runtime.collectives.fingerprint import watching
+from accelkit.runtime.data.rebatching import rounds
+from accelkit.runtime.data.resume import index_sampler, starting_at
+from accelkit.runtime.data.samplers import Counted
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Slot:
+    """Where a tensor belongs, that travels on its own: pickled it would be copied twice."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Message:
+    """What rank 0 tells another rank about a round.
+
+    Args:
+        share: In a tuple of one, tensors replaced by slots; empty if this rank gets none.
+        remainder: How many samples of the round are no repetition.
+        is_over: Whether no round follows.
+        error: Why rank 0 could not read on.
+    """
+
+    share: tuple[Any, ...] = ()
+    remainder: int = -1
+    is_over: bool = False
+    error: str = ""
+
+
+class DispatchedBatches(Counted):
+    """A loader that only rank 0 reads. Iterating over it is a collective: every process takes as many steps.
+
+    One that does not is named in a CollectiveError of the others, after the group's time-out.
+
+    Tensors arrive on the CPU, by gloo, whatever their dtype; everything else arrives as a pickle of rank 0's.
+
+    Args:
+        loader: Rank 0 reads it; other ranks ask it for its length only. Of a map-style dataset, it gives the batches of processes
+            0, 1, ... in turns; of a stream, batches of the size of a share.
+        num_processes, process_index: Of the job.
+        even: Whether the last round of a stream is filled.
+        first: Of a stream, the first round to deliver; those before are read and dropped.
+
+    Attributes:
+        is_collective: Yes.
+        remainder: How many samples of the last round are no repetition; -1 if all, or it is not known.
+    """
+
+    is_collective = True
+
+    def __init__(self, loader: DataLoader[Any], num_processes: int, process_index: int, *, even: bool, first: int = 0) -> None:
+        self.loader, self.num_processes, self.process_index = loader, num_processes, process_index
+        self.even, self.first = even, first
+        self.remainder = -1
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "loader":  # not there yet: while unpickling
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+    def __len__(self) -> int:
+        is_short_dropped = self._is_stream and self.loader.drop_last
+        size = len(self.loader) if is_short_dropped else len(self.loader) + self.num_processes - 1
+        return max(size // self.num_processes - self.first, 0)
+
+    @property
+    def _is_stream(self) -> bool:
+        return isinstance(self.loader.dataset, IterableDataset)
+
+    def starting_at(self, position: int, num_batches: int) -> DispatchedBatches:
+        """Without the first ``position`` samples of a map-style dataset, or the first ``num_batches`` rounds of a stream."""
+        later = copy.copy(self)
+        if self._is_stream:
+            later.first = self.first + num_batches
+        else:
+            later.loader = starting_at(self.loader, position, num_batches)
+        return later
+
+    def __iter__(self) -> Iterator[Any]:
+        self.remainder = -1
+        if self.process_index:
+            return self._received()
+        batches = iter(self.loader)
+        shares = self._rounds(batches)
+        for _ in itertools.islice(shares, self.first):
+            pass
+        return self._sent(shares)
+
+    def _rounds(self, batches: Iterator[Any]) -> Iterator[tuple[list[Any], int]]:
+        """The shares of each round, and how many of its samples are no repetition."""
+        if self._is_stream:
+            yield from rounds(batches, self.num_processes, self.loader.batch_size, even=self.even, drop_last=self.loader.drop_last)
+            return
+        _, sampler = index_sampler(self.loader)
+        while shares := list(itertools.islice(batches, self.num_processes)):
+            yield shares, sampler.remainder  # the sampler may be ahead; of the last round it is right
+
+    def _sent(self, all_shares: Iterator[tuple[list[Any], int]]) -> Iterator[Any]:
+        is_over = False
+        while not is_over:
+            try:
+                shares, self.remainder = next(all_shares, ([], self.remainder))
+            except Exception as error:
+                self._send([], error=f"{type(error).__name__}: {error}")
+                raise
+            is_over = len(shares) < self.num_processes
+            self._send(shares, is_over=is_over)
+            yield from shares[:1]
+
+    def _send(self, shares: list[Any], is_over: bool = True, error: str = "") -> None:
+        with watching(self._call()):
+            self._send_to_each(shares, is_over, error)
+
+    def _send_to_each(self, shares: list[Any], is_over: bool, error: str) -> None:
+        under_way = []
+        for rank in range(1, self.num_processes):
+            tensors: list[torch.Tensor] = []
+            share = tuple(map_leaves(_packer(tensors), one) for one in shares[rank : rank + 1])
+            object_collectives.send(_Message(share, self.remainder, is_over, error), rank)
+            travelling = [_bytes_of(tensor) for tensor in tensors]  # kept until they have arrived
+            under_way += [(dist.isend(values, dst=rank), values) for values in travelling]
+        for work, _ in under_way:
+            if work is not None:
+                work.wait()
+
+    def _received(self) -> Iterator[Any]:
+        is_over = False
+        while not is_over:
+            with watching(self._call()):
+                message: _Message = object_collectives.receive(0)
+                shares = [map_leaves(_unpacked, share, lambda thing: isinstance(thing, _Slot)) for share in message.share]
+            if message.error:
+                raise CollectiveError("rank 0 could not read the next batch", why=message.error, hint="see the log of rank 0")
+            is_over, self.remainder = message.is_over, message.remainder
+            yield from shares
+
+    def _call(self) -> call_log.Call:
+        group = dist.distributed_c10d._get_default_group()
+        return call_log.record_call("a batch of a prepared loader that rank 0 reads", group, range(self.num_processes))
+
+
+def _packer(tensors: list[torch.Tensor]) -> Callable[[Any], Any]:
+    """Puts a slot in place of each dense tensor, and the tensor into ``tensors``."""
+
+    def pack(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        if type(leaf) is not torch.Tensor or leaf.layout is not torch.strided or leaf.is_quantized or not leaf.numel():
+            return leaf.clone()  # the pickle of a view holds all that it is a view of
+        tensors.append(leaf)
+        return _Slot(leaf.shape, leaf.dtype)
+
+    return pack
+
+
+def _unpacked(leaf: Any) -> Any:
+    if not isinstance(leaf, _Slot):
+        return leaf
+    tensor = torch.empty(leaf.shape, dtype=leaf.dtype, device=torch.default_generator.device)
+    dist.recv(_bytes_of(tensor), src=0)
+    return tensor
+
+
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Its values as bytes on the CPU: of any dtype, also those that gloo does not know."""
+    return tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1).view(torch.uint8)

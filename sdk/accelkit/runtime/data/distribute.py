@@ -1,0 +1,155 @@
+"""A loader divided among the processes of a job."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, IterDataPipe
+
+from accelkit.errors import PrepareError
+from accelkit.runtime.data.dispatcher import DispatchedBatches
+from accelkit.runtime.data.loader_state import Epochs
+from accelkit.runtime.data.loaders import PreparedLoader, check_split
+from accelkit.runtime.data.resume import in_order, index_sampler, reshaped
+from accelkit.runtime.data.samplers import ShardedBatches, ShardedDataset
+from accelkit.specs.accelerator import Accelerator
+from accelkit.specs.strategy import Strategy
+
+
+def prepare_loader(
+    loader: DataLoader[Any],
+    *,
+    device: torch.device | None,
+    num_processes: int,
+    process_index: int,
+    split_batches: bool,
+    even_batches: bool,
+    dispatch_batches: bool | None,
+    rng_types: Sequence[str],
+    accelerator: Accelerator,
+    strategy: Strategy | None = None,
+    number: int = 0,
+) -> PreparedLoader:
+    """A loader that gives this process its share, on its device. The user's own is left as it is.
+
+    Args:
+        loader: The user's. One whose sampler divides itself (DistributedSampler and others with ``num_replicas``) is not divided again.
+        device: Where batches go; None leaves them.
+        num_processes, process_index: Of the job, of several processes. Iterating is a collective of the default process group.
+        split_batches: Whether a batch of ``loader`` is the whole job's; else it is a process's.
+        even_batches: Fill the last batches with samples from the beginning, so that every process has equally many full ones.
+        dispatch_batches: Whether rank 0 alone reads, and sends each process its share. None: if the dataset is iterable.
+        rng_types: The generators that processes agree on before each epoch.
+        accelerator: Whose the device is, and its generator.
+        strategy: Lays out batches that are on the device.
+        number: The loader's place among those that the Runtime prepared.
+
+    Raises:
+        PrepareError: If the loader cannot be divided so.
+    """
+    is_shared = _divides_itself(loader, num_processes)
+    if is_shared and (split_batches or dispatch_batches):
+        raise PrepareError(
+            f"split_batches={split_batches} and dispatch_batches={dispatch_batches} with a loader that divides itself",
+            why="its sampler gives each process a share already",
+            hint="leave the DistributedSampler out, or both arguments",
+        )
+    if split_batches:
+        check_split(loader, num_processes)
+    is_stream = isinstance(loader.dataset, IterableDataset)
+    is_dispatched = is_stream if dispatch_batches is None else dispatch_batches
+    epochs = Epochs(
+        loader,
+        num_processes=num_processes,
+        process_index=process_index,
+        rng_types=rng_types,
+        accelerator=accelerator,
+        device=device,
+        step=1 if split_batches or is_shared else num_processes,
+        is_shared=is_shared,
+        is_dispatched=is_dispatched,
+        number=number,
+    )
+    divided: Any = loader
+    if not is_shared:
+        divide = _divided_stream if is_stream else _divided_batches
+        divided = divide(loader, epochs, split=split_batches, even=even_batches, is_dispatched=is_dispatched)
+        if is_dispatched:
+            divided = DispatchedBatches(divided, num_processes, process_index, even=even_batches)
+    return PreparedLoader(divided, device, accelerator=accelerator, strategy=strategy, epochs=epochs)
+
+
+@contextlib.contextmanager
+def filling(prepared: Sequence[PreparedLoader], even: bool, inner: AbstractContextManager[Any]) -> Iterator[None]:
+    """Around ``inner``: passes of these loaders that begin inside fill their last batches (``even``), or do not.
+
+    A loader that divides itself is left as it is.
+    """
+    parts = [part for loader in prepared for part in _parts_that_fill(loader.loader)]
+    before = [part.even for part in parts]
+    for part in parts:
+        part.even = even
+    try:
+        with inner:
+            yield
+    finally:
+        for part, was_even in zip(parts, before, strict=True):
+            part.even = was_even
+
+
+def warn_of_workers(prepared: Sequence[PreparedLoader]) -> None:
+    """Workers that outlive a pass have copies of a stream, which ``filling`` does not reach: warn where there are such."""
+    for loader in prepared:
+        is_divided_by_workers = isinstance(loader.dataset, ShardedDataset)
+        if is_divided_by_workers and loader.persistent_workers and loader._iterator is not None:
+            warnings.warn(
+                "join_uneven_inputs(even_batches=) does not reach the workers of a loader of an iterable dataset that was read before with "
+                "persistent_workers=True",
+                stacklevel=4,
+            )
+
+
+def _parts_that_fill(loader: Any) -> Iterator[Any]:
+    if isinstance(loader, DispatchedBatches):
+        yield loader
+        yield from _parts_that_fill(loader.loader)
+    elif isinstance(loader.dataset, ShardedDataset):
+        yield loader.dataset
+    elif isinstance(sampler := index_sampler(loader)[1], ShardedBatches):
+        yield sampler
+
+
+def _divides_itself(loader: DataLoader[Any], num_processes: int) -> bool:
+    samplers = (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
+    replicas = [getattr(sampler, "num_replicas", 1) for sampler in samplers]
+    return max(number for number in replicas if isinstance(number, int)) > 1 or isinstance(loader.dataset, IterDataPipe)
+
+
+def _divided_batches(loader: DataLoader[Any], epochs: Epochs, *, split: bool, even: bool, is_dispatched: bool) -> DataLoader[Any]:
+    name, sampler = index_sampler(loader)
+    shares = ShardedBatches(
+        in_order(sampler, epochs.order),
+        epochs.num_processes,
+        None if is_dispatched else epochs.process_index,
+        split=split,
+        even=even,
+        holds_lists=name == "batch_sampler" or isinstance(sampler, BatchSampler),
+    )
+    return reshaped(loader, **{name: shares})
+
+
+def _divided_stream(loader: DataLoader[Any], epochs: Epochs, *, split: bool, even: bool, is_dispatched: bool) -> DataLoader[Any]:
+    share = loader.batch_size // epochs.num_processes if split and loader.batch_size else loader.batch_size
+    changes: dict[str, Any] = {}
+    if not is_dispatched:
+        changes["dataset"] = ShardedDataset(
+            loader.dataset, epochs.num_processes, epochs.process_index, share or 1, even=even, drop_last=loader.drop_last
+        )
+    if split:
+        changes |= {"batch_size": share, "batch_sampler": BatchSampler(loader.sampler, share or 1, loader.drop_last)}
+    return reshaped(loader, **changes)

@@ -1,0 +1,237 @@
+"""Steps that are not just the optimizer's own: not every backward pass completes them, or a precision or a strategy has a part in them.
+
+The user's optimizer and scheduler stay the objects in the loop: schedulers refer to the optimizer, and hooks were registered with it. Their
+classes are swapped. Nothing here is on the step path of a Runtime that accumulates no gradients and scales none, on a device that
+computes at once.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler
+
+from accelkit.errors import PrepareError, UnsupportedError
+from accelkit.plugin_calls import note_plugin, wrong_result
+from accelkit.runtime.accumulation import Accumulation
+from accelkit.runtime.dynamic_subclass import swap_class
+from accelkit.specs.accelerator import Accelerator
+from accelkit.specs.overrides import overridden, overrides
+from accelkit.specs.precision import Precision
+from accelkit.specs.strategy import Strategy
+
+_steppings: weakref.WeakKeyDictionary[Any, Stepping] = weakref.WeakKeyDictionary()
+"""Whose steps a prepared optimizer's or scheduler's are. Not an attribute of theirs: a scheduler's state dict holds all of these."""
+
+
+class Stepping:
+    """What the steps of a Runtime's optimizers and schedulers are.
+
+    Args:
+        accumulation: Says when gradients are complete. Until then ``step`` and ``zero_grad`` do nothing.
+        precision: Has a part in a step if it overrides ``optimizer_step``.
+        strategy: Takes all steps if it wraps modules together with their optimizers; within its own, an optimizer's step is its own.
+        accelerator: Told of each step's end if it overrides ``step_end``.
+    """
+
+    def __init__(self, accumulation: Accumulation, precision: Precision, strategy: Strategy, accelerator: Accelerator) -> None:
+        self._accumulation = accumulation
+        self._precision = precision if overrides(precision, Precision, "optimizer_step") else None
+        self._end = overridden(accelerator, Accelerator, "step_end")
+        self._strategy = strategy if strategy.wraps_optimizers else None
+        self._inside: torch.optim.Optimizer | None = None
+        self._skipped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+
+    @property
+    def has_skipped(self) -> bool:
+        """Whether the last step of one of the optimizers was skipped, by the precision or the strategy."""
+        return len(self._skipped) > 0
+
+    def take_over(self, thing: torch.optim.Optimizer | LRScheduler) -> None:
+        """Make an optimizer's ``step`` and ``zero_grad``, or a scheduler's ``step``, this one's, in place; nothing if they are the same."""
+        if self._accumulation.num_steps == 1 and self._precision is None and self._strategy is None and self._end is None:
+            return
+        is_first = thing not in _steppings
+        _steppings[thing] = self
+        if isinstance(thing, LRScheduler):
+            swap_class(thing, governed_scheduler)
+            return
+        if is_first and "step" in vars(thing):  # a scheduler made before put its own wrapper on the instance, which hides the class's step
+            own = vars(thing)["step"]
+            thing.step = functools.wraps(own)(functools.partial(_step, thing, own))  # type: ignore[method-assign]
+        swap_class(thing, governed_optimizer)
+
+    def step(self, optimizer: torch.optim.Optimizer, own: Any, closure: Any) -> Any:
+        """``own`` is the optimizer's step, which takes the closure."""
+        if self._inside is optimizer:
+            return self._own_step(optimizer, own, closure)
+        if not self._accumulation.is_complete:
+            return None
+        if self._accumulation.num_steps > 1 and not self._accumulation.has_begun:
+            self._warn_of_small_gradients()
+        if self._strategy is None and self._precision is None:
+            result = _called(own, closure)
+        else:
+            before, self._inside = self._inside, optimizer
+            try:
+                result = self._wrapped_step(optimizer, own, closure)
+            finally:
+                self._inside = before
+        if self._end is not None:
+            self._end()
+        return result
+
+    def _warn_of_small_gradients(self) -> None:
+        """Once: ``backward`` divides by the number of passes, and this step has the gradient of one."""
+        self._accumulation.has_begun = True
+        num_steps = self._accumulation.num_steps
+        warnings.warn(
+            f"gradient_accumulation_steps={num_steps}, and an optimizer stepped outside of accumulate(): backward() divides each gradient "
+            f"by {num_steps}, and this step has one of them. Write `with rt.accumulate(model):` around the forward and backward pass and "
+            "the step, or leave gradient_accumulation_steps out",
+            stacklevel=5,
+        )
+
+    def zero_grad(self, optimizer: torch.optim.Optimizer, own: Any, set_to_none: bool) -> None:
+        """``own`` is the optimizer's ``zero_grad``."""
+        if not self._accumulation.is_complete:
+            return
+        if self._strategy is not None:
+            try:
+                self._strategy.zero_grad(optimizer)
+            except Exception as error:
+                note_plugin(error, self._strategy, "zero_grad")
+                raise
+        else:
+            own(set_to_none)
+
+    def has_to_wait(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether a scheduler of this optimizer does not step now."""
+        return not self._accumulation.is_complete or optimizer in self._skipped
+
+    def _wrapped_step(self, optimizer: torch.optim.Optimizer, own: Any, closure: Any) -> Any:
+        if self._strategy is None:
+            assert self._precision is not None
+            self._skipped.add(optimizer)
+            try:
+                return self._precision.optimizer_step(optimizer, functools.partial(self._own_step, optimizer, own), closure)
+            except Exception as error:
+                note_plugin(error, self._precision, "optimizer_step")
+                raise
+        if closure is not None:
+            raise UnsupportedError(
+                f"{type(optimizer).__name__}.step was given a closure",
+                plugin=self._strategy.plugin,
+                why=f"strategy {self._strategy.name!r} steps by itself, after the backward passes",
+                hint="call backward before step, without a closure",
+            )
+        try:
+            is_applied = self._strategy.step(optimizer)
+        except Exception as error:
+            note_plugin(error, self._strategy, "step")
+            raise
+        if is_applied is False:
+            self._skipped.add(optimizer)
+        elif is_applied is True:
+            self._skipped.discard(optimizer)
+        else:
+            raise wrong_result(self._strategy, "step", is_applied, "True or False")
+        return None
+
+    def _own_step(self, optimizer: torch.optim.Optimizer, own: Any, closure: Any = None) -> Any:
+        self._skipped.discard(optimizer)
+        return _called(own, closure)
+
+
+def ending_a_step(backward: Callable[..., None], step_end: Callable[[], None]) -> Callable[..., None]:
+    """The backward pass, after which a device that traces lazily runs it: a loss that is read then is not computed once more."""
+
+    @functools.wraps(backward)
+    def backward_to_the_end(loss: torch.Tensor, **kwargs: Any) -> None:
+        backward(loss, **kwargs)
+        step_end()
+
+    return backward_to_the_end
+
+
+def _step(optimizer: torch.optim.Optimizer, own: Any, closure: Any = None) -> Any:
+    stepping = _steppings.get(optimizer)
+    if stepping is not None:
+        return stepping.step(optimizer, own, closure)
+    return _called(own, closure)  # a copy of a prepared one
+
+
+def _called(own: Any, closure: Any) -> Any:
+    return own(closure) if closure is not None else own()  # some optimizers' steps take none
+
+
+def governed_optimizer(cls: type) -> dict[str, Any]:
+    """The behaviour of an optimizer whose steps are a Stepping's."""
+    original: Any = cls
+
+    def step(self: Any, closure: Any = None) -> Any:
+        return _step(self, functools.partial(original.step, self), closure)
+
+    step.hooked = True  # type: ignore[attr-defined] # torch would wrap it, when a copy is made, and run the optimizer's hooks twice
+
+    def zero_grad(self: Any, set_to_none: bool = True) -> None:
+        stepping, own = _steppings.get(self), functools.partial(original.zero_grad, self)
+        if stepping is not None:
+            stepping.zero_grad(self, own, set_to_none)
+        else:
+            own(set_to_none)
+
+    return {"step": step, "zero_grad": zero_grad}
+
+
+def governed_scheduler(cls: type) -> dict[str, Any]:
+    """The behaviour of a learning-rate scheduler that steps when its optimizer does."""
+    original: Any = cls
+
+    def step(self: Any, *args: Any, **kwargs: Any) -> None:
+        stepping = _steppings.get(self)
+        if stepping is None or not stepping.has_to_wait(self.optimizer):
+            original.step(self, *args, **kwargs)
+
+    return {"step": step}
+
+
+def pairs(objects: Sequence[object], strategy: Strategy) -> dict[int, torch.nn.Module]:
+    """Which module each optimizer trains, by the optimizer's ``id``.
+
+    Args:
+        objects: Given to one call of ``prepare``, not yet placed.
+        strategy: For the errors.
+
+    Raises:
+        PrepareError: Unless each optimizer trains one of the modules, and each module that can be trained has one optimizer.
+    """
+    modules = [thing for thing in objects if isinstance(thing, torch.nn.Module)]
+    found: dict[int, torch.nn.Module] = {}
+    for optimizer in objects:
+        if isinstance(optimizer, torch.optim.Optimizer):
+            wanted = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+            holders = [module for module in modules if wanted <= {id(parameter) for parameter in module.parameters()}]
+            if not holders:
+                raise _apart(strategy, type(optimizer).__name__, "no module of this call has all of this optimizer's parameters")
+            if any(holders[0] is other for other in found.values()):
+                raise _apart(strategy, type(optimizer).__name__, f"{type(holders[0]).__name__} has another optimizer already")
+            found[id(optimizer)] = holders[0]
+    for module in modules:
+        if not any(module is other for other in found.values()) and any(parameter.requires_grad for parameter in module.parameters()):
+            raise _apart(strategy, type(module).__name__, "no optimizer of this call trains it, and it has parameters to train")
+    return found
+
+
+def _apart(strategy: Strategy, name: str, why: str) -> PrepareError:
+    return PrepareError(
+        f"{name} cannot be prepared for strategy {strategy.name!r}, which wraps a module together with its optimizer",
+        plugin=strategy.plugin,
+        why=why,
+        hint="model, optimizer = rt.prepare(model, optimizer), in one call; a model that is not trained: model.requires_grad_(False)",
+    )

@@ -1,0 +1,230 @@
+"""Preparing models and optimizers: modules are placed first, then optimizers follow their parameters.
+
+On XLA and PrivateUse1 ``Module.to`` makes new Parameters. An optimizer made before would go on updating the old ones and train
+nothing, and parameters that were tied would be tied no more.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils.hooks import RemovableHandle
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from accelkit.errors import PrepareError
+from accelkit.plugin_calls import call
+from accelkit.runtime import tensor_referrers
+from accelkit.runtime.precision_forward import apply_to_forward
+from accelkit.specs.precision import Precision
+from accelkit.specs.strategy import Strategy
+
+_checks: weakref.WeakKeyDictionary[torch.optim.Optimizer, list[RemovableHandle]] = weakref.WeakKeyDictionary()
+_ending: weakref.WeakKeyDictionary[torch.optim.Optimizer, RemovableHandle] = weakref.WeakKeyDictionary()
+
+
+class ParameterMoves:
+    """Where the parameters of prepared modules went: for each one known before, the one that is in the module now."""
+
+    def __init__(self) -> None:
+        self._now = WeakTensorKeyDictionary()
+        self.has_replaced = False
+        self.is_unsearched = False  # nobody has looked yet for objects that still have what was replaced
+
+    def record(self, before: torch.Tensor, after: torch.Tensor) -> None:
+        self.has_replaced |= before is not after
+        self._now[before] = after
+        self._now[after] = after
+
+    def current(self, parameter: torch.Tensor) -> torch.Tensor | None:
+        """The parameter that trains now; None if it is in no prepared module."""
+        now: torch.Tensor | None = self._now.get(parameter)  # type: ignore[no-untyped-call]
+        return now
+
+    def replaced(self) -> list[torch.Tensor]:
+        """The parameters that train no more and that somebody still has."""
+        return [before for before, now in self._now.items() if now is not before]  # type: ignore[no-untyped-call]
+
+    def are_stale(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether the optimizer has a parameter that was replaced: its steps would train nothing."""
+        parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
+        return any((now := self.current(parameter)) is not None and now is not parameter for parameter in parameters)
+
+
+def place_module(
+    module: torch.nn.Module,
+    device: torch.device,
+    precision: Precision,
+    strategy: Strategy,
+    moves: ParameterMoves,
+    *,
+    has_to_move: bool = True,
+) -> torch.nn.Module:
+    """Convert, move and wrap a module; remember where its parameters went.
+
+    Args:
+        module: Changed in place. Tied parameters and buffers stay tied.
+        device: This process's.
+        precision, strategy: The runtime's.
+        moves: Filled.
+        has_to_move: Whether it goes to the device; else it stays where it is.
+    """
+    before = _slots(module)
+    converted = call(precision, "convert_module", module)
+    if has_to_move:
+        converted = call(strategy, "place_module", converted, device)
+    _tie_again(before, _slots(converted))
+    apply_to_forward(converted, precision)
+    wrapped: torch.nn.Module = call(strategy, "wrap_module", converted, device)
+    _record(before, _slots(converted), moves)
+    return wrapped
+
+
+@contextmanager
+def moving(module: torch.nn.Module, moves: ParameterMoves) -> Iterator[None]:
+    """Inside, somebody else moves the module in place: what is tied stays tied, and ``moves`` learns where parameters went."""
+    before = _slots(module)
+    yield
+    _tie_again(before, _slots(module))
+    _record(before, _slots(module), moves)
+
+
+def follow_parameters(optimizer: torch.optim.Optimizer, moves: ParameterMoves, *, has_to_know: bool = True) -> None:
+    """Point the optimizer, with its state, to the parameters that train now. State moves to its parameter's device.
+
+    Args:
+        has_to_know: Whether every parameter has to be in a prepared module; else one that is in none is left as it is.
+
+    Raises:
+        PrepareError: If a parameter belongs to no prepared module.
+    """
+    state = optimizer.state_dict()
+    has_changed = False
+    for number, group in enumerate(optimizer.param_groups):
+        for index, parameter in enumerate(group["params"]):
+            now = moves.current(parameter)
+            if now is None and not has_to_know:
+                continue
+            if now is None:
+                raise PrepareError(
+                    f"parameter {index} of group {number} of {type(optimizer).__name__} is in no prepared module",
+                    why=f"it is of shape {tuple(parameter.shape)}; training would not change any prepared model",
+                    hint="prepare its model too, before or in the same call",
+                )
+            has_changed |= now is not parameter
+            group["params"][index] = now
+    if optimizer.state and (has_changed or _is_elsewhere(optimizer)):
+        optimizer.state.clear()
+        optimizer.load_state_dict(state)
+
+
+def refuse_steps_of_others(moves: ParameterMoves) -> None:
+    """Make the first step of every optimizer in this process that still has replaced parameters an error, unless it is prepared before.
+
+    Looks through all objects that Python's garbage collector knows: tens of milliseconds, once for each call of ``prepare`` that replaced
+    parameters.
+    """
+    for thing in gc.get_objects():
+        if issubclass(type(thing), torch.optim.Optimizer) and hasattr(thing, "param_groups") and moves.are_stale(thing):
+            _before_first_step(thing, functools.partial(_check_step, moves))
+
+
+def _check_step(moves: ParameterMoves, optimizer: torch.optim.Optimizer) -> None:
+    """Before the first step of such an optimizer.
+
+    Raises:
+        PrepareError: If it has replaced parameters still.
+    """
+    if moves.are_stale(optimizer):
+        raise PrepareError(
+            f"{type(optimizer).__name__} would train nothing",
+            why="the model's parameters became new ones when it moved to its device, and this optimizer still has the old ones",
+            hint="model, optimizer = rt.prepare(model, optimizer)",
+        )
+
+
+def warn_of_holders_at_first_step(moves: ParameterMoves, optimizer: torch.optim.Optimizer) -> None:
+    """Let the first step of a prepared optimizer warn of objects that still have parameters that were replaced.
+
+    An average of weights, say, would be one of weights that stay as they are. ``prepare`` itself cannot tell, as the program may give such
+    an object the new parameters in its next line. The search takes tens of milliseconds.
+    """
+    _before_first_step(optimizer, lambda _: _warn_of_holders(moves))
+
+
+def _warn_of_holders(moves: ParameterMoves) -> None:
+    if names := tensor_referrers.names_of_holders(moves.replaced()):
+        warnings.warn(
+            f"{' and '.join(names)} still {'has' if len(names) == 1 else 'have'} parameters that the model had before prepare. They train "
+            "no more, since the model got new ones when it moved to its device. Make the object after prepare, from model.parameters(), "
+            "or delete it",
+            stacklevel=tensor_referrers.stack_level_outside_of_torch(),
+        )
+
+
+def _before_first_step(optimizer: torch.optim.Optimizer, check: Callable[[torch.optim.Optimizer], None]) -> None:
+    """Run ``check`` before the optimizer's next step, and before each until one was made."""
+    _checks.setdefault(optimizer, []).append(optimizer.register_step_pre_hook(lambda one, *_: _check_and_end(one, check)))
+
+
+def _check_and_end(optimizer: torch.optim.Optimizer, check: Callable[[torch.optim.Optimizer], None]) -> None:
+    """torch calls hooks while it iterates over them, so one may not remove itself, unless it is the last."""
+    check(optimizer)
+    if optimizer not in _ending:
+        _ending[optimizer] = optimizer.register_step_post_hook(lambda one, *_: _end_checks(one))
+
+
+def _end_checks(optimizer: torch.optim.Optimizer) -> None:
+    for handle in [*_checks.pop(optimizer, []), _ending.pop(optimizer)]:
+        handle.remove()
+
+
+def _record(before: Mapping[str, Slot], after: Mapping[str, Slot], moves: ParameterMoves) -> None:
+    for path, (_, _, tensor) in before.items():
+        if isinstance(tensor, torch.nn.Parameter) and path in after:  # a conversion may put another module there
+            moves.record(tensor, after[path].tensor)
+
+
+class Slot(NamedTuple):
+    """A place that holds a parameter or buffer, and what it holds."""
+
+    owner: torch.nn.Module
+    name: str
+    tensor: torch.Tensor
+
+
+def _slots(module: torch.nn.Module) -> dict[str, Slot]:
+    """Every place that holds a parameter or buffer, by its path; a tied one stands in several."""
+    return {
+        f"{prefix}.{name}": Slot(owner, name, tensor)
+        for prefix, owner in module.named_modules(remove_duplicate=False)
+        for name, tensor in [*owner._parameters.items(), *owner._buffers.items()]
+        if tensor is not None
+    }
+
+
+def _tie_again(before: Mapping[str, Slot], after: Mapping[str, Slot]) -> None:
+    """Where one tensor stood in several places, put the first place's new one into all those that still hold such a tensor."""
+    first: dict[int, torch.Tensor] = {}
+    for path in (path for path in before if path in after):
+        owner, name, tensor = after[path]
+        now = first.setdefault(id(before[path].tensor), tensor)
+        is_alike = (type(now), now.dtype, now.shape) == (type(tensor), tensor.dtype, tensor.shape)
+        if tensor is not now and is_alike:
+            holder: Any = owner._parameters if name in owner._parameters else owner._buffers
+            holder[name] = now
+
+
+def _is_elsewhere(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether state that was made before the move is still on another device (the step count, a CPU scalar, may be)."""
+    return any(
+        isinstance(value, torch.Tensor) and value.dim() > 0 and value.device != parameter.device
+        for parameter, values in optimizer.state.items()
+        for value in values.values()
+    )

@@ -1,0 +1,153 @@
+"""The precision's part of forward and backward passes: inputs converted, a context around, outputs converted, losses scaled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from accelkit.errors import PrepareError, UnsupportedError
+from accelkit.plugin_calls import is_built_in, is_context, note_plugin, wrong_result
+from accelkit.runtime.dynamic_subclass import restore_class, swap_class
+from accelkit.specs.overrides import overrides
+from accelkit.specs.precision import Precision
+from accelkit.specs.strategy import Strategy
+
+_ATTRIBUTE = "_accelkit_precision"
+
+
+def backward_of(precision: Precision) -> Callable[..., None]:
+    """The backward pass of a loss: torch's own if the precision adds nothing, so that nothing of ours is on the step path."""
+    if not overrides(precision, Precision, "pre_backward", "backward", "post_backward"):
+        return torch.Tensor.backward
+
+    def backward(loss: torch.Tensor, **kwargs: Any) -> None:
+        doing = "pre_backward"
+        try:
+            loss = precision.pre_backward(loss)
+            doing = "backward"
+            precision.backward(loss, **kwargs)
+            doing = "post_backward"
+            precision.post_backward(loss)
+        except Exception as error:
+            if doing == "backward" and not isinstance(loss, torch.Tensor):
+                raise wrong_result(precision, "pre_backward", loss, "a tensor") from error
+            note_plugin(error, precision, doing)
+            raise
+
+    return backward
+
+
+def backward_of_engine(strategy: Strategy) -> Callable[..., None]:
+    """The backward pass of a strategy that wraps optimizers. Of a built-in one it is its method itself."""
+    if is_built_in(strategy):
+        return strategy.backward
+
+    def backward(loss: torch.Tensor, **kwargs: Any) -> None:
+        try:
+            strategy.backward(loss, **kwargs)
+        except Exception as error:
+            note_plugin(error, strategy, "backward")
+            raise
+
+    return backward
+
+
+def apply_to_forward(module: torch.nn.Module, precision: Precision) -> None:
+    """Make every forward pass of ``module`` one in this precision, in place. Nothing is done if it would be the module's own.
+
+    Raises:
+        PrepareError: If the module's ``forward`` was replaced on the instance, where a subclass's cannot reach.
+    """
+    if not overrides(precision, Precision, "convert_input", "forward_context", "convert_output"):
+        return
+    target = getattr(module, "_orig_mod", module)  # torch.compile's wrapper calls the module inside, which it traces
+    if "forward" in vars(target):
+        raise PrepareError(
+            f"{type(target).__name__} cannot be prepared for {precision.name}",
+            why="its forward was replaced on the instance, so the precision would be bypassed",
+            hint="override forward in a subclass, or use precision='32-true'",
+        )
+    target.__dict__[_ATTRIBUTE] = precision
+    swap_class(target, _behaviour(precision))
+
+
+def remove_from_forward(module: torch.nn.Module) -> None:
+    """Undo ``apply_to_forward``, in place: the module has its own class again, and its forward pass computes in its parameters' dtypes.
+
+    Raises:
+        UnsupportedError: If a class was put on top since.
+    """
+    target = getattr(module, "_orig_mod", module)
+    if _ATTRIBUTE not in vars(target):
+        return
+    if not restore_class(target, _behaviour(target.__dict__[_ATTRIBUTE])):
+        raise UnsupportedError(
+            f"{type(target).__name__} cannot leave {target.__dict__[_ATTRIBUTE].name}",
+            why="its class was changed again after it was prepared: a strategy that shards does that",
+            hint="keep_fp32_wrapper=True; or load rt.get_state_dict(model) into a new model",
+        )
+    del target.__dict__[_ATTRIBUTE]
+
+
+def _behaviour(precision: Precision) -> Callable[[type], dict[str, Any]]:
+    """Errors of a third party's precision name it. torch.compile traces less around handlers, so that built-in ones have none."""
+    return forward_in_precision if is_built_in(precision) else forward_in_plugins_precision
+
+
+def forward_in_precision(cls: type) -> dict[str, Any]:
+    """The behaviour of a module whose forward pass runs in its precision."""
+    original: Any = cls
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        precision = self.__dict__[_ATTRIBUTE]
+        args, kwargs = precision.convert_input(args), precision.convert_input(kwargs)
+        with precision.forward_context():
+            result = original.forward(self, *args, **kwargs)
+        return precision.convert_output(result)
+
+    return {"forward": forward}
+
+
+def forward_in_plugins_precision(cls: type) -> dict[str, Any]:
+    """Like ``forward_in_precision``, for a precision of a third party: what its methods raise or wrongly return names it."""
+    original: Any = cls
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        precision = self.__dict__[_ATTRIBUTE]
+        doing, context = "convert_input", None
+        try:
+            args, kwargs = precision.convert_input(args), precision.convert_input(kwargs)
+            doing = "forward_context"
+            context = precision.forward_context()
+            with context:
+                doing = ""
+                result = original.forward(self, *args, **kwargs)
+                doing = "forward_context"
+            doing = "convert_output"
+            converted = precision.convert_output(result)
+        except Exception as error:
+            _check_results(error, precision, args, kwargs, context)
+            if doing:
+                note_plugin(error, precision, doing)
+            raise
+        if converted is None and result is not None:
+            raise wrong_result(precision, "convert_output", converted, "the result in another precision")
+        return converted
+
+    return {"forward": forward}
+
+
+def _check_results(error: Exception, precision: Precision, args: object, kwargs: object, context: object) -> None:
+    """Of a forward pass that failed: what the precision's methods returned so far.
+
+    Raises:
+        BrokenPluginError: If that is why.
+    """
+    if not isinstance(args, tuple | list):
+        raise wrong_result(precision, "convert_input", args, "a tuple") from error
+    if not isinstance(kwargs, Mapping):
+        raise wrong_result(precision, "convert_input", kwargs, "a dict") from error
+    if context is not None and not is_context(context):
+        raise wrong_result(precision, "forward_context", context, "a context manager") from error

@@ -1,0 +1,250 @@
+"""Joining the job's process group, and agreeing with the other processes on what the job is."""
+
+from __future__ import annotations
+
+import atexit
+import collections
+import contextlib
+import dataclasses
+import datetime
+import json
+import socket
+import sys
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore, PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
+
+import accelkit
+from accelkit import job_secret, thread_shutdown
+from accelkit.errors import ContradictionError, UnavailableError, UnsupportedError
+from accelkit.runtime.collectives.fingerprint import Communicator
+from accelkit.specs.cluster import ClusterEnvironment
+from accelkit.specs.placement import Place
+from accelkit.specs.process_group import THROUGH_HOST
+
+_users: weakref.WeakSet[Any] = weakref.WeakSet()  # the Runtimes that use the group made here, and have not left it
+_own_group: Any = None
+_ends_at_exit = False
+
+
+def join(user: object, cluster: ClusterEnvironment, device: torch.device, backend: str | None, seconds: float) -> None:
+    """Make this process a member of the default process group. Returns when every process has come.
+
+    Tensors on the device travel by ``backend``, those on the CPU (and objects) by gloo. Several Runtimes of a process share one group, and
+    one that the program made is used as it is.
+
+    Args:
+        user: The Runtime, which ``leave`` is called with.
+        cluster: Says where to meet, this process's rank, and how many there are.
+        device: This process's.
+        backend: None for torch's default for the device.
+        seconds: The group's time-out.
+
+    Raises:
+        ContradictionError: If there is a group of another size, or in which this process has another rank.
+        UnavailableError: If the processes do not find each other.
+    """
+    global _own_group, _ends_at_exit
+    size, rank = cluster.world_size, cluster.global_rank
+    thread_shutdown.wait_for_threads_before_forks()
+    if not _ends_at_exit:
+        atexit.register(_leave_at_exit)
+        _ends_at_exit = True
+    _check_group(cluster)
+    if dist.is_initialized():
+        _check_reduces(device)
+        if dist.group.WORLD is _own_group:
+            _users.add(user)
+        return
+    timeout = datetime.timedelta(seconds=seconds)
+    with _naming_the_meeting_place(cluster):
+        store = HashStore() if size == 1 else _next_corner("group", cluster, timeout)
+        dist.init_process_group(backends_of(device, backend), store=store, rank=rank, world_size=size, timeout=timeout)
+    _check_reduces(device)
+    _own_group = dist.group.WORLD
+    _users.clear()
+    _users.add(user)
+
+
+def _check_group(cluster: ClusterEnvironment) -> None:
+    """Whether a group that is there already is that of the job.
+
+    Raises:
+        ContradictionError: If not.
+    """
+    size, rank = cluster.world_size, cluster.global_rank
+    if dist.is_initialized() and (dist.get_world_size(), dist.get_rank()) != (size, rank):
+        raise ContradictionError(
+            f"torch.distributed is initialised as rank {dist.get_rank()} of {dist.get_world_size()}",
+            plugin=cluster.plugin,
+            why=f"the cluster environment {cluster.name!r} says rank {rank} of {size}",
+            hint="let the Runtime initialise it, or start the processes with accelkit launch",
+        )
+
+
+def _check_reduces(device: torch.device) -> None:
+    """Add up a 1 of each process on the device. gloo leaves tensors of a device that it does not know as they are, and says nothing.
+
+    Raises:
+        UnsupportedError: If the sum is wrong, or the group has no backend for the device.
+    """
+    size = dist.get_world_size()
+    one = torch.ones(1, device=device)
+    if one.is_cpu or size == 1:
+        return
+    try:
+        dist.all_reduce(one)
+        total = int(one.item())
+        why = "" if total == size else f"a 1 of each of {size} processes adds up to {total}"
+    except RuntimeError as error:
+        why = str(error).splitlines()[0]
+    if why:
+        raise UnsupportedError(
+            f"the process group does not reduce tensors on {device.type}",
+            why=f"{why}; its backends are {dist.get_backend_config()}",
+            hint="let the Runtime make the group, without a process_group_backend, or with process_group_backend='host'",
+        )
+
+
+def learn_placement(cluster: ClusterEnvironment, seconds: float) -> bool:
+    """Let the processes of the job tell each other on which machine they are, if their variables do not say it all. Makes no group.
+
+    Every process of the job calls this, before it uses a device. It returns when all have.
+
+    Args:
+        cluster: Says where to meet. Afterwards it knows this process's place.
+        seconds: How long to wait for the others.
+
+    Returns:
+        Whether there was something to ask.
+
+    Raises:
+        UnavailableError: If the processes do not find each other.
+        ContradictionError: If what they said of themselves cannot be, or there is a group of another size.
+    """
+    if not cluster.has_to_ask():
+        return False
+    _check_group(cluster)  # before waiting for processes that may not be there
+    with _naming_the_meeting_place(cluster):
+        store = _next_corner("places", cluster, datetime.timedelta(seconds=seconds))
+        store.set(str(cluster.global_rank), json.dumps(dataclasses.asdict(cluster.place())))
+        if cluster.global_rank == 0:
+            store.set("all", json.dumps([json.loads(store.get(str(rank))) for rank in range(cluster.world_size)]))
+        places = json.loads(store.get("all"))
+    cluster.learn([Place(**place) for place in places])
+    return True
+
+
+@contextlib.contextmanager
+def _naming_the_meeting_place(cluster: ClusterEnvironment) -> Iterator[None]:
+    try:
+        yield
+    except (dist.DistError, RuntimeError, ValueError, OSError) as error:
+        size, address = cluster.world_size, cluster.main_address
+        raise UnavailableError(
+            f"rank {cluster.global_rank} of {size} could not join the others at {address}:{cluster.main_port}",
+            plugin=cluster.plugin,
+            why=f"{type(error).__name__}: {str(error).splitlines()[0]}",
+            hint=f"see whether all {size} processes run and this machine reaches {address}; accelkit why --cluster shows the settings",
+        ) from error
+
+
+_stores: dict[tuple[str, int], Store] = {}
+_num_corners: collections.Counter[str] = collections.Counter()
+
+
+def _next_corner(what: str, cluster: ClusterEnvironment, timeout: datetime.timedelta) -> Store:
+    """The store at which processes leave what others need: one connection for the life of the process, and a corner of it for each use.
+
+    A second group at the same address would find what the first one left there, or the first one's server going away.
+    """
+    address, port = cluster.main_address, cluster.main_port
+    if (address, port) not in _stores:
+        host = f"[{address}]" if ":" in address else address
+        store, _, _ = next(rendezvous(f"tcp://{host}:{port}", cluster.global_rank, cluster.world_size, timeout=timeout))
+        _stores[address, port] = store
+    _num_corners[what] += 1
+    return PrefixStore(f"accelkit/{what}/{_num_corners[what]}", _stores[address, port])
+
+
+def backends_of(device: torch.device, backend: str | None) -> str:
+    """The backends of a process group for this device, as torch.distributed writes them: ``cpu:gloo,<device type>:<backend>``."""
+    chosen = backend_of(device, backend)
+    return chosen if torch.empty(0, device=device).is_cpu else f"cpu:gloo,{device.type}:{chosen}"
+
+
+def backend_of(device: torch.device, backend: str | None) -> str:
+    """The backend for tensors on this device, which torch.distributed knows from now on; None is torch's default for the device."""
+    chosen = backend or dist.get_default_backend_for_device(device.type)
+    if chosen == THROUGH_HOST:
+        from accelkit.runtime.collectives import host_backend
+
+        host_backend.register(chosen, device.type)
+    return chosen
+
+
+def agree(mine: dict[str, str], device: torch.device) -> None:
+    """Compare what each process runs on: one that chose another accelerator, precision or strategy would train something else.
+
+    Args:
+        mine: This process's settings by name. Compared with rank 0's.
+        device: This process's.
+
+    Raises:
+        CollectiveError: If one of them is not a process of this job: it does not know the job's secret.
+        ContradictionError: On every process, naming the ranks that differ.
+    """
+    mine = mine | {"accelkit": accelkit.__version__, "torch": torch.__version__}
+    message = json.dumps([socket.gethostname(), mine]).encode()
+    signed = Communicator.of(None, device).exchange(job_secret.signed(message, dist.get_rank()))
+    everyone = [json.loads(job_secret.checked(theirs, rank)) for rank, theirs in enumerate(signed)]
+    _, first = everyone[0]
+    differences = [
+        f"{name} is {first[name]} on rank 0 and {theirs[name]} on rank {rank} ({host})"
+        for rank, (host, theirs) in enumerate(everyone)
+        for name in first
+        if theirs[name] != first[name]
+    ]
+    if differences:
+        raise ContradictionError(
+            "the processes of this job do not run the same",
+            why="; ".join(differences[:8]) + ("; ..." if len(differences) > 8 else ""),
+            hint="name accelerator, precision and strategy in the program or with accelkit launch, and install the same on every machine",
+        )
+
+
+_left: list[Any] = []
+
+
+def _leave_at_exit() -> None:
+    """Leave the group, but not after an error: the others may wait inside a collective."""
+    if not hasattr(sys, "last_type"):
+        _destroy()
+        _left.clear()
+    thread_shutdown.wait_for_threads()
+
+
+def leave(user: object) -> None:
+    """Leave the process group, if it was made here and no other Runtime uses it. The other processes are not waited for."""
+    global _own_group
+    _users.discard(user)
+    if not _users and _own_group is not None:
+        if dist.is_initialized() and dist.group.WORLD is _own_group:
+            _destroy()
+        _own_group = None
+
+
+def _destroy() -> None:
+    """Destroy the default process group.
+
+    The object is kept: a DistributedDataParallel that outlives its group would be the last to let it go, with Python's lock in hand, and
+    gloo's destructor waits for threads that may be waiting for that lock.
+    """
+    if dist.is_initialized():
+        _left.append(dist.group.WORLD)
+        dist.destroy_process_group()

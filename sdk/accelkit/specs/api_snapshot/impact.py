@@ -1,0 +1,88 @@
+"""Which changes concern one plugin: what its class defines, what its code mentions, and what it has adapted to already."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from accelkit.specs.api_snapshot.diff import Change, Member
+from accelkit.specs.api_snapshot.snapshot import Record
+
+_STARRED = ("var_positional", "var_keyword")
+
+
+def concerned(changes: Sequence[Change], old: Record, new: Record, kind: str, definitions: Mapping[str, Any]) -> list[Change]:
+    """Those of ``changes`` that ask something of a plugin.
+
+    Args:
+        changes: What differs from ``old`` to ``new``.
+        kind: Of plugin.
+        definitions: As ``recording.definitions`` makes them of its class. Its other functions are not seen.
+    """
+    specifications = {**old["specifications"], **new["specifications"]}
+    found = []
+    for change in changes:
+        specification = specifications[change.specification]
+        role = specification["role"]
+        now = specification["members"].get(change.member, {})
+        if role in (kind, "hooks"):
+            is_concerned = _as_its_own(change, now, role == "hooks", definitions)
+        elif role in ("made", "given"):
+            is_concerned = _as_data(change, now, role == "made", definitions["mentions"])
+        else:
+            is_concerned = False
+        if is_concerned:
+            found.append(change)
+    return found
+
+
+def _as_its_own(change: Change, now: Member, is_hook: bool, definitions: Mapping[str, Any]) -> bool:
+    former = change.old.partition("(")[0].partition(":")[0].partition(" ")[0] if change.aspect == "renamed" else change.member
+    own = definitions["members"].get(former)
+    is_defined = own is not None and (own.get("is_hook", False) or not is_hook)
+    if change.concerns in ("everybody", "who leaves it"):
+        return not is_defined
+    if change.concerns == "who overrides it":
+        return is_defined and not _has_adapted(change, own, now)
+    if change.concerns == "who uses it":
+        return (is_defined and not _has_adapted(change, own, now)) or (not is_hook and former in definitions["mentions"])
+    return False
+
+
+def _as_data(change: Change, now: Member, is_made: bool, mentions: Sequence[str]) -> bool:
+    """Of objects that it makes, the class is mentioned; of those that it is given, a field."""
+    if change.concerns != "who uses it":
+        return False
+    if not is_made:
+        return change.member in mentions
+    is_member_enough = now.get("form", "field") == "field"
+    return change.specification in mentions and (is_member_enough or change.member in mentions)
+
+
+def _has_adapted(change: Change, own: Member | None, now: Member) -> bool:
+    """Whether the plugin's own definition is already what the change asks for."""
+    if own is None or change.aspect in ("removed", "renamed"):
+        return False
+    if change.aspect == "form":
+        return bool(own["form"] == now["form"])
+    if change.aspect == "returns":
+        return bool(own.get("returns") == now["returns"])
+    if change.aspect == "type" and change.parameter:
+        return _type_of(change.parameter, own) == _type_of(change.parameter, now)
+    return change.aspect == "parameters" and _takes(own, now)
+
+
+def _takes(own: Member, now: Member) -> bool:
+    """Whether every call that the specification allows fits what the plugin takes."""
+    mine, asked = own.get("parameters", []), now["parameters"]
+    if now["form"] == "hook" or now.get("is_hook"):
+        return {one["name"] for one in mine if "default" not in one and one.get("kind") not in _STARRED} <= {one["name"] for one in asked}
+    return _spelled(mine) == _spelled(asked)
+
+
+def _type_of(parameter: str, member: Member) -> str | None:
+    return next((one.get("type") for one in member.get("parameters", []) if one["name"] == parameter), None)
+
+
+def _spelled(parameters: Sequence[Member]) -> list[tuple[str, str | None, bool]]:
+    return [(one["name"], one.get("kind"), "default" in one) for one in parameters]

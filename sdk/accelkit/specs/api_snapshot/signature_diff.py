@@ -1,0 +1,103 @@
+"""What differs between the parameters of a callable, then and now."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from accelkit.specs.api_snapshot.diff import Concern
+
+Parameter = Mapping[str, Any]
+_STARRED = ("var_positional", "var_keyword")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Difference:
+    """One of them, whom it concerns, and what they must do."""
+
+    parameter: str
+    what: str
+    concerns: Concern = "nobody"
+    what_to_do: str = "nothing"
+    aspect: Literal["parameters", "type"] = "parameters"
+
+
+def differences(olds: Sequence[Parameter], news: Sequence[Parameter], *, is_by_name: bool, is_called: bool) -> Iterator[Difference]:
+    """From ``olds`` to ``news``.
+
+    Args:
+        is_by_name: A hook: an implementation takes any of the arguments, by name.
+        is_called: Plugins call it, and do not override it.
+    """
+    then, now = {one["name"]: one for one in olds}, {one["name"]: one for one in news}
+    renamed = {} if is_by_name else _renamed(olds, news)
+    user: Concern = "who uses it" if is_called else "who overrides it"
+    for name, new in now.items():
+        if name in renamed.values():
+            continue
+        if name not in then:
+            yield _added(new, is_by_name=is_by_name, is_called=is_called)
+        else:
+            yield from _changed(then[name], new, user, is_by_name=is_by_name, is_called=is_called)
+    for name, old in then.items():
+        if name in renamed:
+            known = renamed[name]
+            yield Difference(known, f"calls {name} {known} now", "who uses it", f"rename {name} to {known}")
+            yield from _changed(old, now[known], user, is_by_name=is_by_name, is_called=is_called)
+        elif name not in now:
+            yield Difference(name, f"has no {name} any more", user if is_by_name else "who uses it", f"take {name} out")
+    places = {old: renamed.get(old, old) for old in then}
+    stayed = [places[name] for name in then if places[name] in now and _has_a_place(then[name]) and _has_a_place(now[places[name]])]
+    order = [name for name in now if name in stayed]
+    if stayed != order and not is_by_name:
+        yield Difference(
+            "", f"takes {', '.join(order)} in this order", "who uses it", f"take and give them in the order {', '.join(order)}"
+        )
+
+
+def _renamed(olds: Sequence[Parameter], news: Sequence[Parameter]) -> dict[str, str]:
+    """Those that have another name in the same place; only where there are as many as there were."""
+    if len(olds) != len(news):
+        return {}
+    known, gone = {one["name"] for one in news}, {one["name"] for one in olds}
+    pairs = [(old["name"], new["name"]) for old, new in zip(olds, news, strict=True) if old.get("kind") == new.get("kind")]
+    return {old: new for old, new in pairs if old not in known and new not in gone}
+
+
+def _has_a_place(parameter: Parameter) -> bool:
+    return parameter.get("kind") not in (*_STARRED, "keyword_only")
+
+
+def _added(parameter: Parameter, *, is_by_name: bool, is_called: bool) -> Difference:
+    name = parameter["name"]
+    what = f"takes {name} too"
+    if is_by_name:
+        return Difference(name, what)
+    if "default" in parameter or parameter.get("kind") in _STARRED:
+        return Difference(name, what) if is_called else Difference(name, what, "who overrides it", f"take {name} too")
+    return Difference(name, what, "who uses it", f"give {name} too" if is_called else f"take {name} too, and give it where it is called")
+
+
+def _changed(then: Parameter, now: Parameter, user: Concern, *, is_by_name: bool, is_called: bool) -> Iterator[Difference]:
+    name = now["name"]
+    if then.get("type") != now.get("type"):
+        what = f"takes {name} as {now.get('type', 'anything')}, no longer as {then.get('type', 'anything')}"
+        yield Difference(name, what, user, f"{'give' if is_called else 'expect'} {now.get('type', 'anything')}", "type")
+    if then.get("kind") != now.get("kind") and not is_by_name:
+        how = f"as {now['kind'].replace('_', ' ')}" if "kind" in now else "by position or name"
+        yield Difference(name, f"takes {name} {how}", "who uses it", f"take and give it {how}")
+    if then.get("default") != now.get("default"):
+        yield _default(then, now, is_by_name=is_by_name, is_called=is_called)
+
+
+def _default(then: Parameter, now: Parameter, *, is_by_name: bool, is_called: bool) -> Difference:
+    name = now["name"]
+    if "default" not in now:
+        what = f"has no default for {name} any more"
+        return Difference(name, what) if is_by_name else Difference(name, what, "who uses it", f"give {name} where it is called")
+    what = f"takes {now['default']} for {name} by default" + (f", no longer {then['default']}" if "default" in then else "")
+    if is_called or is_by_name:
+        return Difference(name, what)
+    return Difference(name, what, "who overrides it", f"give {name} the default {now['default']}")

@@ -1,0 +1,204 @@
+"""The record of a version: every member of what plugins implement, are given and make, with its signature and default.
+
+``python -m accelkit.specs.api_snapshot.snapshot`` writes the one of this version beside this file; a test holds it against the code, so
+that no specification changes unseen. The record of a version that is released is never written again: raise the version first.
+``... snapshot --released 2027-01-31`` marks it so, on the day of the release.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import inspect
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from packaging.version import InvalidVersion, Version
+
+from accelkit import __version__, untrusted_json
+from accelkit.errors import UsageError
+from accelkit.specs.accelerator import Accelerator
+from accelkit.specs.cluster import ClusterEnvironment
+from accelkit.specs.hooks import HOOK_SPECIFICATIONS
+from accelkit.specs.precision import Precision
+from accelkit.specs.strategy import Strategy, Training
+from accelkit.types import Availability, Capabilities, Detection, RuntimeState
+
+SCHEMA = "accelkit.spec/1"
+FOLDER = Path(__file__).parent
+
+Role = Literal["accelerator", "precision", "cluster", "strategy", "hooks", "made", "given"]
+"""What a plugin does with a specification: subclass it (the plugin's kind), implement its hooks, make such objects, or be given them."""
+
+Record = dict[str, Any]
+"""``schema``, ``version``, ``released`` (a date; empty before), and ``specifications``: by name their ``role`` and ``members``.
+
+A member has its ``form``; a callable its ``parameters`` and what it ``returns``; an attribute or a field its ``type``. What has no default
+has no key ``default``, and what is false is left out.
+"""
+
+SPECIFICATIONS: Mapping[type, Role] = {
+    Accelerator: "accelerator",
+    Precision: "precision",
+    ClusterEnvironment: "cluster",
+    Strategy: "strategy",
+    **dict.fromkeys(HOOK_SPECIFICATIONS, "hooks"),
+    Availability: "made",
+    Capabilities: "made",
+    Detection: "made",
+    Training: "given",
+    RuntimeState: "given",
+}
+
+_OWN_PACKAGE = "accelkit."
+_WRAPPERS: Mapping[type, str] = {classmethod: "classmethod", staticmethod: "staticmethod", property: "property"}
+
+
+def record(specifications: Mapping[type, Role] = SPECIFICATIONS, version: str = __version__, released: str = "") -> Record:
+    """What this code specifies. Imports no torch."""
+    found = {
+        cls.__name__: {"role": role, "members": members([one for one in cls.__mro__ if one.__module__.startswith(_OWN_PACKAGE)])}
+        for cls, role in specifications.items()
+    }
+    return {"schema": SCHEMA, "version": Version(version).base_version, "released": released, "specifications": found}
+
+
+def definitions(cls: type, specification: type) -> dict[str, Any]:
+    """What a plugin's class defines itself, and not its specification: ``members``, and the names that its code ``mentions``."""
+    own = [one for one in cls.__mro__ if one not in specification.__mro__ and one is not object]
+    return {"members": members(own, cls.__mro__), "mentions": sorted({name for one in own for name in _mentioned(one)})}
+
+
+def members(classes: list[type], inherited: tuple[type, ...] = ()) -> dict[str, Any]:
+    """The public members of these classes, the most derived first; of the marks of hooks, those of ``inherited`` classes count too."""
+    found: dict[str, Any] = {}
+    for cls in reversed(classes):
+        fields = {field.name: field for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
+        annotations = inspect.get_annotations(cls)
+        for name in dict.fromkeys([*annotations, *vars(cls)]):
+            if name in fields:
+                found[name] = _field(fields[name])
+            elif not name.startswith("_") or (name == "__init__" and not fields):
+                is_hook = any(hasattr(_function(vars(one).get(name)), "accelkit_impl") for one in (cls, *inherited))
+                found[name] = _member(vars(cls).get(name, inspect.Parameter.empty), annotations.get(name)) | _if(is_hook=is_hook)
+    return found
+
+
+def _member(value: Any, annotation: str | None) -> dict[str, Any]:
+    function = _function(value)
+    if not inspect.isfunction(function):
+        return {"form": "attribute", **_if(type=annotation), **_default(value)}
+    specified = getattr(function, "accelkit_spec", None)
+    signature = inspect.signature(function)
+    parameters = list(signature.parameters.values())[0 if isinstance(value, staticmethod) else 1 :]
+    return {
+        "form": "hook" if specified is not None else next((form for kind, form in _WRAPPERS.items() if isinstance(value, kind)), "method"),
+        "parameters": [_parameter(one) for one in parameters],
+        "returns": "" if signature.return_annotation is signature.empty else str(signature.return_annotation),
+        **_if(
+            is_required=getattr(function, "__isabstractmethod__", False), is_first_result=specified is not None and specified["firstresult"]
+        ),
+    }
+
+
+def _parameter(parameter: inspect.Parameter) -> dict[str, Any]:
+    is_plain = parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    kind = "" if is_plain else parameter.kind.name.lower()
+    annotation = "" if parameter.annotation is parameter.empty else str(parameter.annotation)
+    return {"name": parameter.name, **_if(kind=kind, type=annotation), **_default(parameter.default)}
+
+
+def _field(field: dataclasses.Field[Any]) -> dict[str, Any]:
+    if field.default_factory is not dataclasses.MISSING:
+        return {"form": "field", "type": str(field.type), **_default(field.default_factory())}
+    value = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
+    return {"form": "field", "type": str(field.type), **_default(value)}
+
+
+def _default(value: Any) -> dict[str, str]:
+    return {} if value is inspect.Parameter.empty else {"default": repr(value)}
+
+
+def _if(**entries: Any) -> dict[str, Any]:
+    return {name: value for name, value in entries.items() if value}
+
+
+def _function(value: Any) -> Any:
+    return value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+
+
+def _mentioned(cls: type) -> Iterator[str]:
+    codes = [function.__code__ for value in vars(cls).values() if inspect.isfunction(function := _function(value))]
+    while codes:
+        code = codes.pop()
+        yield from code.co_names
+        codes += [constant for constant in code.co_consts if inspect.iscode(constant)]
+
+
+def write(path: Path, released: str = "") -> None:
+    """Write the record of this version.
+
+    Raises:
+        UsageError: If this version is released, and its record would change.
+    """
+    before = json.loads(path.read_text("utf-8")) if path.exists() else {"released": ""}
+    made = record(released=before["released"] or released)
+    if before["released"] and before != made:
+        raise UsageError(
+            f"accelkit {before['version']} was released on {before['released']}, and the specifications have changed since",
+            why="the record of a released version stays as it is",
+            hint="raise the version first, in pyproject.toml and accelkit/__init__.py",
+        )
+    path.write_text(json.dumps(made, indent=1) + "\n", "utf-8")
+
+
+def read(old: str) -> Record:
+    """The record of a version that accelkit carries, or the one in a file.
+
+    Args:
+        old: A version (``0.1.0``, ``0.1``), or the path of a JSON file.
+
+    Raises:
+        UsageError: If there is none, or it cannot be read.
+    """
+    path = Path(old) if old.endswith(".json") else _path_of(old)
+    try:
+        found: Record = untrusted_json.parse(path.read_text("utf-8"))
+        if found["schema"] != SCHEMA:
+            raise ValueError(f"its schema is {found['schema']!r}, not {SCHEMA!r}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path} is no record of specifications", why=f"{type(error).__name__}: {error}", hint=_what_there_is()) from error
+    return found
+
+
+def _path_of(version: str) -> Path:
+    """Where the record of a version is.
+
+    Raises:
+        UsageError: If accelkit carries none of it.
+    """
+    try:
+        return next(path for path in _carried() if Version(path.stem) == Version(Version(version).base_version))
+    except (StopIteration, InvalidVersion):
+        what = f"no specifications of accelkit {version!r} are recorded"
+        raise UsageError(what, why="it is no version that accelkit carries a record of", hint=_what_there_is()) from None
+
+
+def _carried() -> list[Path]:
+    return sorted(FOLDER.glob("*.json"), key=lambda path: Version(path.stem))
+
+
+def _what_there_is() -> str:
+    return f"give {', '.join(path.stem for path in _carried())}, or the .json file of one"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m accelkit.specs.api_snapshot.snapshot")
+    parser.add_argument("--released", default="", metavar="DATE", help="this version is released on that day: its record is final")
+    parser.add_argument("path", nargs="?", type=Path, default=FOLDER / f"{Version(__version__).base_version}.json", help="where to")
+    arguments = parser.parse_args()
+    write(arguments.path, arguments.released)
+    sys.stdout.write(f"{arguments.path.name}\n")
