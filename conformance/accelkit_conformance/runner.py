@@ -1,4 +1,4 @@
-"""Running tests in worker processes: executors in parallel, a crash or a hang costs one test, failures are run again."""
+"""Run tests in worker processes. Executors run in parallel; a crash or a hang costs one test; failed tests are run again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BATCH = 16
 
 @dataclasses.dataclass(slots=True)
 class Started:
-    """A executor says which test it runs now."""
+    """Sent by an executor when it starts a test."""
 
     test: str
 
@@ -40,9 +40,9 @@ class Executor:
     Args:
         order: What workers are started for.
         folder: Where what they print goes.
-        slot: Spreads executors over devices.
+        slot: Index of this executor; it spreads executors over devices.
         reruns: How often a failed test is run again.
-        numbers: Of workers; executors share them.
+        numbers: Numbers for new workers, shared by all executors.
 
     Attributes:
         hello: What the first worker with hardware said of the device.
@@ -112,7 +112,7 @@ class Runner:
     """Runs tests in several executors.
 
     Attributes:
-        executors: They.
+        executors: One for each test that runs at the same time.
     """
 
     def __init__(self, order: Order, folder: Path, *, parallel: int, reruns: int) -> None:

@@ -266,16 +266,7 @@ def test_pytest_runs_the_suite(tmp_path):
     plain = ["-q", "-p", "no:cacheprovider", "-c", os.devnull]
     own = subprocess.run([sys.executable, "-m", "pytest", *plain, str(tmp_path)], capture_output=True, text=True, check=False)
     assert "18 passed" in own.stdout, own.stdout
-    plugin = [
-        "-p",
-        "accelkit_conformance.pytest_plugin",
-        "--pyargs",
-        "accelkit_conformance",
-        "--accelerator",
-        "cpu",
-        "--profile",
-        "contract",
-    ]
+    plugin = ["-p", "accelkit_conformance.pytest_plugin", "--pyargs", "accelkit_conformance", "--accelerator=cpu", "--profile=contract"]
     named = subprocess.run([sys.executable, "-m", "pytest", *plain, *plugin], capture_output=True, text=True, check=False)
     assert "18 passed" in named.stdout, named.stdout
 

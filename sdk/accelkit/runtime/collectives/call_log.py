@@ -1,7 +1,9 @@
-"""Who has come to which collective: each process notes its calls in the process group's store, and whoever waits in vain reads them.
+"""Log of collective calls. Each rank records its calls in the store of the process group. When a collective times out, the waiting
+ranks read the log and report which ranks are missing.
 
-The note of rank 3 is the JSON text under the key ``accelkit/calls/3``: ``at`` (host and process id), ``last`` (the last call),
-``groups`` (the number of calls so far by the name of the process group). To set a key, torch's TCPStore sends it and waits for no answer.
+The entry of rank 3 is the JSON text under the key ``accelkit/calls/3``: ``at`` (host and process id), ``last`` (the last call),
+``groups`` (the number of calls so far, by the name of the process group). Setting a key is cheap: torch's TCPStore does not wait for
+an answer.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ class Call:
 
 
 def record_call(what: str, group: dist.ProcessGroup, ranks: Sequence[int]) -> Call:
-    """Note that this process comes to its next collective in the group."""
+    """Record this process's next collective call in the group."""
     number = _numbers.get(group, 0) + 1
     _numbers[group] = number
     store = _store()
@@ -59,11 +61,11 @@ def record_call(what: str, group: dist.ProcessGroup, ranks: Sequence[int]) -> Ca
 
 
 def explain(call: Call, error: BaseException) -> CollectiveError:
-    """Why this call failed: which processes did not come to it, and what they called last.
+    """Return the error that says why this call failed: which processes did not make it, and what they called last.
 
     Args:
-        call: What this process waited for.
-        error: What torch.distributed raised.
+        call: The call of this process.
+        error: The exception that torch.distributed raised.
     """
     reason = _plain(error)
     mine = dist.get_rank()
@@ -88,12 +90,12 @@ _DIED = "look at the output of the other processes: the first error of the job i
 
 
 def different(what: str, descriptions: Mapping[int, str], hint: str = _SAME_CALLS) -> CollectiveError:
-    """The error for processes that do not do the same.
+    """Return the error for processes that make different calls.
 
     Args:
-        what: What they differ in.
-        descriptions: What each rank does; ranks that do the same are told together.
-        hint: What to do.
+        what: The difference.
+        descriptions: The call of each rank. Ranks with the same call are listed together.
+        hint: What the user can do.
     """
     alike: dict[str, list[int]] = {}
     for rank, description in descriptions.items():
