@@ -24,10 +24,10 @@ PYTHON = sorted([*SDK.rglob("*.py"), *BUILTIN.rglob("*.py")])
 TRACKED = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
 
 LAYERS = [
-    {"errors", "startup", "types"},
-    {"nested", "specs"},
+    {"errors", "gc_pause", "types"},
+    {"pytree", "specs"},
     {"discovery", "hook_manager"},
-    {"automatic", "selection"},
+    {"auto_selection", "selection"},
     {"cluster"},
     {"launching"},
     {"runtime"},

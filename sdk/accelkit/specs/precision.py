@@ -1,25 +1,7 @@
 """The precision specification: how numbers are stored and computed.
 
-Conversion of inputs, a context around the forward pass and conversion of outputs are Lightning Fabric's division of the work. One that
-scales its losses, complete::
-
-    from accelkit import Precision
-
-    class Scaled(Precision):
-        \"\"\"Losses times 1024.\"\"\"
-
-        def pre_backward(self, loss):
-            return loss * 1024
-
-        def unscale_gradients(self, optimizer):
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    if parameter.grad is not None:
-                        parameter.grad /= 1024
-
-        def optimizer_step(self, optimizer, step, closure=None):
-            self.unscale_gradients(optimizer)
-            return step()
+The division of the work into conversion of inputs, a context around the forward pass and conversion of outputs is Lightning
+Fabric's. The documentation has a complete example, on the page about precisions.
 """
 
 from __future__ import annotations

@@ -1,0 +1,47 @@
+"""The code uses the field's words. The words of its first version are listed with those that replaced them."""
+
+from __future__ import annotations
+
+import io
+import keyword
+import tokenize
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+REPLACED = {
+    "attendance": "call_log",
+    "blaming": "plugin_errors",
+    "come": "record_call",
+    "crew": "WorkerGroup",
+    "lane": "Executor",
+    "lanes": "parallel",
+    "meet": "verify",
+    "met": "verified",
+    "obituary": "retirement",
+    "settle": "wait_for_threads",
+    "settling": "thread_shutdown",
+}
+SOURCES = sorted(
+    path for folder in ("sdk", "builtin_plugins", "conformance", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py")
+)
+
+
+def names_in(source: str) -> set[str]:
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return {token.string for token in tokens if token.type == tokenize.NAME and not keyword.iskeyword(token.string)}
+
+
+def replaced_words_in(source: str) -> set[str]:
+    return {name for name in names_in(source) if name.lower().strip("_") in REPLACED}
+
+
+def test_such_a_word_is_found():
+    assert replaced_words_in("def _meet(lanes): return Crew(lanes).plane") == {"_meet", "lanes", "Crew"}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_a_file_and_its_names_have_no_replaced_word(path):
+    found = replaced_words_in(path.read_text("utf-8")) | ({path.stem} & set(REPLACED))
+    assert {name: REPLACED[name.lower().strip("_")] for name in found} == {}
