@@ -34,7 +34,6 @@ QUICK = {
     "docs/explanation/life-of-a-step.md",
     "docs/explanation/selection.md",
     "docs/hooks.md",
-    "docs/tutorials/first-training.md",
 }
 """Pages that take seconds and need nothing besides torch: they belong to `make test`."""
 

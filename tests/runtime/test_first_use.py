@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import accelkit
+from accelkit_builtin.strategies.single_device import SingleDeviceStrategy
 
 
 def test_more_devices_than_one_process_drives_is_an_error_at_first_use(monkeypatch, error_text):
@@ -149,6 +150,25 @@ def test_the_constructor_initialises_no_driver_and_first_use_asks_once():
     assert calls[-1] == "teardown"
     _ = rt.device
     assert calls.count("check") == 2, "a Runtime that was torn down starts anew"
+
+
+def test_a_strategy_is_set_up_and_torn_down_once():
+    calls = []
+
+    class Watched(SingleDeviceStrategy):
+        def setup(self, accelerator, devices):
+            calls.append(f"setup {list(devices)}")
+
+        def teardown(self):
+            calls.append("teardown")
+
+    with accelkit.Runtime("cpu", strategy=Watched()) as rt:
+        assert calls == []
+        _ = rt.device
+        assert calls == ["setup [0]"]
+    assert calls == ["setup [0]", "teardown"]
+    rt.teardown()
+    assert calls[2:] == [], "it was not set up again"
 
 
 def test_a_device_that_does_not_compute_is_an_error(error_text):

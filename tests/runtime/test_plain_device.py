@@ -66,8 +66,8 @@ def test_in_a_job_it_is_this_processs_and_no_group_is_joined():
 def test_a_process_that_ends_at_once_ends_well():
     """torch aborts a process that ends while a backward thread, of the device that is not used, is still starting: every other time."""
     code = "import accelkit; accelkit.device('fake_xpu', 1)"
-    ends = [subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode for _ in range(6)]
-    assert ends == [0] * 6
+    ends = [subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode for _ in range(4)]
+    assert ends == [0] * 4
 
 
 def test_what_does_not_exist_is_an_error_and_not_the_cpu(error_text):

@@ -27,8 +27,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("accelerator", ["cpu", "fake_xpu"])
-@pytest.mark.parametrize("kind", ["accelkit launch", "Runtime.launch"])
+@pytest.mark.parametrize(("kind", "accelerator"), [("accelkit launch", "fake_xpu"), ("Runtime.launch", "cpu")])
 def test_a_job_of_one_machine_listens_on_loopback_only(tmp_path, kind, accelerator):
     found = two_processes.answer(kind, accelerator, LISTENING, tmp_path)
     assert (found["processes"], found["total"]) == (2, 2.0)

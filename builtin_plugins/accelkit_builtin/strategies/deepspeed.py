@@ -243,9 +243,8 @@ class DeepSpeedStrategy(Strategy):
             hint="rt.clip_grad_norm_",
         )
 
-    @hookimpl
     def teardown(self) -> None:
-        """Give back what DeepSpeed holds for the process's groups, which are about to be left."""
+        """Release what DeepSpeed holds for the process groups, which the Runtime is about to leave."""
         deepspeed = sys.modules.get("deepspeed")
         engine = self._held() if self._held is not None else None
         self._held = self._clipping = None

@@ -120,7 +120,6 @@ class Processes(ThisProcess):
         reduction: Operation = "sum",
         scale: float = 1.0,
         *,
-        reduce_op: Operation | None = None,
         group: dist.ProcessGroup | None = None,
     ) -> T:
         """``tensor`` reduced over all processes, element by element, times ``scale``; new tensors, the same on all processes.
@@ -132,23 +131,21 @@ class Processes(ThisProcess):
             tensor: Nested tensors, alike on all processes.
             reduction: ``sum``, ``mean``, ``max``, ``min``, ``product``, a ``torch.distributed.ReduceOp``, or ``none``: as it is, unscaled.
             scale: Multiplies the result.
-            reduce_op: The same as ``reduction``, by the word that Fabric has for it.
             group: The processes that take part.
 
         Raises:
             TypeError: For the mean of integers and the order of complex numbers.
         """
-        for op in (reduction, reduce_op):
-            if isinstance(op, str) and op not in REDUCTIONS:
-                raise ValueError(f"reduction is {op!r}; one of {', '.join(REDUCTIONS)}, or a torch.distributed.ReduceOp is expected")
+        if isinstance(reduction, str) and reduction not in REDUCTIONS:
+            raise ValueError(f"reduction is {reduction!r}; one of {', '.join(REDUCTIONS)}, or a torch.distributed.ReduceOp is expected")
         tensors_of(tensor, "reduce")
-        if (reduction if reduce_op is None else reduce_op) == "none":
+        if reduction == "none":
             return tensor
         if self.num_processes > 1:
             from accelkit.runtime.collectives import operations
-            from accelkit.runtime.collectives.reduction import operation
+            from accelkit.runtime.collectives.reduction import named
 
-            tensor = operations.reduce(self._communicator(group), tensor, operation(reduction, reduce_op))
+            tensor = operations.reduce(self._communicator(group), tensor, named(reduction))
         return tensor if scale == 1.0 else map_leaves(lambda leaf: leaf * scale, tensor)
 
     def broadcast(self, tensor: T, from_process: int = 0, *, group: dist.ProcessGroup | None = None) -> T:

@@ -278,6 +278,7 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
         self._notice.forget()
         if self._device is not None:
             call(self.precision, "teardown")
+            call(self.strategy, "teardown")
             with self.hooks.naming_failures("teardown"):
                 self.hooks.hook.teardown()
             if self.strategy.is_distributed:

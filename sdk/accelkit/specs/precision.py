@@ -67,22 +67,6 @@ class Precision:
         """Entered around every forward pass of a prepared module."""
         return nullcontext()
 
-    def train_step_context(self) -> AbstractContextManager[Any]:
-        """For frameworks whose training step is a function of the user's: entered around it. By default ``forward_context``."""
-        return self.forward_context()
-
-    def val_step_context(self) -> AbstractContextManager[Any]:
-        """As ``train_step_context``, around a validation step."""
-        return self.forward_context()
-
-    def test_step_context(self) -> AbstractContextManager[Any]:
-        """As ``train_step_context``, around a test step."""
-        return self.forward_context()
-
-    def predict_step_context(self) -> AbstractContextManager[Any]:
-        """As ``train_step_context``, around a prediction."""
-        return self.forward_context()
-
     def module_init_context(self) -> AbstractContextManager[Any]:
         """Entered around the construction of modules, so that they are born in the right dtype."""
         return self.tensor_init_context()

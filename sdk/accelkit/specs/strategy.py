@@ -101,6 +101,9 @@ class Strategy:
             UnsupportedError: If these devices cannot do it.
         """
 
+    def teardown(self) -> None:
+        """Called by ``Runtime.teardown`` if ``setup`` was called, while the process group still exists."""
+
     def num_processes(self, num_devices: int, num_nodes: int) -> int:
         """How many processes the job has, for this many devices a machine."""
         return num_devices * num_nodes if self.is_distributed else 1

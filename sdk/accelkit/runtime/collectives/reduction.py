@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.distributed as dist
 
-from accelkit.errors import ContradictionError
 from accelkit.runtime.collectives import transport
 from accelkit.runtime.collectives.fingerprint import Communicator
 
@@ -32,20 +31,6 @@ _WIDER = {
     torch.complex32: torch.complex64,
 }
 _SIGN = -(2**63)
-
-
-def operation(reduction: Operation, reduce_op: Operation | None) -> Operation:
-    """The operation that the two arguments of ``reduce`` ask for, by name if it has one.
-
-    Raises:
-        ContradictionError: If both are given and differ.
-        TypeError: If it is no name and no ``torch.distributed.ReduceOp``.
-    """
-    if reduce_op is not None and reduction != "sum" and _named(reduction) != _named(reduce_op):
-        raise ContradictionError(
-            f"reduction={reduction!r} and reduce_op={reduce_op!r}", why="they are two words for one thing", hint="keep one"
-        )
-    return _named(reduce_op if reduce_op is not None else reduction)
 
 
 def name_of(op: Operation) -> str:
@@ -91,7 +76,12 @@ def reduce_rows(rows: torch.Tensor, like: torch.Tensor, op: str) -> torch.Tensor
     return _narrowed(values / len(rows) if op == "mean" else values, like, op)
 
 
-def _named(op: Operation) -> Operation:
+def named(op: Operation) -> Operation:
+    """Return the operation by its name if it has one.
+
+    Raises:
+        TypeError: If it is neither a name nor a ``torch.distributed.ReduceOp``.
+    """
     if isinstance(op, str):
         return op
     if not isinstance(op, dist.ReduceOp | dist.ReduceOp.RedOpType):
