@@ -15,7 +15,7 @@ TORCH = installed_version("torch")
 
 
 def test_the_frozen_list_is_what_the_code_has():
-    code = "from accelkit_conformance import freeze; import sys; sys.stdout.write(freeze.written(freeze.current()))"
+    code = "from accelkit_conformance import freeze_profiles as freeze; import sys; sys.stdout.write(freeze.written(freeze.current()))"
     now = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     frozen = profiles.FOLDER / f"torch-{'.'.join(TORCH.split('.')[:2])}.txt"
     assert now == frozen.read_text(), "run python -m accelkit_conformance.freeze_profiles"

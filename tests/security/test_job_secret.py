@@ -79,7 +79,7 @@ def test_who_takes_the_place_of_a_late_rank_runs_no_code_in_a_job_with_a_secret(
 
 OBJECTS = """
 import json, os, sys, torch, accelkit
-from accelkit.runtime.collectives import objects
+from accelkit.runtime.collectives import object_collectives as objects
 
 def tell(rt):
     rt.device

@@ -13,7 +13,7 @@ import pytest
 from accelkit_fake_xpu import build
 
 PACKAGE = Path(build.__file__).parent
-BUILD = "from accelkit_fake_xpu import building; print(building.build())"
+BUILD = "from accelkit_fake_xpu import build; print(build.build())"
 
 
 @pytest.fixture
