@@ -302,7 +302,7 @@ $(VENV)/.peers: $(VENV)/.ready
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.ready
-	$(PIP) sphinx myst-parser furo
+	$(PIP) sphinx myst-parser furo sphinx-design
 	@touch $@
 
 $(VENV)/.plots: $(VENV)/.ready

@@ -12,7 +12,8 @@ author = "the accelkit authors"
 copyright = "the accelkit authors, Apache-2.0"
 version = release = accelkit.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_design"]
+myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
 
 html_theme = "furo"
