@@ -1,8 +1,8 @@
-"""The runtime: the object that a training script talks to. This is the only package of the core that imports torch at module level."""
+"""The runtime: the object that a training script uses. This is the only package of the core that imports torch at module level."""
 
 from accelkit.discovery.autoload import import_torch
 
-import_torch()  # first, so that a vendor's package that breaks torch is named
+import_torch()  # first, so that the error names the vendor package if one breaks torch
 
 from accelkit.runtime.runtime import Runtime  # noqa: E402
 

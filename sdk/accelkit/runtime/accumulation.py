@@ -1,14 +1,14 @@
-"""Gradient accumulation: how many backward passes make a step."""
+"""Gradient accumulation over several backward passes per optimizer step."""
 
 from __future__ import annotations
 
 
 class Accumulation:
-    """How many backward passes make a step, and whether the current one completes it.
+    """Counter of backward passes that knows whether the current one completes an optimizer step.
 
     Attributes:
-        num_steps: Backward passes a step.
-        is_complete: Whether optimizers act now. Always, outside ``accumulate``.
+        num_steps: Number of backward passes per optimizer step.
+        is_complete: Whether optimizers step now. Always True outside ``accumulate``.
         has_begun: Whether ``accumulate`` was ever entered.
     """
 
@@ -19,7 +19,7 @@ class Accumulation:
         self._step = 0
 
     def begin(self, is_last_batch: bool) -> None:
-        """Enter one more micro-batch; the last one of a loader completes whatever there is."""
+        """Begin the next micro-batch. The last batch of a loader always completes the step."""
         self.has_begun = True
         self._step = 0 if is_last_batch else self._step + 1
         self.is_complete = self._step % self.num_steps == 0

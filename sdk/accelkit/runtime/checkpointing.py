@@ -1,4 +1,4 @@
-"""Saving and loading everything that was prepared."""
+"""Checkpoints: saving and loading the state of all prepared objects."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class SavedState:
-    """The part of a Runtime that is about checkpoints."""
+    """The part of a Runtime that saves and loads checkpoints."""
 
     accelerator: Accelerator
     strategy: Strategy
@@ -60,12 +60,12 @@ class SavedState:
         ) -> torch.nn.Module: ...
 
     def register_for_checkpointing(self, *objects: Any) -> None:
-        """Save and load these too: anything with ``state_dict`` and ``load_state_dict``.
+        """Register objects that are saved and loaded as well: anything with ``state_dict`` and ``load_state_dict``.
 
-        On several processes rank 0's state is saved, and every process gets it back.
+        With several processes, the state of rank 0 is saved, and every process loads it.
 
         Raises:
-            PrepareError: If an object lacks one of the two.
+            PrepareError: If an object lacks one of the two methods.
         """
         for thing in objects:
             lacking = [name for name in ("state_dict", "load_state_dict") if not callable(getattr(thing, name, None))]
@@ -75,9 +75,9 @@ class SavedState:
         self._custom += objects
 
     def save(self, obj: Any, f: str | Path) -> None:
-        """``torch.save``, once per machine; the file appears whole or not at all.
+        """Call ``torch.save`` once per machine. The file is written atomically: it is complete or does not exist.
 
-        Tensors of a device without addresses (XLA's) are saved as the host's: others could not be loaded without it.
+        Tensors on a device without memory addresses (XLA) are saved as host tensors, because otherwise loading them would need that device.
         """
         if not self.is_local_main_process:
             return
@@ -95,19 +95,19 @@ class SavedState:
     def save_state(self, path: str | Path, *, is_async: bool = False, keep_last: int | None = None) -> Path:
         """Save models, optimizers, schedulers, loaders, registered objects and random state as the next step under ``path``.
 
-        On several processes all call this, and ``path`` is a folder that all of them see. Each writes its shards and its random state.
+        All processes call this. ``path`` is a folder that all of them can access. Each process writes its shards and its random state.
 
         Args:
-            path: The folder of all steps.
-            is_async: Return when everything is copied to main memory; a thread writes it. The next save or load, ``wait_for_saves`` and
-                the program's end wait for it, and raise its error (the program's end prints it).
-            keep_last: How many steps to leave there, this one among them. Older ones are removed when this one is durable.
+            path: The folder that contains all steps.
+            is_async: Whether to return once everything is copied to main memory, while a thread writes it. The next save or load,
+                ``wait_for_saves`` and the end of the program wait for the thread and raise its error (the end of the program prints it).
+            keep_last: The number of steps to keep, including this one. Older steps are removed once this one is durable.
 
         Returns:
-            The folder that was written, ``path/step-N``; it is durable when this returns, or with ``is_async`` when it is there.
+            The folder that was written, ``path/step-N``. It is durable on return, or with ``is_async`` as soon as it exists.
 
         Raises:
-            CheckpointError: On every process, if something in it could not be loaded safely again, or the disk refuses, or a process died.
+            CheckpointError: On every process, if some state could not be loaded again safely, writing failed, or a process died.
             UsageError: If ``keep_last`` is less than 1.
         """
         from accelkit.runtime.checkpoints import checkpoint  # torch.distributed.checkpoint is slow to import
@@ -130,26 +130,26 @@ class SavedState:
         return saving.path
 
     def wait_for_saves(self) -> None:
-        """Return when no save is under way in the background.
+        """Wait until no save is running in the background.
 
         Raises:
-            CheckpointError: If the last one failed. Earlier checkpoints are untouched.
+            CheckpointError: If the last save failed. Earlier checkpoints are untouched.
         """
         if self._background is not None:
             self._background.wait()
 
     def load_state(self, path: str | Path) -> None:
-        """Restore what ``save_state`` wrote, into the objects prepared in the same order.
+        """Load a checkpoint of ``save_state`` into objects that were prepared in the same order.
 
-        The number of processes and the strategy may be others than when it was saved: each process reads what its own shards need.
-        Random state is each process's own; one for which none was saved derives its own, with a warning.
+        The number of processes and the strategy may differ from those at saving: each process reads what its own shards need.
+        Each process restores its own random state. A process without saved random state derives a new one and warns.
 
         Args:
-            path: A step's folder, or the folder of all steps (then the latest).
+            path: The folder of a step, or the folder that contains all steps (then the latest step is loaded).
 
         Raises:
-            CheckpointError: On every process, if it is missing, damaged, or not of these objects. Nothing was restored then, except where
-                an object itself refuses its state.
+            CheckpointError: On every process, if the checkpoint is missing, damaged, or of other objects. Nothing has been restored then,
+                unless the cause is that an object rejected its state.
         """
         from accelkit.runtime.checkpoints import checkpoint
         from accelkit.runtime.checkpoints.target_sharding import layout_of
@@ -159,7 +159,7 @@ class SavedState:
         targets = dict(self._saved())
         source, parts = checkpoint.load_with_source(Path(path), layout=layout_of(targets), ranks=ranks)
         ((origin, random_state),) = parts.pop("random_state").items()
-        ((_, positions),) = parts.pop("loaders", {0: {}}).items()  # the first format has none
+        ((_, positions),) = parts.pop("loaders", {0: {}}).items()  # the first checkpoint format has no loaders
         if targets.keys() != parts.keys():
             absent, surplus = sorted(targets.keys() - parts.keys()), sorted(parts.keys() - targets.keys())
             reasons = [f"it has no {', '.join(absent)}"] if absent else []
@@ -168,7 +168,7 @@ class SavedState:
             raise CheckpointError(f"{source} was saved of other objects", why="; ".join(reasons), hint=hint)
         loaders = {name: loader for name, loader in self._saved_loaders() if name in positions}
         self._say_lost(positions.keys() - loaders.keys(), positions, source)
-        targets, parts = loaders | targets, positions | parts  # loaders first: they can refuse
+        targets, parts = loaders | targets, positions | parts  # loaders first, because they can reject their state
         ranks.each(lambda error: self._blame(f"{source} could not be restored", error), lambda: self._restore(targets, parts, source))
         seeding.restore(random_state, self.accelerator, self.device)
         if origin != self.process_index:
@@ -177,11 +177,12 @@ class SavedState:
             self.hooks.hook.checkpoint_loaded(path=source)
 
     def get_state_dict(self, model: torch.nn.Module, unwrap: bool = True) -> dict[str, Any]:
-        """The state dict of a prepared model. All processes call this.
+        """Return the state dict of a prepared model. All processes call this.
 
         Returns:
-            Of a model that is whole on each process: its own tensors, on every process. Of a sharded one: whole tensors in main
-            memory on the main process, and nothing on the others. Names are the bare model's, with ``unwrap=False`` the wrapped one's.
+            If each process has the whole model: the model's own tensors, on every process. If the model is sharded: whole tensors in main
+            memory on the main process, and nothing on the others. Names are those of the bare model, or with ``unwrap=False`` of the
+            wrapped one.
         """
         from accelkit.runtime.checkpoints.safetensors_export import whole_state_dict
 
@@ -195,17 +196,18 @@ class SavedState:
         max_shard_size: int | str = "10GB",
         safe_serialization: bool = True,
     ) -> None:
-        """Write a model's weights for others, as ``model.safetensors``. All processes call this; the main process writes.
+        """Export the weights of a model as ``model.safetensors``. All processes call this; the main process writes.
 
         Args:
-            model: Prepared or not.
-            save_directory: Made if missing.
-            max_shard_size: More than this, in bytes or as ``"5GB"``, goes into several files and ``model.safetensors.index.json``.
-            safe_serialization: False for ``pytorch_model.bin`` by ``torch.save``.
+            model: The model, prepared or not.
+            save_directory: The folder to write to. It is created if it does not exist.
+            max_shard_size: The maximum file size, in bytes or as ``"5GB"``. Larger models are split into several files with a
+                ``model.safetensors.index.json``.
+            safe_serialization: Whether to write safetensors. If False, ``torch.save`` writes ``pytorch_model.bin``.
 
         Raises:
             CheckpointError: On every process, if the files cannot be written.
-            UsageError: If ``max_shard_size`` is no size.
+            UsageError: If ``max_shard_size`` is not a valid size.
         """
         from accelkit.runtime.checkpoints.safetensors_export import save_weights
 
@@ -214,10 +216,10 @@ class SavedState:
             save_weights(self._bare(model), Path(save_directory), max_shard_size=max_shard_size, safe=safe_serialization, ranks=ranks)
 
     def _ranks(self, call: str) -> Ranks:
-        """The processes of the job, once all have made this call.
+        """Return the processes of the job, once all of them have made this call.
 
         Raises:
-            CheckpointError: On every process, if one makes another call, died, or does not come within the process group's time-out.
+            CheckpointError: On every process, if a process makes another call, died, or exceeds the timeout of the process group.
         """
         from accelkit.runtime.checkpoints.coordinator import Ranks
 
@@ -230,17 +232,17 @@ class SavedState:
             self._verify(call)
         except CollectiveError as error:
             has_died = error.__cause__ is not None and not call_log.is_timeout(error.__cause__)
-            if not (has_died and Ranks.has_group()):  # else they find out below which one died
+            if not (has_died and Ranks.has_group()):  # otherwise Ranks finds out below which process died
                 raise CheckpointError(error.what, why=error.why, hint=error.hint) from error
         return Ranks.of_job(self._timeout)
 
     def _bare(self, module: torch.nn.Module) -> torch.nn.Module:
-        """The user's own module, whatever was wrapped around it in whatever order."""
+        """Return the user's own module without any wrappers, regardless of their order."""
         inner = self.unwrap_model(module, keep_torch_compile=False)
         return inner if inner is module else self._bare(inner)
 
     def _saved(self) -> Iterator[tuple[str, Any]]:
-        """Everything that is saved, with its name in the checkpoint."""
+        """Yield each object whose state is saved, with its name in the checkpoint."""
         call(self.strategy, "check_state")
         for index, module in enumerate(self._modules):
             yield f"model_{index}", self._bare(module)
@@ -256,7 +258,7 @@ class SavedState:
         return shared, {"random_state": seeding.capture(self.accelerator, self.device), "loaders": loaders}
 
     def _saved_loaders(self) -> Iterator[tuple[str, Any]]:
-        """Loaders, of which each process saves its own: what their order was drawn from may differ."""
+        """Yield the loaders. Each process saves its own state, because the generators that draw their order may differ."""
         for index, loader in enumerate(self._loaders):
             yield f"loader_{index}", loader
 
@@ -281,7 +283,7 @@ class SavedState:
                 warnings.warn(text, stacklevel=4)
 
     def _derive_random_state(self, source: Path) -> None:
-        """Go on from another process's state, by a number of this process's own."""
+        """Seed the generators from the restored state of another process and this process's rank."""
         rank = self.process_index
         warnings.warn(
             f"{source} has no random state of rank {rank}, which did not save: a new one is derived, the same in every such run",

@@ -1,4 +1,4 @@
-"""From the arguments of ``Runtime`` to a checked configuration. No driver is initialised."""
+"""Turn the arguments of ``Runtime`` into a checked configuration. No driver is initialised."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _DEFAULT_PRECISION = "32-true"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Configuration:
-    """What a Runtime runs on, everything selected and checked against each other.
+    """The selected plugins, devices and number of nodes of a Runtime, checked for consistency.
 
     Attributes:
-        device_indices: Where it is not known before the processes join how many are on this machine: up to this process's.
-        num_nodes: None where it is not known before the processes join.
-        devices_said, nodes_said: What the user asked for; None for nothing.
+        device_indices: Devices on this machine. Only those up to this process's if the number is unknown until the processes join.
+        num_nodes: Number of nodes; None if it is not known until the processes join.
+        devices_said, nodes_said: The devices and the number of nodes that the user asked for; None if unspecified.
     """
 
     accelerator: Accelerator
@@ -57,7 +57,7 @@ class Configuration:
 
     @property
     def num_processes(self) -> int:
-        """How many processes the job needs: those that a launcher started, else what devices and strategy come to."""
+        """Number of processes that the job needs: those that a launcher started, or as many as devices and strategy require."""
         if self.cluster.creates_processes_externally:
             return self.cluster.world_size
         needed: int = call(self.strategy, "num_processes", len(self.device_indices), self.num_nodes or 1)
@@ -65,15 +65,15 @@ class Configuration:
 
     @property
     def known_devices(self) -> tuple[int, ...]:
-        """Of this machine's processes; empty where that is not known before the processes join."""
+        """Devices of this machine's processes; empty if they are not known until the processes join."""
         is_known = self.devices_said is not None or self.cluster.known("local_world_size") is not None
         return self.device_indices if is_known else ()
 
     def placed(self) -> Configuration:
-        """Itself after the processes told each other on which machine they are.
+        """Return the configuration after the processes have told each other which machine they are on.
 
         Raises:
-            ContradictionError: If the user asked for something else.
+            ContradictionError: If it differs from what the user asked for.
         """
         indices, nodes = _check_against(self.cluster, self.accelerator, self.devices_said, self.nodes_said)
         return dataclasses.replace(self, device_indices=indices, num_nodes=nodes)
@@ -91,10 +91,10 @@ def configure(
     cpu: bool,
     num_nodes: int | None,
 ) -> Configuration:
-    """Select everything, argument before environment variable before default.
+    """Select all plugins. Arguments take precedence over environment variables, and those over defaults.
 
     Raises:
-        AccelkitError: What cannot be used, or does not fit together, and what to change.
+        AccelkitError: If something cannot be used or does not fit together. The error says what to change.
     """
     for argument, value in (("plugins", given_plugins), ("hooks", hooks)):
         if isinstance(value, str):
@@ -128,7 +128,7 @@ def configure(
 def _check_against(
     environment: ClusterEnvironment, accelerator: Accelerator, devices_said: Devices | None, nodes_said: int | None
 ) -> tuple[tuple[int, ...], int | None]:
-    """The devices of this machine's processes, and how many machines there are, as far as what was launched is known."""
+    """Return the devices of this machine's processes and the number of machines, as far as the launched job is known."""
     with loading.plugin_errors(accelerator.plugin, f"counting the devices of {accelerator.name}"):
         indices = tuple(select_devices(accelerator, devices_said, environment))
     environment.validate_settings(len(indices) if devices_said is not None else None, nodes_said)
@@ -136,7 +136,7 @@ def _check_against(
 
 
 class _NamedPrecision:
-    """The named precision's answer to the hook that asks for one; the accelerator's own comes before it."""
+    """Implementation of the ``make_precision`` hook that returns the named precision, unless the accelerator makes its own."""
 
     def __init__(self, precision: Precision) -> None:
         self._precision = precision
@@ -147,7 +147,7 @@ class _NamedPrecision:
 
 
 def _sort_in(given: dict[str, Any], given_plugins: Sequence[Plugin]) -> list[str | object]:
-    """Put each of ``plugins=`` where it belongs; what is left are hook plugins."""
+    """Add each plugin of ``plugins=`` to ``given`` under its kind. Return the remaining ones, which are hook plugins."""
     hooks: list[str | object] = []
     for plugin in given_plugins:
         kind: str | None
@@ -194,10 +194,10 @@ def _hook_plugin(hook: str | object) -> tuple[object, str]:
 
 
 def select_precision(precision: Any, accelerator: Accelerator) -> Precision:
-    """The precision of this name (None for ACCELKIT_PRECISION, then 32-true), or instance, held against the accelerator's declaration.
+    """Return the precision of this name or instance, if the accelerator declares support. None stands for ACCELKIT_PRECISION or 32-true.
 
     Raises:
-        UnsupportedError, UnknownNameError, PluginError: Why not, and what to do.
+        UnsupportedError, UnknownNameError, PluginError: If it cannot be used. The error says why, and what to do.
     """
     precision = precision if precision is not None else os.environ.get("ACCELKIT_PRECISION") or _DEFAULT_PRECISION
     if isinstance(precision, int) and not isinstance(precision, bool):
@@ -217,10 +217,10 @@ def select_precision(precision: Any, accelerator: Accelerator) -> Precision:
 
 
 def select_devices(accelerator: Accelerator, wanted: Devices | None, environment: ClusterEnvironment) -> list[int]:
-    """The devices of this machine's processes: those that were asked for, else one for each process that was started here.
+    """Return the devices of this machine's processes: those asked for, or else one for each process started here.
 
-    One index where each process sees a device of its own only, as under ``srun --gpus-per-task=1``. Where it is not known before the
-    processes join how many were started here, those up to this process's.
+    Returns a single index if each process sees only its own device, as under ``srun --gpus-per-task=1``. If the number of processes
+    started here is not known until the processes join, returns the devices up to this process's.
     """
     if wanted is not None:
         return _indices(accelerator, wanted)
@@ -275,10 +275,10 @@ def _num_nodes() -> int | None:
 
 
 def check_started(config: Configuration) -> None:
-    """Whether the processes that the configuration needs are there, before any device is touched.
+    """Check that the processes that the configuration needs are running, before any device is used.
 
     Raises:
-        UnsupportedError: With the command that starts them.
+        UnsupportedError: If they are not. The error gives the command that starts them.
     """
     needed, there = config.num_processes, config.cluster.world_size
     num_devices = 1 if config.strategy.drives_all_devices else len(config.device_indices)

@@ -1,4 +1,4 @@
-"""``accelkit.device``: only the device, for plain torch programs."""
+"""The function ``accelkit.device``, for plain torch programs that need only a device."""
 
 from __future__ import annotations
 
@@ -14,17 +14,21 @@ from accelkit.specs.accelerator import Accelerator
 
 
 def device(name: str | Accelerator | None = None, index: int | None = None) -> torch.device:
-    """The torch device of an accelerator, selected as ``Runtime`` does, loaded, checked, made current, and usable at once.
+    """Return the torch device of an accelerator, ready for use.
 
-    Initialises the driver, and joins no process group. Call it before the first backward pass of the process.
+    The accelerator is selected in the same way as by ``Runtime``, loaded and checked, and its device is made current. This initialises
+    the driver and does not join a process group. Call it before the first backward pass of the process.
 
     Args:
-        name: A name, ``dist:name``, ``torch:<device_type>``, ``auto`` or an instance; None for ACCELKIT_ACCELERATOR, then ``auto``.
-        index: Which of its devices; None for the first of ACCELKIT_DEVICES or of all, and in a job of several processes for this process's.
+        name: The accelerator: a name, ``dist:name``, ``torch:<device_type>``, ``auto`` or an instance. None for ACCELKIT_ACCELERATOR, or
+            else ``auto``.
+        index: The index of the device. None for the first device of ACCELKIT_DEVICES or of all devices; in a job of several
+            processes, for the device of this process.
 
     Raises:
-        UnknownNameError, UnavailableError, AmbiguousError, PluginError: Why it cannot be used, and what to do.
-        DevicesError: If there is no device of that index.
+        UnknownNameError, UnavailableError, AmbiguousError, PluginError: If the accelerator cannot be used. The error says why, and what
+            to do.
+        DevicesError: If there is no device with that index.
     """
     selection = select(name)
     accelerator = selection.accelerator
@@ -41,6 +45,6 @@ def device(name: str | Accelerator | None = None, index: int | None = None) -> t
     with loading.plugin_errors(accelerator.plugin, f"setting up {accelerator.name}:{chosen}"):
         the_device = accelerator.device(chosen)
         accelerator.setup_device(the_device)
-        the_device = torch.empty(0, device=the_device).device  # as tensors on it name it: the CPU's has no index
+        the_device = torch.empty(0, device=the_device).device  # the device as tensors report it: the CPU has no index
     check_backward(accelerator, the_device)
     return the_device

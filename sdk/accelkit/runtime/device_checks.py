@@ -1,4 +1,4 @@
-"""Whether the device that was selected computes in this process. Initialises the driver."""
+"""Checks that the selected device computes in this process. They initialise the driver."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from accelkit.specs.accelerator import Accelerator
 
 
 def check_device(accelerator: Accelerator) -> None:
-    """Ask whether torch drives the hardware, before anything is placed on it. Initialises the driver.
+    """Check that torch can use the hardware, before anything is placed on it. Initialises the driver.
 
     Raises:
-        UnavailableError: With the accelerator's reason and remedy.
+        UnavailableError: If it cannot. The error gives the accelerator's reason and remedy.
     """
     with loading.plugin_errors(accelerator.plugin, f"checking the accelerator {accelerator.name}"):
         answer = accelerator.check()
@@ -28,10 +28,12 @@ def check_device(accelerator: Accelerator) -> None:
 
 
 def check_backward(accelerator: Accelerator, device: torch.device) -> None:
-    """Run a backward pass on the device. torch counts the devices of a process at its first one, and never again.
+    """Run a backward pass on the device.
+
+    torch counts the devices of a process at the first backward pass, and never again.
 
     Raises:
-        UnavailableError: If torch refuses it.
+        UnavailableError: If the backward pass fails.
     """
     start = torch.zeros(1, device=device, requires_grad=True)
     if start.is_cpu:

@@ -1,7 +1,7 @@
-"""Changing what an object does without changing the object: its class is swapped for a cached subclass.
+"""Change the behaviour of an object in place by swapping its class for a cached subclass.
 
-The object keeps its identity, its ``isinstance``, its attributes and its class's name; it pickles and deep-copies, and is restored
-with the same behaviour. One subclass exists for each class and behaviour.
+The object keeps its identity, its ``isinstance`` checks, its attributes and its class name. It can be pickled and deep-copied, and the
+copy has the same behaviour. There is one subclass for each class and behaviour.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ T = TypeVar("T")
 _NEWOBJ: Any = getattr(copyreg, "__newobj__")  # noqa: B009 # typeshed does not know it
 
 Behaviour = Callable[[type], dict[str, Any]]
-"""Takes the original class and gives the attributes that its subclass overrides. A module-level function, so that it pickles by name."""
+"""A function that takes the original class and returns the attributes that its subclass overrides. It must be defined at module level,
+so that it can be pickled by name."""
 
 
 def swap_class(instance: T, behaviour: Behaviour) -> T:
-    """Give ``instance`` the behaviour, in place; nothing happens if it has it already. Returns ``instance``."""
+    """Give ``instance`` the behaviour, in place, unless it has it already. Returns ``instance``."""
     cls: Any = type(instance)
     if getattr(cls, "_accelkit_behaviour", None) is not behaviour:
         instance.__class__ = swapped_class(cls, behaviour)
@@ -27,7 +28,11 @@ def swap_class(instance: T, behaviour: Behaviour) -> T:
 
 
 def restore_class(instance: Any, behaviour: Behaviour) -> bool:
-    """Take the behaviour from ``instance``, in place. Returns False, and does nothing, unless it was the last one given."""
+    """Remove the behaviour from ``instance``, in place.
+
+    Returns:
+        Whether the behaviour was removed. False if it was not the last one given; ``instance`` is then unchanged.
+    """
     cls: Any = type(instance)
     if vars(cls).get("_accelkit_behaviour") is not behaviour:
         return False
@@ -37,7 +42,7 @@ def restore_class(instance: Any, behaviour: Behaviour) -> bool:
 
 @functools.cache
 def swapped_class(cls: type, behaviour: Behaviour) -> type:
-    """The one subclass of ``cls`` with this behaviour; named as ``cls``."""
+    """Return the subclass of ``cls`` with this behaviour. It is created once and has the name of ``cls``."""
     attributes = {
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
@@ -50,7 +55,10 @@ def swapped_class(cls: type, behaviour: Behaviour) -> type:
 
 
 def _reduce_ex(self: Any, protocol: Any) -> Any:
-    """As the original class reduces itself, with the subclass (which no module has) replaced by how to make it."""
+    """Reduce the instance as the original class does.
+
+    No module contains the subclass, so a call that creates it takes its place.
+    """
     swapped = type(self)
     reduced = swapped._accelkit_original.__reduce_ex__(self, protocol)
     if isinstance(reduced, str):

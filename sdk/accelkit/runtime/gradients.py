@@ -1,4 +1,4 @@
-"""Gradients: backward, accumulation and clipping. Names and behaviour are Accelerate's."""
+"""Gradients: backward passes, accumulation and clipping. Names and behaviour follow Accelerate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from accelkit.specs.strategy import Strategy
 
 
 class Gradients:
-    """The part of a Runtime that is about gradients."""
+    """The part of a Runtime that handles gradients."""
 
     strategy: Strategy
     _accumulation: Accumulation
@@ -39,41 +39,45 @@ class Gradients:
 
     @property
     def optimizer_step_was_skipped(self) -> bool:
-        """Whether the last step of one of the optimizers was skipped, because a gradient was infinite (``16-mixed``)."""
+        """Whether any optimizer's last step was skipped because a gradient was infinite (``16-mixed``)."""
         _ = self.device
         return self._stepping.has_skipped
 
     @property
     def gradient_accumulation_steps(self) -> int:
-        """Backward passes a step, inside ``accumulate``."""
+        """Number of backward passes per optimizer step, inside ``accumulate``."""
         return self._accumulation.num_steps
 
     @property
     def sync_gradients(self) -> bool:
-        """Whether gradients are complete, so that an optimizer step would act."""
+        """Whether gradients are complete, so that an optimizer step updates the parameters."""
         return self._accumulation.is_complete
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        """``loss.backward(**kwargs)`` in the runtime's precision, divided by the accumulation steps.
+        """Run ``loss.backward(**kwargs)`` in the precision of the Runtime. The loss is divided by the number of accumulation steps.
 
         Args:
-            loss: A scalar, or with ``gradient=`` any shape.
-            kwargs: ``gradient``, ``retain_graph``, ``create_graph``, ``inputs``, as ``torch.Tensor.backward`` takes them.
+            loss: A scalar tensor, or a tensor of any shape if ``gradient=`` is given.
+            kwargs: The arguments ``gradient``, ``retain_graph``, ``create_graph`` and ``inputs`` of ``torch.Tensor.backward``.
         """
         if self._accumulation.num_steps > 1:
             loss = loss / self._accumulation.num_steps
         self._backward(loss, **kwargs)
 
     def _backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        """The precision's, or the strategy's. Starting the device puts that itself on the instance."""
+        """Run the backward pass of the precision or of the strategy.
+
+        Starting the device sets that function on the instance, where it replaces this method.
+        """
         _ = self.device
         self._backward(loss, **kwargs)
 
     def accumulate(self, *models: torch.nn.Module) -> AbstractContextManager[None]:
-        """For ``with``: a micro-batch. Prepared optimizers and schedulers act only when ``gradient_accumulation_steps`` of them are done.
+        """Return a context manager for one micro-batch.
 
-        The last batch of a prepared loader always completes the step. Until then gradients of ``models`` stay on each process, so that they
-        are reduced once.
+        Prepared optimizers and schedulers step only once every ``gradient_accumulation_steps`` micro-batches. The last batch of a
+        prepared loader always completes the step. Until then, the gradients of ``models`` stay on each process, so that they are reduced
+        only once.
 
         Args:
             models: The prepared models that the block runs backward through.
@@ -93,19 +97,24 @@ class Gradients:
             yield
 
     def no_sync(self, model: torch.nn.Module) -> AbstractContextManager[Any]:
-        """Gradients of ``model`` are not reduced over processes inside, but by the next backward pass outside."""
+        """Return a context manager inside which the gradients of ``model`` are not reduced over processes.
+
+        The next backward pass outside the context reduces them.
+        """
         return _context(self.strategy, "no_sync", model)
 
     def join_uneven_inputs(self, joinables: Sequence[torch.nn.Module], even_batches: bool | None = None) -> AbstractContextManager[Any]:
-        """Inside, processes may have different numbers of batches: one that has none left takes part in the reductions of the others.
+        """Return a context manager inside which processes may have different numbers of batches.
+
+        A process that has no batches left takes part in the reductions of the other processes.
 
         Args:
-            joinables: The prepared models that are trained inside.
-            even_batches: Inside, for all prepared loaders, in place of the Runtime's ``even_batches``: whether passes that begin there fill
-                their last batches. None leaves it.
+            joinables: The prepared models that are trained inside the context.
+            even_batches: Replaces the Runtime's ``even_batches`` for all prepared loaders inside the context: whether passes that begin
+                there fill their last batches. None leaves the setting unchanged.
 
         Raises:
-            UnsupportedError: If the strategy cannot do that.
+            UnsupportedError: If the strategy does not support uneven inputs.
         """
         joined: AbstractContextManager[Any] | None = call(self.strategy, "join", joinables)
         if joined is None:
@@ -125,11 +134,16 @@ class Gradients:
     def clip_grad_norm_(
         self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float = 2.0, **kwargs: Any
     ) -> torch.Tensor:
-        """Scale gradients in place so that their norm over the whole model is at most ``max_norm``; returns the norm before, a 0-d tensor.
+        """Scale gradients in place so that their norm over the whole model is at most ``max_norm``.
 
         Args:
-            parameters: Of prepared modules; sharded ones count whole.
-            kwargs: ``error_if_nonfinite`` and ``foreach``, as ``torch.nn.utils.clip_grad_norm_`` takes them.
+            parameters: Parameters of prepared modules. The norm of a sharded parameter includes all of its shards.
+            max_norm: The largest norm allowed.
+            norm_type: The order of the norm.
+            kwargs: The arguments ``error_if_nonfinite`` and ``foreach`` of ``torch.nn.utils.clip_grad_norm_``.
+
+        Returns:
+            The norm before clipping, as a 0-d tensor.
         """
         given = self._unscaled(parameters)
         try:
@@ -151,13 +165,16 @@ class Gradients:
             raise
 
     def unscale_gradients(self, optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None) -> None:
-        """Give gradients their true size, in place: in ``16-mixed`` they are multiples of it after ``backward``. Clipping does that itself.
+        """Divide gradients by the loss scale, in place. In ``16-mixed``, ``backward`` leaves gradients scaled.
+
+        The clipping methods call this themselves.
 
         Args:
-            optimizer: Whose gradients; None for all prepared optimizers.
+            optimizer: The optimizers whose gradients are unscaled; None for all prepared optimizers.
 
         Raises:
-            UsageError: Inside ``accumulate``, before gradients are complete: those of the next backward pass would be added unscaled.
+            UsageError: If gradients are not complete inside ``accumulate``. The next backward pass would add scaled gradients to
+                unscaled ones.
         """
         if not overrides(self.precision, Precision, "unscale_gradients"):
             return
@@ -177,7 +194,7 @@ class Gradients:
             raise
 
     def _unscaled(self, parameters: torch.Tensor | Iterable[torch.Tensor]) -> torch.Tensor | Iterable[torch.Tensor]:
-        """``parameters``, with the gradients of every optimizer that trains one of them unscaled."""
+        """Unscale the gradients of every optimizer that trains one of ``parameters``, and return ``parameters``."""
         if not overrides(self.precision, Precision, "unscale_gradients"):
             return parameters
         given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
@@ -188,15 +205,15 @@ class Gradients:
         return given
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """The precision's forward context, for computing outside a prepared module (a loss function)."""
+        """Return the forward context of the precision, for computations outside a prepared module, such as a loss function."""
         return _context(self.precision, "forward_context")
 
 
 def _context(plugin: Precision | Strategy, method: str, *arguments: Any) -> AbstractContextManager[Any]:
-    """What ``with`` is to enter, made by this method.
+    """Return the context manager that ``method`` of the plugin creates.
 
     Raises:
-        BrokenPluginError: If it cannot be entered.
+        BrokenPluginError: If the result is not a context manager.
     """
     try:
         context = getattr(plugin, method)(*arguments)

@@ -1,8 +1,8 @@
-"""Steps that are not just the optimizer's own: not every backward pass completes them, or a precision or a strategy has a part in them.
+"""Optimizer steps with gradient accumulation, or with a precision or strategy that takes part in them.
 
-The user's optimizer and scheduler stay the objects in the loop: schedulers refer to the optimizer, and hooks were registered with it. Their
-classes are swapped. Nothing here is on the step path of a Runtime that accumulates no gradients and scales none, on a device that
-computes at once.
+The user's optimizer and scheduler objects remain in the loop, because schedulers refer to the optimizer and hooks are registered with
+it. Their classes are swapped instead. Nothing here is on the step path of a Runtime that neither accumulates nor scales gradients, on
+a device that executes eagerly.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ from accelkit.specs.precision import Precision
 from accelkit.specs.strategy import Strategy
 
 _steppings: weakref.WeakKeyDictionary[Any, Stepping] = weakref.WeakKeyDictionary()
-"""Whose steps a prepared optimizer's or scheduler's are. Not an attribute of theirs: a scheduler's state dict holds all of these."""
+"""The Stepping of each prepared optimizer and scheduler. Not an attribute, because a scheduler's state dict contains all attributes."""
 
 
 class Stepping:
-    """What the steps of a Runtime's optimizers and schedulers are.
+    """Implementation of ``step`` and ``zero_grad`` for the optimizers and schedulers of a Runtime.
 
     Args:
-        accumulation: Says when gradients are complete. Until then ``step`` and ``zero_grad`` do nothing.
-        precision: Has a part in a step if it overrides ``optimizer_step``.
-        strategy: Takes all steps if it wraps modules together with their optimizers; within its own, an optimizer's step is its own.
-        accelerator: Told of each step's end if it overrides ``step_end``.
+        accumulation: The accumulation state. ``step`` and ``zero_grad`` do nothing until gradients are complete.
+        precision: The precision. It takes part in a step if it overrides ``optimizer_step``.
+        strategy: The strategy. It runs all steps if it wraps modules together with their optimizers. Inside such a step, the
+            optimizer's own ``step`` is called.
+        accelerator: The accelerator. Its ``step_end`` is called after each step if it overrides that method.
     """
 
     def __init__(self, accumulation: Accumulation, precision: Precision, strategy: Strategy, accelerator: Accelerator) -> None:
@@ -53,7 +54,10 @@ class Stepping:
         return len(self._skipped) > 0
 
     def take_over(self, thing: torch.optim.Optimizer | LRScheduler) -> None:
-        """Make an optimizer's ``step`` and ``zero_grad``, or a scheduler's ``step``, this one's, in place; nothing if they are the same."""
+        """Replace an optimizer's ``step`` and ``zero_grad``, or a scheduler's ``step``, in place.
+
+        Does nothing if the replacements would do the same as the originals.
+        """
         if self._accumulation.num_steps == 1 and self._precision is None and self._strategy is None and self._end is None:
             return
         is_first = thing not in _steppings
@@ -61,13 +65,13 @@ class Stepping:
         if isinstance(thing, LRScheduler):
             swap_class(thing, governed_scheduler)
             return
-        if is_first and "step" in vars(thing):  # a scheduler made before put its own wrapper on the instance, which hides the class's step
+        if is_first and "step" in vars(thing):  # an earlier scheduler wrapped step on the instance, which hides the class's step
             own = vars(thing)["step"]
             thing.step = functools.wraps(own)(functools.partial(_step, thing, own))  # type: ignore[method-assign]
         swap_class(thing, governed_optimizer)
 
     def step(self, optimizer: torch.optim.Optimizer, own: Any, closure: Any) -> Any:
-        """``own`` is the optimizer's step, which takes the closure."""
+        """Run a step of the optimizer. ``own`` is the optimizer's own ``step``, which takes the closure."""
         if self._inside is optimizer:
             return self._own_step(optimizer, own, closure)
         if not self._accumulation.is_complete:
@@ -87,7 +91,7 @@ class Stepping:
         return result
 
     def _warn_of_small_gradients(self) -> None:
-        """Once: ``backward`` divides by the number of passes, and this step has the gradient of one."""
+        """Warn once that gradients are too small: ``backward`` divides by the number of passes, and this step has only one of them."""
         self._accumulation.has_begun = True
         num_steps = self._accumulation.num_steps
         warnings.warn(
@@ -98,7 +102,7 @@ class Stepping:
         )
 
     def zero_grad(self, optimizer: torch.optim.Optimizer, own: Any, set_to_none: bool) -> None:
-        """``own`` is the optimizer's ``zero_grad``."""
+        """Reset the gradients of the optimizer. ``own`` is the optimizer's own ``zero_grad``."""
         if not self._accumulation.is_complete:
             return
         if self._strategy is not None:
@@ -111,7 +115,7 @@ class Stepping:
             own(set_to_none)
 
     def has_to_wait(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether a scheduler of this optimizer does not step now."""
+        """Return whether a scheduler of this optimizer must not step now."""
         return not self._accumulation.is_complete or optimizer in self._skipped
 
     def _wrapped_step(self, optimizer: torch.optim.Optimizer, own: Any, closure: Any) -> Any:
@@ -149,7 +153,10 @@ class Stepping:
 
 
 def ending_a_step(backward: Callable[..., None], step_end: Callable[[], None]) -> Callable[..., None]:
-    """The backward pass, after which a device that traces lazily runs it: a loss that is read then is not computed once more."""
+    """Return a function that runs the backward pass and then calls ``step_end``.
+
+    A device that traces lazily then runs the pass. Reading the loss afterwards does not compute it again.
+    """
 
     @functools.wraps(backward)
     def backward_to_the_end(loss: torch.Tensor, **kwargs: Any) -> None:
@@ -163,15 +170,15 @@ def _step(optimizer: torch.optim.Optimizer, own: Any, closure: Any = None) -> An
     stepping = _steppings.get(optimizer)
     if stepping is not None:
         return stepping.step(optimizer, own, closure)
-    return _called(own, closure)  # a copy of a prepared one
+    return _called(own, closure)  # the optimizer is a copy of a prepared one
 
 
 def _called(own: Any, closure: Any) -> Any:
-    return own(closure) if closure is not None else own()  # some optimizers' steps take none
+    return own(closure) if closure is not None else own()  # the step of some optimizers takes no closure
 
 
 def governed_optimizer(cls: type) -> dict[str, Any]:
-    """The behaviour of an optimizer whose steps are a Stepping's."""
+    """Return the behaviour of an optimizer whose steps are run by a Stepping."""
     original: Any = cls
 
     def step(self: Any, closure: Any = None) -> Any:
@@ -190,7 +197,7 @@ def governed_optimizer(cls: type) -> dict[str, Any]:
 
 
 def governed_scheduler(cls: type) -> dict[str, Any]:
-    """The behaviour of a learning-rate scheduler that steps when its optimizer does."""
+    """Return the behaviour of a learning-rate scheduler that steps only when its optimizer does."""
     original: Any = cls
 
     def step(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -202,14 +209,14 @@ def governed_scheduler(cls: type) -> dict[str, Any]:
 
 
 def pairs(objects: Sequence[object], strategy: Strategy) -> dict[int, torch.nn.Module]:
-    """Which module each optimizer trains, by the optimizer's ``id``.
+    """Return the module that each optimizer trains, by the ``id`` of the optimizer.
 
     Args:
-        objects: Given to one call of ``prepare``, not yet placed.
-        strategy: For the errors.
+        objects: The objects given to one call of ``prepare``, not yet placed.
+        strategy: The strategy, which errors name.
 
     Raises:
-        PrepareError: Unless each optimizer trains one of the modules, and each module that can be trained has one optimizer.
+        PrepareError: Unless each optimizer trains one of the modules, and each trainable module has exactly one optimizer.
     """
     modules = [thing for thing in objects if isinstance(thing, torch.nn.Module)]
     found: dict[int, torch.nn.Module] = {}

@@ -1,7 +1,7 @@
-"""Preparing models and optimizers: modules are placed first, then optimizers follow their parameters.
+"""Placement of models and optimizers. Modules are placed first; then optimizers are pointed at the new parameters.
 
-On XLA and PrivateUse1 ``Module.to`` makes new Parameters. An optimizer made before would go on updating the old ones and train
-nothing, and parameters that were tied would be tied no more.
+On XLA and PrivateUse1, ``Module.to`` creates new Parameters. Without the code here, an optimizer made earlier would keep updating the
+old parameters and train nothing, and tied parameters would no longer be tied.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _ending: weakref.WeakKeyDictionary[torch.optim.Optimizer, RemovableHandle] = wea
 
 
 class ParameterMoves:
-    """Where the parameters of prepared modules went: for each one known before, the one that is in the module now."""
+    """Map from the original parameters of prepared modules to the parameters that are in the modules now."""
 
     def __init__(self) -> None:
         self._now = WeakTensorKeyDictionary()
         self.has_replaced = False
-        self.is_unsearched = False  # nobody has looked yet for objects that still have what was replaced
+        self.is_unsearched = False  # whether objects that still hold replaced parameters have yet to be searched for
 
     def record(self, before: torch.Tensor, after: torch.Tensor) -> None:
         self.has_replaced |= before is not after
@@ -43,16 +43,16 @@ class ParameterMoves:
         self._now[after] = after
 
     def current(self, parameter: torch.Tensor) -> torch.Tensor | None:
-        """The parameter that trains now; None if it is in no prepared module."""
+        """Return the parameter that is trained in place of this one; None if it is in no prepared module."""
         now: torch.Tensor | None = self._now.get(parameter)  # type: ignore[no-untyped-call]
         return now
 
     def replaced(self) -> list[torch.Tensor]:
-        """The parameters that train no more and that somebody still has."""
+        """Return the replaced parameters that are still referenced somewhere. They are no longer trained."""
         return [before for before, now in self._now.items() if now is not before]  # type: ignore[no-untyped-call]
 
     def are_stale(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether the optimizer has a parameter that was replaced: its steps would train nothing."""
+        """Return whether the optimizer has a parameter that was replaced, so that its steps would train nothing."""
         parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
         return any((now := self.current(parameter)) is not None and now is not parameter for parameter in parameters)
 
@@ -66,14 +66,17 @@ def place_module(
     *,
     has_to_move: bool = True,
 ) -> torch.nn.Module:
-    """Convert, move and wrap a module; remember where its parameters went.
+    """Convert, move and wrap a module, and record its new parameters.
 
     Args:
-        module: Changed in place. Tied parameters and buffers stay tied.
-        device: This process's.
-        precision, strategy: The runtime's.
-        moves: Filled.
-        has_to_move: Whether it goes to the device; else it stays where it is.
+        module: The module, which is changed in place. Tied parameters and buffers stay tied.
+        device: The device of this process.
+        precision, strategy: The precision and the strategy of the Runtime.
+        moves: The record to which the new parameters are added.
+        has_to_move: Whether the module is moved to the device; if not, it stays where it is.
+
+    Returns:
+        The wrapped module.
     """
     before = _slots(module)
     converted = call(precision, "convert_module", module)
@@ -88,7 +91,7 @@ def place_module(
 
 @contextmanager
 def moving(module: torch.nn.Module, moves: ParameterMoves) -> Iterator[None]:
-    """Inside, somebody else moves the module in place: what is tied stays tied, and ``moves`` learns where parameters went."""
+    """Keep tied parameters tied while other code moves the module in place, and record the new parameters in ``moves``."""
     before = _slots(module)
     yield
     _tie_again(before, _slots(module))
@@ -96,13 +99,15 @@ def moving(module: torch.nn.Module, moves: ParameterMoves) -> Iterator[None]:
 
 
 def follow_parameters(optimizer: torch.optim.Optimizer, moves: ParameterMoves, *, has_to_know: bool = True) -> None:
-    """Point the optimizer, with its state, to the parameters that train now. State moves to its parameter's device.
+    """Point the optimizer and its state at the current parameters. The state is moved to the device of its parameter.
 
     Args:
-        has_to_know: Whether every parameter has to be in a prepared module; else one that is in none is left as it is.
+        optimizer: The optimizer, which is changed in place.
+        moves: The record of new parameters.
+        has_to_know: Whether every parameter must be in a prepared module. If not, other parameters are left as they are.
 
     Raises:
-        PrepareError: If a parameter belongs to no prepared module.
+        PrepareError: If ``has_to_know`` is True and a parameter is in no prepared module.
     """
     state = optimizer.state_dict()
     has_changed = False
@@ -125,10 +130,10 @@ def follow_parameters(optimizer: torch.optim.Optimizer, moves: ParameterMoves, *
 
 
 def refuse_steps_of_others(moves: ParameterMoves) -> None:
-    """Make the first step of every optimizer in this process that still has replaced parameters an error, unless it is prepared before.
+    """Let every optimizer that still has replaced parameters raise an error at its first step, unless it is prepared before that.
 
-    Looks through all objects that Python's garbage collector knows: tens of milliseconds, once for each call of ``prepare`` that replaced
-    parameters.
+    This searches all objects that Python's garbage collector tracks, which takes tens of milliseconds. It runs once for each call of
+    ``prepare`` that replaced parameters.
     """
     for thing in gc.get_objects():
         if issubclass(type(thing), torch.optim.Optimizer) and hasattr(thing, "param_groups") and moves.are_stale(thing):
@@ -136,10 +141,10 @@ def refuse_steps_of_others(moves: ParameterMoves) -> None:
 
 
 def _check_step(moves: ParameterMoves, optimizer: torch.optim.Optimizer) -> None:
-    """Before the first step of such an optimizer.
+    """Check before the first step of an optimizer that its parameters are current.
 
     Raises:
-        PrepareError: If it has replaced parameters still.
+        PrepareError: If the optimizer still has replaced parameters.
     """
     if moves.are_stale(optimizer):
         raise PrepareError(
@@ -150,10 +155,10 @@ def _check_step(moves: ParameterMoves, optimizer: torch.optim.Optimizer) -> None
 
 
 def warn_of_holders_at_first_step(moves: ParameterMoves, optimizer: torch.optim.Optimizer) -> None:
-    """Let the first step of a prepared optimizer warn of objects that still have parameters that were replaced.
+    """Let a prepared optimizer warn at its first step of objects that still hold replaced parameters.
 
-    An average of weights, say, would be one of weights that stay as they are. ``prepare`` itself cannot tell, as the program may give such
-    an object the new parameters in its next line. The search takes tens of milliseconds.
+    An average of weights, for example, would average weights that no longer change. ``prepare`` itself cannot tell, because the program
+    may pass the new parameters to such an object in its next line. The search takes tens of milliseconds.
     """
     _before_first_step(optimizer, lambda _: _warn_of_holders(moves))
 
@@ -169,12 +174,15 @@ def _warn_of_holders(moves: ParameterMoves) -> None:
 
 
 def _before_first_step(optimizer: torch.optim.Optimizer, check: Callable[[torch.optim.Optimizer], None]) -> None:
-    """Run ``check`` before the optimizer's next step, and before each until one was made."""
+    """Run ``check`` before each step of the optimizer until one step has completed."""
     _checks.setdefault(optimizer, []).append(optimizer.register_step_pre_hook(lambda one, *_: _check_and_end(one, check)))
 
 
 def _check_and_end(optimizer: torch.optim.Optimizer, check: Callable[[torch.optim.Optimizer], None]) -> None:
-    """torch calls hooks while it iterates over them, so one may not remove itself, unless it is the last."""
+    """Run ``check`` and remove the checks after the step.
+
+    torch iterates over the hooks while it calls them, so a hook must not remove itself unless it is the last one.
+    """
     check(optimizer)
     if optimizer not in _ending:
         _ending[optimizer] = optimizer.register_step_post_hook(lambda one, *_: _end_checks(one))
@@ -187,12 +195,12 @@ def _end_checks(optimizer: torch.optim.Optimizer) -> None:
 
 def _record(before: Mapping[str, Slot], after: Mapping[str, Slot], moves: ParameterMoves) -> None:
     for path, (_, _, tensor) in before.items():
-        if isinstance(tensor, torch.nn.Parameter) and path in after:  # a conversion may put another module there
+        if isinstance(tensor, torch.nn.Parameter) and path in after:  # a conversion may have replaced the module
             moves.record(tensor, after[path].tensor)
 
 
 class Slot(NamedTuple):
-    """A place that holds a parameter or buffer, and what it holds."""
+    """An entry of a module that holds a parameter or buffer, with the tensor that it holds."""
 
     owner: torch.nn.Module
     name: str
@@ -200,7 +208,7 @@ class Slot(NamedTuple):
 
 
 def _slots(module: torch.nn.Module) -> dict[str, Slot]:
-    """Every place that holds a parameter or buffer, by its path; a tied one stands in several."""
+    """Return all entries that hold a parameter or buffer, by path. A tied tensor has several entries."""
     return {
         f"{prefix}.{name}": Slot(owner, name, tensor)
         for prefix, owner in module.named_modules(remove_duplicate=False)
@@ -210,7 +218,10 @@ def _slots(module: torch.nn.Module) -> dict[str, Slot]:
 
 
 def _tie_again(before: Mapping[str, Slot], after: Mapping[str, Slot]) -> None:
-    """Where one tensor stood in several places, put the first place's new one into all those that still hold such a tensor."""
+    """Tie tensors again that were tied before.
+
+    The new tensor of the first entry is put into the other entries of the same tensor, if they hold one of the same type, dtype and shape.
+    """
     first: dict[int, torch.Tensor] = {}
     for path in (path for path in before if path in after):
         owner, name, tensor = after[path]
@@ -222,7 +233,7 @@ def _tie_again(before: Mapping[str, Slot], after: Mapping[str, Slot]) -> None:
 
 
 def _is_elsewhere(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether state that was made before the move is still on another device (the step count, a CPU scalar, may be)."""
+    """Return whether any state is on another device than its parameter. Scalars such as the step count may stay on the CPU."""
     return any(
         isinstance(value, torch.Tensor) and value.dim() > 0 and value.device != parameter.device
         for parameter, values in optimizer.state.items()

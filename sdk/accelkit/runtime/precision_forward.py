@@ -1,4 +1,4 @@
-"""The precision's part of forward and backward passes: inputs converted, a context around, outputs converted, losses scaled."""
+"""Forward and backward passes in a precision: converting inputs and outputs, entering its forward context and scaling losses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _ATTRIBUTE = "_accelkit_precision"
 
 
 def backward_of(precision: Precision) -> Callable[..., None]:
-    """The backward pass of a loss: torch's own if the precision adds nothing, so that nothing of ours is on the step path."""
+    """Return the function that runs the backward pass of a loss.
+
+    If the precision adds nothing, this is torch's own function, so that accelkit adds nothing to the step path.
+    """
     if not overrides(precision, Precision, "pre_backward", "backward", "post_backward"):
         return torch.Tensor.backward
 
@@ -40,7 +43,7 @@ def backward_of(precision: Precision) -> Callable[..., None]:
 
 
 def backward_of_engine(strategy: Strategy) -> Callable[..., None]:
-    """The backward pass of a strategy that wraps optimizers. Of a built-in one it is its method itself."""
+    """Return the backward pass of a strategy that wraps optimizers. For a built-in strategy, this is the method itself."""
     if is_built_in(strategy):
         return strategy.backward
 
@@ -55,10 +58,10 @@ def backward_of_engine(strategy: Strategy) -> Callable[..., None]:
 
 
 def apply_to_forward(module: torch.nn.Module, precision: Precision) -> None:
-    """Make every forward pass of ``module`` one in this precision, in place. Nothing is done if it would be the module's own.
+    """Make every forward pass of ``module`` run in this precision, in place. Does nothing if the precision does not change it.
 
     Raises:
-        PrepareError: If the module's ``forward`` was replaced on the instance, where a subclass's cannot reach.
+        PrepareError: If the module's ``forward`` was replaced on the instance, because it would hide that of a subclass.
     """
     if not overrides(precision, Precision, "convert_input", "forward_context", "convert_output"):
         return
@@ -74,10 +77,10 @@ def apply_to_forward(module: torch.nn.Module, precision: Precision) -> None:
 
 
 def remove_from_forward(module: torch.nn.Module) -> None:
-    """Undo ``apply_to_forward``, in place: the module has its own class again, and its forward pass computes in its parameters' dtypes.
+    """Undo ``apply_to_forward``, in place. The module gets its own class back and computes in the dtypes of its parameters.
 
     Raises:
-        UnsupportedError: If a class was put on top since.
+        UnsupportedError: If the class of the module was changed again since.
     """
     target = getattr(module, "_orig_mod", module)
     if _ATTRIBUTE not in vars(target):
@@ -92,12 +95,15 @@ def remove_from_forward(module: torch.nn.Module) -> None:
 
 
 def _behaviour(precision: Precision) -> Callable[[type], dict[str, Any]]:
-    """Errors of a third party's precision name it. torch.compile traces less around handlers, so that built-in ones have none."""
+    """Return the behaviour for modules in this precision.
+
+    Errors of a third-party precision name it. torch.compile traces less around exception handlers, so built-in precisions have none.
+    """
     return forward_in_precision if is_built_in(precision) else forward_in_plugins_precision
 
 
 def forward_in_precision(cls: type) -> dict[str, Any]:
-    """The behaviour of a module whose forward pass runs in its precision."""
+    """Return the behaviour of a module whose forward pass runs in its precision."""
     original: Any = cls
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -111,7 +117,7 @@ def forward_in_precision(cls: type) -> dict[str, Any]:
 
 
 def forward_in_plugins_precision(cls: type) -> dict[str, Any]:
-    """Like ``forward_in_precision``, for a precision of a third party: what its methods raise or wrongly return names it."""
+    """Like ``forward_in_precision``, for a third-party precision: errors from its methods or wrong results name the plugin."""
     original: Any = cls
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -140,10 +146,10 @@ def forward_in_plugins_precision(cls: type) -> dict[str, Any]:
 
 
 def _check_results(error: Exception, precision: Precision, args: object, kwargs: object, context: object) -> None:
-    """Of a forward pass that failed: what the precision's methods returned so far.
+    """Check what the methods of the precision returned in a forward pass that failed.
 
     Raises:
-        BrokenPluginError: If that is why.
+        BrokenPluginError: If a wrong result is the cause.
     """
     if not isinstance(args, tuple | list):
         raise wrong_result(precision, "convert_input", args, "a tuple") from error

@@ -1,4 +1,4 @@
-"""Preemption: a scheduler asks a job to stop; all processes save once, at the same step, and the job is queued again."""
+"""Preemption. When a scheduler asks a job to stop, all processes save once at the same step, and the job can be queued again."""
 
 from __future__ import annotations
 
@@ -23,10 +23,14 @@ SIGNALS = ("SIGTERM", "SIGUSR1")
 
 
 class Notice:
-    """Whether one of the signals by which schedulers announce the end has come to this process.
+    """Records whether this process received a signal by which schedulers announce that they will stop a job.
 
-    SLURM sends SIGTERM at the end of the time limit and to a preempted job, and what ``sbatch --signal=USR1@60`` says before; torchrun's
-    agent and Kubernetes send SIGTERM. A handler that was there before is called too; the default action, to die, is not taken.
+    SLURM sends SIGTERM at the time limit and to a preempted job, and before that the signal that ``sbatch --signal=USR1@60`` asks for.
+    The agent of torchrun and Kubernetes send SIGTERM. A handler that was installed before is called as well; the default action, which
+    ends the process, is not taken.
+
+    Attributes:
+        received: The name of the first signal received, or an empty string.
     """
 
     def __init__(self) -> None:
@@ -34,10 +38,10 @@ class Notice:
         self._before: dict[int, Any] = {}
 
     def listen(self, names: Sequence[str] = SIGNALS) -> None:
-        """Install the handlers, once.
+        """Install the signal handlers, unless they are installed already.
 
         Raises:
-            UsageError: Outside the main thread, where Python allows none.
+            UsageError: If called outside the main thread, where Python does not allow signal handlers to be installed.
         """
         if self._before:
             return
@@ -50,7 +54,7 @@ class Notice:
                 self._before[number] = signal.signal(number, self._note)
 
     def forget(self) -> None:
-        """Give the signals back."""
+        """Restore the previous signal handlers and forget any signal received."""
         for number, handler in self._before.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
         self._before = {}
@@ -64,7 +68,7 @@ class Notice:
 
 
 def check_requeue(hooks: HookManager, cluster: ClusterEnvironment) -> None:
-    """Refuse ``requeue=True`` at the start rather than at the end of a job.
+    """Check at the start of a job, rather than at its end, that it can be queued again.
 
     Raises:
         UnsupportedError: If neither the cluster environment nor a hook plugin can put a job back into a queue.
@@ -80,7 +84,7 @@ def check_requeue(hooks: HookManager, cluster: ClusterEnvironment) -> None:
 
 
 class Preemption:
-    """The part of a Runtime that is about being stopped and going on later."""
+    """The part of a Runtime that saves a preempted job and resumes it later."""
 
     cluster: ClusterEnvironment
     hooks: HookManager
@@ -104,14 +108,17 @@ class Preemption:
         def _blame(self, what: str, error: Exception) -> CheckpointError: ...
 
     def watch_preemption(self) -> None:
-        """From now on SIGTERM and SIGUSR1 do not end this process: ``is_preempted`` tells of them. The methods below call it too."""
+        """Catch SIGTERM and SIGUSR1, so that they do not end this process and ``is_preempted`` reports them.
+
+        ``is_preempted``, ``save_and_stop_if_preempted`` and ``resume`` catch the signals as well.
+        """
         self._notice.listen()
 
     def is_preempted(self) -> bool:
-        """Whether any process of the job was told to stop. Every process must ask at the same step, and all get the same answer.
+        """Return whether any process of the job was told to stop.
 
-        On several processes this is a reduction of one number, some 100 microseconds on the CPU: ask every step where steps are long,
-        else every tenth.
+        Every process must call this at the same step, and all processes get the same answer. With several processes, the call reduces
+        one number, which takes about 100 microseconds on the CPU. Call it at every step if steps are long, else at every tenth step.
         """
         self._notice.listen()
         told = bool(self._notice.received)
@@ -127,13 +134,13 @@ class Preemption:
         return bool(flag.item())
 
     def save_and_stop_if_preempted(self, path: str | Path) -> None:
-        """If any process of the job was told to stop: save once, queue the job again if it was made with ``requeue=True``, and end.
+        """If any process of the job was told to stop, save once, queue the job again if ``requeue=True`` was given, and exit.
 
-        Every process must call it at the same step. All of them have saved before the job is queued again.
+        Every process must call this at the same step. The job is queued again after all processes have saved.
 
         Raises:
-            SystemExit: With status 0 if the scheduler took the job back, else with 128 and the signal's number (143), so that a launcher
-                that restarts what failed does so.
+            SystemExit: With status 0 if the scheduler accepted the job again. Otherwise with status 143 (128 + SIGTERM), so that a
+                launcher that restarts failed jobs restarts this one.
         """
         if not self.is_preempted():
             return
@@ -144,15 +151,15 @@ class Preemption:
         raise SystemExit(0 if self._requeue() else 128 + signal.SIGTERM)
 
     def resume(self, path: str | Path) -> bool:
-        """Load the newest state under ``path`` if there is one. The folder need not exist.
+        """Load the latest checkpoint under ``path``, if there is one. The folder need not exist.
 
-        All processes call this, and rank 0 looks: ``path`` is a folder that all of them see.
+        All processes call this, and rank 0 looks for checkpoints. ``path`` is a folder that all processes can access.
 
         Returns:
-            Whether there was one, on every process.
+            Whether a checkpoint was loaded. The result is the same on all processes.
 
         Raises:
-            CheckpointError: As ``load_state``.
+            CheckpointError: If ``path`` cannot be read, or in the cases that ``load_state`` describes.
         """
         from accelkit.runtime.checkpoints import step_dirs  # torch.distributed.checkpoint is slow to import
 
@@ -164,10 +171,10 @@ class Preemption:
         return True
 
     def _requeue(self) -> bool:
-        """Ask the scheduler, on the main process; what it said, on all.
+        """Ask the scheduler on the main process to queue the job again. Return its answer on all processes.
 
         Raises:
-            AccelkitError: On the main process, if the cluster environment cannot; the others get False.
+            AccelkitError: On the main process, if the cluster environment cannot queue the job; the other processes get False.
         """
         if not self._wants_requeue:
             return False

@@ -1,4 +1,4 @@
-"""Preparing what trains, and remembering what was prepared."""
+"""Preparation of modules, optimizers, schedulers and loaders. The Runtime keeps track of the objects that it prepared."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from accelkit.specs.strategy import Strategy, Training
 
 
 class Prepared:
-    """The part of a Runtime that is about what it prepared."""
+    """The part of a Runtime that prepares objects and keeps track of them."""
 
     accelerator: Accelerator
     strategy: Strategy
@@ -60,21 +60,23 @@ class Prepared:
         def process_index(self) -> int: ...
 
     def prepare(self, *objects: Any, device_placement: Sequence[bool | None] | None = None) -> Any:
-        """Place models, point optimizers at their parameters, let loaders deliver to the device.
+        """Prepare models, optimizers, schedulers and data loaders for training.
 
-        Modules are placed first, whatever the order of arguments. In ``32-true`` on one device the very same modules, optimizers and
-        schedulers come back; another precision changes a module's class to a subclass of it. Loaders are wrapped.
+        Modules are moved to the device, optimizers are pointed at the moved parameters, and loaders deliver their batches to the device.
+        Modules are placed first, regardless of the order of the arguments. With ``32-true`` on one device, the same modules, optimizers
+        and schedulers are returned. Other precisions change the class of a module to a subclass. Loaders are wrapped.
 
         Args:
-            objects: Modules, optimizers, schedulers and DataLoaders, in any order and number. A copy of a prepared loader, as pickle makes,
-                becomes one of this Runtime's.
-            device_placement: For each object whether it is moved, or its batches are; None is the Runtime's ``device_placement``.
+            objects: Modules, optimizers, schedulers and DataLoaders, in any order and number. A copy of a prepared loader, such as
+                pickle makes, becomes a loader of this Runtime.
+            device_placement: For each object, whether the object or its batches are moved to the device. None stands for the
+                ``device_placement`` of the Runtime.
 
         Returns:
-            The prepared objects in the order given; one object for one argument.
+            The prepared objects in the order given; for a single argument, the object itself.
 
         Raises:
-            PrepareError: For anything else, or an optimizer of parameters that are in no prepared module.
+            PrepareError: If an object is of another type, or if an optimizer has parameters that are in no prepared module.
         """
         placements = self._placements(objects, device_placement)
         for thing in objects:
@@ -175,15 +177,15 @@ class Prepared:
         return prepared
 
     def unwrap_model(self, model: torch.nn.Module, keep_fp32_wrapper: bool = True, keep_torch_compile: bool = True) -> torch.nn.Module:
-        """The model without what a strategy wrapped around it: on one device, itself.
+        """Return the model without the wrapper of the strategy. On one device, this is the model itself.
 
         Args:
-            model: A prepared one.
-            keep_fp32_wrapper: Whether its forward pass goes on in the precision. If not, it gets its own class back, in place.
-            keep_torch_compile: Whether ``torch.compile``'s wrapper stays.
+            model: A prepared model.
+            keep_fp32_wrapper: Whether the forward pass still runs in the precision. If False, the model gets its own class back, in place.
+            keep_torch_compile: Whether to keep the wrapper of ``torch.compile``.
 
         Raises:
-            UnsupportedError: If the model is to leave the precision and its strategy changed its class, as ``fsdp`` does.
+            UnsupportedError: If ``keep_fp32_wrapper`` is False and the strategy changed the class of the model, as ``fsdp`` does.
         """
         bare = call(self.strategy, "unwrap_module", model)
         if not keep_fp32_wrapper:
@@ -192,7 +194,11 @@ class Prepared:
         return inner if isinstance(inner, torch.nn.Module) and not keep_torch_compile else bare
 
     def free_memory(self, *objects: Any) -> tuple[None, ...]:
-        """Forget everything that was prepared, collect garbage, give cached memory back. Returns a None for each object, to assign."""
+        """Drop all prepared objects, collect garbage and release cached memory.
+
+        Returns:
+            One None for each of ``objects``, to assign to the variables that held them.
+        """
         for kept in (self._modules, self._optimizers, self._schedulers, self._loaders, self._custom):
             kept.clear()
         gc.collect()

@@ -1,4 +1,4 @@
-"""Joining the job's process group, and agreeing with the other processes on what the job is."""
+"""Join the process group of the job, and check that all processes run with the same settings."""
 
 from __future__ import annotations
 
@@ -27,27 +27,28 @@ from accelkit.specs.cluster import ClusterEnvironment
 from accelkit.specs.placement import Place
 from accelkit.specs.process_group import THROUGH_HOST
 
-_users: weakref.WeakSet[Any] = weakref.WeakSet()  # the Runtimes that use the group made here, and have not left it
+_users: weakref.WeakSet[Any] = weakref.WeakSet()  # the Runtimes that use the group created here and have not left it
 _own_group: Any = None
 _ends_at_exit = False
 
 
 def join(user: object, cluster: ClusterEnvironment, device: torch.device, backend: str | None, seconds: float) -> None:
-    """Make this process a member of the default process group. Returns when every process has come.
+    """Make this process a member of the default process group. Returns when every process has joined.
 
-    Tensors on the device travel by ``backend``, those on the CPU (and objects) by gloo. Several Runtimes of a process share one group, and
-    one that the program made is used as it is.
+    Tensors on the device are sent by ``backend``, and tensors on the CPU and objects by gloo. Several Runtimes of a process share one
+    group. A group that the program created is used as it is.
 
     Args:
-        user: The Runtime, which ``leave`` is called with.
-        cluster: Says where to meet, this process's rank, and how many there are.
-        device: This process's.
-        backend: None for torch's default for the device.
-        seconds: The group's time-out.
+        user: The Runtime that joins, and that ``leave`` is called with later.
+        cluster: The cluster environment, which gives the rendezvous address, the rank of this process and the number of processes.
+        device: The device of this process.
+        backend: The backend for tensors on the device; None for torch's default.
+        seconds: The timeout of the group in seconds.
 
     Raises:
-        ContradictionError: If there is a group of another size, or in which this process has another rank.
-        UnavailableError: If the processes do not find each other.
+        ContradictionError: If a group exists that has another size, or in which this process has another rank.
+        UnavailableError: If the processes cannot reach each other.
+        UnsupportedError: If the group does not reduce tensors on the device.
     """
     global _own_group, _ends_at_exit
     size, rank = cluster.world_size, cluster.global_rank
@@ -72,10 +73,10 @@ def join(user: object, cluster: ClusterEnvironment, device: torch.device, backen
 
 
 def _check_group(cluster: ClusterEnvironment) -> None:
-    """Whether a group that is there already is that of the job.
+    """Check that a group that exists already has the size and rank of the job.
 
     Raises:
-        ContradictionError: If not.
+        ContradictionError: If it does not.
     """
     size, rank = cluster.world_size, cluster.global_rank
     if dist.is_initialized() and (dist.get_world_size(), dist.get_rank()) != (size, rank):
@@ -88,7 +89,9 @@ def _check_group(cluster: ClusterEnvironment) -> None:
 
 
 def _check_reduces(device: torch.device) -> None:
-    """Add up a 1 of each process on the device. gloo leaves tensors of a device that it does not know as they are, and says nothing.
+    """Check that the group reduces tensors on the device, by summing a 1 from each process.
+
+    gloo silently leaves tensors on a device that it does not support unchanged.
 
     Raises:
         UnsupportedError: If the sum is wrong, or the group has no backend for the device.
@@ -112,24 +115,24 @@ def _check_reduces(device: torch.device) -> None:
 
 
 def learn_placement(cluster: ClusterEnvironment, seconds: float) -> bool:
-    """Let the processes of the job tell each other on which machine they are, if their variables do not say it all. Makes no group.
+    """Let the processes tell each other which machine they are on, if environment variables do not say so. Creates no process group.
 
-    Every process of the job calls this, before it uses a device. It returns when all have.
+    Every process of the job calls this before it uses a device. It returns when all processes have called it.
 
     Args:
-        cluster: Says where to meet. Afterwards it knows this process's place.
-        seconds: How long to wait for the others.
+        cluster: The cluster environment, which gives the rendezvous address. Afterwards it knows the placement of this process.
+        seconds: The time to wait for the other processes, in seconds.
 
     Returns:
-        Whether there was something to ask.
+        Whether the processes had to exchange anything.
 
     Raises:
-        UnavailableError: If the processes do not find each other.
-        ContradictionError: If what they said of themselves cannot be, or there is a group of another size.
+        UnavailableError: If the processes cannot reach each other.
+        ContradictionError: If the answers contradict each other, or if a process group of another size or rank exists.
     """
     if not cluster.has_to_ask():
         return False
-    _check_group(cluster)  # before waiting for processes that may not be there
+    _check_group(cluster)  # before waiting for processes that may not exist
     with _naming_the_meeting_place(cluster):
         store = _next_corner("places", cluster, datetime.timedelta(seconds=seconds))
         store.set(str(cluster.global_rank), json.dumps(dataclasses.asdict(cluster.place())))
@@ -159,9 +162,10 @@ _num_corners: collections.Counter[str] = collections.Counter()
 
 
 def _next_corner(what: str, cluster: ClusterEnvironment, timeout: datetime.timedelta) -> Store:
-    """The store at which processes leave what others need: one connection for the life of the process, and a corner of it for each use.
+    """Return the store through which processes exchange data, with a new key prefix for each use.
 
-    A second group at the same address would find what the first one left there, or the first one's server going away.
+    There is one connection per address for the life of the process. Without the prefix, a second group at the same address would find
+    the keys of the first one. With a connection of its own, it could find the server of the first one shutting down.
     """
     address, port = cluster.main_address, cluster.main_port
     if (address, port) not in _stores:
@@ -173,13 +177,13 @@ def _next_corner(what: str, cluster: ClusterEnvironment, timeout: datetime.timed
 
 
 def backends_of(device: torch.device, backend: str | None) -> str:
-    """The backends of a process group for this device, as torch.distributed writes them: ``cpu:gloo,<device type>:<backend>``."""
+    """Return the backends of a process group for this device, as torch.distributed writes them: ``cpu:gloo,<device type>:<backend>``."""
     chosen = backend_of(device, backend)
     return chosen if torch.empty(0, device=device).is_cpu else f"cpu:gloo,{device.type}:{chosen}"
 
 
 def backend_of(device: torch.device, backend: str | None) -> str:
-    """The backend for tensors on this device, which torch.distributed knows from now on; None is torch's default for the device."""
+    """Return the backend for tensors on this device, registered with torch.distributed. None stands for torch's default."""
     chosen = backend or dist.get_default_backend_for_device(device.type)
     if chosen == THROUGH_HOST:
         from accelkit.runtime.collectives import host_backend
@@ -189,15 +193,15 @@ def backend_of(device: torch.device, backend: str | None) -> str:
 
 
 def agree(mine: dict[str, str], device: torch.device) -> None:
-    """Compare what each process runs on: one that chose another accelerator, precision or strategy would train something else.
+    """Check that all processes run with the same accelerator, precision, strategy and versions.
 
     Args:
-        mine: This process's settings by name. Compared with rank 0's.
-        device: This process's.
+        mine: The settings of this process by name. They are compared with those of rank 0.
+        device: The device of this process.
 
     Raises:
-        CollectiveError: If one of them is not a process of this job: it does not know the job's secret.
-        ContradictionError: On every process, naming the ranks that differ.
+        CollectiveError: If a process does not know the secret of the job, and so is not part of it.
+        ContradictionError: On every process, if settings differ. The error names the ranks that differ.
     """
     mine = mine | {"accelkit": accelkit.__version__, "torch": torch.__version__}
     message = json.dumps([socket.gethostname(), mine]).encode()
@@ -222,7 +226,7 @@ _left: list[Any] = []
 
 
 def _leave_at_exit() -> None:
-    """Leave the group, but not after an error: the others may wait inside a collective."""
+    """Leave the group, except after an error, when the other processes may be waiting inside a collective."""
     if not hasattr(sys, "last_type"):
         _destroy()
         _left.clear()
@@ -230,7 +234,7 @@ def _leave_at_exit() -> None:
 
 
 def leave(user: object) -> None:
-    """Leave the process group, if it was made here and no other Runtime uses it. The other processes are not waited for."""
+    """Leave the process group if it was created here and no other Runtime uses it. Does not wait for the other processes."""
     global _own_group
     _users.discard(user)
     if not _users and _own_group is not None:
@@ -242,8 +246,8 @@ def leave(user: object) -> None:
 def _destroy() -> None:
     """Destroy the default process group.
 
-    The object is kept: a DistributedDataParallel that outlives its group would be the last to let it go, with Python's lock in hand, and
-    gloo's destructor waits for threads that may be waiting for that lock.
+    A reference to the group is kept. Otherwise a DistributedDataParallel that outlives the group could release the last reference while
+    it holds Python's global interpreter lock, and gloo's destructor waits for threads that may be waiting for that lock.
     """
     if dist.is_initialized():
         _left.append(dist.group.WORLD)

@@ -1,6 +1,6 @@
-"""What a process knows of the others, and what they do together. On one process the collectives are the identity.
+"""Collectives of a Runtime. With a single process, they return their argument.
 
-Nothing here imports what a job of several processes needs before there is one.
+The modules that only a job of several processes needs are imported when such a job uses them.
 """
 
 from __future__ import annotations
@@ -29,17 +29,20 @@ REDUCTIONS = ("sum", "mean", "max", "min", "product", "none")
 
 
 class Processes(ThisProcess):
-    """The part of a Runtime in which processes act together. Names and behaviour are Accelerate's.
+    """The collectives of a Runtime. Names and behaviour follow Accelerate.
 
-    Before data move, every process tells the others what it calls and with what, always over the host: a ``reduce`` of one float takes two
-    processes on one machine 0.3 ms, where ``all_reduce`` alone takes 0.1 ms. So every method here raises CollectiveError, on each process:
+    Before any data are sent, every process tells the others its call and the structure of its data, always over the host. With two
+    processes on one machine, a ``reduce`` of one float takes 0.3 ms, and ``all_reduce`` alone takes 0.1 ms. Therefore every method
+    raises CollectiveError on each process
 
-    - when some process does not come before the process group's time-out: it names the process, its host and what that called last;
-    - when processes call different methods, or give data of different structure, dtype or shape: at once.
+    - if a process does not make the call before the timeout of the process group: the error names the process, its host and its
+      last call;
+    - if processes call different methods, or give data of different structure, dtype or shape: immediately.
 
-    All take any nesting of dicts, lists, tuples, named tuples and dataclasses of tensors of any dtype, contiguous or not, also without
-    elements, on the device or on the host. Results are where the argument was and hold no graph, unless a method says otherwise. ``group``
-    is a process group of torch.distributed whose members make the call; None is every process of the job.
+    All methods accept any nesting of dicts, lists, tuples, named tuples and dataclasses of tensors. The tensors may have any dtype, be
+    contiguous or not, be empty, and be on the device or on the host. Results are on the device of the argument and are detached from
+    the graph, unless a method says otherwise. ``group`` is the process group of torch.distributed whose members make the call; None
+    stands for all processes of the job.
     """
 
     _loaders: list[PreparedLoader]
@@ -50,42 +53,49 @@ class Processes(ThisProcess):
         def device(self) -> torch.device: ...
 
     def wait_for_everyone(self) -> None:
-        """Return when every process has come here. One process does not wait. Work that is queued on the device is not waited for."""
+        """Wait until every process has made this call. Does not wait for work that is queued on the device.
+
+        A job of one process returns immediately.
+        """
         if self.num_processes > 1:
             self._verify("wait_for_everyone")
 
     @contextlib.contextmanager
     def main_process_first(self) -> Iterator[None]:
-        """The main process runs the block before the others do: to download or preprocess once.
+        """Run the block on the main process before the other processes, to download or preprocess only once.
 
         Raises:
-            CollectiveError: On the others, if the block failed on the main process.
+            CollectiveError: On the other processes, if the block failed on the main process.
         """
         with self._goes_first("main_process_first", self.is_main_process):
             yield
 
     @contextlib.contextmanager
     def local_main_process_first(self) -> Iterator[None]:
-        """Each machine's main process runs the block before the others do.
+        """Run the block on the main process of each machine before the other processes.
 
         Raises:
-            CollectiveError: On the others, if the block failed on one of the main processes.
+            CollectiveError: On the other processes, if the block failed on one of the main processes.
         """
         with self._goes_first("local_main_process_first", self.is_local_main_process):
             yield
 
     def gather(self, tensor: T, *, group: dist.ProcessGroup | None = None, sync_grads: bool = False) -> T:
-        """``tensor`` of all processes, concatenated along the first dimension in the order of ranks. Of one process: itself.
+        """Gather ``tensor`` from all processes, concatenated along the first dimension in the order of ranks.
+
+        A job of one process returns ``tensor`` itself.
 
         Args:
-            tensor: Nested tensors, alike in structure, dtype and shape on all processes. Tensors without dimensions become one of
-                ``[num_processes]``.
+            tensor: Nested tensors with the same structure, dtypes and shapes on all processes. Tensors without dimensions become one
+                tensor of shape ``[num_processes]``.
             group: The processes that take part.
-            sync_grads: Whether the result is differentiable: the gradient of this process's part is the sum over processes of what each
-                one's backward pass gives for it. Then every process must run backward through it, in the same order as other collectives.
+            sync_grads: Whether the result is differentiable. The gradient of this process's part is the sum of the gradients that the
+                backward passes of all processes compute for it. Every process must then run backward through the result, in the same
+                order as other collectives.
 
         Raises:
-            CollectiveError: If the tensors differ: it gives each rank's shapes. ``pad_across_processes`` makes first dimensions equal.
+            CollectiveError: If the tensors differ. The error gives the shapes on each rank. ``pad_across_processes`` makes first
+                dimensions equal.
         """
         if self.num_processes == 1:
             tensors_of(tensor, "gather")
@@ -95,12 +105,14 @@ class Processes(ThisProcess):
         return operations.gather(self._communicator(group), tensor, sync_grads=sync_grads)
 
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
-        """As ``gather``, without the samples that were repeated to fill the last batch of the prepared loader that is at its end.
+        """Like ``gather``, but without the samples that were repeated to fill the last batch.
+
+        Samples are dropped only while the innermost running prepared loader is at its last batch.
 
         Args:
-            input_data: Nested tensors. If any leaf is no tensor, or there is none (an empty list), it is pickled, and the result is one
-                list: of the items of each process's list or tuple, or of the objects themselves if they are something else.
-            use_gather_object: Pickle tensors too: for tensors that differ in shape and are not to be padded.
+            input_data: Nested tensors. If any leaf is not a tensor, or there are no leaves (an empty list), the data are pickled, and
+                the result is one list: the items of each process's list or tuple, or the objects themselves if they are of other types.
+            use_gather_object: Whether to pickle tensors too, for tensors that differ in shape and should not be padded.
         """
         if self.num_processes == 1:
             return input_data
@@ -122,19 +134,24 @@ class Processes(ThisProcess):
         *,
         group: dist.ProcessGroup | None = None,
     ) -> T:
-        """``tensor`` reduced over all processes, element by element, times ``scale``; new tensors, the same on all processes.
+        """Reduce ``tensor`` element-wise over all processes and multiply the result by ``scale``.
 
-        float16, bfloat16 and float8 are reduced in float32 and rounded once; small integers and bools in wider ones, so that a sum of bools
-        is whether any is true. 100 bytes or less of host tensors take one exchange, and are added in the order of ranks.
+        float16, bfloat16 and float8 are reduced in float32 and rounded once. Small integers and bools are reduced in a wider integer type;
+        a sum of bools is True if any of them is True. Host tensors of 100 bytes or less in total need a single exchange and are added in
+        the order of ranks.
 
         Args:
-            tensor: Nested tensors, alike on all processes.
-            reduction: ``sum``, ``mean``, ``max``, ``min``, ``product``, a ``torch.distributed.ReduceOp``, or ``none``: as it is, unscaled.
-            scale: Multiplies the result.
+            tensor: Nested tensors with the same structure, dtypes and shapes on all processes.
+            reduction: ``sum``, ``mean``, ``max``, ``min``, ``product``, a ``torch.distributed.ReduceOp``, or ``none``, which returns
+                ``tensor`` unchanged and unscaled.
+            scale: The factor by which the result is multiplied.
             group: The processes that take part.
 
+        Returns:
+            New tensors, the same on all processes.
+
         Raises:
-            TypeError: For the mean of integers and the order of complex numbers.
+            TypeError: For the mean of integers, and for the maximum or minimum of complex numbers.
         """
         if isinstance(reduction, str) and reduction not in REDUCTIONS:
             raise ValueError(f"reduction is {reduction!r}; one of {', '.join(REDUCTIONS)}, or a torch.distributed.ReduceOp is expected")
@@ -149,13 +166,17 @@ class Processes(ThisProcess):
         return tensor if scale == 1.0 else map_leaves(lambda leaf: leaf * scale, tensor)
 
     def broadcast(self, tensor: T, from_process: int = 0, *, group: dist.ProcessGroup | None = None) -> T:
-        """``tensor`` as process ``from_process`` has it; there itself, elsewhere new.
+        """Send ``tensor`` from process ``from_process`` to all processes.
 
         Args:
-            tensor: Nested tensors, alike on all processes: the values are sent. Anything else, or where the others have something else
-                (None, as a rule), is pickled; its tensors arrive on the receiver's device if they were on the sender's.
-            from_process: Its rank in the job.
+            tensor: Nested tensors. If they have the same structure, dtypes and shapes on all processes, only their values are sent.
+                Otherwise (the other processes usually pass None), and for any other object, the data are pickled. Tensors in pickled
+                data arrive on the receiver's device if they were on the sender's device.
+            from_process: The rank in the job of the process that sends.
             group: The processes that take part.
+
+        Returns:
+            ``tensor`` itself on process ``from_process``, and a new object on the other processes.
         """
         if not 0 <= from_process < self.num_processes:
             raise ValueError(f"from_process is {from_process}; there are processes 0 to {self.num_processes - 1}")
@@ -166,9 +187,10 @@ class Processes(ThisProcess):
         return operations.broadcast(self._communicator(group), tensor, from_process)
 
     def pad_across_processes(self, tensor: T, dim: int = 0, pad_index: float = 0, pad_first: bool = False) -> T:
-        """Tensors padded along ``dim`` to the longest of all processes with ``pad_index``, at the end or (``pad_first``) at the start.
+        """Pad tensors with ``pad_index`` along ``dim`` to the longest size among all processes, so that they can be gathered.
 
-        One that is long enough, or has no such dimension, is returned as it is. Gradients flow back through the padded ones.
+        Padding is added at the end, or at the start if ``pad_first`` is True. A tensor that is long enough, or that has no such
+        dimension, is returned as it is. Gradients flow back through padded tensors.
         """
         if self.num_processes == 1:
             tensors_of(tensor, "pad_across_processes")
@@ -177,7 +199,7 @@ class Processes(ThisProcess):
 
         return operations.pad(self._communicator(None), tensor, dim, pad_index, pad_first)
 
-    # -- inside -------------------------------------------------------------------------------------------------------
+    # -- internals ----------------------------------------------------------------------------------------------------
 
     def _communicator(self, group: dist.ProcessGroup | None) -> Communicator:
         device = self.device  # the first use joins the process group
@@ -200,7 +222,7 @@ class Processes(ThisProcess):
             try:
                 yield
             except Exception:
-                self._verify(name, b"failed")  # the others would wait for as long as the time-out
+                self._verify(name, b"failed")  # without this, the other processes would wait until the timeout
                 raise
             self._verify(name)
             return
@@ -212,6 +234,9 @@ class Processes(ThisProcess):
         yield
 
     def _real_samples(self) -> int | None:
-        """How many samples of the job's batch are real, if the innermost running loader is at its last and some are not."""
+        """The number of real samples in the job's batch, if the innermost running loader is at its last batch and repeated samples in it.
+
+        None otherwise.
+        """
         loader = innermost(self._loaders)
         return loader.remainder if loader is not None and loader.remainder > 0 else None

@@ -1,4 +1,4 @@
-"""Which process of the job this is, and what only some of them do. No process waits for another here."""
+"""Rank information, and decorators that run a function on some processes only. Nothing here waits for another process."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ P = ParamSpec("P")
 
 
 class ThisProcess:
-    """The part of a Runtime that is about this process's place. Names and behaviour are Accelerate's.
+    """The part of a Runtime that describes this process's place in the job. Names and behaviour follow Accelerate.
 
-    The environment is read once: these are asked in training loops.
+    The environment is read once, because training loops use these properties.
     """
 
     cluster: ClusterEnvironment
 
     @functools.cached_property
     def num_processes(self) -> int:
-        """Number of processes of the job."""
+        """Number of processes in the job."""
         return self.cluster.world_size
 
     @functools.cached_property
@@ -39,7 +39,7 @@ class ThisProcess:
         return self.cluster.local_rank
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        """What it prepared can be pickled; a Runtime cannot.
+        """Refuse to be pickled. The objects that a Runtime prepared can be pickled; a Runtime cannot.
 
         Raises:
             UnsupportedError: Always.
@@ -51,7 +51,7 @@ class ThisProcess:
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Itself, so that a copy of what holds a Runtime (a callback, a dataset) works with the same one."""
+        """Return the Runtime itself, so that a copy of an object that holds it (a callback, a dataset) uses the same Runtime."""
         return self
 
     @property
@@ -70,7 +70,7 @@ class ThisProcess:
         return self.process_index == self.num_processes - 1
 
     def print(self, *args: Any, **kwargs: Any) -> None:
-        """``print``, once per machine: on its main process only."""
+        """Call ``print`` once per machine, on its main process only."""
         if self.is_local_main_process:
             print(*args, **kwargs)  # noqa: T201 # this is what it is for
 
@@ -79,7 +79,7 @@ class ThisProcess:
     @overload
     def on_main_process(self, function: None = None) -> Callable[[Callable[P, T]], Callable[P, T | None]]: ...
     def on_main_process(self, function: Any = None) -> Any:
-        """A decorator, with parentheses or without: the function runs on the main process only, and returns None elsewhere."""
+        """Decorate a function to run on the main process only and return None elsewhere. Works with or without parentheses."""
         return self.on_main_process if function is None else _only_if(lambda: self.is_main_process, function)
 
     @overload
@@ -87,11 +87,14 @@ class ThisProcess:
     @overload
     def on_local_main_process(self, function: None = None) -> Callable[[Callable[P, T]], Callable[P, T | None]]: ...
     def on_local_main_process(self, function: Any = None) -> Any:
-        """A decorator, with parentheses or without: the function runs on each machine's main process only, and returns None elsewhere."""
+        """Decorate a function to run on the main process of each machine only and return None elsewhere.
+
+        Works with or without parentheses.
+        """
         return self.on_local_main_process if function is None else _only_if(lambda: self.is_local_main_process, function)
 
     def on_last_process(self, function: Callable[P, T]) -> Callable[P, T | None]:
-        """A decorator: the function runs on the last process only, and returns None elsewhere."""
+        """Decorate a function to run on the last process only and return None elsewhere."""
         return _only_if(lambda: self.is_last_process, function)
 
     @overload
@@ -99,9 +102,9 @@ class ThisProcess:
     @overload
     def on_process(self, function: None = None, process_index: int = ...) -> Callable[[Callable[P, T]], Callable[P, T | None]]: ...
     def on_process(self, function: Any = None, process_index: int = 0) -> Any:
-        """A decorator, as ``@rt.on_process(process_index=2)``: the function runs on that process only, and returns None elsewhere.
+        """Decorate a function to run on one process only and return None elsewhere: ``@rt.on_process(process_index=2)``.
 
-        A job of one process runs it whatever the index.
+        A job of one process runs the function regardless of the index.
         """
         if function is None:
             return functools.partial(self.on_process, process_index=process_index)
@@ -114,9 +117,9 @@ class ThisProcess:
         self, function: None = None, local_process_index: int = ...
     ) -> Callable[[Callable[P, T]], Callable[P, T | None]]: ...
     def on_local_process(self, function: Any = None, local_process_index: int = 0) -> Any:
-        """A decorator, as ``@rt.on_local_process(local_process_index=2)``: the function runs on that process of each machine only.
+        """Decorate a function to run on one process of each machine only: ``@rt.on_local_process(local_process_index=2)``.
 
-        A job of one process runs it whatever the index.
+        A job of one process runs the function regardless of the index.
         """
         if function is None:
             return functools.partial(self.on_local_process, local_process_index=local_process_index)
@@ -124,15 +127,19 @@ class ThisProcess:
 
     @contextlib.contextmanager
     def split_between_processes(self, inputs: Any, apply_padding: bool = False) -> Iterator[Any]:
-        """This process's consecutive share of what every process has; the first ones are one longer where it does not come out even.
+        """Yield this process's consecutive share of ``inputs``, which every process has in full.
+
+        If the inputs cannot be divided evenly, the first shares are one item longer.
 
         Args:
-            inputs: A list, tuple or tensor, a dict of such of one length, or ``datasets.Dataset``. Not changed, and not sent.
-            apply_padding: Repeat the last of all items until every share is as long as the longest, so that results can be gathered.
+            inputs: A list, tuple or tensor, a dict of these with equal lengths, or a ``datasets.Dataset``. It is not changed, and no
+                data are sent between processes.
+            apply_padding: Whether to repeat the last item of ``inputs`` until every share is as long as the longest, so that results can
+                be gathered.
 
         Raises:
-            TypeError: For anything else.
-            ValueError: If a dict's values differ in length.
+            TypeError: If ``inputs`` is of another type.
+            ValueError: If the values of a dict differ in length.
         """
         yield inputs if self.num_processes == 1 else share_of(inputs, self.process_index, self.num_processes, is_padded=apply_padding)
 

@@ -1,4 +1,4 @@
-"""``Runtime``: select a device by name, prepare what trains, run the loop."""
+"""The ``Runtime`` class: select a device by name, prepare models, optimizers and loaders, and run the training loop."""
 
 from __future__ import annotations
 
@@ -40,32 +40,32 @@ R = TypeVar("R")
 
 
 class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
-    """The object that a training script talks to.
+    """The main object of a training script.
 
-    Making one selects and checks everything and initialises no driver; the first use of the device does. An argument that
-    is None takes the environment variable (``ACCELKIT_ACCELERATOR``, ``_DEVICES``, ``_STRATEGY``, ``_PRECISION``,
-    ``_CLUSTER``, ``_NUM_NODES``), then the default.
+    Creating a Runtime selects and checks all plugins. It does not initialise a driver; the first use of the device does. An
+    argument that is None is read from its environment variable (``ACCELKIT_ACCELERATOR``, ``_DEVICES``, ``_STRATEGY``,
+    ``_PRECISION``, ``_CLUSTER``, ``_NUM_NODES``); if that is not set, the default is used.
 
     Args:
-        accelerator: A name, ``dist:name``, ``torch:<device_type>``, ``auto`` or an instance.
-        devices: An int, ``-1`` or ``"auto"`` for all, a list of indices, or ``"0,2"``.
-        strategy, precision, cluster: Names or instances.
-        plugins: Any mix of accelerator, precision, cluster environment, strategy and hook plugins, as names or instances.
-        hooks: Hook plugins, by name or as instances.
-        cpu: Force the CPU, whatever the environment says.
-        seed: For the generators of Python, NumPy and torch now, and for the device's at its first use.
+        accelerator: The accelerator: a name, ``dist:name``, ``torch:<device_type>``, ``auto`` or an instance.
+        devices: The devices to use: a number of devices, ``-1`` or ``"auto"`` for all, a list of indices, or ``"0,2"``.
+        strategy, precision, cluster: The strategy, the precision and the cluster environment, as names or instances.
+        plugins: Accelerator, precision, cluster environment, strategy and hook plugins in any mix, as names or instances.
+        hooks: Hook plugins, as names or instances.
+        cpu: Whether to use the CPU regardless of the environment.
+        seed: The seed for the generators of Python, NumPy and torch (seeded now) and of the device (seeded at its first use).
         device_placement: Whether ``prepare`` moves modules and batches to the device.
-        split_batches: Whether a loader's batch is the whole job's (else each process's).
-        even_batches: Whether the last batches are filled with samples from the beginning, so that processes have equally many.
-        dispatch_batches: Whether the main process reads for all. None: if the dataset is iterable.
-        rng_types: Which generators processes synchronise: ``torch``, the device's name, ``generator``.
-        gradient_accumulation_steps: Backward passes a step, inside ``accumulate``.
-        num_nodes: Machines of the job.
-        process_group: Backend and time-out of the job's process group.
+        split_batches: Whether a loader's batch is the batch of the whole job (else of each process).
+        even_batches: Whether the last batches are filled with samples from the beginning, so that all processes have equally many.
+        dispatch_batches: Whether the main process reads the data for all processes. If None, it does if the dataset is iterable.
+        rng_types: The generators that are synchronised across processes: ``torch``, the device's name, ``generator``.
+        gradient_accumulation_steps: Number of backward passes per optimizer step, inside ``accumulate``.
+        num_nodes: Number of machines in the job.
+        process_group: Backend and timeout of the job's process group.
         requeue: Whether ``save_and_stop_if_preempted`` puts the job back into the scheduler's queue.
 
     Raises:
-        AccelkitError: What cannot be used, whose fault it is, why, and what to do.
+        AccelkitError: If something cannot be used. The error says which plugin is responsible, why, and what to do.
     """
 
     def __init__(
@@ -132,16 +132,16 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
         with self.hooks.naming_failures("configured"):
             self.hooks.hook.configured(state=self.state)
 
-    # -- what it is ---------------------------------------------------------------------------------------------------
+    # -- properties ---------------------------------------------------------------------------------------------------
 
     @property
     def decision(self) -> Decision:
-        """Why this accelerator: every candidate, its verdict and the reason."""
+        """The reasons for the choice of this accelerator: every candidate with its verdict and the reason."""
         return self._configuration.decision
 
     @property
     def state(self) -> RuntimeState:
-        """A frozen description, that prints well."""
+        """A frozen description of this Runtime, suitable for printing."""
         config = self._configuration
         local_rank = self.cluster.known("local_rank")
         is_known = len(config.device_indices) == 1 or self.num_processes > 1 or self.strategy.drives_all_devices
@@ -165,12 +165,12 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
 
     @property
     def device(self) -> torch.device:
-        """This process's device. The first use checks that it computes, makes it current, and seeds its generators."""
+        """The device of this process. The first use checks that it computes, makes it current, and seeds its generators."""
         return self._device if self._device is not None else self._start()
 
     @property
     def precision(self) -> Precision:
-        """How numbers are stored and computed. The first use starts the device."""
+        """The precision in which numbers are stored and computed. The first use starts the device."""
         if self._precision is None:
             self._start()
         assert self._precision is not None
@@ -187,7 +187,7 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
         check_device(self.accelerator)
         with loading.plugin_errors(self.accelerator.plugin, f"setting up {device}"):
             self.hooks.hook.setup_device(device=device)
-            device = torch.empty(0, device=device).device  # as tensors on it name it: the CPU's has no index
+            device = torch.empty(0, device=device).device  # the device as tensors report it: the CPU has no index
         check_backward(self.accelerator, device)
         named = config.precision
         with loading.plugin_errors(named.plugin, f"making the precision {named.name} for {device}"):
@@ -227,17 +227,17 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
             self.hooks.hook.launched(state=self.state)
 
     def launch(self, function: Callable[..., R], *arguments: Any) -> R:
-        """Run ``function(runtime, *arguments)`` on all of this Runtime's devices, from a script or a notebook, and wait.
+        """Run ``function(runtime, *arguments)`` on all devices of this Runtime, from a script or a notebook, and wait for it to end.
 
-        With several devices, new processes of this machine run it, one for each, every one with a Runtime made as this one was. Afterwards
-        the modules and optimizers among the arguments have the trained weights and state. In a job that a launcher started, and on one
-        device, this process runs it with this Runtime.
+        With several devices, the function runs in new processes on this machine, one per device, each with a Runtime made from the same
+        arguments. Afterwards, the modules and optimizers among the arguments have the trained weights and state. With one device, or in a
+        job that a launcher started, the function runs in this process, with this Runtime.
 
         Returns:
-            What the function returned on rank 0, with tensors on the CPU if other processes ran it.
+            The return value of the function on rank 0. Its tensors are on the CPU if other processes ran the function.
 
         Raises:
-            RankFailedError: With the traceback of the process that failed first.
+            RankFailedError: If a process failed. The error has the traceback of the process that failed first.
             UnsupportedError: If the function cannot be sent to another process.
         """
         if self._configuration.num_processes == self.num_processes:
@@ -252,19 +252,19 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
         return result
 
     def to_device(self, batch: T, non_blocking: bool = False) -> T:
-        """``batch`` (any nesting of dicts, lists, tuples, dataclasses, objects with ``.to``) on this process's device."""
+        """Move ``batch`` (any nesting of dicts, lists, tuples, dataclasses, objects with ``.to``) to the device of this process."""
         return loaders.laid_out(loaders.move(batch, self.device, non_blocking), self.strategy)
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
-        """A loader that begins ``num_batches`` later: to resume in the middle of an epoch, whose rest it is."""
+        """Return a loader that starts ``num_batches`` later and yields the rest of the epoch, to resume in the middle of it."""
         return loaders.skip_batches(dataloader, num_batches)
 
     def device_stats(self) -> dict[str, Any]:
-        """Statistics of this process's device, with the unit in each key; the accelerator's and those of hook plugins."""
+        """Return the statistics of this process's device from the accelerator and from hook plugins. Each key includes the unit."""
         merged: dict[str, Any] = {}
         with self.hooks.naming_failures("get_device_stats"):
             found = self.hooks.hook.get_device_stats(device=self.device)
-        for stats in reversed(found):  # the last registered answers first
+        for stats in reversed(found):  # the plugin that was registered last comes first
             if not isinstance(stats, Mapping):
                 why = f"it returned {stats!r:.80}; a dict of statistics by name is expected"
                 owner = self.hooks.owner_that_returns("get_device_stats", lambda one: not isinstance(one, Mapping), device=self.device)
@@ -273,7 +273,7 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
         return merged
 
     def teardown(self) -> None:
-        """Wait for saves, leave the process group, give back what the device was given. The Runtime starts anew if it is used again."""
+        """Wait for saves, leave the process group and tear down the device. The device starts again if the Runtime is used again."""
         self.wait_for_saves()
         self._notice.forget()
         if self._device is not None:

@@ -1,4 +1,4 @@
-"""Random state: seeding every generator, capturing and restoring them for a checkpoint."""
+"""Random state: seeding all generators, and capturing and restoring their state for checkpoints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from accelkit.specs.accelerator import Accelerator
 
 
 def seed_host(seed: int) -> None:
-    """Seed Python's, NumPy's (where it is imported) and torch's own generator. Initialises no driver, as ``torch.manual_seed`` may."""
+    """Seed the generators of Python, NumPy (if imported) and torch on the host.
+
+    Unlike ``torch.manual_seed``, which may initialise a driver, this never does.
+    """
     random.seed(seed)
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(seed % 2**32)
@@ -23,18 +26,18 @@ def seed_host(seed: int) -> None:
 
 
 def seed_device(seed: int, accelerator: Accelerator, device: torch.device) -> None:
-    """Seed the device's generators, unless they are the host's, from which the program may have drawn already."""
+    """Seed the generators of the device. Does nothing on the CPU: the program may have drawn from the host's generators already."""
     if not torch.empty(0, device=device).is_cpu:
         accelerator.manual_seed(seed)
 
 
 def capture(accelerator: Accelerator, device: torch.device) -> dict[str, Any]:
-    """The state of every generator, as values that a checkpoint can hold."""
+    """Return the state of all generators as values that a checkpoint can hold."""
     return capture_host() | {"device": accelerator.get_rng_state(device), "device_type": accelerator.device_type}
 
 
 def capture_host() -> dict[str, Any]:
-    """The state of Python's, NumPy's (where it is imported) and torch's own generator, as values that a checkpoint can hold."""
+    """Return the state of the generators of Python, NumPy (if imported) and torch on the host, as values that a checkpoint can hold."""
     state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
     if (numpy := sys.modules.get("numpy")) is not None:
         kind, keys, position, has_gauss, cached = numpy.random.get_state()
@@ -43,7 +46,7 @@ def capture_host() -> dict[str, Any]:
 
 
 def restore(state: Mapping[str, Any], accelerator: Accelerator, device: torch.device) -> None:
-    """Put every generator back to what ``capture`` found. What is of another kind of device cannot be set here: a warning says so."""
+    """Restore all generators to the state that ``capture`` returned. Warns if the state is of another kind of device and cannot be set."""
     restore_host(state)
     if state["device"] is not None and state["device_type"] == accelerator.device_type:
         accelerator.set_rng_state(state["device"], device)
@@ -56,7 +59,7 @@ def restore(state: Mapping[str, Any], accelerator: Accelerator, device: torch.de
 
 
 def restore_host(state: Mapping[str, Any]) -> None:
-    """Put the host's generators back to what ``capture_host`` found. A state of torch's alone sets torch's alone."""
+    """Restore the host's generators to the state that ``capture_host`` returned. A state of torch's alone restores only torch's."""
     if "python" in state:
         random.setstate(state["python"])
     torch.set_rng_state(state["torch"])
@@ -67,10 +70,10 @@ def restore_host(state: Mapping[str, Any]) -> None:
 
 
 def check_rng_types(rng_types: Sequence[str] | None, device_type: str) -> tuple[str, ...]:
-    """The generators that processes agree on before each epoch; on one process there is nothing to agree on.
+    """Return the generators that are synchronised across processes before each epoch. With one process, nothing is synchronised.
 
     Raises:
-        UsageError: If one is not ``torch``, the device's name or ``generator``.
+        UsageError: If a name is not ``torch``, the device's name or ``generator``.
     """
     known = ("torch", device_type, "generator")
     for name in rng_types or ():
@@ -82,7 +85,7 @@ def check_rng_types(rng_types: Sequence[str] | None, device_type: str) -> tuple[
 
 
 def capture_named(rng_types: Sequence[str], accelerator: Accelerator, device: torch.device) -> dict[str, torch.Tensor]:
-    """The state of torch's own and of the device's generator, as far as they are named: what rank 0 gives to the others."""
+    """Return the state of torch's host generator and of the device's generator, if they are named. Rank 0 sends it to the others."""
     state: dict[str, torch.Tensor] = {}
     host = torch.default_generator.device.type
     if "torch" in rng_types or (host in rng_types and accelerator.device_type == host):
@@ -93,7 +96,7 @@ def capture_named(rng_types: Sequence[str], accelerator: Accelerator, device: to
 
 
 def restore_named(state: Mapping[str, torch.Tensor], accelerator: Accelerator, device: torch.device) -> None:
-    """Set what ``capture_named`` found on another process."""
+    """Restore the state that ``capture_named`` returned on another process."""
     if "torch" in state:
         torch.set_rng_state(state["torch"])
     if "device" in state:

@@ -1,4 +1,4 @@
-"""Which objects of a program still have certain tensors: for a warning."""
+"""Find the objects of a program that still hold certain tensors, to name them in a warning."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _OWN = ("torch.", "accelkit.")
 
 
 def names_of_holders(tensors: Sequence[torch.Tensor]) -> list[str]:
-    """The classes of the objects whose attributes lead to the tensors, by lists and dicts too; sorted, each once.
+    """Return the classes of the objects whose attributes hold the tensors, directly or inside lists and dicts. Sorted, without duplicates.
 
-    Not reported: variables of functions and modules, which hold what a loop left there, and objects of torch and accelkit.
+    Variables of functions and modules are not reported, because loops leave values in them. Objects of torch and accelkit are not
+    reported either.
     """
     seen = {id(tensors)}
     found: set[str] = set()
@@ -32,7 +33,7 @@ def names_of_holders(tensors: Sequence[torch.Tensor]) -> list[str]:
 
 
 def stack_level_outside_of_torch() -> int:
-    """For a warning of the caller's: the line of the program that called torch or accelkit."""
+    """Return the ``stacklevel`` for a warning in the caller that points to the line of the program that called torch or accelkit."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith(_OWN):
         level, frame = level + 1, frame.f_back

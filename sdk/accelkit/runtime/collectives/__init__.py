@@ -1,1 +1,1 @@
-"""Collectives of nested data: what they do, and how processes find out that not all of them do the same."""
+"""Collectives of nested data, and checks that all processes make the same calls."""

@@ -1,4 +1,4 @@
-"""Gathering that gradients flow back through."""
+"""Differentiable gather."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from accelkit.runtime.collectives.fingerprint import Communicator
 def with_gradients(
     communicator: Communicator, gathered: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor], differentiable: Sequence[bool]
 ) -> list[torch.Tensor]:
-    """The gathered tensors, those of ``differentiable`` tied to this process's part.
+    """Return the gathered tensors, with those marked in ``differentiable`` connected to this process's tensors in the graph.
 
-    The gradient of the part is the sum over processes of what each one's backward pass gives for it. One node of the graph holds all, so
-    that every process meets the others once in its backward pass, whatever order autograd takes.
+    The gradient of this process's part is the sum of the gradients that the backward passes of all processes compute for it. A single
+    node of the graph holds all tensors, so that each process runs one collective in its backward pass, whatever order autograd takes.
     """
     chosen = [place for place, has in enumerate(differentiable) if has]
     outputs: Any = _Gathered.apply(  # type: ignore[no-untyped-call]

@@ -33,12 +33,12 @@ _numbers: weakref.WeakKeyDictionary[dist.ProcessGroup, int] = weakref.WeakKeyDic
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Call:
-    """One collective, as this process calls it.
+    """One call of a collective by this process.
 
     Attributes:
-        what: Its name and what it was given, as ``gather of float32[2, 3]``.
+        what: The name of the collective and its data, such as ``gather of float32[2, 3]``.
         group: The process group; ``group_name`` is torch's name for it.
-        number: Which call of a Runtime in this group it is, from 1.
+        number: The number of this call among the calls of all Runtimes in this group, starting at 1.
         ranks: The members' ranks in the job.
     """
 
@@ -61,7 +61,7 @@ def record_call(what: str, group: dist.ProcessGroup, ranks: Sequence[int]) -> Ca
 
 
 def explain(call: Call, error: BaseException) -> CollectiveError:
-    """Return the error that says why this call failed: which processes did not make it, and what they called last.
+    """Return an error that explains why this call failed: the processes that did not make it, and the last call of each.
 
     Args:
         call: The call of this process.
@@ -90,12 +90,12 @@ _DIED = "look at the output of the other processes: the first error of the job i
 
 
 def different(what: str, descriptions: Mapping[int, str], hint: str = _SAME_CALLS) -> CollectiveError:
-    """Return the error for processes that make different calls.
+    """Return the error for processes that make different calls or give different data.
 
     Args:
-        what: The difference.
-        descriptions: The call of each rank. Ranks with the same call are listed together.
-        hint: What the user can do.
+        what: The message of the error, which says what differs.
+        descriptions: The call or the data of each rank. Ranks with the same description are listed together.
+        hint: The hint of the error, which says what the user can do.
     """
     alike: dict[str, list[int]] = {}
     for rank, description in descriptions.items():
@@ -104,7 +104,7 @@ def different(what: str, descriptions: Mapping[int, str], hint: str = _SAME_CALL
 
 
 def _store() -> Any:
-    """The default process group's store; None for a backend that does without one (MPI)."""
+    """Return the store of the default process group; None for a backend that has no store (MPI)."""
     return dist.distributed_c10d._get_default_store()
 
 
@@ -113,9 +113,9 @@ def _key(rank: int) -> str:
 
 
 def _read_notes(ranks: Iterable[int]) -> dict[int, dict[str, Any]]:
-    """The notes by rank, empty where there is none yet.
+    """Return the log entries by rank. The entry of a rank that has not called anything yet is empty.
 
-    Ranks are left out if the store does not answer in time: its process may be gone, or stand still.
+    Ranks are left out if the store does not answer in time, because the process that hosts it may have ended or hang.
     """
     notes: dict[int, dict[str, Any]] = {}
 
@@ -126,7 +126,7 @@ def _read_notes(ranks: Iterable[int]) -> dict[int, dict[str, Any]]:
                 there = store.check([_key(rank)])
                 notes[rank] = json.loads(store.get(_key(rank))) if there else {}
             except RuntimeError:
-                return  # the store is gone: what is missing from the notes says so
+                return  # the store is gone; the caller sees this from the missing entries
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
@@ -144,12 +144,12 @@ def _last_seen(rank: int, note: Mapping[str, Any]) -> str:
 
 
 def is_timeout(error: BaseException) -> bool:
-    """Whether torch.distributed says that it waited too long, and not that it lost a process."""
+    """Return whether the error of torch.distributed is a timeout, and not the loss of a process."""
     return "timed out" in str(error).lower() or "timeout" in str(error).lower()
 
 
 def _plain(error: BaseException) -> str:
-    """The first sentence of an error of torch.distributed, without the place in its source."""
+    """Return the first sentence of an error of torch.distributed, without the location in its source code."""
     first = (str(error).splitlines() or [""])[0]
     return re.sub(r"^\[(?:enforce fail at )?[^\]\s]*:\d+\]\s*", "", first).partition(". This is typically")[0] or type(error).__name__
 

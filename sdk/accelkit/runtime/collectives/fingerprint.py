@@ -1,7 +1,7 @@
 """Fingerprints of collectives. Before data are sent, each process sends the others a packet that describes its call and its data.
 
 torch.distributed assumes that all processes call the same collective with the same shapes. If they do not, they wait for each other,
-abort, or compute wrong numbers. A packet has the same size for every call, so exchanging packets is always safe. Small data travel
+abort, or compute wrong numbers. A packet has the same size for every call, so exchanging packets is always safe. Small data are sent
 in the packet and need no second exchange. Cost with two processes over gloo on a machine with two cores: 0.1 ms for a plain
 ``all_reduce`` of a float, 0.2 ms for the exchange of packets (0.03 ms of it for the entry in the store), 0.3 ms for
 ``Runtime.reduce`` of a float.
@@ -24,7 +24,7 @@ from accelkit.errors import UsageError
 from accelkit.pytree import leaves
 from accelkit.runtime.collectives import call_log
 
-_HEAD = struct.Struct("<8s8sB")  # digest of the call, digest of the data, length of what travels along
+_HEAD = struct.Struct("<8s8sB")  # digest of the call, digest of the outline of the data, length of the payload
 PACKET_BYTES = 128
 INLINE_BYTES = PACKET_BYTES - _HEAD.size
 HOST = torch.default_generator.device.type
@@ -35,11 +35,11 @@ class Communicator:
     """A process group as one process sees it.
 
     Attributes:
-        group: torch's.
-        device: This process's device.
+        group: The process group of torch.
+        device: The device of this process.
         ranks: The members' ranks in the job, in the order of the group.
-        rank: This process's place among them.
-        device_types: The kinds of tensors that the group moves.
+        rank: The rank of this process in the group.
+        device_types: The device types for which the group has a backend.
     """
 
     group: dist.ProcessGroup
@@ -50,7 +50,7 @@ class Communicator:
 
     @classmethod
     def of(cls, group: dist.ProcessGroup | None, device: torch.device) -> Communicator:
-        """The communicator of a group; None for all processes of the job.
+        """Return the communicator of a group; None stands for the group of all processes of the job.
 
         Raises:
             UsageError: If this process is not in the group.
@@ -72,18 +72,18 @@ class Communicator:
         return len(self.ranks)
 
     def can_move(self, tensor: torch.Tensor) -> bool:
-        """Whether the group has a backend for tensors where this one is."""
+        """Return whether the group has a backend for the device type of this tensor."""
         return tensor.device.type in self.device_types
 
     def exchange(self, mine: bytes) -> list[bytes]:
-        """Each member's bytes, of any length: first the lengths travel, then the bytes."""
+        """Return the bytes of each member. They may have any length; the lengths are exchanged first, then the bytes."""
         lengths = struct.unpack(f"<{self.size}Q", self.all_gather_bytes(bytearray(struct.pack("<Q", len(mine)))))
         longest = max(lengths)
         everyone = self.all_gather_bytes(bytearray(mine.ljust(longest, b"\0")))
         return [bytes(everyone[place * longest : place * longest + length]) for place, length in enumerate(lengths)]
 
     def all_gather_bytes(self, mine: bytearray) -> bytearray:
-        """The members' bytes, one after another. All have equally many."""
+        """Return the bytes of all members, concatenated. All members must give the same number of bytes."""
         everyone = bytearray(len(mine) * self.size)
         if mine:
             ours, theirs = torch.frombuffer(mine, dtype=torch.uint8), torch.frombuffer(everyone, dtype=torch.uint8)
@@ -122,8 +122,8 @@ def verify(communicator: Communicator, name: str, outline: str = "", payload: by
         differing: Hint for the error that is raised if the outlines differ; None if they may differ.
 
     Raises:
-        CollectiveError: If processes make different calls. Also if processes make no call before the group's time-out: the error
-            names them and their last calls.
+        CollectiveError: If processes make different calls, or if a process makes no call before the timeout of the group. The error
+            then names the missing processes and their last calls.
     """
     what = f"{name} of {outline}" if outline else name
     call = call_log.record_call(what, communicator.group, communicator.ranks)
@@ -150,7 +150,7 @@ def watching(call: call_log.Call) -> Iterator[None]:
         yield
     except torch.OutOfMemoryError:
         raise
-    except RuntimeError as error:  # torch's own classes for it are RuntimeErrors, and gloo raises that itself
+    except RuntimeError as error:  # torch's own error classes are subclasses, and gloo raises RuntimeError itself
         raise call_log.explain(call, error) from error
 
 
@@ -161,7 +161,10 @@ def exchange(communicator: Communicator, call: call_log.Call, mine: bytes) -> li
 
 
 def outline_of(data: Any) -> str:
-    """The structure of nested data with dtype, shape and kind of device of each tensor: ``{a: float32[2, 3], b: [int64[] on xpu]}``."""
+    """Return the structure of nested data with the dtype, shape and device type of each tensor.
+
+    For example, ``{a: float32[2, 3], b: [int64[] on xpu]}``.
+    """
     if isinstance(data, torch.Tensor):
         place = "" if data.device.type == HOST else f" on {data.device.type}"
         return f"{str(data.dtype).removeprefix('torch.')}{list(data.shape)}{place}"
@@ -180,6 +183,6 @@ def _digest(text: str) -> bytes:
 
 
 def _tell_each_other(communicator: Communicator, call: call_log.Call, mine: str) -> dict[int, str]:
-    """Exchange descriptions. Every process has seen the same packets and knows that they differ, so every process gets here."""
+    """Exchange descriptions. All processes call this, because all have seen the same packets and know that they differ."""
     told = exchange(communicator, call, json.dumps(mine[:500]).encode())
     return {rank: json.loads(text) for rank, text in zip(communicator.ranks, told, strict=True)}

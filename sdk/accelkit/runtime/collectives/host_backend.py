@@ -1,6 +1,6 @@
-"""The process-group backend ``host``: collectives for devices that have none of their own, through main memory and gloo.
+"""The process-group backend ``host``: collectives through main memory and gloo, for devices without collectives of their own.
 
-gloo itself, given a tensor of XLA's, works on memory that holds nothing, and leaves the tensor as it was.
+If gloo itself is given an XLA tensor, it works on memory that does not hold the values and leaves the tensor unchanged.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ _Work: Any = dist.Work
 
 
 def register(name: str, device_type: str) -> None:
-    """Tell torch.distributed of the backend, once. Connects nothing."""
+    """Register the backend with torch.distributed, unless it is registered already. Opens no connections."""
     if name not in dist.Backend.backend_list:
         dist.Backend.register_backend(name, HostStagedGroup, devices=[device_type])
 
 
 class HostStagedGroup(_ProcessGroup):  # type: ignore[misc] # torch types each overload, of which it calls one
-    """A process group for tensors on any device: they are copied to the host, given to gloo, and copied back.
+    """A process group for tensors on any device, which are copied to the host, passed to gloo and copied back.
 
-    Every call has ended when it returns, but for ``send`` and ``recv``. Tensors that are on the host already are given to gloo as they are.
+    All calls except ``send`` and ``recv`` are complete when they return. Tensors that are on the host already are passed to gloo as they
+    are.
     """
 
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
@@ -39,7 +40,7 @@ class HostStagedGroup(_ProcessGroup):  # type: ignore[misc] # torch types each o
 
     @property
     def group_name(self) -> str:
-        """torch's name of the group. Of a group made in Python, older versions of torch ask Python."""
+        """torch's name of the group. For groups implemented in Python, older versions of torch read it from Python."""
         return self._name
 
     def getBackendName(self) -> str:
@@ -81,7 +82,7 @@ class HostStagedGroup(_ProcessGroup):  # type: ignore[misc] # torch types each o
         return _done(_copied_back(output, received))
 
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Any:
-        """gloo knows the one of a single tensor only."""
+        """Run ``alltoall`` on concatenated tensors, because gloo implements it for a single tensor only."""
         flat = [tensor.flatten() for tensor in _on_host(inputs)]
         received = torch.empty(sum(output.numel() for output in outputs), dtype=flat[0].dtype)
         sizes = [output.numel() for output in outputs], [tensor.numel() for tensor in flat]
@@ -90,7 +91,7 @@ class HostStagedGroup(_ProcessGroup):  # type: ignore[misc] # torch types each o
         return _done(_copied_back(outputs, [part.view_as(output) for part, output in zip(parts, outputs, strict=True)]))
 
     def send(self, tensors: list[torch.Tensor], destination: int, tag: int) -> Any:
-        """Returns before it has ended, as ``recv`` does: processes in a ring send and receive at once."""
+        """Start sending and return at once, like ``recv``, because processes in a ring send and receive at the same time."""
         values = _on_host(tensors)
         return _Transfer(self._gloo.send(values, destination, tag), values)
 
@@ -99,7 +100,7 @@ class HostStagedGroup(_ProcessGroup):  # type: ignore[misc] # torch types each o
         return _Transfer(self._gloo.recv(received, source, tag), received, tensors)
 
     def barrier(self, opts: Any = None) -> Any:
-        """Waits for the processes, not for what was traced."""
+        """Wait for the other processes. Does not wait for traced operations."""
         self._gloo.barrier(opts or dist.BarrierOptions()).wait()
         return _done([])
 
@@ -115,17 +116,20 @@ class HostStagedGroup(_ProcessGroup):  # type: ignore[misc] # torch types each o
 
 
 class _Transfer(_Work):  # type: ignore[misc]
-    """gloo's work on memory of the host, which it must outlive, and what is to be filled from it."""
+    """A pending transfer of gloo. Keeps its host memory alive until the end, and fills the targets from that memory."""
 
     def __init__(self, work: Any, values: list[torch.Tensor], targets: list[torch.Tensor] | None = None) -> None:
         super().__init__()
         self._work, self._values, self._targets = work, values, targets
 
     def wait(self, timeout: timedelta = timedelta()) -> bool:
-        """Until what was sent may be changed, or what was received is there; 0 is the group's time.
+        """Wait until the sent tensors may be changed, or until the received tensors are filled.
+
+        Args:
+            timeout: The time to wait; 0 stands for the timeout of the group.
 
         Raises:
-            RuntimeError: If the other process is gone, or ``timeout`` has passed.
+            RuntimeError: If the other process has ended, or the timeout has passed.
         """
         self._work.wait(timeout)
         if self._targets is not None:
@@ -134,19 +138,19 @@ class _Transfer(_Work):  # type: ignore[misc]
         return True
 
     def is_completed(self) -> bool:
-        """Whether ``wait`` has returned."""
+        """Return whether the transfer is complete. For a receiving process, only after ``wait`` has returned."""
         return self._targets is None and bool(self._work.is_completed())
 
 
 def _on_host(given: Any) -> Any:
-    """A tensor, or nested lists of them, contiguous and on the host. What was traced so far is run by copying the first."""
+    """Return a tensor, or nested lists of tensors, contiguous and on the host. Copying the first one runs the operations traced so far."""
     if isinstance(given, torch.Tensor):
         return given.detach().cpu().contiguous()
     return [_on_host(one) for one in given]
 
 
 def _copied_back(targets: Any, values: Any) -> Any:
-    """``targets``, filled; one that is its own value is left."""
+    """Copy ``values`` to ``targets`` and return ``targets``. A target that shares the memory of its value is left as it is."""
     if not isinstance(targets, torch.Tensor):
         return [_copied_back(target, value) for target, value in zip(targets, values, strict=True)]
     if targets.data_ptr() != values.data_ptr() or not targets.is_cpu:

@@ -1,7 +1,7 @@
-"""Objects between processes: pickled and signed with the job's secret, their tensors on the host while they travel.
+"""Collectives of Python objects. Objects are pickled and signed with the secret of the job; their tensors are sent from the host.
 
-What arrives is unpickled only if its signature is right. A job without a secret trusts whoever reaches its ports, as torch.distributed
-does.
+Received data are unpickled only if the signature is valid. A job without a secret trusts anyone who can reach its ports, as
+torch.distributed does.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _LENGTH = struct.Struct("<Q")
 
 
 class _FromDevice:
-    """A tensor that was on the sender's device and goes to the receiver's."""
+    """A tensor that was on the sender's device and is moved to the receiver's device."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
 
 
 def gather(communicator: Communicator, data: Any) -> list[Any]:
-    """The object of each process, in the order of the group."""
+    """Return the object of each process, in the order of the group."""
     mine = _pickled(data, communicator.ranks[communicator.rank])
     fits = len(mine) < INLINE_BYTES
     verified = verify(communicator, "gather of objects", payload=b"\1" + mine if fits else b"\0")
@@ -39,7 +39,7 @@ def gather(communicator: Communicator, data: Any) -> list[Any]:
 
 
 def broadcast(communicator: Communicator, call: call_log.Call, data: Any, from_process: int) -> Any:
-    """The object of process ``from_process``, after they have verified; there itself."""
+    """Return the object of process ``from_process``; on that process, the object itself. Call it after ``verify``."""
     is_source = communicator.ranks[communicator.rank] == from_process
     mine = _pickled(data, from_process) if is_source else b""
     with watching(call):
@@ -55,7 +55,7 @@ def broadcast(communicator: Communicator, call: call_log.Call, data: Any, from_p
 
 
 def send(data: Any, rank: int, group: dist.ProcessGroup | None = None) -> None:
-    """Send an object to the process of this rank in the job, which calls ``receive``."""
+    """Send an object to the process with this rank in the job, which must call ``receive``."""
     text = job_secret.signed(pickle.dumps(data), dist.get_rank())
     device = _travelling_on(group)
     for part in (_LENGTH.pack(len(text)), text):
@@ -63,10 +63,10 @@ def send(data: Any, rank: int, group: dist.ProcessGroup | None = None) -> None:
 
 
 def receive(rank: int, group: dist.ProcessGroup | None = None) -> Any:
-    """The object that the process of this rank in the job sends.
+    """Receive the object that the process with this rank in the job sends.
 
     Raises:
-        CollectiveError: If it is not from a process of this job.
+        CollectiveError: If the object is not from a process of this job.
     """
     device = _travelling_on(group)
     length = torch.empty(_LENGTH.size, dtype=torch.uint8, device=device)
@@ -78,10 +78,10 @@ def receive(rank: int, group: dist.ProcessGroup | None = None) -> Any:
 
 
 def from_main(data: Any) -> Any:
-    """Rank 0's object, on every process of the job. What the others give is not looked at.
+    """Return the object of rank 0 on every process of the job. The arguments of the other processes are ignored.
 
     Raises:
-        CollectiveError: If it is not from a process of this job.
+        CollectiveError: If the object is not from a process of this job.
     """
     device, is_source = _travelling_on(None), dist.get_rank() == 0
     text = job_secret.signed(pickle.dumps(data), 0) if is_source else b""
@@ -94,7 +94,7 @@ def from_main(data: Any) -> Any:
 
 
 def _travelling_on(group: dist.ProcessGroup | None) -> torch.device:
-    """Where torch.distributed has objects while they travel in this group: the host if it has a backend for it."""
+    """Return the device from which torch.distributed sends objects in this group: the host, if the group has a backend for it."""
     return torch.device(dist.distributed_c10d._get_object_coll_device(group))
 
 

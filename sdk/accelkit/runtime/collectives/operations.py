@@ -1,4 +1,4 @@
-"""Collectives of nested data over the processes of a group: what the methods of a Runtime do when there are several processes."""
+"""Collectives of nested data over the processes of a group. The methods of a Runtime call them if there are several processes."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def gather(communicator: Communicator, data: T, *, sync_grads: bool = False) -> 
 
 
 def gather_objects(communicator: Communicator, data: Any) -> list[Any]:
-    """The processes' items in one list, in the order of ranks: a list or tuple gives its items, anything else is one item."""
+    """Return the items of all processes in one list, in the order of ranks. An object that is not a list or tuple is a single item."""
     everyone = object_collectives.gather(communicator, data)
     return [item for theirs in everyone for item in (theirs if isinstance(theirs, list | tuple) else [theirs])]
 
 
 def reduce(communicator: Communicator, data: T, op: reduction.Operation) -> T:
-    """See ``Runtime.reduce``; without its scale."""
+    """See ``Runtime.reduce``. The result is not scaled."""
     tensors = tensors_of(data, "reduce")
     reduction.check_dtypes(tensors, op)
     payload = transport.inline(tensors) if isinstance(op, str) else None
@@ -70,7 +70,7 @@ def broadcast(communicator: Communicator, data: T, from_process: int) -> T:
         communicator, f"broadcast from {from_process}", outline_of(data), (b"" if payload is None else payload), differing=None
     )
     sent = verified.parts[communicator.ranks.index(from_process)]
-    if not (verified.is_alike and is_tensors):  # as its outline tells, another's data are alike only if they are tensors too
+    if not (verified.is_alike and is_tensors):  # outlines are the same only if the others' data are tensors too
         received: T = object_collectives.broadcast(communicator, verified.call, data, from_process)
         return received
     if is_source and payload is not None:

@@ -1,7 +1,7 @@
-"""Reductions over processes, in dtypes that a backend lacks too.
+"""Reductions over processes, including dtypes that a backend does not support.
 
-float16, bfloat16 and float8 are reduced in float32 and then rounded once; bool, int16, uint16 and uint32 in a wider integer, complex
-numbers as pairs of real ones. A sum of bools is whether any is true, a product whether all are.
+float16, bfloat16 and float8 are reduced in float32 and then rounded once; bool, int16, uint16 and uint32 are reduced in a wider integer
+type, and complex numbers as pairs of real numbers. The sum of bools is True if any is True, and the product if all are.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ _SIGN = -(2**63)
 
 
 def name_of(op: Operation) -> str:
-    """As the call is told of: ``sum``, ``BAND``."""
+    """Return the name of the operation in the description of a call, such as ``sum`` or ``BAND``."""
     return (
         op if isinstance(op, str) else next((name for name, kind in dist.ReduceOp.RedOpType.__members__.items() if op == kind), "ReduceOp")
     )
 
 
 def check_dtypes(tensors: Sequence[torch.Tensor], op: Operation) -> None:
-    """Raise TypeError for what has no sense: the mean of integers, the order of complex numbers.
+    """Check that the operation is defined for the dtypes. All processes that give the same dtypes get the same result.
 
-    The same on all processes that give the same dtypes.
+    Raises:
+        TypeError: For the mean of integers, and for the maximum or minimum of complex numbers.
     """
     for tensor in tensors:
         if op == "mean" and not (tensor.is_floating_point() or tensor.is_complex()):
@@ -53,9 +54,10 @@ def check_dtypes(tensors: Sequence[torch.Tensor], op: Operation) -> None:
 
 
 def reduce_tensor(communicator: Communicator, tensor: torch.Tensor, op: Operation) -> torch.Tensor:
-    """The tensor reduced over the group, by one ``all_reduce``: a new one of the same dtype where this one is.
+    """Reduce the tensor over the group with one ``all_reduce``.
 
-    Results are the same on all processes.
+    Returns:
+        A new tensor with the same dtype and on the same device. The result is the same on all processes.
     """
     values = _widened(transport.materialised(transport.on_communicator_device(communicator, tensor)), op)
     if op == "product" and values.is_complex():
@@ -71,13 +73,16 @@ def reduce_tensor(communicator: Communicator, tensor: torch.Tensor, op: Operatio
 
 
 def reduce_rows(rows: torch.Tensor, like: torch.Tensor, op: str) -> torch.Tensor:
-    """The same of values that every process has, ``[processes, *shape]``: one after another in the order of ranks, alike everywhere."""
+    """Reduce values that every process has, of shape ``[processes, *shape]``.
+
+    The values are reduced one after another in the order of ranks, so the result is the same on all processes.
+    """
     values = _folded(_widened(rows, op), op)
     return _narrowed(values / len(rows) if op == "mean" else values, like, op)
 
 
 def named(op: Operation) -> Operation:
-    """Return the operation by its name if it has one.
+    """Return the name of the operation if it has one, and the operation itself otherwise.
 
     Raises:
         TypeError: If it is neither a name nor a ``torch.distributed.ReduceOp``.
@@ -100,7 +105,7 @@ def _folded(rows: torch.Tensor, op: str) -> torch.Tensor:
 
 def _widened(values: torch.Tensor, op: Operation) -> torch.Tensor:
     if values.dtype == torch.uint64:
-        signed = values.view(torch.int64)  # sums and products are the same modulo 2**64; for the order the first bit is turned
+        signed = values.view(torch.int64)  # sums and products are equal modulo 2**64; to keep the order, flip the sign bit
         return signed ^ _SIGN if op in ("max", "min") else signed
     if values.is_floating_point() and values.dtype not in (torch.float32, torch.float64):
         return values.float()

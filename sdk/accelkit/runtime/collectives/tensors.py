@@ -1,4 +1,4 @@
-"""Nested data of which every leaf is a tensor."""
+"""Nested data in which every leaf is a tensor."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from accelkit.pytree import leaves
 
 
 def tensors_of(data: Any, name: str) -> list[torch.Tensor]:
-    """The leaves of nested tensors.
+    """Return the leaves of nested tensors.
 
     Args:
-        data: Any nesting.
-        name: Of the call, for the error.
+        data: Tensors in any nesting.
+        name: The name of the call, for the error.
 
     Raises:
-        TypeError: If one is no tensor.
+        TypeError: If a leaf is not a tensor.
     """
     found = leaves(data)
     for leaf in found:

@@ -1,4 +1,4 @@
-"""Tensors on their way between processes: by which device and in which dtype they travel, and as bytes."""
+"""Sending tensors between processes: the device and the dtype in which they are sent, and conversion to bytes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _EVERY_BACKEND = frozenset({torch.float64, torch.float32, torch.int64, torch.int
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """A contiguous tensor's memory as a flat uint8 tensor: the same memory, not a copy."""
+    """Return the memory of a contiguous tensor as a flat uint8 tensor that shares the memory."""
     return tensor.detach().reshape(-1).view(torch.uint8)
 
 
 def inline(tensors: Sequence[torch.Tensor]) -> bytes | None:
-    """The tensors' bytes, one after another, if all are on the host and fit into a packet; else None.
+    """Return the concatenated bytes of the tensors if all are on the host and fit into a packet; otherwise None.
 
-    Alike on processes whose outlines are alike.
+    Processes with the same outline get the same answer: either all or none of them get None.
     """
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     if size > fingerprint.INLINE_BYTES or not all(tensor.device.type == fingerprint.HOST for tensor in tensors):
@@ -36,12 +36,16 @@ def inline(tensors: Sequence[torch.Tensor]) -> bytes | None:
 
 
 def materialised(tensor: torch.Tensor) -> torch.Tensor:
-    """Contiguous, with conjugation and negation carried out: its memory holds its values."""
+    """Return the tensor contiguous, with lazy conjugation and negation resolved, so that its memory holds its values."""
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
 def rows_from_inline(tensors: Sequence[torch.Tensor], parts: Sequence[bytes]) -> list[torch.Tensor]:
-    """What ``inline`` packed on each process: for each tensor the processes' values stacked, of shape ``[processes, *shape]``."""
+    """Unpack the bytes that ``inline`` packed on each process.
+
+    Returns:
+        For each tensor, the stacked values of all processes, of shape ``[processes, *shape]``.
+    """
     stacked = [torch.empty((len(parts), *tensor.shape), dtype=tensor.dtype) for tensor in tensors]
     for place, part in enumerate(parts):
         start = 0
@@ -54,7 +58,11 @@ def rows_from_inline(tensors: Sequence[torch.Tensor], parts: Sequence[bytes]) ->
 
 
 def gather_rows(communicator: Communicator, tensor: torch.Tensor) -> torch.Tensor:
-    """The processes' tensors, alike in shape, dtype and kind of device, stacked: ``[processes, *shape]`` where this one is."""
+    """Gather tensors that have the same shape, dtype and device type on all processes.
+
+    Returns:
+        The stacked tensors, of shape ``[processes, *shape]``, on the device of ``tensor``.
+    """
     mine = carried(communicator, tensor)
     rows = torch.empty((communicator.size, *tensor.shape), dtype=tensor.dtype, device=mine.device)
     if tensor.numel():
@@ -65,7 +73,10 @@ def gather_rows(communicator: Communicator, tensor: torch.Tensor) -> torch.Tenso
 
 
 def broadcast(communicator: Communicator, tensor: torch.Tensor, from_process: int) -> torch.Tensor:
-    """The tensor of process ``from_process`` (a rank in the job); the others' are alike in shape, dtype and place, and stay as they are."""
+    """Return the tensor of process ``from_process`` (a rank in the job).
+
+    The tensors of the other processes must have the same shape, dtype and device type. They are not changed.
+    """
     mine = carried(communicator, tensor)
     if dist.get_rank() != from_process:
         mine = torch.empty_like(mine)
@@ -79,13 +90,16 @@ def broadcast(communicator: Communicator, tensor: torch.Tensor, from_process: in
 
 
 def carried(communicator: Communicator, tensor: torch.Tensor) -> torch.Tensor:
-    """The values contiguous on a device for which the group has a backend, in a dtype that every backend moves: else as bytes, flat."""
+    """Return the values contiguous, on a device for which the group has a backend.
+
+    Values whose dtype is not supported by every backend are returned as flat bytes.
+    """
     values = materialised(on_communicator_device(communicator, tensor))
     return values if values.dtype in _EVERY_BACKEND else as_bytes(values)
 
 
 def on_communicator_device(communicator: Communicator, tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor where the group has a backend: where it is, else on this process's device, else on the host."""
+    """Return the tensor on a device for which the group has a backend: its own, else this process's, else the host."""
     if communicator.can_move(tensor):
         return tensor
     return tensor.to(communicator.device) if communicator.device.type in communicator.device_types else tensor.cpu()
