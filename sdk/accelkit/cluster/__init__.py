@@ -1,1 +1,1 @@
-"""Which cluster environment a process is in, and why; and the same asked in a child process."""
+"""Detect which cluster environment a process is in and why, in this process or in a child process."""

@@ -1,7 +1,7 @@
-"""Detection: from a process's variables to one cluster environment, with every candidate's claim. Imports no torch.
+"""Detect the cluster environment from a process's variables, and record every candidate's claim. This module does not import torch.
 
-The order of precedence is argument, ``ACCELKIT_CLUSTER``, detection. Built-in environments and hook plugins are asked; a third party's
-environment is used when it is named, or when a hook plugin that the user enabled claims the process for it.
+The order of precedence is argument, ``ACCELKIT_CLUSTER``, detection. Detection queries the built-in environments and hook plugins. A
+third-party environment is used only if it is named, or if a hook plugin that the user enabled claims the process for it.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ SETTINGS = (
     "job_id",
     "restart_count",
 )
-"""The properties of a cluster environment, as ``accelkit why --cluster`` shows them."""
+"""The properties of a cluster environment that ``accelkit why --cluster`` shows."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClusterCandidate:
-    """One cluster environment that was considered, and what became of it.
+    """One cluster environment that was considered, and the outcome.
 
     Attributes:
-        name, plugin: Which, and ``dist==version``.
-        verdict: ``chosen``; ``claimed`` (it recognised itself, another claim is higher); ``declined`` (some of its variables are there, and
-            the reason says why it is not meant); ``absent`` (nothing of it is there).
-        rank: Of its claim; None if it made none.
-        reason: In its own words.
+        name, plugin: The name of the environment, and its plugin as ``dist==version``.
+        verdict: ``chosen``; ``claimed`` (it recognised itself, but another claim ranks higher); ``declined`` (some of its variables are
+            set, and the reason says why they do not count); ``absent`` (none of its variables is set).
+        rank: The rank of its claim. None if it made no claim.
+        reason: The reason that the environment gave.
     """
 
     name: str
@@ -57,13 +57,13 @@ class ClusterCandidate:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClusterDecision:
-    """Why this cluster environment.
+    """The reasons for selecting a cluster environment.
 
     Attributes:
-        requested: The name as asked, or ``auto``.
-        source: ``argument``, ``ACCELKIT_CLUSTER`` or ``default``.
-        chosen, plugin: The name that was selected, and who provides it.
-        candidates: Everything that was considered, the chosen one first, then by rank.
+        requested: The name that was requested, or ``auto``.
+        source: The source of the request: ``argument``, ``ACCELKIT_CLUSTER`` or ``default``.
+        chosen, plugin: The name of the selected environment, and the plugin that provides it.
+        candidates: All environments that were considered: the chosen one first, then the others by rank.
     """
 
     requested: str
@@ -96,15 +96,15 @@ def select_cluster(
     environ: Mapping[str, str] | None = None,
     further_claims: Iterable[Detection | None] = (),
 ) -> ClusterSelection:
-    """Select one cluster environment. Nothing is read from it yet.
+    """Select one cluster environment. None of its properties is read yet.
 
     Args:
-        cluster: A name, ``dist:name``, ``auto``, an instance, or None for ACCELKIT_CLUSTER and then detection.
-        environ: The variables to read; this process's own by default.
-        further_claims: What hook plugins answered to ``detect_cluster``.
+        cluster: A name, ``dist:name``, ``auto`` or an instance. None means ACCELKIT_CLUSTER if it is set, and detection otherwise.
+        environ: The variables to read. The default is those of this process.
+        further_claims: The claims that hook plugins returned from ``detect_cluster``.
 
     Raises:
-        UsageError, UnknownNameError, PluginError: If what was named cannot be used.
+        UsageError, UnknownNameError, PluginError: If the requested environment cannot be used.
     """
     environ = os.environ if environ is None else environ
     name, source = cluster, "argument"
@@ -130,10 +130,11 @@ def select_cluster(
 
 
 def check_environment(environment: ClusterEnvironment) -> None:
-    """Read everything on which a job depends, so that a variable that makes no sense is an error now.
+    """Read all properties that a job depends on, so that an invalid variable causes an error now.
 
     Raises:
-        AccelkitError: Which variable, its value, and what to do. What a plugin's own code raises is a BrokenPluginError.
+        AccelkitError: If a variable is invalid. Names the variable, its value and what to do. Errors of a plugin's own code are raised as
+            BrokenPluginError.
     """
     with loading.plugin_errors(environment.plugin, f"reading the cluster environment {environment.name}"):
         for name in ("world_size", "global_rank", "local_rank", "local_world_size", "num_nodes"):
@@ -141,10 +142,10 @@ def check_environment(environment: ClusterEnvironment) -> None:
 
 
 def make_environment(name: str, environ: Mapping[str, str] | None = None) -> ClusterEnvironment:
-    """The cluster environment of this name (or ``dist:name``), reading ``environ``.
+    """Return the cluster environment of this name (or ``dist:name``), which reads ``environ``.
 
     Raises:
-        UnknownNameError, PluginError: Why not, and what to do.
+        UnknownNameError, PluginError: If the environment cannot be used. Says why, and what to do.
     """
     loaded = load_named("cluster", name)
     environment: ClusterEnvironment = loading.instantiate(loaded.cls, loaded.record)
@@ -188,9 +189,9 @@ def _rank(claim: Detection | None) -> int:
 
 
 def describe(environment: ClusterEnvironment) -> tuple[dict[str, Any], list[dict[str, str]]]:
-    """Everything that the environment says, and the errors of what it cannot say (``name``, ``what``, ``why``, ``hint``).
+    """Return all properties of the environment, and the errors of those that cannot be read (``name``, ``what``, ``why``, ``hint``).
 
-    What is not known before the processes join is None, and no error.
+    A property that is not known before the processes join is None and does not count as an error.
     """
     settings: dict[str, Any] = {}
     errors: list[dict[str, str]] = []

@@ -1,7 +1,7 @@
-"""The decision asked in a child process, for the command line: a third party's code runs there, and what it prints goes nowhere.
+"""Detect the cluster environment in a child process, for the command line. Third-party code runs there, and its output is discarded.
 
-Run as ``python -m accelkit.cluster.subprocess_detection`` with a request (JSON) on standard input, it writes its answer to the file
-that the request names.
+If this module is run as ``python -m accelkit.cluster.subprocess_detection`` with a request (JSON) on standard input, it writes its answer
+to the file that the request names.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from accelkit.errors import AccelkitError, BrokenPluginError
 
 
 def ask_cluster(name: str | None) -> dict[str, Any]:
-    """What ``select_cluster`` says in a process with this one's variables.
+    """Run ``select_cluster`` in a child process that has the variables of this one, and return its answer.
 
     Returns:
-        The decision's fields; ``settings``, ``errors`` and ``warnings`` of reading it.
+        The fields of the decision, and ``settings``, ``errors`` and ``warnings`` from reading the environment.
 
     Raises:
-        AccelkitError: As ``select_cluster``, or if the child process does not answer.
+        AccelkitError: As raised by ``select_cluster``, or if the child process does not answer.
     """
     with tempfile.TemporaryDirectory(prefix="accelkit-cluster-") as folder:
         answer = Path(folder) / "answer"

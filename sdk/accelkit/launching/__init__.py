@@ -1,5 +1,5 @@
-"""Starting the processes of a job: from the command line (``elastic``) and from Python (``spawning``).
+"""Start the processes of a job from the command line (``elastic``) or from Python (``spawn_launcher``).
 
-``choosing`` says what runs and how many times, ``rank`` is the first thing in each process, ``ranks`` starts the processes of one
-machine, watches and ends them, ``streams`` keeps what they print, ``failures`` tells which one failed first.
+``device_allocation`` chooses the devices and the number of processes, ``worker_main`` runs first in each process, ``local_workers``
+starts, watches and ends the processes of one machine, ``log_tee`` keeps their output, and ``failures`` finds the one that failed first.
 """

@@ -1,4 +1,4 @@
-"""torch's elastic agent, with processes that are watched, ended and explained as ``accelkit launch`` promises."""
+"""torch's elastic agent, extended to watch and end processes and to report failures as ``accelkit launch`` promises."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _NEVER = 10 * 365 * 86400.0
 
 
 class Agent(SimpleElasticAgent):
-    """Runs the processes of this machine through torch's rounds of rendezvous, start, watch and restart.
+    """Run the processes of this machine through torch's cycle of rendezvous, start, monitoring and restart.
 
     Args:
-        spec: What torch needs to know.
-        meeting: The rendezvous, which is in ``spec`` too.
-        job: What the user wants.
-        folder: For logs, ``restart-N/rank-N/``.
-        say: Tells the user.
-        is_hurried: Whether the user has asked a second time to end.
+        spec: The worker specification for torch.
+        meeting: The rendezvous, which is also in ``spec``.
+        job: The job that the user requested.
+        folder: The folder for logs, which go to ``restart-N/rank-N/``.
+        say: A function that prints a message to the user.
+        is_hurried: A function that returns whether the user has asked a second time to end the job.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class Agent(SimpleElasticAgent):
         self.cause: Ending | None = None
         """The first failure on this machine in the last round."""
         self.word = ""
-        """What another machine of the job said when it ended the job."""
+        """The message of another machine that ended the job."""
 
     @property
     def has_started(self) -> bool:
-        """Whether processes were ever started here."""
+        """Whether processes were ever started on this machine."""
         return self._ranks is not None
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
@@ -138,7 +138,10 @@ class Agent(SimpleElasticAgent):
     # -- the other machines -------------------------------------------------------------------------------------------
 
     def _everybody_has_finished(self, size: int | None) -> bool:
-        """Machines whose processes have finished go on looking: another may fail yet, and then all start again."""
+        """Return whether the processes of all machines have finished.
+
+        Machines whose processes have finished keep monitoring, because another machine may still fail, and then all start again.
+        """
         store: Any = self._store
         assert self._ranks is not None
         if not self._has_finished and self._ranks.have_finished():
@@ -147,11 +150,11 @@ class Agent(SimpleElasticAgent):
         return self._has_finished and int(store.add(_FINISHED, 0)) >= (size or 1)
 
     def announce_signal(self, name: str) -> None:
-        """Tell the other machines that the user, or the system, ended the job here."""
+        """Tell the other machines that the user or the system ended the job on this machine."""
         self._announce(f"it was ended with {name} there")
 
     def _cause_is_elsewhere(self, size: int | None) -> bool:
-        """Whether another machine ends the job: asked for a moment if the processes here failed by losing theirs."""
+        """Return whether another machine ended the job. This waits for a moment if the local processes failed because they lost a peer."""
         if size in (None, 1) or self.cause is None or not self.cause.has_lost_a_peer:
             return False
         deadline = time.monotonic() + _LISTEN_SECONDS
@@ -165,7 +168,7 @@ class Agent(SimpleElasticAgent):
     def _announce(self, word: str) -> None:
         if self._worker_group.group_world_size in (None, 1) or self.word:
             return
-        with contextlib.suppress(RuntimeError):  # torch.distributed's errors: who held the store has gone, and the others know by that
+        with contextlib.suppress(RuntimeError):  # from torch.distributed: the host of the store has gone, which tells the others
             store: Any = self._store
             store.set(_FAILED, json.dumps(f"the job was ended by {socket.gethostname()}: {word}"))
             self.take_leave()
@@ -178,7 +181,7 @@ class Agent(SimpleElasticAgent):
         self.take_leave()
 
     def take_leave(self) -> None:
-        """Give the others the time to see how the job ended."""
+        """Give the other machines time to see how the job ended."""
         size = self._worker_group.group_world_size
         if size not in (None, 1):
             linger(self._store, size)

@@ -1,4 +1,4 @@
-"""What a job runs on, and how many processes a machine gets: settled before any process is started, without initialising a driver."""
+"""Choose the devices of a job and the number of processes per machine, before any process starts and without initialising a driver."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ THREADS_VARIABLE = "OMP_NUM_THREADS"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choice:
-    """An accelerator and its devices on this machine: one process each.
+    """An accelerator and its devices on this machine, with one process per device.
 
     Attributes:
-        accelerator: Loaded; no driver initialised.
-        name: The accelerator as the processes are told.
-        device_indices: The numbers that the user wrote, in that order: process ``i`` of this machine uses the ``i``-th.
+        accelerator: The loaded accelerator, whose driver is not initialised.
+        name: The name of the accelerator that is passed to the processes.
+        device_indices: The device numbers in the order that the user wrote. Process ``i`` of this machine uses the ``i``-th.
     """
 
     accelerator: Accelerator
@@ -32,25 +32,27 @@ class Choice:
 
     @property
     def spelled(self) -> str:
-        """The devices as ``devices=`` reads them."""
+        """The devices in the format that ``devices=`` accepts."""
         return spell_devices(self.device_indices)
 
     @property
     def environ(self) -> dict[str, str]:
-        """The variables that make a Runtime choose the same."""
+        """The environment variables that make a Runtime choose the same accelerator and devices."""
         return {ACCELERATOR_VARIABLE: self.name, DEVICES_VARIABLE: self.spelled}
 
 
 def choose(accelerator: str | Accelerator | None = None, devices: Devices | None = None) -> Choice:
-    """Select, load and count. Imports torch if the accelerator needs it for that; initialises no driver.
+    """Select and load an accelerator and determine its devices.
+
+    This imports torch if the accelerator needs it for that, and does not initialise a driver.
 
     Args:
-        accelerator: As in ``select``.
-        devices: As in ``select``; if nobody says, all there are.
+        accelerator: The accelerator, as in ``select``.
+        devices: The devices, as in ``select``. If they are not specified anywhere, all devices are used.
 
     Raises:
-        AccelkitError: As ``select``.
-        DevicesError: If there are no such devices.
+        AccelkitError: As raised by ``select``.
+        DevicesError: If these devices do not exist.
     """
     selection = select(accelerator, devices=devices)
     chosen = selection.accelerator
@@ -64,9 +66,10 @@ def choose(accelerator: str | Accelerator | None = None, devices: Devices | None
 
 
 def threads_each(num_processes: int) -> int | None:
-    """How many threads torch should use in each process of this machine: its cores, shared. None where nothing has to be said.
+    """Return the number of threads that torch should use in each process, which is an equal share of the cores of this machine.
 
-    torch takes every core in every process, and ``torchrun`` one: too many are slow, and one leaves cores idle.
+    None if the number need not be set. By default, torch uses all cores in every process, which is slow, and ``torchrun`` sets one
+    thread, which leaves cores idle.
     """
     if num_processes == 1 or os.environ.get(THREADS_VARIABLE):
         return None
@@ -74,6 +77,6 @@ def threads_each(num_processes: int) -> int | None:
 
 
 def cores() -> int:
-    """Physical cores that this process may use."""
+    """Return the number of physical cores that this process may use."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(allowed, psutil.cpu_count(logical=False) or allowed)

@@ -1,4 +1,4 @@
-"""Running a job from the command line, on torch's elastic agent: https://docs.pytorch.org/docs/stable/distributed.elastic.html."""
+"""Run a job from the command line with torch's elastic agent: https://docs.pytorch.org/docs/stable/distributed.elastic.html."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ _WAIT_SECONDS = 300
 
 
 def run(job: Job, say: Say) -> int:
-    """Run a job on this machine until it ends. For a process of its own: it handles signals and adopts orphans.
+    """Run a job on this machine until it ends. Call this in a dedicated process, because it handles signals and adopts orphans.
 
     Args:
-        job: What to run.
-        say: Tells the user what happened.
+        job: The job to run.
+        say: A function that tells the user what happened.
 
     Returns:
-        0; else the exit code of the process that failed first, or 128 and the number of the signal that ended the job.
+        0 on success. Otherwise, the exit code of the process that failed first, or 128 plus the number of the signal that ended the job.
 
     Raises:
         UnavailableError: If the machines do not find each other.
-        ContradictionError: If they disagree about their ranks.
+        ContradictionError: If the machines disagree about their ranks.
     """
     logging.getLogger("torch.distributed.elastic").setLevel(logging.ERROR)
     process_tree.adopt_orphans()
@@ -95,7 +95,7 @@ def _run(job: Job, folder: Path, say: Say, signals: _Signals) -> int:
 
 
 def _rendezvous(job: Job) -> OrderedRendezvous:
-    """The rendezvous of this job's machines."""
+    """Return the rendezvous of this job's machines."""
     run_id = job.rdzv_id or uuid.uuid4().hex
     if job.num_nodes == 1 and job.rdzv_backend == "c10d" and not job.rdzv_endpoint:
         return OrderedRendezvous(in_this_process(run_id), job.node_rank, HERE)
@@ -143,7 +143,7 @@ def _rendezvous_error(job: Job, error: Exception) -> UnavailableError:
 
 
 def _folder(log_dir: Path | None) -> Path:
-    """A new folder for the logs of this launch."""
+    """Create a new folder for the logs of this launch and return its path."""
     if log_dir is None:
         return Path(tempfile.mkdtemp(prefix="accelkit-launch-"))
     folder = log_dir / f"{time.strftime('%Y%m%dT%H%M%S')}-{socket.gethostname()}-{os.getpid()}"
@@ -155,7 +155,7 @@ def _folder(log_dir: Path | None) -> Path:
 
 
 class _Signals:
-    """The first signal ends the job, with the time to save; a second one at once."""
+    """Signal handlers. The first signal ends the job with time to save; a second one ends it at once."""
 
     def __init__(self) -> None:
         self._count = 0

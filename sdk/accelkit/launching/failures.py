@@ -1,4 +1,4 @@
-"""Which process of a job failed first, and how that is told."""
+"""Find the process of a job that failed first, and describe the failure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOST_PEER = re.compile(
     r"|timed? ?out waiting|connectFullMesh|DistNetworkError|socket.*timed out",
     re.IGNORECASE,
 )
-"""What gloo (its transport's pair.cc), NCCL (ncclRemoteError) and torch's TCPStore say to a process whose peer went away or never came."""
+"""Errors of gloo (its transport's pair.cc), NCCL (ncclRemoteError) and torch's TCPStore if a peer went away or never connected."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -24,12 +24,12 @@ class Ending:
     """How one process ended.
 
     Attributes:
-        rank: Its global rank.
-        exit_code: As Python has it, minus the signal's number for a signal. None while it runs.
-        at: When it ended, seconds since the epoch, as the launcher saw it.
-        sent: The signal that the launcher ended it with, if it had not ended by itself.
-        record: What it wrote of its error (see ``rank.write_error``); None if it could not.
-        folder: Its logs.
+        rank: The global rank of the process.
+        folder: The folder that holds its logs.
+        exit_code: The exit code as in Python, which is minus the signal's number for a signal. None while the process runs.
+        at: The time at which the launcher saw the process end, in seconds since the epoch.
+        sent: The signal with which the launcher ended the process, if it had not ended by itself.
+        record: What the process wrote about its error (see ``worker_main.write_error``). None if it could not write anything.
     """
 
     rank: int
@@ -40,31 +40,34 @@ class Ending:
     record: dict[str, Any] | None = None
 
     def read(self, error_file: Path, began: float) -> None:
-        """Take what it wrote of its error, unless it wrote that because it was told to end: after ``began``, by the launcher's signal."""
+        """Read what the process wrote about its error into ``record``.
+
+        An error that it wrote after ``began`` is ignored if the launcher sent a signal, because the signal is then the cause.
+        """
         record = read_record(error_file)
         is_own = record is not None and (self.sent is None or float(record["time"]) < began)
         self.record = record if is_own else None
 
     @property
     def has_failed(self) -> bool:
-        """Whether it failed by itself."""
+        """Whether the process failed by itself."""
         return self.record is not None or (self.sent is None and bool(self.exit_code))
 
     @property
     def failed_at(self) -> float:
-        """When: by its own clock reading if it wrote one, which is earlier than its end."""
+        """The time of the failure: the one that the process wrote if it did, which is earlier than its end."""
         return float(self.record["time"]) if self.record else self.at
 
     @property
     def has_lost_a_peer(self) -> bool:
-        """Whether it failed because another process went away: the other one is the cause."""
+        """Whether the process failed because another process went away, which is then the cause."""
         if self.record is None:
             return False
         return any(_LOST_PEER.search(text) for text in (self.record["error"], *self.record["causes"]))
 
     @property
     def shell_code(self) -> int:
-        """The exit code for a shell: 128 and the signal's number for a signal, never 0 for a failure."""
+        """The exit code for a shell: 128 plus the signal's number for a signal, never 0 for a failure."""
         code = self.exit_code if self.exit_code and self.sent is None else int((self.record or {}).get("exit_code", 1))
         return 128 - code if code < 0 else code or 1
 
@@ -83,22 +86,22 @@ class Ending:
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
-    """What the process wrote of its error, if it did."""
+    """Return what the process wrote about its error, or None if it wrote nothing."""
     try:
         record: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    except (FileNotFoundError, ValueError):  # a full disk leaves none or half of one
+    except (FileNotFoundError, ValueError):  # a full disk leaves no file or half of one
         return None
     return record
 
 
 def first(endings: Sequence[Ending]) -> Ending | None:
-    """The failure that the others follow from: the earliest, those who only lost a peer after all others."""
+    """Return the failure that caused the others: the earliest one. Failures due to a lost peer rank after all others."""
     failed = [ending for ending in endings if ending.has_failed]
     return min(failed, key=lambda ending: (ending.has_lost_a_peer, ending.failed_at), default=None)
 
 
 def describe(endings: Sequence[Ending], cause: Ending) -> str:
-    """The traceback of the cause, then how each process ended."""
+    """Return the traceback of the cause, followed by how each process ended."""
     lines = ["", *_evidence(cause), ""]
     for ending in sorted(endings, key=lambda ending: ending.rank):
         after = ending.failed_at - cause.failed_at

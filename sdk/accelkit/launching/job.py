@@ -1,4 +1,4 @@
-"""A job, as ``accelkit launch`` was told it."""
+"""The settings of a job, as given to ``accelkit launch``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from accelkit.launching.local_workers import Program
 
 ROLE = "accelkit"
-"""torch's word for what processes of a job do; here all do the same."""
+"""The role of all processes of a job. torch allows several roles; here there is only one."""
 HERE = "127.0.0.1"
 _GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 
@@ -31,7 +31,10 @@ def torchrun_variables(
     max_restarts: int,
     uses_agent_store: bool,
 ) -> dict[str, str]:
-    """What torchrun sets: https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables. All processes have one role."""
+    """Return the variables that torchrun sets. All processes have the same role.
+
+    See https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables.
+    """
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(local_rank),
@@ -52,7 +55,10 @@ def torchrun_variables(
 
 
 def _on_loopback() -> dict[str, str]:
-    """For a job of one machine: gloo listens where nobody else can reach it, unless the user chose an interface."""
+    """Return variables for a job on one machine that make gloo listen on the loopback interface, which other machines cannot reach.
+
+    Empty if the user chose an interface.
+    """
     if _GLOO_INTERFACE in os.environ or not hasattr(socket, "if_nameindex"):
         return {}
     loopback = {"lo", "lo0"} & {name for _, name in socket.if_nameindex()}
@@ -61,19 +67,20 @@ def _on_loopback() -> dict[str, str]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Job:
-    """What to run, how often and where.
+    """The program of a job, and how many processes run it on which machines.
 
     Attributes:
-        program: What every process runs.
-        num_processes: On this machine.
-        environ: Variables for every process, beside this process's own.
-        num_nodes: Machines.
-        node_rank: This machine's rank; None leaves the order to the rendezvous.
-        rdzv_backend, rdzv_endpoint, rdzv_id: torch's rendezvous, ``c10d`` at ``host:port``. An empty endpoint is this machine.
-        max_restarts: How often all processes are started again after one has failed.
-        monitor_interval: Seconds between two looks at the processes.
-        log_dir: Where their logs are kept; None for a temporary folder that only a failure keeps.
-        grace_period: Seconds between SIGTERM and SIGKILL when the job is told to end.
+        program: The program that every process runs.
+        num_processes: The number of processes on this machine.
+        environ: Environment variables for every process, in addition to those of this process.
+        num_nodes: The number of machines.
+        node_rank: The rank of this machine. None leaves the order to the rendezvous.
+        rdzv_backend, rdzv_endpoint, rdzv_id: The settings of torch's rendezvous, ``c10d`` at ``host:port``. An empty endpoint means this
+            machine.
+        max_restarts: The maximum number of times that all processes are restarted after a failure.
+        monitor_interval: The number of seconds between two checks of the processes.
+        log_dir: The folder for the logs. None means a temporary folder that is kept only after a failure.
+        grace_period: The number of seconds between SIGTERM and SIGKILL when the job is told to end.
     """
 
     program: Program

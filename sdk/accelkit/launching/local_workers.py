@@ -1,4 +1,4 @@
-"""The processes of one machine: started together, watched, and ended together with whatever they started."""
+"""Start, watch and end the processes of one machine together, including all processes that they started."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from accelkit.launching.log_tee import Screen, Streams
 
 _POLL_SECONDS = 0.02
 _UNWINDING_SECONDS = 30.0
-"""How long a process may take from its error to its end: some hang there, in a communication library's destructor."""
+"""The time that a process may take to exit after an error. Some hang there, in the destructor of a communication library."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Program:
-    """What every process runs.
+    """The program that every process runs.
 
     Attributes:
         name: The path of a script (or folder, or archive), or the name of a module.
-        is_module: Whether it is run as ``python -m``.
-        arguments: The program's own.
+        is_module: Whether it is run as with ``python -m``.
+        arguments: The arguments of the program.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Program:
 
 
 class _Process:
-    """One rank. Its process is not reaped before the end of all, so that its number stays its own."""
+    """The process of one rank. It is not reaped until all processes have ended, so that its process ID is not reused."""
 
     def __init__(self, program: Program, ending: Ending, environ: Mapping[str, str]) -> None:
         self.ending = ending
@@ -74,7 +74,7 @@ class _Process:
         self.has_ended.set()
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to this process, not to those that it started: they are its own to end."""
+        """Send a signal to this process only. The processes that it started are its own to end."""
         if not self.has_ended.is_set():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -87,10 +87,10 @@ class LocalRanks:
     """The processes of one round of a job on this machine.
 
     Args:
-        program: What they run.
-        folder: For their logs, ``rank-N/``.
-        environs: The variables of each process, by its global rank.
-        screens: Where their standard output and standard error are shown.
+        program: The program that the processes run.
+        folder: The folder for their logs, which go to ``rank-N/``.
+        environs: The environment variables of each process, by global rank.
+        screens: The screens that show their standard output and standard error.
     """
 
     def __init__(self, program: Program, folder: Path, environs: Mapping[int, Mapping[str, str]], screens: Sequence[Screen]) -> None:
@@ -120,7 +120,7 @@ class LocalRanks:
         return [process.ending for process in self._processes]
 
     def have_failed(self) -> bool:
-        """Whether a process has failed: ended so, or written down an error and not ended for long."""
+        """Return whether any process has failed: it exited with an error, or recorded an error and has not exited for a long time."""
         for process in self._processes:
             if process.has_ended.is_set():
                 if process.ending.exit_code:
@@ -130,16 +130,16 @@ class LocalRanks:
         return False
 
     def have_finished(self) -> bool:
-        """Whether every process has ended without failing."""
+        """Return whether every process has ended without failing."""
         return all(process.has_ended.is_set() and process.ending.exit_code == 0 for process in self._processes)
 
     def end(self, number: signal.Signals, grace: float, is_hurried: Callable[[], bool] = bool) -> None:
-        """End every process and all that they started, and read what they have printed.
+        """End all processes and everything that they started, and read their remaining output.
 
         Args:
-            number: The signal for those still running.
-            grace: Seconds that they have after it, before SIGKILL.
-            is_hurried: Asked meanwhile: whether to use SIGKILL now.
+            number: The signal that is sent to the processes that are still running.
+            grace: The number of seconds between this signal and SIGKILL.
+            is_hurried: A function that is called in the meantime and returns whether to send SIGKILL now.
         """
         if self._has_ended:
             return
@@ -159,7 +159,7 @@ class LocalRanks:
                 break
             time.sleep(_POLL_SECONDS)
         for process in self._processes:
-            process.has_ended.wait(_UNWINDING_SECONDS)  # one in uninterruptible sleep in a driver is left
+            process.has_ended.wait(_UNWINDING_SECONDS)  # a process in uninterruptible sleep in a driver is left behind
         process_tree.end_descendants()
         for process in self._processes:
             child_processes.end_group(process.pid)

@@ -1,4 +1,4 @@
-"""What the processes print: kept in files, and shown."""
+"""Write the output of the processes to log files and to the screen."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _PATIENCE_SECONDS = 0.3
 
 
 class Screen:
-    """Where lines of several processes meet: this process's standard output, or its standard error.
+    """Standard output or standard error of this process, which shows the output of several processes.
 
-    Rank 0's bytes are shown at once. The others' lines wait until its line is finished, so that neither is torn, but not for long: it may
-    be a progress bar.
+    Rank 0's output is shown at once. Lines of other ranks wait until rank 0 has finished its line, so that neither is torn apart. They do
+    not wait long, because rank 0's line may be a progress bar.
     """
 
     def __init__(self, target: BinaryIO) -> None:
@@ -30,7 +30,7 @@ class Screen:
         self._since = 0.0
 
     def write(self, data: bytes) -> None:
-        """Show rank 0's output as it is."""
+        """Show rank 0's output unchanged."""
         lines, newline, rest = data.rpartition(b"\n")
         if newline:
             self._show(lines + newline)
@@ -39,7 +39,7 @@ class Screen:
         self._is_at_start = not rest and (bool(newline) or self._is_at_start)
 
     def write_lines(self, data: bytes, prefix: bytes) -> None:
-        """Show whole lines behind ``prefix``; of a line that was overwritten, what a terminal would show last."""
+        """Show whole lines with ``prefix``. Of a line that was overwritten, show what a terminal would show last."""
         if not self._waiting:
             self._since = time.monotonic()
         self._waiting += [prefix + line.rpartition(b"\r")[2] + b"\n" for line in data.split(b"\n")]
@@ -47,7 +47,7 @@ class Screen:
             self._show_waiting()
 
     def flush(self, has_to_end: bool = False) -> None:
-        """Break rank 0's line for lines that have waited long, or that wait at the end."""
+        """Break rank 0's line to show lines that have waited too long, or that are left at the end."""
         if self._waiting and (has_to_end or time.monotonic() - self._since > _PATIENCE_SECONDS):
             self._show(b"\n")
             self._is_at_start = True
@@ -58,13 +58,13 @@ class Screen:
         self._waiting.clear()
 
     def _show(self, data: bytes) -> None:
-        """Nothing is shown once the reader has gone (``| head``)."""
+        """Show data, unless the reader has gone (``| head``)."""
         if self._target is None or not data:
             return
         try:
             self._target.write(data)
             self._target.flush()
-        except (OSError, ValueError):  # closed: the logs go on
+        except (OSError, ValueError):  # closed; the log files are still written
             self._target = None
 
 
@@ -78,7 +78,10 @@ class _Stream:
 
 
 class Streams:
-    """One thread that reads every process's pipes. Rank 0 is shown as it prints; of the others, whole lines behind their rank."""
+    """Read the pipes of all processes in one thread.
+
+    Rank 0's output is shown as it is printed. Output of other ranks is shown in whole lines, prefixed with the rank.
+    """
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -87,7 +90,7 @@ class Streams:
         self._thread: threading.Thread | None = None
 
     def add(self, pipe: int, path: Path, screen: Screen, rank: int) -> None:
-        """Read ``pipe`` from now on, until its writers have gone."""
+        """Read ``pipe`` from now on, until its writers have closed it."""
         prefix = b"[%d]: " % rank if rank else b""
         self._screens.add(screen)
         self._selector.register(pipe, selectors.EVENT_READ, _Stream(pipe, path.open("wb", buffering=0), screen, prefix))
@@ -97,7 +100,7 @@ class Streams:
         self._thread.start()
 
     def close(self) -> None:
-        """Read what is left. The processes have ended: what still holds a pipe is not waited for."""
+        """Read the remaining output. The processes have ended; anything that still holds a pipe open is not waited for."""
         self._is_closing.set()
         if self._thread is not None:
             self._thread.join()

@@ -1,4 +1,4 @@
-"""Ending processes with everything that they started."""
+"""End processes together with everything that they started."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _ROUNDS = 5
 
 
 def adopt_orphans() -> None:
-    """On Linux, make this process the parent of whatever its children leave behind, so that ``end_descendants`` finds it."""
+    """On Linux, make this process the parent of processes that its children leave behind, so that ``end_descendants`` finds them."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def descendants(pid: int | None = None) -> list[psutil.Process]:
-    """Every living process that this one (or process ``pid``) started, and those started by them; not this one's guard."""
+    """Return all living descendants of this process (or of process ``pid``), except this process's guard."""
     try:
         found = psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
@@ -32,7 +32,7 @@ def descendants(pid: int | None = None) -> list[psutil.Process]:
 
 
 def end(processes: Iterable[psutil.Process]) -> None:
-    """SIGTERM, a second, SIGKILL."""
+    """Send SIGTERM to processes, and SIGKILL to those that are still alive a second later."""
     processes = list(processes)
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -45,7 +45,7 @@ def end(processes: Iterable[psutil.Process]) -> None:
 
 
 def end_descendants() -> None:
-    """End every process that this one has started, however far down, and what those start meanwhile."""
+    """End all descendants of this process, including those that are started in the meantime."""
     for _ in range(_ROUNDS):
         left = descendants()
         if not left:

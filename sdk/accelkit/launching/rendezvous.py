@@ -1,4 +1,4 @@
-"""Where the machines of a job meet: torch's rendezvous, with the machines in the user's order and a store of its own for every round."""
+"""Rendezvous of the machines of a job: torch's, but with the machines in the user's order and a separate store for every round."""
 
 from __future__ import annotations
 
@@ -28,35 +28,35 @@ _POLL_SECONDS = 0.02
 
 
 class OrderedRendezvous(RendezvousHandler):
-    """A rendezvous around another one.
+    """Wrap another rendezvous to order the machines and to use a new store in every round.
+
+    The machine with rank 0 opens a new TCPStore for every round, on a port that the system picks, and keeps it open during the round. No
+    other job can take the port, and no process reads addresses that a killed process left. torch shares one store among all rounds
+    instead, and gloo then fails in the second round: https://github.com/pytorch/pytorch/issues/135712,
+    https://github.com/pytorch/pytorch/issues/167288.
 
     Args:
-        inner: Finds the machines.
-        node_rank: This machine's, if the user said; all must, or none.
-        address: Under which the others reach this machine.
-
-    The machine with rank 0 opens a new TCPStore for every round, on a port that the system picks, and keeps it open while the round
-    lasts: no other job can take the port, and no process reads the addresses that a killed one left. torch shares one store among
-    all rounds instead, and gloo fails in the second: https://github.com/pytorch/pytorch/issues/135712,
-    https://github.com/pytorch/pytorch/issues/167288.
+        inner: The rendezvous that finds the machines.
+        node_rank: The rank of this machine if the user specified it, else None. It must be given on all machines or on none.
+        address: The address at which the other machines reach this one.
     """
 
     def __init__(self, inner: RendezvousHandler, node_rank: int | None, address: str) -> None:
         self._inner, self._node_rank, self._address = inner, node_rank, address
         self._store: Any = None
         self.remaining_restarts = 0
-        """How many restarts this machine would allow; after a rendezvous, the least that any of them would: the job has one count."""
+        """The number of restarts that this machine allows. After a rendezvous, the minimum over all machines, shared by the job."""
 
     @property
     def use_agent_store(self) -> bool:
-        """Yes: rank 0 is a client of the store, too."""
+        """Always True: rank 0 is a client of the store, too."""
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Wait for the other machines.
 
         Raises:
-            ContradictionError: If two machines have one rank, or some have none.
+            ContradictionError: If two machines have the same rank, or only some have a rank.
         """
         with _stores_unshared():
             info = self._inner.next_rendezvous()
@@ -69,7 +69,7 @@ class OrderedRendezvous(RendezvousHandler):
         return RendezvousInfo(store, rank, info.world_size, RendezvousStoreInfo(address, port))
 
     def _place(self, store: Any, joined: int, size: int) -> int:
-        """This machine's place: the user's, else that in which torch found it."""
+        """Return the rank of this machine: the one that the user specified, or else the one that torch assigned."""
         store.set(f"{_KEY}node/{joined}", json.dumps([self._node_rank, socket.gethostname(), self.remaining_restarts]))
         machines = [json.loads(store.get(f"{_KEY}node/{index}")) for index in range(size)]
         self.remaining_restarts = min(remaining for _, _, remaining in machines)
@@ -105,12 +105,15 @@ class OrderedRendezvous(RendezvousHandler):
 
 
 def local_store() -> Any:
-    """A new TCPStore that this machine's processes reach, and nobody else: it listens on the loopback interface."""
+    """Return a new TCPStore on the loopback interface, which only processes of this machine can reach."""
     return _store_on(HERE)
 
 
 def _store_for_all(address: str) -> Any:
-    """A new TCPStore on the interface with ``address``; on all, if none has it: others may reach this machine through a translation."""
+    """Return a new TCPStore on the interface with ``address``.
+
+    If no interface has this address, the store listens on all, because others may reach this machine through address translation.
+    """
     try:
         return _store_on(address)
     except OSError as error:
@@ -120,7 +123,7 @@ def _store_for_all(address: str) -> Any:
 
 
 def _store_on(address: str) -> Any:
-    """A new TCPStore, on a port that the system picks, that listens on the interface with ``address`` only."""
+    """Return a new TCPStore that listens only on the interface with ``address``, on a port that the system picks."""
     family = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0][0]
     listening = socket.create_server((address, 0), family=family)
     port = listening.getsockname()[1]
@@ -128,7 +131,7 @@ def _store_on(address: str) -> Any:
 
 
 def in_this_process(run_id: str) -> RendezvousHandler:
-    """The rendezvous of a machine that is alone: its state, which torch pickles, is in this process's memory and behind no port."""
+    """Return the rendezvous for a single machine. Its state, which torch pickles, is in this process's memory and not behind a port."""
     store = HashStore()
     parameters = RendezvousParameters(backend="c10d", endpoint="", run_id=run_id, min_nodes=1, max_nodes=1)
     return create_handler(store, C10dRendezvousBackend(store, run_id), parameters)
@@ -136,7 +139,10 @@ def in_this_process(run_id: str) -> RendezvousHandler:
 
 @contextlib.contextmanager
 def _stores_unshared() -> Iterator[None]:
-    """Inside, torch does not share one store among all rounds. It reads this from the environment, which is put back for the ranks."""
+    """Stop torch from sharing one store among all rounds.
+
+    torch reads this setting from the environment, which is restored afterwards for the ranks.
+    """
     before = os.environ.get(_UNSHARED)
     os.environ[_UNSHARED] = "1"
     try:
@@ -149,18 +155,21 @@ def _stores_unshared() -> Iterator[None]:
 
 
 def linger(store: Any, size: int) -> None:
-    """Stay until every machine of the round has come here, or a few seconds: the store may go with this process, and others read in it."""
+    """Wait until every machine of the round has called this, but at most a few seconds.
+
+    The store may end with this process while other machines still read from it.
+    """
     deadline = time.monotonic() + _FAREWELL_SECONDS
-    with contextlib.suppress(RuntimeError):  # torch.distributed's errors: it has gone
+    with contextlib.suppress(RuntimeError):  # from torch.distributed: the store has gone
         store.add(f"{_KEY}leaving", 1)
         while int(store.add(f"{_KEY}leaving", 0)) < size and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
 
 
 def address_towards(endpoint: str) -> str:
-    """The address with which this machine reaches ``endpoint`` (``host:port``), which is one by which machines there reach it.
+    """Return the address from which this machine reaches ``endpoint`` (``host:port``). Machines there can reach this one at it.
 
-    A look at the routing table: nothing is sent. The endpoint's own host if it cannot be told.
+    This only looks up the route; nothing is sent. If the address cannot be determined, the endpoint's own host is returned.
     """
     host, port = parse_rendezvous_endpoint(endpoint, default_port=1)
     try:

@@ -1,4 +1,4 @@
-"""What comes back from processes that were started from Python: trained weights, optimizers' state, a result."""
+"""Transfer results from processes that were started from Python: trained weights, optimizer states and return values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from accelkit.pytree import leaves, map_leaves
 
 
 def trained(arguments: Sequence[Any]) -> list[Any]:
-    """The modules and optimizers in a function's arguments (nested ones too), in an order that every process finds."""
+    """Return the modules and optimizers in a function's arguments, including nested ones, in the same order on every process."""
     import torch
 
     found: list[Any] = []
@@ -20,18 +20,18 @@ def trained(arguments: Sequence[Any]) -> list[Any]:
 
 
 def states(objects: Sequence[Any]) -> list[Any]:
-    """Their ``state_dict()``, whole and on the CPU. Every process must call it: sharded tensors are gathered."""
+    """Return the ``state_dict()`` of each object, whole and on the CPU. Every process must call this: sharded tensors are gathered."""
     return [on_host(thing.state_dict()) for thing in objects]
 
 
 def restore(objects: Sequence[Any], kept: Sequence[Any]) -> None:
-    """Give these objects the states of their copies."""
+    """Load the states of their copies into these objects."""
     for thing, state in zip(objects, kept, strict=True):
         thing.load_state_dict(state)
 
 
 def on_host(data: Any) -> Any:
-    """``data`` with every tensor whole, on the CPU, in memory of its own and without its graph."""
+    """Return ``data`` with every tensor whole, on the CPU, in its own memory and detached from its graph."""
     import torch
 
     def move(leaf: Any) -> Any:

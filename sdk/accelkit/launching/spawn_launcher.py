@@ -1,4 +1,4 @@
-"""Starting the processes of a job from Python: a script, an interactive session, a notebook."""
+"""Start the processes of a job from Python: from a script, an interactive session or a notebook."""
 
 from __future__ import annotations
 
@@ -41,24 +41,25 @@ def launch(
 ) -> Any:
     """Run ``function(runtime, *arguments)`` in new processes on this machine, one for each device, and wait for them.
 
-    Each process has a Runtime of its own and copies of the arguments. Afterwards the modules and optimizers among the arguments have
-    rank 0's weights and state.
+    Each process has its own Runtime and copies of the arguments. Afterwards, the modules and optimizers among the arguments have rank 0's
+    weights and state.
 
     Args:
-        function: Called in every process, with its Runtime first.
-        arguments: Its others.
-        accelerator, devices: As in ``Runtime``; all devices, if nobody says.
-        runtime: More arguments for each process's ``Runtime``.
-        start_method: ``spawn`` starts new interpreters, to which the function and its arguments travel by pickle. ``fork`` copies this
-            process: the default for functions that exist in a notebook or an interactive session only.
+        function: The function that is called in every process, with the process's Runtime as the first argument.
+        arguments: The other arguments of the function.
+        accelerator, devices: The accelerator and devices, as in ``Runtime``. The default is all devices.
+        runtime: Further arguments for each process's ``Runtime``.
+        start_method: The method that starts the processes. ``spawn`` starts new interpreters, to which the function and its arguments are
+            sent by pickle. ``fork`` copies this process; it is the default for functions that exist only in a notebook or an interactive
+            session.
 
     Returns:
-        What the function returned on rank 0, with tensors on the CPU.
+        The function's return value on rank 0, with tensors on the CPU.
 
     Raises:
-        RankFailedError: With the traceback of the process that failed first. No process is left running.
-        UnsupportedError: If the function cannot be sent to another process, or this process is not to be forked any more.
-        ContradictionError: In a process that a launcher has started itself.
+        RankFailedError: If a process failed. It has the traceback of the process that failed first. No process is left running.
+        UnsupportedError: If the function cannot be sent to another process, or this process can no longer be forked.
+        ContradictionError: If a launcher started this process.
     """
     _refuse_nesting()
     choice = device_allocation.choose(accelerator, devices)
@@ -81,7 +82,7 @@ def _run(task: Task | bytes, count: int, method: StartMethod, folder: Path) -> N
     context: Any = multiprocessing.get_context(method)
     threads = device_allocation.threads_each(count)
     if threads and method == "fork":
-        threads = 1  # the threads of GNU OpenMP do not survive a fork: with more than one, the child would wait for them
+        threads = 1  # the threads of GNU OpenMP do not survive a fork; with more than one, the child would wait for them
     endings: list[Ending] = []
     processes: list[Any] = []
     ends: list[Any] = []
@@ -99,10 +100,10 @@ def _run(task: Task | bytes, count: int, method: StartMethod, folder: Path) -> N
             endings.append(Ending(index, place.folder))
             processes.append(process)
             ends.append(sending)
-        store = local_store()  # after the forks: it has a thread
+        store = local_store()  # created after the forks, because it has a thread
         told = (store.port, uuid.uuid4().hex, os.environ.get(job_secret.VARIABLE) or job_secret.new())
         for sending in ends:
-            with contextlib.suppress(BrokenPipeError):  # ended already: seen below
+            with contextlib.suppress(BrokenPipeError):  # the process has already ended; handled below
                 sending.send(told)
         _watch(processes, endings)
     except KeyboardInterrupt:
@@ -118,7 +119,10 @@ def _run(task: Task | bytes, count: int, method: StartMethod, folder: Path) -> N
 
 
 def _start(process: Any) -> None:
-    """Start it, and multiprocessing's helper. Neither imports anything from the current directory before it has our ``sys.path``."""
+    """Start a process, and multiprocessing's helper if needed.
+
+    Neither imports anything from the current directory before it has our ``sys.path``.
+    """
     before = os.environ.get(spawn_worker.SAFE_PATH)
     spawn_worker.set_safe_path("1")
     try:
@@ -128,7 +132,7 @@ def _start(process: Any) -> None:
 
 
 def _watch(processes: list[Any], endings: list[Ending]) -> None:
-    """Return when every process has ended, or one has failed."""
+    """Wait until every process has ended, or one has failed."""
     while any(ending.exit_code is None for ending in endings):
         wait([p.sentinel for p, ending in zip(processes, endings, strict=True) if ending.exit_code is None], timeout=_POLL_SECONDS)
         for process, ending in zip(processes, endings, strict=True):
@@ -165,7 +169,7 @@ def _failure(cause: Ending, endings: list[Ending], method: StartMethod) -> Accel
     return RankFailedError(f"rank {cause.rank} failed first: {cause}", why=failures.describe(endings, cause).strip(), hint=hint)
 
 
-# -- in the child ---------------------------------------------------------------------------------------------------------
+# -- checks before starting -----------------------------------------------------------------------------------------------
 
 
 def _refuse_nesting() -> None:

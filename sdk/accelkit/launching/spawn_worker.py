@@ -1,4 +1,4 @@
-"""A process that was started from Python: what it is given, what it does, what it leaves."""
+"""Entry point of a process that was started from Python: its input, its work, and the result or error that it leaves."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ SAFE_PATH = "PYTHONSAFEPATH"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Task:
-    """What every process runs.
+    """The function that every process runs, with its arguments.
 
     Attributes:
-        function: Called with the process's Runtime first.
-        arguments: Its others.
-        runtime: The arguments of that Runtime.
+        function: The function, which is called with the process's Runtime as the first argument.
+        arguments: The other arguments of the function.
+        runtime: The arguments of the Runtime.
     """
 
     function: Callable[..., Any]
@@ -39,13 +39,14 @@ class Task:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """Which of the processes this is.
+    """The place of a process among all processes.
 
     Attributes:
-        index, count: Its rank, and how many there are.
-        folder: Where it leaves its error; its parent folder is where rank 0 leaves the result.
-        threads: For torch; None to leave torch's own choice.
-        safe_path: The user's PYTHONSAFEPATH; None if it was not set. Python was started with it, and what this process starts is not.
+        index, count: The rank of the process, and the number of processes.
+        folder: The folder to which the process writes its error. Rank 0 writes the result to the parent folder.
+        threads: The number of threads for torch. None leaves torch's default.
+        safe_path: The user's PYTHONSAFEPATH, or None if it was not set. This process was started with PYTHONSAFEPATH set; processes that
+            it starts get the user's value.
     """
 
     index: int
@@ -56,9 +57,9 @@ class Place:
 
 
 def main(task: Task | bytes, place: Place, receiving: Connection) -> None:
-    """Do the task (pickled, unless this process is a fork) once the parent has sent ``(port, run id, secret)``."""
+    """Run the task (pickled, unless this process is a fork) once the parent has sent ``(port, run id, secret)``."""
     if hasattr(os, "setsid"):
-        os.setsid()  # Ctrl-C reaches the parent, which ends this process with all that it started
+        os.setsid()  # Ctrl-C reaches only the parent, which ends this process and all that it started
     signal.signal(signal.SIGINT, signal.default_int_handler)
     set_safe_path(place.safe_path)
     try:
@@ -72,7 +73,7 @@ def main(task: Task | bytes, place: Place, receiving: Connection) -> None:
 
 
 def set_safe_path(value: str | None) -> None:
-    """With a value, Python that is started from here imports nothing from the current directory; None unsets it."""
+    """Set PYTHONSAFEPATH, so that Python processes started from here import nothing from the current directory. None unsets it."""
     if value is None:
         os.environ.pop(SAFE_PATH, None)
     else:

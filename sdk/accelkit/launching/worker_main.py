@@ -1,7 +1,7 @@
-"""The first thing in each process of a job: an error of the program is written down with its time.
+"""Entry point of each process of a job. It runs the program and records an error of the program with its time.
 
-``accelkit launch`` runs this file by its path, so it imports the standard library only, until the program has
-ended: nothing stands between the user and their program.
+``accelkit launch`` runs this file by its path. It imports only the standard library until the program has ended, so
+that nothing interferes with the user's program.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ _OWN_CODE = (os.path.dirname(__file__), runpy.__file__, "<frozen runpy>")
 
 
 def write_error(path: str, error: BaseException, trace: TracebackType | None, exit_code: int) -> None:
-    """Write down what ended this process: JSON with ``time`` (since the epoch), ``error``, ``causes``, ``traceback``, ``exit_code``.
+    """Write the error that ended this process to a JSON file.
 
-    What runs at exit can tell by ``sys.last_type``, as after an error that Python itself prints.
+    The keys are ``time`` (since the epoch), ``error``, ``causes``, ``traceback`` and ``exit_code``. Functions that run at exit can detect
+    the error by ``sys.last_type``, as after an error that Python itself prints.
     """
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
     causes: list[str] = []
@@ -54,17 +55,17 @@ def write_error(path: str, error: BaseException, trace: TracebackType | None, ex
 
 
 def without_launcher(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the program's first frame on."""
+    """Return the traceback from the program's first frame on."""
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OWN_CODE):
         trace = trace.tb_next
     return trace
 
 
 def _main(error_file: str, kind: str, program: str, *arguments: str) -> None:
-    """Run ``program`` (``kind`` is ``script`` or ``module``) as Python itself would, with these arguments."""
+    """Run ``program`` with these arguments as Python itself would. ``kind`` is ``script`` or ``module``."""
     own = os.getpid()
     faulthandler.enable()
-    atexit.register(_leave_process_group)  # the first to be registered is the last to be called
+    atexit.register(_leave_process_group)  # registered first, so it is called last
     try:
         _run(kind, program, list(arguments))
     except SystemExit as error:
@@ -82,13 +83,13 @@ def _main(error_file: str, kind: str, program: str, *arguments: str) -> None:
 
 
 def _leave_process_group() -> None:
-    """What the program should have done. Not after an error: the others may wait inside a collective."""
+    """Destroy the process group if the program has not. Not after an error, because other ranks may be waiting in a collective."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available():
         return
     if not hasattr(sys, "last_type") and distributed.is_initialized():
         distributed.destroy_process_group()
-    from accelkit import thread_shutdown  # now, when nothing of the program can be disturbed
+    from accelkit import thread_shutdown  # imported only now, when it cannot disturb the program
 
     thread_shutdown.wait_for_threads()
 

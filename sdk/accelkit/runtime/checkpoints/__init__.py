@@ -1,1 +1,1 @@
-"""Checkpoints: whole or not at all, of any number of processes, for any other."""
+"""Atomic checkpoints that can be saved by any number of processes and loaded by any other number."""

@@ -1,4 +1,4 @@
-"""One save in the background, in a thread that the program's end waits for."""
+"""Save in the background, in a thread that the program waits for before it exits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from accelkit.errors import CheckpointError
 
 
 class BackgroundSave:
-    """Runs one save at a time. An error is raised by the next ``wait``, or printed when the program ends before that."""
+    """Run one save at a time in a thread. An error is raised by the next ``wait``, or printed if the program exits before that."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
@@ -25,24 +25,24 @@ class BackgroundSave:
         self._thread.start()
 
     def wait(self) -> None:
-        """Return when nothing is under way.
+        """Wait until no save is running.
 
         Raises:
-            CheckpointError: That of the save under way, or of the last one. Once.
+            CheckpointError: If the running save or the last one failed. Each error is raised once.
         """
         if self._thread is not None:
             self._thread.join()
             self._thread = None
         error, self._error = self._error, None
         if isinstance(error, CheckpointError):
-            raise CheckpointError(error.what, why=error.why, hint=error.hint) from error  # with where it is noticed
+            raise CheckpointError(error.what, why=error.why, hint=error.hint) from error  # with the traceback of this call
         if error is not None:
             raise error
 
     def _run(self, work: Callable[[], object]) -> None:
         try:
             work()
-        except BaseException as error:  # it is the waiting thread's
+        except BaseException as error:  # wait() raises it in the waiting thread
             self._error = error
 
 

@@ -1,4 +1,4 @@
-"""Files that are whole, on disk, and known by their checksum."""
+"""Write files durably, with checksums, and read parts of files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ _WORTH_A_FLUSH = 1 << 26
 
 
 def checksum(path: Path, is_wanted: Callable[[], bool] = lambda: True) -> dict[str, int]:
-    """Size in bytes and CRC-32: against damage, not against forgery. Of a part only, once it is wanted no more."""
+    """Return a file's size in bytes and its CRC-32, which detects damage but not forgery.
+
+    Once ``is_wanted`` returns False, reading stops, and the result covers only the part that was read.
+    """
     crc = size = 0
     buffer = memoryview(bytearray(_CHUNK))
     with open(open_regular(path), "rb", buffering=0) as file:
@@ -31,9 +34,10 @@ def checksum(path: Path, is_wanted: Callable[[], bool] = lambda: True) -> dict[s
 
 
 class SummedFile(io.FileIO):
-    """A new file, written from front to back. Its checksum is that of what was to be written, computed beside the writing.
+    """New file that is written from front to back.
 
-    What is written goes to the disk meanwhile, so that the last flush finds little to do.
+    Its checksum is computed in parallel with the writing, from the data that was passed to ``write``. Data is flushed to disk in the
+    meantime, so that the last flush has little to do.
     """
 
     def __init__(self, path: Path) -> None:
@@ -43,14 +47,14 @@ class SummedFile(io.FileIO):
         super().__init__(path, "w")
 
     def write(self, data: Any) -> int:
-        """All of ``data``, bytes or a contiguous buffer; returns its size in bytes."""
+        """Write all of ``data`` (bytes or a contiguous buffer) and return its size in bytes."""
         view = memoryview(data).cast("B")
         summing = self._begin(zlib.crc32, view, self._crc) if len(view) >= _WORTH_A_THREAD else None
         try:
             left = view
             while left:
                 left = left[super().write(left) :]
-        finally:  # whoever gave us the buffer may reuse it
+        finally:  # the caller may reuse the buffer
             self._crc = summing.result() if summing else zlib.crc32(view, self._crc)
         self._size += len(view)
         self._num_unflushed += len(view)
@@ -60,14 +64,14 @@ class SummedFile(io.FileIO):
         return len(view)
 
     def checksum(self) -> dict[str, int]:
-        """As ``checksum`` of a file that holds what was to be written."""
+        """Return what ``checksum`` returns for a file that holds the data passed to ``write``."""
         return {"bytes": self._size, "crc32": self._crc}
 
     def close(self) -> None:
-        """Close the file; nothing was kept back.
+        """Close the file. It has no buffer that would need to be written first.
 
         Raises:
-            OSError: If the disk did not take it: a system tells that once, to whoever flushes first.
+            OSError: If the data could not be written to disk. Operating systems report this only once, to the first flush.
         """
         self._pool.shutdown()
         super().close()
@@ -78,13 +82,13 @@ class SummedFile(io.FileIO):
             self._flushing.result()
 
     def _begin(self, call: Callable[..., Result], *arguments: Any) -> Future[Result] | None:
-        with contextlib.suppress(RuntimeError):  # Python is ending, and starts no thread any more
+        with contextlib.suppress(RuntimeError):  # Python is shutting down and starts no more threads
             return self._pool.submit(call, *arguments)
         return None
 
 
 class FilePart(io.RawIOBase):
-    """The ``size`` bytes at ``start`` of a file that is open for reading without a buffer; closing this does not close that."""
+    """The ``size`` bytes at ``start`` of a file that is open for unbuffered reading. Closing this does not close the file."""
 
     def __init__(self, file: io.FileIO, start: int, size: int) -> None:
         self._file, self._start, self._size, self._position = file, start, size, 0
@@ -108,7 +112,7 @@ class FilePart(io.RawIOBase):
 
 
 def write_durably(path: Path, text: str) -> None:
-    """A file of this text, on disk when this returns. Its folder's entry is not: ``accelkit.atomic_file.flush_folder``."""
+    """Write a text file that is on disk when this returns. Its directory entry is not; see ``accelkit.atomic_file.flush_folder``."""
     with path.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()

@@ -1,10 +1,11 @@
-"""Checkpoints: ``ckpt/step-N/`` with ``manifest.json`` and torch.distributed.checkpoint data; a kill at any moment loses nothing.
+"""Save and load checkpoints: ``ckpt/step-N/`` with ``manifest.json`` and torch.distributed.checkpoint data.
 
-Order of writing: everything into ``step-N.tmp``, each file and the folder flushed to disk, the folder renamed to ``step-N``, ``LATEST``
-replaced. Whatever exists under the name ``step-N`` is whole; ``.tmp`` is what a kill left, and the next save removes it.
+A save writes everything into ``step-N.tmp``, flushes each file and the folder to disk, renames the folder to ``step-N`` and replaces
+``LATEST``. A kill at any moment loses nothing: a folder named ``step-N`` is always complete, and the next save removes leftover ``.tmp``.
 
-Several processes write one checkpoint together into a file system that all of them see. Rank 0 makes the folder, every process writes and
-flushes its shards and says their checksums, then rank 0 writes the manifest and renames. Plain values and plain tensors are rank 0's.
+Several processes write one checkpoint together, into a file system that all of them see. Rank 0 creates the folder, every process writes
+and flushes its shards and reports their checksums, then rank 0 writes the manifest and renames the folder. Plain values and plain tensors
+are taken from rank 0.
 """
 
 from __future__ import annotations
@@ -44,31 +45,31 @@ def save(
     keep_last: int | None = None,
     ranks: Ranks | None = None,
 ) -> Path:
-    """Write a checkpoint, whole or not at all. All processes of ``ranks`` call this together.
+    """Write a checkpoint atomically. All processes of ``ranks`` must call this together.
 
     Args:
-        root: The folder that holds the steps; made if it is missing.
+        root: The folder that holds the steps. It is created if it is missing.
         parts: State dicts by name (``model_0``, ``optimizer_0``, ...): tensors on any device, DTensors, and plain Python values. The
-            names and DTensors must be the same on every process; of everything else rank 0's is saved.
-        step: Its number; by default one more than the highest there.
-        per_rank: Parts of which each process has its own.
-        keep_last: How many steps to leave, this one among them; None for all.
-        ranks: Who saves; this process alone by default.
+            names and DTensors must be the same on every process; everything else is saved from rank 0.
+        step: The number of the step. The default is one more than the highest existing step.
+        per_rank: Parts that each process saves separately.
+        keep_last: The number of steps to keep, including this one. None keeps all.
+        ranks: The processes that save. The default is this process alone.
 
     Returns:
         ``root/step-N``, durable on disk.
 
     Raises:
-        CheckpointError: On every process, if on one a value could not be loaded safely again, the step exists, or the disk refuses.
+        CheckpointError: On every process, if on any process a value could not be loaded safely again, the step exists, or writing fails.
     """
     return Save(root, parts, step=step, per_rank=per_rank, keep_last=keep_last, ranks=ranks).finish()
 
 
 class Save:
-    """A save under way. Arguments and errors are those of ``save``.
+    """A save in progress. Arguments and errors are those of ``save``.
 
-    Made, it has refused what cannot be saved, and has the folder that it will fill. ``copy_to_host`` makes it independent of what the
-    program does next; ``finish`` does the rest, in any thread.
+    The constructor rejects values that cannot be saved and creates the folder to fill. ``copy_to_host`` makes the save independent of
+    later changes by the program. ``finish`` does the rest, in any thread.
     """
 
     def __init__(
@@ -90,15 +91,15 @@ class Save:
         self.path, self._temporary = root / f"step-{number}", root / f"step-{number}.tmp"
 
     def copy_to_host(self) -> None:
-        """From here on the program may change what is saved.
+        """Copy all values to host memory, so that the program may change them.
 
         Raises:
-            CheckpointError: On every process, if one has no memory for it.
+            CheckpointError: On every process, if one of them runs out of memory.
         """
         self._ranks.each(self._blame, self._writer.copy_to_host)
 
     def finish(self) -> Path:
-        """Write, flush, rename. Returns ``root/step-N``, durable on disk."""
+        """Write and flush the files, rename the folder, and return ``root/step-N``, durable on disk."""
         plan = self._ranks.through_main(self._blame, self._plan, self._writer.plan_all)
         self._ranks.through_main(self._blame, lambda: self._write(plan), self._publish)
         return self.path
@@ -111,12 +112,12 @@ class Save:
         tensors = {
             key: tensor for key, tensor in shared.tensors.items() if self._ranks.rank == 0 or isinstance(tensor, DTensor)
         } | own.tensors
-        if self._own:  # as a tensor: then each process reads its own and nobody else's
+        if self._own:  # saved as a tensor, so that each process reads only its own
             tensors[prefix] = torch.frombuffer(bytearray(mine.encode()), dtype=torch.uint8)
         self._writer = TensorWriter(tensors, is_main=self._ranks.rank == 0)
 
     def _prepare(self, step: int | None) -> int:
-        """On rank 0: the number, and an empty folder for it."""
+        """Choose the step number and create an empty folder for it. Runs on rank 0."""
         self._root.mkdir(parents=True, exist_ok=True)
         number = max(step_dirs.numbers(self._root), default=-1) + 1 if step is None else step
         final, temporary = self._root / f"step-{number}", self._root / f"step-{number}.tmp"
@@ -129,7 +130,7 @@ class Save:
     def _plan(self) -> Any:
         if self._ranks.rank:
             with contextlib.suppress(OSError):
-                os.listdir(self._root)  # a network file system looks again at a folder that is opened
+                os.listdir(self._root)  # opening a folder makes a network file system refresh it
             if not (self._temporary / DATA).is_dir():
                 raise CheckpointError(
                     f"a checkpoint could not be saved under {self._root}",
@@ -146,7 +147,7 @@ class Save:
         return results, files
 
     def _publish(self, written: list[tuple[Any, dict[str, Any]]]) -> list[None]:
-        """On rank 0: everything is on disk; make it a checkpoint."""
+        """Turn the files, which are all on disk, into a checkpoint. Runs on rank 0."""
         temporary, final = self._temporary, self.path
         for rank, (_, names) in enumerate(written):
             for name, expected in names.items():
@@ -189,34 +190,34 @@ class Save:
 
 
 def _disk_error(error: BaseException | None) -> OSError | None:
-    """What the disk said: torch closes its archive after that, and raises of a position that is not the one expected."""
+    """Return the original OSError, if any. After it, torch closes its archive and raises another error about an unexpected position."""
     while error is not None and not isinstance(error, OSError):
         error = error.__cause__ or error.__context__
     return error
 
 
 def load(path: Path, *, layout: Layout = no_layout, ranks: Ranks | None = None) -> dict[str, Any]:
-    """``load_with_source`` without the source."""
+    """Like ``load_with_source``, but return only the parts."""
     return load_with_source(path, layout=layout, ranks=ranks)[1]
 
 
 def load_with_source(path: Path, *, layout: Layout = no_layout, ranks: Ranks | None = None) -> tuple[Path, dict[str, Any]]:
-    """The step that was loaded, and the parts of it, every byte verified.
+    """Load a checkpoint and verify every byte of it. Return the step's folder and its parts.
 
-    All processes of ``ranks`` call this together; each verifies some of the files.
+    All processes of ``ranks`` must call this together. Each of them verifies some of the files.
 
     Args:
-        path: A step, or the folder that holds the steps (then the one that LATEST names, or the newest).
-        layout: Says which DTensor a tensor shall be like, given its path (``model_0.layer.weight``) and global size; of those only this
-            process's shard is read. All others come whole, on the CPU.
-        ranks: Who loads; this process alone by default. As many as saved, or not.
+        path: A step, or the folder that holds the steps. For the latter, the step that LATEST names is loaded, or else the newest.
+        layout: A function that returns the DTensor whose layout a tensor should get, given the tensor's path (``model_0.layer.weight``)
+            and global size. Only this process's shard is read then. Other tensors are read whole, on the CPU.
+        ranks: The processes that load. The default is this process alone. Their number may differ from when the checkpoint was saved.
 
     Returns:
-        The step's folder, and state dicts by name. A part that each process had of its own is a dict of one: the rank it is of, and
-        its state. That is this process's rank, where so many had saved, else another.
+        The step's folder, and state dicts by name. A part that each process saved separately is a dict with one item: a rank and the
+        state of that rank. It is this process's rank if that many processes saved, and another one otherwise.
 
     Raises:
-        CheckpointError: On every process, if there is none, it is damaged, or it was written by a newer accelkit. Names the file.
+        CheckpointError: On every process, if there is no checkpoint, it is damaged, or a newer accelkit wrote it. Names the file.
     """
     ranks = ranks or Ranks()
 
@@ -224,7 +225,7 @@ def load_with_source(path: Path, *, layout: Layout = no_layout, ranks: Ranks | N
         return CheckpointError(f"the checkpoint {path} could not be loaded", why=f"{type(error).__name__}: {error}")
 
     with contextlib.ExitStack() as stack:
-        # Rank 0's lock serves all: it is held until all have read.
+        # Rank 0's lock protects all processes: it is held until all of them have read.
         name = ranks.from_main(blame, lambda: str(_find_and_hold(path, stack).relative_to(path)))
         step = path / name
         manifest = ranks.each(blame, lambda: _check(step, ranks))
@@ -241,7 +242,7 @@ def load_with_source(path: Path, *, layout: Layout = no_layout, ranks: Ranks | N
 def _find_and_hold(path: Path, stack: contextlib.ExitStack) -> Path:
     step = find(path)
     stack.enter_context(step_dirs.in_use(step))
-    return step if step.exists() else find(path)  # it was removed in that moment; then there is a newer one
+    return step if step.exists() else find(path)  # if it was removed just now, there is a newer one
 
 
 def _check(step: Path, ranks: Ranks) -> dict[str, Any]:
@@ -251,19 +252,19 @@ def _check(step: Path, ranks: Ranks) -> dict[str, Any]:
     manifest = read_manifest(step)
     check_sizes(step, _share(manifest, ranks))
     index = f"{DATA}/{dcp_metadata.NAME}"
-    if index in manifest["files"]:  # it says how much memory to ask for
+    if index in manifest["files"]:  # it determines how much memory is allocated
         check_contents(step, {index: manifest["files"][index]})
     return manifest
 
 
 def _share(manifest: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
-    """The files that this process verifies."""
+    """Return the files that this process verifies."""
     return dict(sorted(manifest["files"].items())[ranks.rank :: ranks.size])
 
 
 @contextlib.contextmanager
 def _verifying(step: Path, files: Mapping[str, Any]) -> Iterator[Future[None]]:
-    """Read and compare them in a thread, while they are read for their contents, too: from the page cache, or the other way round."""
+    """Verify files in a thread while they are also read for loading. Whichever reads second finds them in the page cache."""
     is_left = threading.Event()
     with ThreadPoolExecutor(1, thread_name_prefix="accelkit_checkpoint") as pool:
         try:
@@ -276,7 +277,7 @@ def _read(step: Path, manifest: dict[str, Any], layout: Layout, rank: int) -> di
     names = {name.partition("/")[2] for name in manifest["files"]} - {dcp_metadata.NAME}
     try:
         reader = TensorReader(step / DATA if manifest["files"] else None, names)
-    except Exception as error:  # a damaged pickle raises anything
+    except Exception as error:  # a damaged pickle may raise any exception
         raise damaged(step, f"{DATA}/{dcp_metadata.NAME}", f"{type(error).__name__}: {error}") from error
 
     def tensors_of(structure: Any, path: str, layout: Layout) -> Any:

@@ -1,6 +1,7 @@
-"""Several processes that do one thing together or not at all: after each step every process knows whether all succeeded.
+"""Coordinate processes that do something together or not at all. After each step, every process knows whether all succeeded.
 
-Messages go through rank 0, point to point: a process that died is then known by its rank, which a collective's error does not tell.
+Messages are sent point to point through rank 0, so that a process that died can be named by its rank. The error of a collective does not
+tell the rank.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _groups: weakref.WeakKeyDictionary[Any, dist.ProcessGroup] = weakref.WeakKeyDict
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Failure:
-    """Why a process did not succeed, as it travels to the others."""
+    """Reason why a process failed, in the form that is sent to the other processes."""
 
     rank: int
     host: str
@@ -41,7 +42,7 @@ class Ranks:
     """The processes that do something together. ``Ranks()`` is this process alone.
 
     Args:
-        group: A process group of all processes of the job, on gloo, that nobody else uses.
+        group: A gloo process group of all processes of the job that is used for nothing else.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
@@ -51,12 +52,13 @@ class Ranks:
 
     @classmethod
     def of_job(cls, seconds: float = SECONDS) -> Ranks:
-        """All processes of the default process group. The first call makes a group of its own: every process must come.
+        """Return all processes of the default process group. The first call creates a separate group, so every process must call it.
 
-        A thread may use it while the program trains: its messages never meet the program's.
+        A thread may use the group while the program trains, because its messages never mix with the program's.
 
         Args:
-            seconds: How long a process may keep the others waiting, as with a large file; at least half an hour.
+            seconds: The time for which a process may keep the others waiting, for example with a large file. It is raised to half an
+                hour if it is less.
         """
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return cls()
@@ -68,19 +70,20 @@ class Ranks:
 
     @staticmethod
     def has_group() -> bool:
-        """Whether ``of_job`` has made its group."""
+        """Return whether ``of_job`` has created its group."""
         return dist.is_initialized() and dist.group.WORLD in _groups
 
     def through_main(self, blame: Blame, work: Callable[[], T], combine: Callable[[list[T]], Sequence[R]]) -> R:
-        """Run ``work`` on every process and rank 0's ``combine`` on all results; return to each process its item of what that returns.
+        """Run ``work`` on every process and ``combine`` on rank 0, and return this process's item of what ``combine`` returns.
 
         Args:
-            blame: Makes of an exception the error that is raised.
-            work: Runs here.
-            combine: Runs on rank 0, if ``work`` succeeded everywhere. Takes the results in the order of ranks; returns one item a rank.
+            blame: A function that converts an exception to the error that is raised.
+            work: The function that runs on this process.
+            combine: The function that runs on rank 0 if ``work`` succeeded everywhere. It takes the results in the order of ranks and
+                returns one item per rank.
 
         Raises:
-            CheckpointError: On every process that is alive, if one raised or died. Names the rank.
+            CheckpointError: On every process that is alive, if one of them raised an exception or died. Names the rank.
         """
         mine, error = self._attempt(blame, work)
         if self.rank:
@@ -98,18 +101,18 @@ class Ranks:
         for rank in range(1, self.size):
             try:
                 self._send(outcomes[rank], rank)
-            except RuntimeError:  # it died having done its part; whoever needs it next learns that
+            except RuntimeError:  # it died after doing its part; the next use of it will report that
                 continue
         return cast(R, self._open(outcomes[0], error))
 
     def each(self, blame: Blame, work: Callable[[], T]) -> T:
-        """Run ``work`` on every process; return this process's result once all succeeded."""
+        """Run ``work`` on every process and return this process's result once all succeeded."""
         kept: list[T] = []
         self.through_main(blame, lambda: kept.append(work()), lambda results: results)
         return kept[0]
 
     def from_main(self, blame: Blame, work: Callable[[], T]) -> T:
-        """Run ``work`` on rank 0; return its result on every process."""
+        """Run ``work`` on rank 0 and return its result on every process."""
         return self.through_main(blame, lambda: None, lambda results: [work()] * len(results))
 
     def _attempt(self, blame: Blame, work: Callable[[], T]) -> tuple[tuple[T] | _Failure, Exception | None]:
@@ -149,7 +152,7 @@ def _lost(rank: int, error: RuntimeError) -> _Failure:
 
 
 def _joint_error(failures: Sequence[_Failure]) -> CheckpointError:
-    """One error of all failures, the same on every process."""
+    """Return one error for all failures, which is the same on every process."""
     first = failures[0]
     reasons = [f"rank {one.rank}{f' ({one.host})' if one.host else ''}: {one.why or one.what}" for one in failures[:_SHOWN]]
     more = len(failures) - _SHOWN

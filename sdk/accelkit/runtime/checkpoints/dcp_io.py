@@ -1,7 +1,7 @@
-"""Tensors in files of torch.distributed.checkpoint: every process writes its shards, and reads what its own layout needs.
+"""Tensors in files of torch.distributed.checkpoint. Every process writes its shards and reads what its own layout needs.
 
-The steps are those of its ``SavePlanner`` and ``StorageWriter`` (local plan, global plan, write, finish), called one by one, so that
-between them the processes can agree by our own messages, in which a process that died is named.
+The steps are those of ``SavePlanner`` and ``StorageWriter`` (local plan, global plan, write, finish). They are called one by one, so that
+between them the processes can exchange our own messages, which name a process that died.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from accelkit.runtime.checkpoints.dcp_metadata import read_index
 Layout = Callable[[str, torch.Size], DTensor | None]
 
 
-_HOST = "cpu"  # torch's word for main memory
+_HOST = "cpu"  # torch's name for main memory
 
 
 def no_layout(path: str, size: torch.Size) -> None:
-    """Every tensor whole, in main memory."""
+    """Return None for every tensor: each is read whole, into main memory."""
 
 
 class _Planner(DefaultSavePlanner):
-    """Plans by the tensors' layout; writes from copies in main memory where there are some."""
+    """Planner that uses the layout of the tensors, but writes from copies in main memory if there are any."""
 
     copies: Mapping[str, torch.Tensor] | None = None
 
@@ -46,7 +46,7 @@ class _Planner(DefaultSavePlanner):
 
 
 class _SummingFileSystem(FileSystem):
-    """Keeps the checksum of each file that was written, by its name."""
+    """File system that keeps the checksum of each file that was written, by file name."""
 
     def __init__(self) -> None:
         self.checksums: dict[str, dict[str, int]] = {}
@@ -60,12 +60,12 @@ class _SummingFileSystem(FileSystem):
 
 
 class TensorWriter:
-    """One process's part of writing tensors into a folder.
+    """Write one process's part of the tensors into a folder.
 
     Args:
-        tensors: By key: DTensors, of which this process writes its shard (or nothing, if another writes the same one), and plain
-            ones, which this process writes whole: give each plain one on one process only.
-        is_main: Whether this is rank 0, which plans for all and writes the index.
+        tensors: Tensors by key. Of a DTensor, this process writes its shard, or nothing if another process writes the same shard. A
+            plain tensor is written whole, so it must be given on one process only.
+        is_main: Whether this is rank 0, which plans for all processes and writes the index.
     """
 
     def __init__(self, tensors: Mapping[str, torch.Tensor], *, is_main: bool) -> None:
@@ -74,12 +74,12 @@ class TensorWriter:
         self._metadata: Metadata | None = None
 
     def copy_to_host(self) -> None:
-        """From here on the tensors may change: what is written is what they are now."""
+        """Copy the tensors to main memory, so that their current values are written even if they change later."""
         self._planner.copies = {key: _host_copy(tensor) for key, tensor in self._tensors.items()}
 
     def plan(self, folder: Path) -> SavePlan:
-        """What this process has. ``folder`` is there already."""
-        # Nothing is copied ahead: that needs streams of the device's module, which not every device has.
+        """Return the local plan, which lists what this process has. ``folder`` must exist."""
+        # Do not copy ahead: that needs streams of the device's module, which not every device has.
         self._writer = FileSystemWriter(folder, single_file_per_rank=True, sync_files=True, per_thread_copy_ahead=0)
         self._writer.fs = self._files = _SummingFileSystem()
         self._planner.set_up_planner(self._tensors, is_coordinator=self._is_main)
@@ -87,39 +87,43 @@ class TensorWriter:
         return self._writer.prepare_local_plan(self._planner.create_local_plan())
 
     def plan_all(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """On rank 0: who writes what.
+        """Return the plan of each process, which says what it writes. Runs on rank 0.
 
         Raises:
-            ValueError: If the shards of a tensor are not the whole tensor.
+            ValueError: If the shards of a tensor do not make up the whole tensor.
         """
         planned, self._metadata = self._planner.create_global_plan(plans)
         return self._writer.prepare_global_plan(planned)
 
     def write(self, plan: SavePlan) -> tuple[list[WriteResult], dict[str, dict[str, int]]]:
-        """Write this process's file, on disk when this returns; what the index is made of, and the checksum of each file by its name."""
-        if not plan.items:  # else a file of nothing
+        """Write this process's file. It is on disk when this returns.
+
+        Returns:
+            The results that the index is made from, and the checksum of each file by file name.
+        """
+        if not plan.items:  # avoid writing an empty file
             return [], {}
-        # The whole file has a checksum; another for each tensor would take as long as writing it.
+        # The whole file has a checksum. Another one for each tensor would take as long as writing it.
         with config.patch("save.compute_crc32", False):  # type: ignore[attr-defined]
             results = self._writer.write_data(self._planner.finish_plan(plan), self._planner).wait()
         return results, self._files.checksums
 
     def finish(self, results: list[list[WriteResult]]) -> None:
-        """On rank 0: write the index of all files; none where there is no tensor at all."""
+        """Write the index of all files, or nothing if there are no tensors. Runs on rank 0."""
         if any(results):
             assert self._metadata is not None
             self._writer.finish(self._metadata, results)
 
 
 class TensorReader:
-    """Reads tensors from a folder, each in the layout that is asked for; other shards are not read.
+    """Read tensors from a folder, each in the requested layout. Other shards are not read.
 
     Args:
-        folder: What a ``TensorWriter`` filled; None if there was no tensor at all.
-        files: The names of the files in it that hold tensors, which were verified. The index must name these and no others.
+        folder: The folder that a ``TensorWriter`` filled. None if there were no tensors.
+        files: The names of the files in the folder that hold tensors, which were verified. The index must name exactly these files.
 
     Raises:
-        UnpicklingError: If the index is none, or names other files.
+        UnpicklingError: If the file is not an index, or names other files.
     """
 
     def __init__(self, folder: Path | None, files: Collection[str]) -> None:
@@ -128,11 +132,12 @@ class TensorReader:
         self._read: dict[tuple[Any, ...], torch.Tensor] = {}
 
     def read(self, wanted: Sequence[tuple[str, str]], layout: Layout) -> None:
-        """Read now what ``get`` will be asked for.
+        """Read the tensors that ``get`` will return.
 
         Args:
             wanted: Pairs of path and key.
-            layout: Says for a path and a global size which DTensor it shall be like; None for a plain whole tensor, in main memory.
+            layout: A function that takes a path and a global size and returns the DTensor whose layout to use, or None for a plain whole
+                tensor in main memory.
         """
         passes: list[dict[str, torch.Tensor]] = []
         for path, key in wanted:
@@ -158,12 +163,12 @@ class TensorReader:
             self._fill(one)
 
     def get(self, path: str, key: str, layout: Layout) -> torch.Tensor:
-        """One that was read. The same key in the same layout is the same tensor."""
+        """Return a tensor that was read. The same key in the same layout gives the same tensor object."""
         described: Any = self._metadata.state_dict_metadata[key]
         return self._read[_identity(key, layout(path, described.size))]
 
     def _load(self, key: str, described: TensorStorageMetadata) -> torch.Tensor:
-        """One that was saved whole, in the memory into which it is read. The reader below would copy it once more."""
+        """Load a tensor that was saved whole, without the additional copy that ``FileSystemReader`` would make."""
         assert self._folder is not None
         where = self._metadata.storage_data[MetadataIndex(key, described.chunks[0].offsets)]
         with open(open_regular(self._folder / where.relative_path), "rb", buffering=0) as file:
@@ -188,7 +193,7 @@ def _identity(key: str, like: DTensor | None) -> tuple[Any, ...]:
 
 
 def _host_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """This process's part of it, in main memory, at another place than before."""
+    """Return a copy of this process's part of a tensor, in main memory."""
     local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     local = local.detach()
     return local.clone() if local.is_cpu else local.cpu()

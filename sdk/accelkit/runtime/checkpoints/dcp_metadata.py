@@ -1,4 +1,4 @@
-"""The index of torch.distributed.checkpoint's files, a pickle: read without letting it call anything but what an index is made of."""
+"""Read the index of torch.distributed.checkpoint's files, a pickle, without letting it call anything that is not part of an index."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _PARTS = {
 
 
 class _Unpickler(pickle._Unpickler):
-    """Python's own unpickler, in which an instruction can be replaced. The compiled one lets BUILD set attributes of a class."""
+    """Unpickler written in Python, in which instructions can be replaced. The C version lets BUILD set attributes of a class."""
 
     dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
     stack: list[Any]
@@ -57,14 +57,14 @@ class _Unpickler(pickle._Unpickler):
 
 
 def read_index(folder: Path, files: Collection[str]) -> Metadata:
-    """What is in the files of this folder, and where.
+    """Read the index of a folder, which says what its files contain and where.
 
     Args:
-        folder: That of the index.
-        files: The names of the other files in it.
+        folder: The folder that holds the index.
+        files: The names of the other files in the folder.
 
     Raises:
-        UnpicklingError: If it is no index, names anything that an index is not made of, or does not name just these files.
+        UnpicklingError: If the file is not an index, names anything that is not part of an index, or does not name exactly these files.
     """
     with open(open_regular(folder / NAME), "rb") as file:
         found = _Unpickler(file).load()

@@ -1,4 +1,4 @@
-"""``manifest.json``: what a checkpoint holds, in which format, and the checksum of every file."""
+"""Read and write ``manifest.json``, which states the contents and format of a checkpoint and the checksum of every file."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from accelkit.runtime.checkpoints.step_dirs import MANIFEST
 FORMAT = "accelkit.checkpoint/3"
 DATA = "data"
 CHECKSUM = "manifest.crc32"
-_FIRST = "accelkit.checkpoint/1"  # of one process; its random state was a part like others
+_FIRST = "accelkit.checkpoint/1"  # for one process only; its random state was an ordinary part
 _SECOND = "accelkit.checkpoint/2"  # the manifest had no checksum
 _MAX_CHECKSUM_BYTES = 100
-_LARGEST = 200_000_000  # bytes of a manifest; a million optimizer states have half of it
+_LARGEST = 200_000_000  # size limit of a manifest in bytes; a million optimizer states need half of it
 
 
 def write_manifest(step: Path, manifest: Mapping[str, Any]) -> None:
-    """Write the manifest, and its checksum into a file of its own. Both are on disk when this returns; the folder's entries are not."""
+    """Write the manifest, and its checksum into a separate file. Both are on disk when this returns; the folder's entries are not."""
     text = json.dumps(manifest)
     write_durably(step / MANIFEST, text)
     write_durably(step / CHECKSUM, _checksum_line(text.encode()))
@@ -36,10 +36,10 @@ def _checksum_line(content: bytes) -> str:
 
 
 def read_manifest(step: Path) -> dict[str, Any]:
-    """The manifest of a step, as the newest format has it.
+    """Return the manifest of a step, converted to the newest format.
 
     Raises:
-        CheckpointError: If it cannot be read, is of something else, or was written by a newer accelkit.
+        CheckpointError: If it cannot be read, is not an accelkit manifest, or was written by a newer accelkit.
     """
     try:
         content = read_regular(step / MANIFEST, _LARGEST)
@@ -75,7 +75,7 @@ def _check_manifest(step: Path, content: bytes, *, is_needed: bool) -> None:
 
 
 def _check_names(step: Path, files: Any) -> None:
-    """Every file is in ``data``: a manifest must not make anybody read elsewhere."""
+    """Check that every file is in ``data``, because a manifest must not cause reads elsewhere."""
     if not isinstance(files, dict):
         raise damaged(step, MANIFEST, "it does not list its files")
     for name, expected in files.items():
@@ -87,10 +87,10 @@ def _check_names(step: Path, files: Any) -> None:
 
 
 def check_sizes(step: Path, files: Mapping[str, Any]) -> None:
-    """Compare files with what the manifest says of them, as far as the file system knows it.
+    """Compare the existence, type and size of files with the manifest, without reading them.
 
     Raises:
-        CheckpointError: For the first that is missing or has another size.
+        CheckpointError: For the first file that is missing, is not a regular file or has another size.
     """
     if (step / DATA).is_symlink():
         raise damaged(step, DATA, "it is a link")
@@ -105,10 +105,10 @@ def check_sizes(step: Path, files: Mapping[str, Any]) -> None:
 
 
 def check_contents(step: Path, files: Mapping[str, Any], is_wanted: Callable[[], bool] = lambda: True) -> None:
-    """Compare files with their checksums, until that is wanted no more.
+    """Compare files with their checksums, for as long as ``is_wanted`` returns True.
 
     Raises:
-        CheckpointError: For the first that is not what was written.
+        CheckpointError: For the first file whose contents are not what was written.
     """
     for name, expected in files.items():
         if checksum(step / name, is_wanted) != expected and is_wanted():
@@ -116,7 +116,7 @@ def check_contents(step: Path, files: Mapping[str, Any], is_wanted: Callable[[],
 
 
 def damaged(step: Path, name: str, why: str) -> CheckpointError:
-    """The error for a damaged file of a step; it names the newest of the other steps."""
+    """Return the error for a damaged file of a step. It names the newest of the other steps."""
     others = [number for number in step_dirs.numbers(step.parent) if step.parent / f"step-{number}" != step]
     hint = f"load {step.parent / f'step-{max(others)}'} instead" if others else "there is no other checkpoint beside it"
     return CheckpointError(f"the checkpoint {step} is damaged", why=f"{name}: {why}", hint=hint)

@@ -1,4 +1,4 @@
-"""Weights for others: one state dict of the whole model, and files of it as Hugging Face tools read them."""
+"""Export weights: the state dict of the whole model, and files that Hugging Face tools can read."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ _SHARD = re.compile(r"(model|pytorch_model)-\d{5}-of-\d{5}\.(safetensors|bin)")
 
 
 def whole_state_dict(model: torch.nn.Module, ranks: Ranks) -> dict[str, Any]:
-    """The model's state under its bare names, its shards gathered one tensor after another.
+    """Return the model's state under its bare names. Shards are gathered one tensor at a time.
 
     Returns:
-        A model without DTensors: its own tensors, on every process. Else, on rank 0: whole tensors in main memory; elsewhere: nothing.
+        For a model without DTensors, its own tensors, on every process. Otherwise, whole tensors in main memory on rank 0, and an empty
+        dict on the other ranks.
     """
     state = bare_state(model)
     if not any(isinstance(value, DTensor) for value in state.values()):
@@ -35,20 +36,20 @@ def whole_state_dict(model: torch.nn.Module, ranks: Ranks) -> dict[str, Any]:
 
 
 def save_weights(model: torch.nn.Module, folder: Path, *, max_shard_size: int | str, safe: bool, ranks: Ranks) -> None:
-    """Write the weights as ``model.safetensors``, or several files and their index. All processes call this; rank 0 writes.
+    """Write the weights as ``model.safetensors``, or as several files and an index. All processes must call this; rank 0 writes.
 
-    Sharded weights are gathered file by file: rank 0 holds no more than ``max_shard_size`` of them at once. Weights that are tied are
-    written once; the file's metadata names the others, and ``safetensors.torch.load_model`` restores them.
+    Sharded weights are gathered file by file, so rank 0 holds at most ``max_shard_size`` of them at once. Tied weights are written once;
+    the metadata of the file lists their other names, and ``safetensors.torch.load_model`` restores them.
 
     Args:
-        model: Bare.
-        folder: Made if missing. Files of an earlier export with more shards are removed.
-        max_shard_size: Bytes, or as ``"5GB"``. A larger tensor has a file of its own.
-        safe: Whether safetensors; else ``torch.save``.
+        model: The bare model.
+        folder: The folder to write to. It is created if it is missing. Files of an earlier export with more shards are removed.
+        max_shard_size: The maximum size of a file, in bytes or as a string such as ``"5GB"``. A larger tensor gets its own file.
+        safe: Whether to write safetensors. Otherwise, ``torch.save`` is used.
         ranks: All processes of the job.
 
     Raises:
-        UsageError: If ``max_shard_size`` is no size.
+        UsageError: If ``max_shard_size`` is not a valid size.
         CheckpointError: On every process, if the files cannot be written.
     """
     limit = size_in_bytes(max_shard_size)
@@ -89,10 +90,12 @@ def save_weights(model: torch.nn.Module, folder: Path, *, max_shard_size: int | 
 
 
 def size_in_bytes(size: int | str) -> int:
-    """``5GB`` is 5,000,000,000; units are B, KB, MB, GB, TB, and KiB, MiB, GiB, TiB.
+    """Return a size in bytes. For example, ``5GB`` is 5,000,000,000.
+
+    The units are B, KB, MB, GB, TB (powers of 1000) and KiB, MiB, GiB, TiB (powers of 1024).
 
     Raises:
-        UsageError: If it is no positive size.
+        UsageError: If ``size`` is not a positive size.
     """
     match = re.fullmatch(r"\s*(\d+)\s*([A-Za-z]*)\s*", str(size))
     if isinstance(size, bool) or match is None or match[2].upper() not in _UNITS or int(match[1]) == 0:
@@ -101,7 +104,7 @@ def size_in_bytes(size: int | str) -> int:
 
 
 def _without_ties(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """One name for each place in memory, and for every other name the one that was kept."""
+    """Return one name for each location in memory, and a map from every other name to the one that was kept."""
     first: dict[tuple[Any, ...], str] = {}
     kept: dict[str, torch.Tensor] = {}
     tied: dict[str, str] = {}
@@ -115,7 +118,7 @@ def _without_ties(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Te
 
 
 def _split(tensors: Mapping[str, torch.Tensor], limit: int) -> Iterator[list[str]]:
-    """Keys, in their order, of at most ``limit`` bytes together, or one alone."""
+    """Yield lists of consecutive keys whose tensors have at most ``limit`` bytes in total, or a single larger tensor."""
     keys: list[str] = []
     total = 0
     for key, tensor in tensors.items():
@@ -139,7 +142,7 @@ def _bytes(tensor: torch.Tensor) -> int:
 
 
 def _gather(value: Any, is_wanted: bool) -> Any:
-    """The whole value in main memory where it is wanted. Every process takes part for a DTensor."""
+    """Return the whole value in main memory if it is wanted. For a DTensor, every process must call this."""
     if not isinstance(value, torch.Tensor):
         return value
     whole = value.detach()
@@ -165,7 +168,7 @@ def _write(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Contiguous, each in memory of its own, as safetensors wants them."""
+    """Return contiguous tensors that do not share memory, as safetensors requires."""
     seen: set[int] = set()
     apart = {}
     for key, tensor in tensors.items():

@@ -1,4 +1,4 @@
-"""State dicts as JSON plus tensors: what can be loaded again without running code that a checkpoint brings along."""
+"""Encode state dicts as JSON plus tensors, so that loading a checkpoint never runs code that the checkpoint contains."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TIMES = {cls.__name__: cls for cls in (datetime.datetime, datetime.date, dateti
 
 
 class Encoder:
-    """Encodes values one after another; their tensors gather in ``tensors``, each stored once however often it is referred to."""
+    """Encode values one after another. Their tensors are collected in ``tensors``, each stored once even if it occurs several times."""
 
     def __init__(self) -> None:
         self.tensors: Tensors = {}
@@ -35,14 +35,14 @@ class Encoder:
         self._seen: list[torch.Tensor] = []
 
     def encode(self, value: Any, path: str) -> Any:
-        """``value`` as JSON.
+        """Return ``value`` encoded as JSON.
 
         Args:
-            value: Nested dicts (keys str, int, float, bool or None), other containers of the standard library, and leaves.
-            path: Where it stands: for errors, and as the key of a tensor.
+            value: Nested dicts (with keys of type str, int, float, bool or None), other containers of the standard library, and leaves.
+            path: The location of the value, used in errors and as the key of a tensor.
 
         Raises:
-            CheckpointError: For a value that ``torch.load(weights_only=True)`` could not load either; names it.
+            CheckpointError: For a value that ``torch.load(weights_only=True)`` could not load either. Names the value.
         """
         if value is None or type(value) in (bool, int, str):
             return value
@@ -53,7 +53,7 @@ class Encoder:
         if type(value) in _MAPPINGS:
             return {_MAPPINGS[type(value)]: self._encode_items(value, path)}
         if type(value) in _SEQUENCES:
-            ordered = sorted(value, key=repr) if isinstance(value, set | frozenset) else value  # alike on every process
+            ordered = sorted(value, key=repr) if isinstance(value, set | frozenset) else value  # the same on every process
             return {_SEQUENCES[type(value)]: [self.encode(item, f"{path}.{index}") for index, item in enumerate(ordered)]}
         if type(value) is deque:
             return {"deque": {"maxlen": value.maxlen, "items": self.encode(list(value), path)}}
@@ -90,7 +90,7 @@ class Encoder:
 
 
 def _encode_leaf(value: Any) -> dict[str, Any] | None:
-    """A value that stands alone and holds no tensor; None if it is no such value."""
+    """Encode a value that is neither a container nor holds a tensor. Return None for any other value."""
     if type(value) is bytes:
         return {"bytes": base64.b64encode(value).decode()}
     if isinstance(value, torch.dtype | torch.device):
@@ -112,34 +112,34 @@ def _encode_leaf(value: Any) -> dict[str, Any] | None:
 
 
 def _is_numeric_array(value: Any) -> bool:
-    """Whether it is a NumPy array of a dtype that torch has."""
+    """Return whether a value is a NumPy array of a dtype that torch supports."""
     numpy = sys.modules.get("numpy")
     if numpy is None or type(value) is not numpy.ndarray:
         return False
     try:
         torch.from_numpy(numpy.empty(0, value.dtype))
-    except (TypeError, ValueError):  # objects; numbers whose bytes are in the other order
+    except (TypeError, ValueError):  # objects, or numbers in non-native byte order
         return False
     return True
 
 
 def place_of(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Where its values are: equal for the same tensor at two places, as tied weights are.
+    """Return a key for the memory of a tensor. It is equal for the same tensor in two places, such as tied weights.
 
-    Only while the tensor lives. Of a DTensor its shard's: by storage, since a shard of no element has no address, and all processes must
-    see the same ties.
+    The key is valid only while the tensor is alive. For a DTensor, it identifies the storage of its shard, because an empty shard has no
+    address and all processes must see the same ties.
     """
     if isinstance(tensor, DTensor):
         local = tensor.to_local()
         storage = local.untyped_storage()._cdata
         return (storage, local.storage_offset(), local.shape, local.stride(), tensor.dtype, tensor.shape, tuple(tensor.placements))
-    if not (address := address_of(tensor)):  # XLA's: a slice and the whole look as if they were in one place
+    if not (address := address_of(tensor)):  # on XLA, a slice and the whole tensor would seem to share one location
         return (id(tensor),)
     return (address, tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
 
 
 def address_of(tensor: torch.Tensor) -> int:
-    """Of its first element; 0 if its device has no addresses, or it has no element."""
+    """Return the address of a tensor's first element. 0 if its device has no addresses or the tensor is empty."""
     try:
         return tensor.data_ptr()
     except RuntimeError:
@@ -147,12 +147,12 @@ def address_of(tensor: torch.Tensor) -> int:
 
 
 def decode(value: Any, get: Callable[[str, str], torch.Tensor], path: str = "") -> Any:
-    """What was encoded.
+    """Return the value that was encoded.
 
     Args:
-        value: What ``Encoder.encode`` returned.
-        get: Gives a tensor by path and key. The same one for a key makes tied tensors tied again.
-        path: Where it stands.
+        value: The result of ``Encoder.encode``.
+        get: A function that returns a tensor by path and key. If it returns the same tensor for the same key, tied tensors stay tied.
+        path: The location of the value.
     """
     if not isinstance(value, dict):
         return value
@@ -187,7 +187,7 @@ def decode(value: Any, get: Callable[[str, str], torch.Tensor], path: str = "") 
 
 
 def references(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Path and key of every tensor in what was encoded."""
+    """Yield the path and key of every tensor in an encoded value."""
     if isinstance(value, dict):
         ((kind, content),) = value.items()
         if kind == "tensor":
@@ -197,7 +197,7 @@ def references(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _children(kind: str, content: Any) -> Iterator[tuple[str, Any]]:
-    """The values that an encoded container holds, each with what its path adds to the container's."""
+    """Yield the values in an encoded container, each with the suffix that its path adds to the container's path."""
     if kind in _MAPPINGS.values():
         yield from ((f".{key}", item) for key, item in content)
     elif kind in _SEQUENCES.values():
@@ -215,7 +215,7 @@ def _scalar(dtype: str, data: str) -> Any:
 
 
 def _enum_member(path: str, module: str, name: str, member: str) -> Any:
-    """A member of an enumeration that the program has imported: a checkpoint imports nothing.
+    """Return a member of an enumeration that the program has already imported. Loading a checkpoint never imports a module.
 
     Raises:
         CheckpointError: If the program has no such enumeration or member.

@@ -1,4 +1,4 @@
-"""A model's state under the names of the user's own model: ``torch.compile`` puts ``_orig_mod.`` into them."""
+"""Map state dict keys to the names in the user's own model, without the ``_orig_mod.`` that ``torch.compile`` inserts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _COMPILED = "_orig_mod."
 
 
 def bare_state(module: torch.nn.Module) -> dict[str, Any]:
-    """The module's state dict as if no part of it were compiled.
+    """Return the module's state dict with the keys that it would have if no part of it were compiled.
 
     Raises:
-        CheckpointError: If two of its names would then be one.
+        CheckpointError: If two keys would become equal.
     """
     bare: dict[str, Any] = {}
     for key, value in module.state_dict().items():
@@ -34,11 +34,11 @@ def bare_state(module: torch.nn.Module) -> dict[str, Any]:
 
 
 def state_of(thing: Any) -> dict[str, Any]:
-    """The state dict of a module, under its bare names, or of anything else that has one.
+    """Return the state dict of a module, under its bare names, or of any other object that has one.
 
     Raises:
-        CheckpointError: As ``bare_state``.
-        BrokenPluginError: If a precision's cannot be had.
+        CheckpointError: As raised by ``bare_state``.
+        BrokenPluginError: If a precision fails to return its state dict.
     """
     if isinstance(thing, torch.nn.Module):
         return bare_state(thing)
@@ -47,10 +47,10 @@ def state_of(thing: Any) -> dict[str, Any]:
 
 
 def load_state_into(thing: Any, state: Mapping[str, Any]) -> None:
-    """What ``state_of`` returned, restored.
+    """Restore what ``state_of`` returned.
 
     Raises:
-        BrokenPluginError: If a precision does not take it.
+        BrokenPluginError: If a precision fails to load it.
     """
     if isinstance(thing, Precision):
         call(thing, "load_state_dict", state)
@@ -59,7 +59,7 @@ def load_state_into(thing: Any, state: Mapping[str, Any]) -> None:
 
 
 def renamed_for(module: torch.nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
-    """A bare model's state under the names that this module has: parts of it may be compiled."""
+    """Return a bare model's state under the names that this module has, parts of which may be compiled."""
     names = {_bare(key): key for key in module.state_dict()}
     return {names.get(key, key): value for key, value in state.items()}
 

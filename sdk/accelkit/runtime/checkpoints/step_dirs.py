@@ -1,4 +1,4 @@
-"""The folder of steps: which there are, which is the latest, which are in use, which may go."""
+"""Manage the folder of steps: list steps, find the latest, lock steps in use, and remove old ones."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _MAX_LATEST_BYTES = 100
 _fcntl: Any
 try:
     import fcntl as _fcntl
-except ImportError:  # Windows: nothing is locked there, and a folder with open files cannot be removed anyway
+except ImportError:  # Windows: locks are not needed, because a folder with open files cannot be removed
     _fcntl = None
 
 
 def numbers(root: Path) -> list[int]:
-    """The steps below ``root``, in no order."""
+    """Return the numbers of the steps below ``root``, in no particular order."""
     return [int(match[1]) for entry in root.iterdir() if entry.is_dir() and (match := _STEP.fullmatch(entry.name))]
 
 
 def find(path: Path) -> Path:
-    """The step folder that ``path`` means: itself, the one that LATEST names, or the newest.
+    """Return the step folder that ``path`` refers to: ``path`` itself, the one that LATEST names, or the newest.
 
     Raises:
-        CheckpointError: If there is none.
+        CheckpointError: If there is no step.
     """
     hint = "save_state makes one: rt.save_state(path)"
     if (path / MANIFEST).exists():
@@ -56,18 +56,18 @@ def find(path: Path) -> Path:
 
 
 def latest(step: Path) -> str:
-    """What the file LATEST holds to name this step: its name and the CRC-32 of that, so that a damaged name is not taken for another."""
+    """Return the content of the file LATEST for this step: its name, and the CRC-32 of the name to detect damage."""
     return f"{step.name} {zlib.crc32(step.name.encode()):08x}\n"
 
 
 def _named(text: str) -> str | None:
-    """The step that a file LATEST names; None if it is damaged. The first formats had no checksum there."""
+    """Return the name of the step in the text of LATEST, or None if it is damaged. The first formats had no checksum there."""
     match = _LATEST.fullmatch(text.strip())
     return match["name"] if match and match["crc32"] in (None, f"{zlib.crc32(match['name'].encode()):08x}") else None
 
 
 def remove_leftovers(root: Path) -> None:
-    """Remove what a kill left. A link or a file of that name is removed itself, and not what it leads to."""
+    """Remove leftovers of saves that were killed. Of a link with such a name, only the link itself is removed, not its target."""
     for entry in root.iterdir():
         if _LEFTOVER.fullmatch(entry.name):
             if entry.is_dir() and not entry.is_symlink():
@@ -77,7 +77,7 @@ def remove_leftovers(root: Path) -> None:
 
 
 def has_any(path: Path) -> bool:
-    """Whether ``find`` finds a step."""
+    """Return whether ``find`` finds a step."""
     try:
         find(path)
     except CheckpointError:
@@ -87,19 +87,19 @@ def has_any(path: Path) -> bool:
 
 @contextlib.contextmanager
 def in_use(step: Path) -> Iterator[None]:
-    """Inside, nobody removes the step to keep the last few: a shared lock on its manifest. It may be gone already."""
+    """Prevent ``keep_last`` from removing a step, with a shared lock on its manifest. The step may already be gone."""
     with contextlib.ExitStack() as stack:
         if _fcntl is not None:
-            with contextlib.suppress(OSError):  # it is missing, or damaged, as the reader will find
+            with contextlib.suppress(OSError):  # missing or damaged; the reader will report it
                 file = stack.enter_context(open(open_regular(step / MANIFEST), "rb"))
                 _fcntl.flock(file, _fcntl.LOCK_SH)
         yield
 
 
 def keep_last(root: Path, newest: Path, count: int) -> None:
-    """Remove steps, the oldest first, until ``count`` are left. ``newest`` stays, and so does a step that somebody loads.
+    """Remove old steps so that ``count`` are left. ``newest`` and any step that is being loaded are kept.
 
-    What cannot be removed is warned about: the save has succeeded.
+    A step that cannot be removed causes only a warning, because the save has succeeded.
     """
     others = sorted((number for number in numbers(root) if root / f"step-{number}" != newest), reverse=True)
     for number in others[count - 1 :]:
@@ -110,7 +110,10 @@ def keep_last(root: Path, newest: Path, count: int) -> None:
 
 
 def _remove(step: Path) -> None:
-    """Rename, then remove: what is named step-N is whole at any moment. What a kill leaves, the next save removes."""
+    """Rename a step, then remove it, so that a folder named step-N is complete at any moment.
+
+    If the process is killed in between, the next save removes the leftover.
+    """
     if step.is_symlink():
         step.unlink()
         return

@@ -1,4 +1,4 @@
-"""How what is trained lies on the processes now: which DTensor a tensor of a checkpoint shall become when it is loaded."""
+"""Determine which DTensor layout a tensor of a checkpoint gets when it is loaded, from the current modules and optimizers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _OF_PARAMETER = re.compile(r"state\.(\d+)\.(.+)")
 
 
 def layout_of(targets: Mapping[str, Any]) -> Layout:
-    """The layout of modules and optimizers as they are.
+    """Return the layout of the current modules and optimizers.
 
-    A module's tensors are as its state dict has them. State of an optimizer is as it is there already, or else, where it has the
-    size of its parameter, as that parameter; so it was before the first step, when an optimizer has no state yet.
+    The tensors of a module have the layout that they have in its state dict. The state of an optimizer has the layout of its existing
+    state. If there is none, as before the first step, state of the same size as its parameter has the layout of the parameter.
 
     Args:
-        targets: By name in the checkpoint; what is neither module nor optimizer has no DTensors.
+        targets: The objects to load into, by name in the checkpoint. Objects other than modules and optimizers have no DTensors.
     """
     sharded: dict[str, DTensor] = {}
     parameters: dict[str, list[torch.Tensor]] = {}

@@ -1,1 +1,1 @@
-"""Data: batches on the device, and each process's share of a loader."""
+"""Data loading: move batches to the device and divide a loader among processes."""

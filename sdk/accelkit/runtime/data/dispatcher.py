@@ -1,4 +1,4 @@
-"""Rank 0 reads the data of all processes, and sends each its share."""
+"""Dispatch batches: rank 0 reads the data for all processes and sends each process its share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from accelkit.runtime.data.samplers import Counted
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Slot:
-    """Where a tensor belongs, that travels on its own: pickled it would be copied twice."""
+    """Placeholder for a tensor that is sent separately. Pickling the tensor would copy it twice."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -31,13 +31,13 @@ class _Slot:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Message:
-    """What rank 0 tells another rank about a round.
+    """Message about one round, which rank 0 sends to another rank.
 
     Args:
-        share: In a tuple of one, tensors replaced by slots; empty if this rank gets none.
-        remainder: How many samples of the round are no repetition.
-        is_over: Whether no round follows.
-        error: Why rank 0 could not read on.
+        share: The share of the receiving rank as a one-element tuple, with tensors replaced by slots. Empty if the rank gets none.
+        remainder: The number of samples in the round that are not repeated.
+        is_over: Whether this is the last round.
+        error: The reason why rank 0 could not continue reading.
     """
 
     share: tuple[Any, ...] = ()
@@ -47,22 +47,23 @@ class _Message:
 
 
 class DispatchedBatches(Counted):
-    """A loader that only rank 0 reads. Iterating over it is a collective: every process takes as many steps.
+    """Loader that only rank 0 reads. Iterating over it is a collective: every process must take the same number of steps.
 
-    One that does not is named in a CollectiveError of the others, after the group's time-out.
+    If a process does not, the others raise a CollectiveError that names it, after the group's timeout.
 
-    Tensors arrive on the CPU, by gloo, whatever their dtype; everything else arrives as a pickle of rank 0's.
+    Tensors of any dtype are sent via gloo and arrive on the CPU. Everything else is pickled by rank 0.
 
     Args:
-        loader: Rank 0 reads it; other ranks ask it for its length only. Of a map-style dataset, it gives the batches of processes
-            0, 1, ... in turns; of a stream, batches of the size of a share.
-        num_processes, process_index: Of the job.
-        even: Whether the last round of a stream is filled.
-        first: Of a stream, the first round to deliver; those before are read and dropped.
+        loader: The loader that rank 0 reads. Other ranks only use its length. For a map-style dataset, it yields the batches of
+            processes 0, 1, ... in turn. For a stream, it yields batches of the size of a share.
+        num_processes: The number of processes in the job.
+        process_index: The index of this process.
+        even: Whether to fill the last round of a stream.
+        first: The index of the first round of a stream to deliver. Earlier rounds are read and dropped.
 
     Attributes:
-        is_collective: Yes.
-        remainder: How many samples of the last round are no repetition; -1 if all, or it is not known.
+        is_collective: Always True.
+        remainder: The number of samples in the last round that are not repeated. -1 if none are repeated or the number is not known.
     """
 
     is_collective = True
@@ -73,7 +74,7 @@ class DispatchedBatches(Counted):
         self.remainder = -1
 
     def __getattr__(self, name: str) -> Any:
-        if name == "loader":  # not there yet: while unpickling
+        if name == "loader":  # not set yet while unpickling
             raise AttributeError(name)
         return getattr(self.loader, name)
 
@@ -87,7 +88,7 @@ class DispatchedBatches(Counted):
         return isinstance(self.loader.dataset, IterableDataset)
 
     def starting_at(self, position: int, num_batches: int) -> DispatchedBatches:
-        """Without the first ``position`` samples of a map-style dataset, or the first ``num_batches`` rounds of a stream."""
+        """Return a loader that skips the first ``position`` samples of a map-style dataset or ``num_batches`` rounds of a stream."""
         later = copy.copy(self)
         if self._is_stream:
             later.first = self.first + num_batches
@@ -106,13 +107,13 @@ class DispatchedBatches(Counted):
         return self._sent(shares)
 
     def _rounds(self, batches: Iterator[Any]) -> Iterator[tuple[list[Any], int]]:
-        """The shares of each round, and how many of its samples are no repetition."""
+        """Yield the shares of each round, and the number of its samples that are not repeated."""
         if self._is_stream:
             yield from rounds(batches, self.num_processes, self.loader.batch_size, even=self.even, drop_last=self.loader.drop_last)
             return
         _, sampler = index_sampler(self.loader)
         while shares := list(itertools.islice(batches, self.num_processes)):
-            yield shares, sampler.remainder  # the sampler may be ahead; of the last round it is right
+            yield shares, sampler.remainder  # the sampler may be ahead, but its value is right for the last round
 
     def _sent(self, all_shares: Iterator[tuple[list[Any], int]]) -> Iterator[Any]:
         is_over = False
@@ -136,7 +137,7 @@ class DispatchedBatches(Counted):
             tensors: list[torch.Tensor] = []
             share = tuple(map_leaves(_packer(tensors), one) for one in shares[rank : rank + 1])
             object_collectives.send(_Message(share, self.remainder, is_over, error), rank)
-            travelling = [_bytes_of(tensor) for tensor in tensors]  # kept until they have arrived
+            travelling = [_bytes_of(tensor) for tensor in tensors]  # kept alive until they have been sent
             under_way += [(dist.isend(values, dst=rank), values) for values in travelling]
         for work, _ in under_way:
             if work is not None:
@@ -159,13 +160,13 @@ class DispatchedBatches(Counted):
 
 
 def _packer(tensors: list[torch.Tensor]) -> Callable[[Any], Any]:
-    """Puts a slot in place of each dense tensor, and the tensor into ``tensors``."""
+    """Return a function that replaces each dense tensor with a slot and appends the tensor to ``tensors``."""
 
     def pack(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf
         if type(leaf) is not torch.Tensor or leaf.layout is not torch.strided or leaf.is_quantized or not leaf.numel():
-            return leaf.clone()  # the pickle of a view holds all that it is a view of
+            return leaf.clone()  # pickling a view would include its whole storage
         tensors.append(leaf)
         return _Slot(leaf.shape, leaf.dtype)
 
@@ -181,5 +182,5 @@ def _unpacked(leaf: Any) -> Any:
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Its values as bytes on the CPU: of any dtype, also those that gloo does not know."""
+    """Return a tensor's values as bytes on the CPU. This supports every dtype, including those that gloo does not."""
     return tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1).view(torch.uint8)

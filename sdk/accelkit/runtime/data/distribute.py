@@ -1,4 +1,4 @@
-"""A loader divided among the processes of a job."""
+"""Divide a loader among the processes of a job."""
 
 from __future__ import annotations
 
@@ -35,22 +35,25 @@ def prepare_loader(
     strategy: Strategy | None = None,
     number: int = 0,
 ) -> PreparedLoader:
-    """A loader that gives this process its share, on its device. The user's own is left as it is.
+    """Return a loader that yields this process's share on its device. The user's loader is not modified.
 
     Args:
-        loader: The user's. One whose sampler divides itself (DistributedSampler and others with ``num_replicas``) is not divided again.
-        device: Where batches go; None leaves them.
-        num_processes, process_index: Of the job, of several processes. Iterating is a collective of the default process group.
-        split_batches: Whether a batch of ``loader`` is the whole job's; else it is a process's.
-        even_batches: Fill the last batches with samples from the beginning, so that every process has equally many full ones.
-        dispatch_batches: Whether rank 0 alone reads, and sends each process its share. None: if the dataset is iterable.
-        rng_types: The generators that processes agree on before each epoch.
-        accelerator: Whose the device is, and its generator.
-        strategy: Lays out batches that are on the device.
-        number: The loader's place among those that the Runtime prepared.
+        loader: The user's loader. If its sampler already divides the data (DistributedSampler and others with ``num_replicas``), it is
+            not divided again.
+        device: The device that batches are moved to. None leaves them where they are.
+        num_processes: The number of processes in the job, more than one. Iterating is a collective of the default process group.
+        process_index: The index of this process.
+        split_batches: Whether a batch of ``loader`` is for the whole job. Otherwise it is for one process.
+        even_batches: Whether to fill the last batches with samples from the beginning, so that every process gets the same number of
+            full batches.
+        dispatch_batches: Whether only rank 0 reads and sends each process its share. None means True for iterable datasets only.
+        rng_types: The generators that are synchronised between processes before each epoch.
+        accelerator: The accelerator that owns the device and its generator.
+        strategy: The strategy that lays out batches on the device.
+        number: The index of the loader among those that the Runtime prepared.
 
     Raises:
-        PrepareError: If the loader cannot be divided so.
+        PrepareError: If the loader cannot be divided with these arguments.
     """
     is_shared = _divides_itself(loader, num_processes)
     if is_shared and (split_batches or dispatch_batches):
@@ -86,9 +89,9 @@ def prepare_loader(
 
 @contextlib.contextmanager
 def filling(prepared: Sequence[PreparedLoader], even: bool, inner: AbstractContextManager[Any]) -> Iterator[None]:
-    """Around ``inner``: passes of these loaders that begin inside fill their last batches (``even``), or do not.
+    """Set whether passes over these loaders fill their last batches (``even``), and enter ``inner``.
 
-    A loader that divides itself is left as it is.
+    This affects passes that begin inside the context. A loader that already divides its data is not affected.
     """
     parts = [part for loader in prepared for part in _parts_that_fill(loader.loader)]
     before = [part.even for part in parts]
@@ -103,7 +106,7 @@ def filling(prepared: Sequence[PreparedLoader], even: bool, inner: AbstractConte
 
 
 def warn_of_workers(prepared: Sequence[PreparedLoader]) -> None:
-    """Workers that outlive a pass have copies of a stream, which ``filling`` does not reach: warn where there are such."""
+    """Warn about loaders whose persistent workers hold copies of a stream, because ``filling`` does not reach those copies."""
     for loader in prepared:
         is_divided_by_workers = isinstance(loader.dataset, ShardedDataset)
         if is_divided_by_workers and loader.persistent_workers and loader._iterator is not None:

@@ -1,4 +1,4 @@
-"""Which epoch a loader is in, how far, and what its order was drawn from: so that processes agree, and a loop can go on in the middle."""
+"""Epoch, position and generator states of a loader, used to keep processes in agreement and to resume in the middle of an epoch."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from accelkit.specs.accelerator import Accelerator
 
 
 class Epochs:
-    """The epochs of one loader.
+    """Track the epochs of one loader.
 
-    At the start of each epoch rank 0 sends the others the state of its generators: of the loader's own ones (``generator`` of the loader,
-    its samplers and its dataset), and of Python's, NumPy's and torch's, which other samplers draw their order from. The latter hold while
-    the order is drawn (``order``), and each process has its own again afterwards.
+    At the start of each epoch, rank 0 sends the other ranks the states of its generators: the loader's own (``generator`` of the loader,
+    its samplers and its dataset) and those of Python, NumPy and torch, from which other samplers draw their order. The latter states
+    apply only while the order is drawn (see ``order``); afterwards each process has its own states again.
 
     Args:
-        loader: The user's.
-        num_processes, process_index: Of the job, which has a process group then.
-        rng_types: What is agreed on: ``generator`` is the above; ``torch`` and the device's name are those generators themselves, for good.
-        accelerator, device: Whose generator the device's name means.
-        step: How many of the loader's batches the job takes at once.
+        loader: The user's loader.
+        num_processes, process_index: The number of processes in the job and the index of this one. Several need a process group.
+        rng_types: The generators to synchronise. ``generator`` means the above; ``torch`` and the device's name stay synchronised.
+        accelerator, device: The accelerator and device whose generator the device's name refers to.
+        step: The number of the loader's batches that the job takes in one step.
         is_shared: Whether the loader's own sampler gives each process its share.
-        is_dispatched: Whether rank 0 alone reads.
-        number: The loader's place among those that the Runtime prepared, for errors and to tell epochs of different loaders apart.
+        is_dispatched: Whether only rank 0 reads.
+        number: The index of the loader among those that the Runtime prepared. It tells loaders apart in errors and between epochs.
 
     Attributes:
-        epoch: The current one, or the next one between two. It counts passes, also those that a loop broke off.
-        position: How many samples of this epoch's order the job has taken; of a loader whose own sampler gives each process its share, this
-            process. Batches, if the batch sampler is the user's own: its batches may depend on their size.
-        stride: What a step takes of that.
-        is_resumed: Whether this pass goes on where a saved one was.
+        epoch: The current epoch, or the next one if no pass is active. It counts passes, including interrupted ones.
+        position: The number of samples of this epoch's order that the job has taken; if the loader's own sampler divides the data, that
+            this process has taken. Counted in batches if the user wrote the batch sampler, whose batches may depend on the batch size.
+        stride: The amount by which one step advances ``position``.
+        is_resumed: Whether the current pass continues a saved one.
         is_at_end: Whether the loop is at the last batch of a pass.
         pass_number: Index of the current pass, counted from 1 over all loaders. 0 if no pass is active.
-        source: What the pass under way reads: the loader, this process's share of it, or the rest of that.
+        source: The object that the current pass reads: the loader, this process's share of it, or the remainder of that share.
     """
 
     def __init__(
@@ -68,31 +68,31 @@ class Epochs:
         self.pass_number = 0
         self.source: Any = loader
         self.is_iterable = isinstance(loader.dataset, IterableDataset)
-        self._start: dict[str, Any] | None = None  # the generators at the start of the epoch under way
-        self._is_drawn = True  # the order of the epoch under way
-        self._is_pending = False  # a state was loaded, and the pass that goes on from it has not begun
-        self._is_told = num_processes > 1  # on one process, whoever has a set_epoch hears of epochs only after set_epoch was called here
+        self._start: dict[str, Any] | None = None  # the generator states at the start of the current epoch
+        self._is_drawn = True  # whether the order of the current epoch was drawn
+        self._is_pending = False  # whether a state was loaded and the pass that continues from it has not begun
+        self._is_told = num_processes > 1  # on one process, call set_epoch of the parts only once ours was called
         self._told = {id(part): getattr(part, "epoch", None) for part in self._parts()}
 
     def begin(self, first: int = 0, has_workers: bool = False) -> int:
-        """A pass begins: agree with the other processes. All of them must come, except to a pass that goes on from a saved one.
+        """Begin a pass and synchronise with the other processes. All processes must call this, unless the pass continues a saved one.
 
         Args:
-            first: How many of the loader's batches every pass leaves out.
-            has_workers: Whether workers of the last pass are still there.
+            first: The number of the loader's batches that every pass skips.
+            has_workers: Whether workers of the previous pass are still alive.
 
         Returns:
-            How much of ``position`` this one leaves out.
+            The amount that this pass skips, in the unit of ``position``.
 
         Raises:
-            CollectiveError: If a process does not come.
+            CollectiveError: If a process does not take part.
         """
         self.is_resumed, self._is_pending = self._is_pending, False
         if self.is_resumed and self._start is not None:
             for generator, state in zip(self._generators(), self._start["generators"], strict=True):
                 generator.set_state(state)
         else:
-            if self._start is not None:  # the last pass was broken off
+            if self._start is not None:  # the last pass was interrupted
                 self.epoch += 1
             self.position = 0
             self._follow_user()
@@ -103,17 +103,17 @@ class Epochs:
         return self.position
 
     def finish(self) -> None:
-        """A pass came to its end."""
+        """End a pass that was completed."""
         self.epoch, self.position, self._start, self.is_resumed = self.epoch + 1, 0, None, False
 
     @contextlib.contextmanager
     def order(self) -> Iterator[None]:
-        """Inside, the host's generators are as they were on rank 0 when this epoch's order was first drawn."""
+        """Set the host's generators, inside the context, to their state on rank 0 when this epoch's order was first drawn."""
         if self._start is None or (self.num_processes == 1 and not self.is_resumed):
             yield
             return
-        # Rank 0's generators go on as a single process's would. The other ranks' streams are their own, and those of a process that goes on
-        # in the middle are what its checkpoint says.
+        # Rank 0's generators advance as they would in a single process. The other ranks keep their own streams, and a process that
+        # resumes in the middle of an epoch keeps those of its checkpoint.
         is_own = self.process_index == 0 or "generator" not in self.rng_types
         is_natural = is_own and not self.is_resumed and not self._is_drawn
         self._is_drawn = True
@@ -126,9 +126,9 @@ class Epochs:
                 seeding.restore_host(own)
 
     def set_epoch(self, epoch: int) -> None:
-        """Number the next pass, and tell dataset and samplers that have a ``set_epoch``.
+        """Set the number of the next pass, and call ``set_epoch`` of the dataset and samplers that have it.
 
-        Of a position that was loaded the same epoch changes nothing; with another, the pass begins at its start.
+        After a position was loaded, setting the same epoch changes nothing; with another epoch, the pass starts from the beginning.
         """
         if not (self._is_pending and epoch == self.epoch):
             self.epoch, self.position, self._start, self._is_pending = epoch, 0, None, False
@@ -136,16 +136,16 @@ class Epochs:
         self._tell()
 
     def state_dict(self) -> dict[str, Any]:
-        """Epoch, position and the generators' states. The same on every process, unless ``rng_types`` lacks ``generator``."""
+        """Return the epoch, position and generator states. They are equal on all processes unless ``rng_types`` lacks ``generator``."""
         start = self._start or {"host": None, "generators": [generator.get_state() for generator in self._generators()]}
         progress = {"epoch": self.epoch, "position": self.position, "is_under_way": self._start is not None, "is_told": self._is_told}
         return progress | self._division() | start
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next pass goes on where the saved one was.
+        """Make the next pass continue where the saved one stopped.
 
         Raises:
-            CheckpointError: If it cannot: another loader, or a position at which this loader or number of processes cannot begin.
+            CheckpointError: If another loader was saved, or this loader or number of processes cannot begin at the saved position.
         """
         generators = self._generators()
         if len(generators) != len(state["generators"]):
@@ -163,11 +163,11 @@ class Epochs:
         self._start = {"host": state["host"], "generators": state["generators"]} if self._is_pending else None
 
     def _division(self) -> dict[str, Any]:
-        """What samples the job takes at a step, and what its order depends on."""
+        """Return the settings that decide which samples the job takes in a step, and those that its order depends on."""
         _, sampler = index_sampler(self.loader)
         length = None
         if not self.is_iterable:
-            with contextlib.suppress(TypeError):  # a sampler of the user's need not have a length
+            with contextlib.suppress(TypeError):  # a user's sampler need not have a length
                 length = len(sampler if self._unit is None or type(sampler) is not BatchSampler else sampler.sampler)  # type: ignore[arg-type]
         return {
             "num_processes": self.num_processes,
@@ -180,14 +180,14 @@ class Epochs:
         }
 
     def _reading(self) -> list[int]:
-        """What the order of a stream depends on if worker processes read it: their number, samples per batch, and readers."""
+        """Return what the order of a stream read by worker processes depends on: number of workers, samples per batch, readers."""
         readers = 1 if self.is_dispatched else self.num_processes
         is_split = self.step < self.num_processes and not self.is_shared
         return [self.loader.num_workers, self.stride // self.num_processes if is_split else self._unit or 1, readers]
 
     def _checked_position(self, state: Mapping[str, Any]) -> int:
-        """The saved position, at which this loader can begin."""
-        if "position" not in state:  # saved before positions were samples
+        """Return the saved position, after checking that this loader can begin there."""
+        if "position" not in state:  # saved when positions were not yet counted in samples
             state = {**self._division(), "position": state["num_batches"] * (self._unit or 1), **state}
         position: int = state["position"]
         saved, now = {name: state[name] for name in self._division()}, self._division()
@@ -213,7 +213,7 @@ class Epochs:
         return position
 
     def _obstacle(self, position: int, saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-        """Why an epoch that was divided one way cannot go on divided in another; empty if it can."""
+        """Return why an epoch that was divided one way cannot continue divided another way. Empty if it can."""
         if (saved["reading"] is None) == self.is_iterable:
             return f"its dataset is {'a stream now, and was map-style' if self.is_iterable else 'map-style now, and was a stream'}"
         differing = {name for name in now if saved[name] != now[name]}
@@ -230,16 +230,16 @@ class Epochs:
                 return f"its dataset is a stream, saved after {position} samples: no multiple of the {self.stride} that a step takes now"
         return ""
 
-    # -- agreeing -----------------------------------------------------------------------------------------------------
+    # -- synchronisation ----------------------------------------------------------------------------------------------
 
     def _agreed(self, has_workers: bool) -> dict[str, Any]:
-        """The state of generators that this pass begins with, here and, of those to be agreed on, on every process."""
+        """Return the generator states that this pass begins with. The generators in ``rng_types`` are equal on every process."""
         if self.num_processes == 1 or not self.rng_types or self.accelerator is None:
             return self._found(has_workers)
         from accelkit.runtime.collectives import object_collectives
         from accelkit.runtime.collectives.fingerprint import Communicator, verify, watching
 
-        device = self.device if self.device is not None else torch.empty(0, device=self.accelerator.device_type).device  # the current one
+        device = self.device if self.device is not None else torch.empty(0, device=self.accelerator.device_type).device  # current device
         mine: Any = None
         if self.process_index == 0:
             named = seeding.capture_named(self.rng_types, self.accelerator, device)
@@ -258,7 +258,7 @@ class Epochs:
     def _found(self, has_workers: bool) -> dict[str, Any]:
         host = self._host()
         if not self.is_iterable and self.loader.generator is None and not has_workers:
-            # A DataLoader draws its workers' seed when it starts them, before its sampler draws the order.
+            # A DataLoader draws the seed of its workers when it starts them, before its sampler draws the order.
             ahead = torch.Generator()
             ahead.set_state(host["torch"])
             torch.empty((), dtype=torch.int64, device=ahead.device).random_(generator=ahead)
@@ -266,14 +266,14 @@ class Epochs:
         return {"host": host, "generators": [generator.get_state() for generator in self._generators()]}
 
     def _host(self) -> dict[str, Any]:
-        """What the order may be drawn from: of torch's own samplers, torch's generator; of somebody's, any. NumPy's is slow to read."""
+        """Return the generator states that the order may depend on: torch's for torch's samplers, else all. NumPy's is slow to read."""
         samplers = [type(part).__module__ for part in self._parts() if part is not self.loader.dataset]
         if not self.is_iterable and all(module.startswith("torch.") or module == "builtins" for module in samplers):
             return {"torch": torch.get_rng_state()}
         return seeding.capture_host()
 
     def _parts(self) -> list[Any]:
-        """Dataset and samplers, each once."""
+        """Return the dataset and the samplers, each once."""
         batches = self.loader.batch_sampler
         parts = [self.loader.dataset, self.loader.sampler, batches, getattr(batches, "sampler", None)]
         return list({id(part): part for part in parts if part is not None}.values())
@@ -282,10 +282,10 @@ class Epochs:
         found = [getattr(part, "generator", None) for part in [self.loader, *self._parts()]]
         return list({id(one): one for one in found if isinstance(one, torch.Generator)}.values())
 
-    # -- telling ------------------------------------------------------------------------------------------------------
+    # -- passing the epoch on -----------------------------------------------------------------------------------------
 
     def _follow_user(self) -> None:
-        """Who called ``set_epoch`` of a sampler or dataset knows better than our count."""
+        """Adopt the epoch that the user set with ``set_epoch`` of a sampler or dataset. It takes precedence over our count."""
         for part in self._parts():
             number = getattr(part, "epoch", None)
             if callable(getattr(part, "set_epoch", None)) and isinstance(number, int) and number != self._told.get(id(part)):

@@ -1,4 +1,4 @@
-"""Batches: moving any nesting to the device, one batch ahead where the device has streams."""
+"""Move batches of any nesting to the device, one batch ahead if the device has streams."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 def move(data: T, device: torch.device, non_blocking: bool = False) -> T:
-    """``data`` with every tensor, and every other object with a ``to`` method, on ``device``."""
+    """Return ``data`` with every tensor, and every other object that has a ``to`` method, moved to ``device``."""
 
     def move_leaf(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
@@ -36,12 +36,15 @@ def move(data: T, device: torch.device, non_blocking: bool = False) -> T:
 
 
 def _moves_itself(thing: Any) -> bool:
-    """A tensor, a packed sequence, a tokenizer's encoding: a class may have a ``to`` too, but is no data."""
+    """Return whether an object has a ``to`` method, like a tensor, a packed sequence or a tokenizer's encoding.
+
+    Classes are excluded: they may have a ``to`` too, but are not data.
+    """
     return callable(getattr(thing, "to", None)) and not isinstance(thing, type)
 
 
 def _uploaded(batches: Iterator[Any], device: torch.device, accelerator: Accelerator) -> Iterator[Any]:
-    """Each batch on the device, by the accelerator's own upload of their tensors."""
+    """Yield each batch on the device, its tensors moved by the accelerator's ``upload``."""
     waiting: deque[Any] = deque()
 
     def tensors() -> Iterator[list[torch.Tensor]]:
@@ -49,7 +52,7 @@ def _uploaded(batches: Iterator[Any], device: torch.device, accelerator: Acceler
             waiting.append(batch)
             yield [leaf for leaf in leaves(batch, _moves_itself) if isinstance(leaf, torch.Tensor)]
 
-    first = list(itertools.islice(ahead := tensors(), 1))  # what a sampler does at the start of an epoch may be a collective
+    first = list(itertools.islice(ahead := tensors(), 1))  # samplers may start an epoch with a collective
     uploaded = accelerator.upload(itertools.chain(first, ahead), device)
     assert uploaded is not None
     for moved in uploaded:
@@ -67,16 +70,16 @@ _pass_numbers = itertools.count(1)
 
 
 class PreparedLoader:
-    """A DataLoader whose batches arrive on the device. Everything else (``dataset``, ``batch_size``, ...) is the DataLoader's.
+    """DataLoader that yields its batches on the device. Other attributes (``dataset``, ``batch_size``, ...) are the DataLoader's.
 
     Args:
-        loader: The user's, or this process's share of it.
-        device: Where batches go; None leaves them.
-        accelerator: Whose the device is. Where it has streams, copy on one, one batch ahead, so that copying overlaps with computing; where
-            it has a way of its own to upload ahead, by that.
-        strategy: Lays out batches that are on the device.
-        epochs: Of the user's loader, where that is another.
-        first: How many of the user's loader's batches each pass leaves out.
+        loader: The user's loader, or this process's share of it.
+        device: The device that batches are moved to. None leaves them where they are.
+        accelerator: The accelerator that owns the device. If the device has streams, batches are copied on one of them, one batch ahead,
+            so that copies overlap with computation. If the accelerator implements ``upload``, that is used instead.
+        strategy: The strategy that lays out batches on the device.
+        epochs: The epochs of the user's loader, if ``loader`` is not the user's.
+        first: The number of batches of the user's loader that each pass skips.
     """
 
     def __init__(
@@ -94,34 +97,37 @@ class PreparedLoader:
         self._step_end = None if accelerator is None else overridden(accelerator, Accelerator, "step_end")
 
     def __getattr__(self, name: str) -> Any:
-        if name == "loader":  # not there yet: while unpickling
+        if name == "loader":  # not set yet while unpickling
             raise AttributeError(name)
         return getattr(self.loader, name)
 
     def __len__(self) -> int:
-        """Batches that this process gets in an epoch."""
+        """Return the number of batches that this process gets in an epoch."""
         return max(len(self.loader) - self.first // self.epochs.step, 0)
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the loop is at the last batch of an epoch; not any more after it. A loop over the rest (``skip_batches``) counts too."""
+        """Whether the loop is at the last batch of an epoch. False again after the loop. Loops over ``skip_batches(...)`` count too."""
         return self.epochs.is_at_end
 
     @property
     def epoch(self) -> int:
-        """The number of the epoch under way, or between two of the next one."""
+        """The number of the current epoch, or of the next one if no pass is active."""
         return self.epochs.epoch
 
     @property
     def total_batch_size(self) -> int | None:
-        """Samples in a batch of the whole job; None if the loader does not say."""
+        """The number of samples in a batch of the whole job. None if the loader does not specify it."""
         size = batch_size_of(self.epochs.loader)
         is_whole = self.epochs.step == 1 and not self.epochs.is_shared
         return size if size is None or is_whole else size * self.epochs.num_processes
 
     @property
     def remainder(self) -> int:
-        """At the last batch: how many samples of the job's are no repetition, the first ones. -1 if all, if it is not known, and before."""
+        """The number of samples in the job's last batch that are not repeated; they come first.
+
+        -1 if no samples are repeated, the number is not known, or the loop is not at the last batch.
+        """
         if not self.is_at_end:
             return -1
         source = self.epochs.source
@@ -130,30 +136,38 @@ class PreparedLoader:
         return next(known, -1)
 
     def set_epoch(self, epoch: int) -> None:
-        """Number the next pass. Passes count themselves; this is for a loop that begins in the middle.
+        """Set the number of the next pass. Passes are counted automatically; call this if a loop starts at a later epoch.
 
         Args:
-            epoch: Passed on to ``set_epoch`` of the dataset and of samplers, where they have it, and so is each following one.
+            epoch: The number of the next pass. It is passed to ``set_epoch`` of the dataset and the samplers that have this method, and
+                so is the number of each following pass.
         """
         self.epochs.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Epoch, number of samples taken in it, and what its order was drawn from. The same on every process."""
+        """Return the epoch, the number of samples taken in it, and the generator states that its order was drawn from.
+
+        The state is the same on every process.
+        """
         return self.epochs.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next pass gives the samples that the saved one had still to give, in the same order.
+        """Make the next pass yield the remaining samples of the saved pass, in the same order.
 
-        Of a map-style dataset, samples that were used are not read again, and the number of processes and the batch size may be others.
-        Of a stream, they are read and dropped.
+        For a map-style dataset, samples that were already used are not read again, and the number of processes and the batch size may
+        differ. For a stream, used samples are read and dropped.
 
         Raises:
-            CheckpointError: If it was saved of another loader, or cannot go on with this number of processes or this batch size.
+            CheckpointError: If the state belongs to another loader, or the pass cannot continue with this number of processes or this
+                batch size.
         """
         self.epochs.load_state_dict(state)
 
     def __iter__(self) -> Iterator[Any]:
-        """Each batch is handed out when the next one is under way: that tells the last one, and lets copies overlap with computing."""
+        """Yield each batch once the next one is being copied.
+
+        This identifies the last batch, and lets copies overlap with computation.
+        """
         copies = self._copies()
         self.epochs.pass_number = next(_pass_numbers)
         try:
@@ -170,7 +184,7 @@ class PreparedLoader:
         self.epochs.finish()
 
     def _begin_pass(self) -> Iterator[Any]:
-        """The loader's own iterator: from the beginning, or where a saved pass was."""
+        """Return the loader's iterator, starting from the beginning or where a saved pass stopped."""
         epochs = self.epochs
         skip = epochs.begin(self.first, has_workers=self.loader.persistent_workers and self.loader._iterator is not None)
         has_to_skip = skip > 0 or epochs.is_resumed
@@ -178,13 +192,13 @@ class PreparedLoader:
         if has_to_skip:
             source = starting_at(self.loader, skip, skip // epochs.stride, epochs.order)
         epochs.source = source
-        if epochs.is_resumed or epochs.is_iterable:  # a stream's workers draw its order, from a seed that is drawn here
+        if epochs.is_resumed or epochs.is_iterable:  # a stream's workers draw its order from a seed that is drawn here
             with epochs.order():
                 return iter(source)
         return iter(source)
 
     def _copies(self) -> Iterator[tuple[Any, torch.Event | None]]:
-        """Each batch on the device; with streams, the event that its copy ends with."""
+        """Yield each batch on the device and, if streams are used, the event that marks the end of its copy."""
         device, accelerator = self.device, self.accelerator
         batches = self._begin_pass()
         if device is None:
@@ -202,11 +216,14 @@ class PreparedLoader:
 
     @property
     def _is_collective(self) -> bool:
-        """Whether reading is a collective, which belongs into the thread of all others."""
+        """Whether reading is a collective, which must run in the same thread as all other collectives."""
         return bool(getattr(self.loader, "is_collective", False))
 
     def _hand_over(self, batch: Any, event: torch.Event | None) -> Any:
-        """The computing stream waits for this batch's copy, not for the next one's, and its memory is kept until that stream is done."""
+        """Return a batch to the loop, laid out by the strategy.
+
+        The compute stream waits for the copy of this batch but not of the next, and the batch's memory is kept until that stream is done.
+        """
         self.epochs.position += self.epochs.stride
         if self._step_end is not None:
             self._step_end()
@@ -220,10 +237,10 @@ class PreparedLoader:
 
 
 def laid_out(batch: T, strategy: Strategy) -> T:
-    """A batch on the device, as the strategy wants it.
+    """Return a batch that is on the device as laid out by the strategy.
 
     Raises:
-        BrokenPluginError: If the strategy returns None for one.
+        BrokenPluginError: If the strategy returns None instead of a batch.
     """
     if type(strategy).place_batch is Strategy.place_batch:
         return batch
@@ -238,14 +255,14 @@ def laid_out(batch: T, strategy: Strategy) -> T:
 
 
 def innermost(loaders: Sequence[PreparedLoader]) -> PreparedLoader | None:
-    """The loader whose loop began last and goes on: an evaluation inside a training loop is not the training's end."""
+    """Return the loader whose active loop began last. An evaluation inside a training loop does not end the training loop."""
     return max((loader for loader in loaders if loader.epochs.pass_number), key=lambda loader: loader.epochs.pass_number, default=None)
 
 
 def skip_batches(loader: DataLoader[Any] | PreparedLoader, count: int) -> Any:
-    """A loader like this one that begins ``count`` batches later. Of a map-style dataset, skipped samples are not read.
+    """Return a loader like this one that begins ``count`` batches later. For a map-style dataset, skipped samples are not read.
 
-    It is in the same epoch as the loader that it is made from, and counts on for both.
+    The new loader is in the same epoch as the original, and the two share one count of epochs.
     """
     if not isinstance(loader, PreparedLoader):
         return starting_at(loader, count * (samples_per_batch(loader) or 1), count)
@@ -256,7 +273,7 @@ def skip_batches(loader: DataLoader[Any] | PreparedLoader, count: int) -> Any:
 
 
 def batch_size_of(loader: DataLoader[Any]) -> int | None:
-    """Samples in a batch; None if neither the loader nor its batch sampler says."""
+    """Return the number of samples in a batch. None if neither the loader nor its batch sampler specifies it."""
     if loader.batch_size is not None:
         return loader.batch_size
     _, sampler = index_sampler(loader)
@@ -265,10 +282,10 @@ def batch_size_of(loader: DataLoader[Any]) -> int | None:
 
 
 def check_split(loader: DataLoader[Any], num_processes: int) -> None:
-    """With ``split_batches`` a loader's batch is the whole job's: each process gets an equal share.
+    """Check that ``split_batches`` can give each process an equal share of every batch of a loader.
 
     Raises:
-        PrepareError: If the batch size cannot be divided, or nobody says what it is.
+        PrepareError: If the batch size is unknown or not a multiple of the number of processes.
     """
     size = batch_size_of(loader)
     if num_processes > 1 and (size is None or size % num_processes):

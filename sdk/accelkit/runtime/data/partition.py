@@ -1,4 +1,4 @@
-"""A process's share of what all have."""
+"""Divide inputs that every process holds into one share per process."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import torch
 
 
 def share_of(inputs: Any, rank: int, size: int, *, is_padded: bool) -> Any:
-    """The ``rank``-th of ``size`` consecutive shares; the first ones are one longer where it does not come out even.
+    """Return the ``rank``-th of ``size`` consecutive shares. If the length is not a multiple of ``size``, the first ones are one longer.
 
     Args:
-        inputs: A list, tuple or tensor, a dict of such of one length, or anything with ``select(indices)`` and a length
+        inputs: A list, tuple or tensor, a dict of these with equal lengths, or any object with ``select(indices)`` and a length
             (``datasets.Dataset``).
-        rank: Whose share.
-        size: How many there are.
-        is_padded: Repeat the last of all items until every share is as long as the longest.
+        rank: The index of the share.
+        size: The number of shares.
+        is_padded: Whether to repeat the last item of ``inputs`` until every share is as long as the longest.
 
     Raises:
-        TypeError: For anything else.
-        ValueError: If a dict's values differ in length.
+        TypeError: If ``inputs`` is of any other type.
+        ValueError: If the values of a dict differ in length.
     """
     if isinstance(inputs, Mapping):
         lengths = {key: len(value) for key, value in inputs.items()}

@@ -1,4 +1,4 @@
-"""Collated batches cut and joined by samples: for streams, whose batches come as they come and are wanted in equal shares."""
+"""Cut and join collated batches by samples, to divide streams with batches of any size into equal shares."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from accelkit.runtime.data.samplers import cut_evenly
 
 
 def count(batch: Any) -> int | None:
-    """How many samples a batch holds: the first dimension of its tensors, the length of its lists of strings or numbers.
+    """Return the number of samples in a batch: the first dimension of its tensors, the length of its lists of strings or numbers.
 
-    None if they differ, or there is none: it cannot be cut then.
+    None if the sizes differ or there are no such values; the batch cannot be cut then.
     """
     sizes = {len(column) for column in _columns(batch)}
     return sizes.pop() if len(sizes) == 1 else None
 
 
 def cut(batch: Any, start: int, stop: int) -> Any:
-    """The samples from ``start`` to ``stop``. What is no column of samples (a 0-d tensor, a name) is the same in each cut."""
+    """Return the samples from ``start`` to ``stop``. Values that are not columns of samples (a 0-d tensor, a name) are kept as is."""
     return map_leaves(lambda leaf: leaf[start:stop] if _is_column(leaf) else leaf, batch, _is_column)
 
 
 def join(batches: list[Any]) -> Any:
-    """The samples of all of them, in their order."""
+    """Return one batch with the samples of all batches, in order."""
     if len(batches) == 1:
         return batches[0]
     columns = zip(*map(_columns, batches), strict=True)
@@ -46,19 +46,21 @@ def join(batches: list[Any]) -> Any:
 def rounds(
     batches: Iterable[Any], num_processes: int, share: int | None, *, even: bool, drop_last: bool
 ) -> Iterator[tuple[list[Any], int]]:
-    """A stream of batches as rounds: lists of one share a process, of exactly ``share`` samples each. No sample is lost between two.
+    """Regroup a stream of batches into rounds: lists of one share per process, with exactly ``share`` samples each.
 
-    The last round is divided equally, and filled with samples from the beginning where that leaves a rest (``even``). If not ``even``,
-    the last shares are shorter or absent.
+    No sample is lost between rounds. With ``even``, the last round is divided equally, and filled with samples from the beginning if its
+    size is not a multiple of the number of processes. Otherwise, the last shares are shorter or missing.
 
     Args:
-        batches: A loader's. With workers, short ones come in the middle too.
-        share: Samples a process gets at once, and in a batch; None if the loader does not say. Batches that hold something else, or
-            cannot be counted, are given whole.
-        drop_last: Drop a last round that is not complete.
+        batches: The batches of a loader. With workers, short batches may also occur in the middle.
+        num_processes: The number of shares in a round.
+        share: The number of samples that a process gets in a round, which is that of a batch. None if the loader does not specify it.
+            Batches of another size, or whose samples cannot be counted, are passed on whole.
+        even: Whether to fill the last round.
+        drop_last: Whether to drop an incomplete last round.
 
     Yields:
-        The shares, and how many samples of the round are no repetition: -1 if all, or if it is not known.
+        The shares, and the number of samples in the round that are not repeated. -1 if none are repeated or the number is not known.
     """
     stream = iter(batches)
     beginning = list(itertools.islice(stream, 2))
@@ -67,7 +69,7 @@ def rounds(
     if share is None or None in sizes or (len(sizes) == 2 and sizes[0] != share):
         yield from _whole(stream, num_processes, even=even, drop_last=drop_last)
         return
-    kept: list[Any] = []  # the first samples, to fill with
+    kept: list[Any] = []  # the first samples, used to fill the last round
     stock: list[Any] = []
     size, wanted = 0, share * num_processes
     for batch in stream:
@@ -109,7 +111,7 @@ def _whole(batches: Iterable[Any], num_processes: int, *, even: bool, drop_last:
 
 
 def _take(stock: list[Any], share: int, num_processes: int) -> tuple[list[Any], list[Any]]:
-    """A round from the stock, and what is left of that. Batches that are shares already are neither cut nor copied."""
+    """Return a round taken from the stock, and the rest of the stock. Batches that already are shares are neither cut nor copied."""
     if len(stock) == num_processes and all(count(batch) == share for batch in stock):
         return stock, []
     whole = join(stock)
@@ -120,7 +122,7 @@ def _take(stock: list[Any], share: int, num_processes: int) -> tuple[list[Any], 
 
 
 def _first(shares: list[Any], num_samples: int) -> list[Any]:
-    """As many of the shares as hold that many samples, at most."""
+    """Return the first shares that together hold at least ``num_samples`` samples, or all of them if there are fewer."""
     found, size = [], 0
     for share in shares:
         if size < num_samples:
@@ -147,7 +149,7 @@ def _columns(batch: Any) -> list[Any]:
 
 
 def _is_column(thing: Any) -> bool:
-    """One entry a sample: a tensor with a dimension, a list of strings or numbers."""
+    """Return whether a value has one entry per sample: a tensor with at least one dimension, or a list of strings or numbers."""
     if isinstance(thing, torch.Tensor):
         return thing.dim() > 0
     if not isinstance(thing, list | tuple) or hasattr(thing, "_fields") or not thing:

@@ -1,4 +1,4 @@
-"""Loaders that begin later, or read something else, than the one they are made from."""
+"""Derive loaders that begin later than the original, or read from another dataset or sampler."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from accelkit.runtime.data.samplers import Order, ShardedBatches, SharedOrder
 
 
 def reshaped(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
-    """A loader like this one, of its class, with other ``dataset``, ``sampler``, ``batch_sampler`` or ``batch_size``.
+    """Return a copy of a loader with another ``dataset``, ``sampler``, ``batch_sampler`` or ``batch_size``.
 
-    A DataLoader lets none of them be set, and a subclass may hold what its constructor does not take: hence a copy, with its own workers.
+    A DataLoader does not allow setting any of these, and a subclass may hold attributes that its constructor does not take. The loader is
+    therefore copied; the copy is of the same class and has its own workers.
     """
     made = copy.copy(loader)
     vars(made).update(changes, _iterator=None, _IterableDataset_len_called=None)
@@ -23,14 +24,14 @@ def reshaped(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
 
 
 def index_sampler(loader: DataLoader[Any]) -> tuple[str, Any]:
-    """The sampler that a map-style loader asks for the next batch, and its attribute: ``sampler`` if ``batch_size`` is None."""
+    """Return the sampler that gives a map-style loader its batches, after the attribute's name (``sampler`` if ``batch_size`` is None)."""
     return ("batch_sampler", loader.batch_sampler) if loader.batch_sampler is not None else ("sampler", loader.sampler)
 
 
 def samples_per_batch(loader: DataLoader[Any]) -> int | None:
-    """How many samples of its order each of a loader's batches takes; the last may take fewer.
+    """Return the number of samples that each batch of a loader takes from its order. The last batch may take fewer.
 
-    None if the batch sampler is the user's own: which samples it puts together may depend on the size of its batches.
+    None if the user wrote the batch sampler, because how it groups samples may depend on its batch size.
     """
     if isinstance(loader.dataset, IterableDataset):
         return loader.batch_size or 1
@@ -41,20 +42,21 @@ def samples_per_batch(loader: DataLoader[Any]) -> int | None:
 
 
 def in_order(sampler: Any, order: Order) -> Any:
-    """A sampler like this one, whose order is drawn inside a context. That of torch's ``BatchSampler`` stays one."""
+    """Return a sampler like this one that draws its order inside a context. For torch's ``BatchSampler``, the result is one too."""
     if type(sampler) is BatchSampler:
         return BatchSampler(SharedOrder(sampler.sampler, order), sampler.batch_size, sampler.drop_last)
     return SharedOrder(sampler, order)
 
 
 def starting_at(loader: Any, position: int, num_batches: int, order: Order | None = None) -> Any:
-    """A loader like this one that begins later. Of a map-style dataset, skipped samples are not read.
+    """Return a loader like this one that begins later. For a map-style dataset, skipped samples are not read.
 
     Args:
-        loader: A DataLoader, or one that was divided among processes.
-        position: Samples to leave out, of the whole job's; batches, if ``samples_per_batch`` is None. Of a map-style dataset.
-        num_batches: Batches to leave out, of this process's. Of a stream.
-        order: The context to draw the order in, where the loader has none yet.
+        loader: A DataLoader, or a loader that was divided among processes.
+        position: For a map-style dataset, the number of samples of the whole job to skip; counted in batches if ``samples_per_batch``
+            is None.
+        num_batches: For a stream, the number of this process's batches to skip.
+        order: The context to draw the order in, if the loader has none yet.
     """
     if not isinstance(loader, DataLoader):
         return loader.starting_at(position, num_batches)
@@ -71,13 +73,13 @@ def starting_at(loader: Any, position: int, num_batches: int, order: Order | Non
 
 
 class LaterBatches:
-    """The batches of a loader from the ``skip``-th on; those before are read and dropped when the iterator is made."""
+    """Batches of a loader from index ``skip`` on. Earlier batches are read and dropped when the iterator is created."""
 
     def __init__(self, loader: Any, skip: int) -> None:
         self.loader, self.skip = loader, skip
 
     def __getattr__(self, name: str) -> Any:
-        if name == "loader":  # not there yet: while unpickling
+        if name == "loader":  # not set yet while unpickling
             raise AttributeError(name)
         return getattr(self.loader, name)
 
@@ -91,12 +93,12 @@ class LaterBatches:
         return batches
 
     def starting_at(self, position: int, num_batches: int) -> LaterBatches:
-        """Without ``num_batches`` more."""
+        """Return a loader that skips ``num_batches`` more batches."""
         return LaterBatches(self.loader, self.skip + num_batches)
 
 
 class _LaterIndices(Sampler[Any]):
-    """The items of another sampler, samples or batches, from the ``skip``-th on."""
+    """Items of another sampler (samples or batches) from index ``skip`` on."""
 
     def __init__(self, sampler: Any, skip: int) -> None:
         self.sampler, self.skip = sampler, skip

@@ -1,6 +1,7 @@
-"""Which samples each process of a job gets: shares of batches of indices, and shares of a stream of samples.
+"""Divide samples among the processes of a job: shares of batches of indices, and shares of a stream of samples.
 
-Order and filling are Accelerate's. These classes know of processes only how many there are: nothing here communicates.
+The order and the filling of the last batches are the same as in Accelerate. These classes only need to know the number of processes;
+nothing in this module communicates.
 """
 
 from __future__ import annotations
@@ -17,34 +18,37 @@ Order = Callable[[], AbstractContextManager[Any]]
 
 
 class Counted:
-    """What gives processes their shares of a loader and fills the end of an epoch.
+    """Base class of objects that divide a loader among processes and fill the end of an epoch.
 
     Attributes:
-        remainder: How many samples of the job's last batch are no repetition; -1 if all, if it is not known, and before.
+        remainder: The number of samples in the job's last batch that are not repeated. -1 if none are repeated, the number is not known,
+            or the last batch was not reached.
     """
 
     remainder = -1
 
 
 class ShardedBatches(Counted, Sampler[Any]):
-    """One process's share of a batch sampler's batches, or (``process_index`` None) all processes' shares, one round after another.
+    """One process's share of the batches of a batch sampler, or the shares of all processes if ``process_index`` is None.
 
-    The batches of a round go to processes 0, 1, ... in their order. With ``split`` each batch is a round, and each process gets a piece.
+    The batches of a round go to processes 0, 1, ... in order. With ``split``, each batch is a round, and each process gets a piece of it.
 
     Args:
-        batches: Yields lists of indices; or single keys, with ``holds_lists`` False.
-        num_processes: Among how many.
-        process_index: Whose share.
-        split: Cut each batch, instead of giving whole ones away in turns.
-        even: Fill the last round with samples from the beginning, so that every process has equally many full batches. Else the last
-            batch of a process may be shorter, or absent. Where ``batches`` says ``drop_last``, an incomplete last round is dropped.
-        holds_lists: Whether an item is a batch.
-        first: How much of ``batches`` was used before: samples if it is torch's ``BatchSampler``, which cuts an order that does not
-            depend on the batch size; otherwise items.
+        batches: A sampler that yields lists of indices, or single keys if ``holds_lists`` is False.
+        num_processes: The number of processes.
+        process_index: The index of the process whose share is yielded. None yields all shares, round by round.
+        split: Whether to cut each batch into pieces instead of distributing whole batches in turn.
+        even: Whether to fill the last round with samples from the beginning, so that every process gets the same number of full batches.
+            Otherwise, the last batch of a process may be shorter or missing. If ``batches.drop_last`` is set, an incomplete last round
+            is dropped.
+        holds_lists: Whether an item of ``batches`` is a batch.
+        first: The amount of ``batches`` that was used before. Counted in samples for torch's ``BatchSampler``, which cuts an order that
+            does not depend on the batch size, and in items otherwise.
 
     Attributes:
-        batch_size: Samples in one of ``batches``; None if it does not say: batches are then given whole and repeated whole.
-        remainder: From the last round on, how many of its samples are no repetition; -1 if all are, or it is not known.
+        batch_size: The number of samples in a batch of ``batches``. None if it does not specify one; batches are then distributed and
+            repeated whole.
+        remainder: From the last round on, the number of its samples that are not repeated. -1 if none are, or it is not known.
     """
 
     def __init__(
@@ -65,7 +69,7 @@ class ShardedBatches(Counted, Sampler[Any]):
         self.remainder = -1
 
     def starting_at(self, first: int) -> Self:
-        """The same shares, beginning ``first`` samples (or items) later."""
+        """Return the same shares, beginning ``first`` samples (or items) later."""
         later = copy.copy(self)
         later.first = self.first + first
         return later
@@ -92,7 +96,10 @@ class ShardedBatches(Counted, Sampler[Any]):
         return rounds + (self.process_index < rest)
 
     def _remaining(self, beginning: list[Any], count: int) -> Iterator[Any]:
-        """The batches that were not used before. ``beginning`` receives the first ``count`` of the epoch, to fill the last round with."""
+        """Yield the batches that were not used before.
+
+        The first ``count`` batches of the epoch are appended to ``beginning``, to fill the last round with.
+        """
         if type(self.batches) is BatchSampler:
             order = iter(self.batches.sampler)
             head = list(itertools.islice(order, count * self.batches.batch_size))
@@ -107,7 +114,7 @@ class ShardedBatches(Counted, Sampler[Any]):
                 yield batch
 
     def _whole_rounds(self) -> Iterator[list[Any]]:
-        """A round is handed out when the next one begins: that tells the last one, which may need filling."""
+        """Yield each round once the next one begins. This identifies the last round, which may need filling."""
         beginning: list[Any] = []
         shares: list[Any] = []
         for batch in self._remaining(beginning, self.num_processes):
@@ -152,13 +159,13 @@ class ShardedBatches(Counted, Sampler[Any]):
             yield [held[start : start + piece] for start in range(0, len(held), piece)]
 
     def _pieces(self, batch: Sequence[Any], beginning: Sequence[Any], least: int) -> list[Any]:
-        """One piece a process, as equal as can be, of a batch that is filled to ``least`` samples."""
+        """Return one piece per process, of sizes as equal as possible, of a batch that is filled up to ``least`` samples."""
         whole = [*batch, *itertools.islice(itertools.cycle(beginning), max(least - len(batch), 0))]
         return cut_evenly(whole, self.num_processes)
 
 
 def num_batches_from(batches: Any, first: int) -> int:
-    """How many items a sampler has left after ``first`` samples (torch's ``BatchSampler``) or items (any other)."""
+    """Return the number of items that a sampler has left after ``first`` samples (torch's ``BatchSampler``) or items (any other)."""
     if type(batches) is not BatchSampler:
         return max(len(batches) - first, 0)
     rest = max(len(batches.sampler) - first, 0)  # type: ignore[arg-type]
@@ -166,24 +173,24 @@ def num_batches_from(batches: Any, first: int) -> int:
 
 
 def cut_evenly(samples: Sequence[Any], pieces: int) -> list[Any]:
-    """``samples`` in that many consecutive pieces."""
+    """Return ``samples`` cut into ``pieces`` consecutive pieces of nearly equal size."""
     size = len(samples)
     return [samples[size * number // pieces : size * (number + 1) // pieces] for number in range(pieces)]
 
 
 class ShardedDataset(Counted, IterableDataset[Any]):
-    """One process's share of a stream. Every process reads all of it (each worker, what the worker reads of it) and keeps its own.
+    """One process's share of a stream. Every process reads the whole stream (each worker, its part of it) and keeps its share.
 
     Args:
-        dataset: The user's. It divides itself among workers, as torch wants it to.
-        num_processes: Among how many.
-        process_index: Whose share.
-        share: Samples that a process takes at once: those of its batch.
-        even: Fill the last round with samples from the first, so that every process has equally many full batches.
-        drop_last: Drop a last round that is not complete.
+        dataset: The user's dataset. It divides itself among workers, as torch requires.
+        num_processes: The number of processes.
+        process_index: The index of the process whose share is yielded.
+        share: The number of samples that a process takes at once, which is the size of its batch.
+        even: Whether to fill the last round with samples from the first, so that every process gets the same number of full batches.
+        drop_last: Whether to drop an incomplete last round.
 
     Attributes:
-        remainder: As that of ``ShardedBatches``. A worker's own copy knows it, the one in the training process does not.
+        remainder: Like that of ``ShardedBatches``. With workers, it is set on a worker's copy but not in the training process.
     """
 
     def __init__(
@@ -194,12 +201,12 @@ class ShardedDataset(Counted, IterableDataset[Any]):
         self.remainder = -1
 
     def __getattr__(self, name: str) -> Any:
-        if name == "dataset":  # not there yet: while unpickling
+        if name == "dataset":  # not set yet while unpickling
             raise AttributeError(name)
         return getattr(self.dataset, name)
 
     def __len__(self) -> int:
-        """Samples of this process.
+        """Return the number of samples of this process.
 
         Raises:
             TypeError: If the dataset has no length.
@@ -232,11 +239,12 @@ class ShardedDataset(Counted, IterableDataset[Any]):
 
 
 class SharedOrder(Sampler[Any]):
-    """The batches of another sampler, begun inside a context: what it draws its order from is then every process's.
+    """Batches of another sampler, started inside a context that makes all processes draw the same order.
 
     Args:
         batches: Any sampler.
-        order: Makes the context, anew for each pass. Entered for the first batch: torch's samplers draw their order before that.
+        order: A function that creates the context, called for each pass. The context covers the first batch, because torch's samplers
+            draw their order before it.
     """
 
     def __init__(self, batches: Any, order: Order) -> None:
