@@ -1,4 +1,4 @@
-"""``python -m accelkit``."""
+"""Entry point of ``python -m accelkit``."""
 
 from accelkit.cli import main
 

@@ -1,4 +1,4 @@
-"""Replace a file in one step: whoever reads it sees the old one or the new one, also after a kill or a power failure."""
+"""Atomic replacement of files. A reader sees either the old file or the new one, even after a kill or a power failure."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def atomic_file(path: Path, *, writer: str = "", is_durable: bool = True, mode: int = 0o666) -> Iterator[Path]:
-    """Write to the temporary path that this gives; it takes the place of ``path`` when the block ends without an error.
+    """Yield a temporary path to write to, which replaces ``path`` when the block ends without an error.
 
     Args:
-        path: In a folder that exists.
-        writer: Tells apart those that may write the same path at the same time.
-        is_durable: Flush the file and its folder's entry to disk first. A cache need not.
-        mode: Who may read and write it, less what the umask takes away.
+        path: The file to replace. Its folder must exist.
+        writer: A name that distinguishes writers that may write the same path at the same time.
+        is_durable: Whether to flush the file and its folder's entry to disk. A cache does not need this.
+        mode: The permissions of the file, before the umask is applied.
 
     Raises:
-        OSError: If the disk does not take it. ``path`` is as it was, and the temporary file is removed.
+        OSError: If the file cannot be written. ``path`` is left unchanged and the temporary file is removed.
     """
     temporary = path.with_name(f"{path.name}.{writer}.tmp" if writer else f"{path.name}.tmp")
     with contextlib.suppress(FileNotFoundError):
-        temporary.unlink()  # what a kill left, or a link that leads elsewhere
+        temporary.unlink()  # left by a killed process, or a link that leads elsewhere
     os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
     try:
         yield temporary
@@ -39,13 +39,13 @@ def atomic_file(path: Path, *, writer: str = "", is_durable: bool = True, mode: 
 
 
 def flush_file(path: Path) -> None:
-    """Make a file's content durable."""
+    """Flush the content of a file to disk."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
 
 
 def flush_folder(path: Path) -> None:
-    """Make a folder's entries durable; Windows has no such thing."""
+    """Flush the entries of a folder to disk. Does nothing on Windows, which does not support it."""
     if os.name == "posix":
         descriptor = os.open(path, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""``auto`` and the aliases: choosing among several accelerators, by asking each."""
+"""Selection among several accelerators by probing each, for ``auto`` and the aliases."""
 
 from __future__ import annotations
 
@@ -15,16 +15,24 @@ from accelkit.types import Availability, Candidate, PluginRecord
 
 ORDER_VARIABLE = "ACCELKIT_AUTO_ORDER"
 GENERIC = "torch"
-"""The accelerator that takes a device type, ``torch:<device_type>``: never a candidate."""
+"""The accelerator that takes a device type, as ``torch:<device_type>``. It is never a candidate."""
 
 Choice = tuple[PluginRecord, tuple[Candidate, ...], list[str]]
-"""The record chosen, every candidate with its verdict (the chosen one first), and notes."""
+"""The chosen record, every candidate with its verdict (the chosen one first), and notes."""
 
 _warned: set[str] = set()
 
 
 def choose() -> Choice:
-    """The user's order if there is one; else the one usable accelerator beside the host; else the host."""
+    """Choose the accelerator for ``auto``.
+
+    If the user set an order, the first usable accelerator in it is chosen. Otherwise it is the only usable accelerator besides the host,
+    or the host if there is none.
+
+    Raises:
+        UnavailableError: If no accelerator in the user's order can be used.
+        AmbiguousError: If several accelerators can be used and the user set no order.
+    """
     order = [name.strip() for name in os.environ.get(ORDER_VARIABLE, "").split(",") if name.strip()]
     records = [_in_order(name) for name in order] if order else [record for record in plugins("accelerator") if _is_candidate(record)]
     asked, candidates = _ask(records)
@@ -51,7 +59,10 @@ def choose() -> Choice:
 
 
 def _is_candidate(record: PluginRecord) -> bool:
-    """Not ``torch:<device_type>``, which needs a name, nor a vendor's device of which nothing is installed."""
+    """Return whether ``auto`` considers this accelerator.
+
+    It skips ``torch:<device_type>``, which needs a device type, and fallbacks for vendors whose packages are not installed.
+    """
     return record.name != GENERIC and (not record.is_fallback or device_table.has_package(record.name))
 
 
@@ -63,7 +74,12 @@ def _in_order(name: str) -> PluginRecord:
 
 
 def choose_for_alias(alias: str) -> Choice:
-    """The usable one of those that the alias stands for."""
+    """Choose the usable accelerator among those that the alias stands for.
+
+    Raises:
+        AmbiguousError: If several of them can be used.
+        UnavailableError: If none of them can be used.
+    """
     names = [str(name) for name in device_table.aliases()[alias]["candidates"]]
     offered = {record.name: record for record in plugins("accelerator") if record.status == "available"}
     asked, candidates = _ask([offered[name] for name in names if name in offered])
@@ -86,9 +102,10 @@ def choose_for_alias(alias: str) -> Choice:
 
 
 def _ask(records: Sequence[PluginRecord]) -> tuple[list[PluginRecord], tuple[Candidate, ...]]:
-    """Those that can be used, in order, and what became of each.
+    """Return the usable accelerators in order, and every candidate with its verdict.
 
-    Third parties answer in child processes, ended before anything is loaded; one that says usable must show it, once per version.
+    Third-party plugins are probed in child processes, which end before anything is loaded. A plugin that claims to be usable is also
+    tried, once per version.
     """
     askable = [record for record in records if record.status == "available"]
     verdicts = probing.ask_all([record for record in askable if not record.is_builtin and record.is_foreign])
@@ -126,7 +143,7 @@ def _ask_here(record: PluginRecord) -> tuple[Availability, bool]:
 
 
 def _mark(candidates: Sequence[Candidate], chosen: PluginRecord) -> tuple[Candidate, ...]:
-    """The candidates with the chosen one marked, and first."""
+    """Return the candidates with the chosen one marked and moved to the front."""
     winners, others = [], []
     for candidate in candidates:
         if (candidate.name, candidate.plugin) == (chosen.name, chosen.plugin):
@@ -137,14 +154,14 @@ def _mark(candidates: Sequence[Candidate], chosen: PluginRecord) -> tuple[Candid
 
 
 def warn_once(topic: str, text: str) -> None:
-    """Warn the user, once per process and topic."""
+    """Warn the user once per process and topic."""
     if topic not in _warned:
         _warned.add(topic)
         warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 def _warn_of_broken(candidates: Sequence[Candidate]) -> None:
-    """Say what is there and does not work; auto goes on without it."""
+    """Warn about each accelerator that is broken. ``auto`` continues without it."""
     for candidate in candidates:
         if candidate.verdict == "broken":
             what = f"auto passes over the accelerator {candidate.name!r}"

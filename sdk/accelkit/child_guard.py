@@ -1,7 +1,7 @@
-"""The program of the guard process (see ``child_processes``): wait until the parent has ended, then kill the process groups that it left.
+"""The program of the guard process (see ``child_processes``), which kills the process groups that are left when its parent has ended.
 
-Reads lines from standard input: ``+N`` adds process group N, ``-N`` removes it. The parent alone holds the other end of that pipe, which
-closes when the parent ends, however it ends. Run by its path; imports the standard library only.
+It reads lines from standard input: ``+N`` adds process group N, ``-N`` removes it. Only the parent holds the other end of that pipe,
+which closes when the parent ends for any reason. The program is run by its path and imports only the standard library.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ def main() -> None:
 
 
 def kill_group(leader: int) -> None:
-    """SIGKILL to everything in the process group that ``leader`` leads; to it alone if it leads none yet, or on Windows, which has none."""
+    """Send SIGKILL to every process in the group that ``leader`` leads.
+
+    Only the process itself is killed if it does not lead a group yet, or on Windows, which has no process groups.
+    """
     with contextlib.suppress(OSError):
         if hasattr(os, "killpg"):
             with contextlib.suppress(ProcessLookupError):

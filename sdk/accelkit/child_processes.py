@@ -1,8 +1,8 @@
-"""Child processes that run a plugin's code, and end when this process does, however it ends.
+"""Child processes that run a plugin's code and do not outlive this process, whichever way it ends.
 
-Such a child may hang in a driver, never release the interpreter's lock, or start processes of its own. So each leads a process group, and
-one guard process (``child_guard``) kills the groups that are left when this process has ended: normally, by an error, or by ``kill -9``.
-The guard runs as long as there are children.
+Such a child may hang in a driver, never release the interpreter's lock, or start processes of its own. Each child therefore leads a
+process group, and one guard process (``child_guard``) kills the remaining groups when this process has ended, whether normally, by an
+error or by ``kill -9``. The guard runs as long as there are children.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from accelkit import child_guard
 
 
 class _Guard:
-    """The guard process, and the process groups that it would kill."""
+    """The guard process and the process groups that it guards."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -33,13 +33,13 @@ class _Guard:
         return None if self._process is None else self._process.pid
 
     def ready(self) -> None:
-        """Start the guard process, if it does not run. Call this before a child is started: ``add`` then takes no time."""
+        """Start the guard process if it is not running. Call this before starting a child, so that ``add`` takes no time."""
         with self._lock:
             if self._process is None or self._process.poll() is not None:
                 self._start()
 
     def add(self, leader: int) -> None:
-        """Kill the process group that ``leader`` leads, or will lead, if this process ends before ``remove``."""
+        """Guard the process group that ``leader`` leads or will lead. It is killed if this process ends before ``remove``."""
         with self._lock:
             self._groups.add(leader)
             if self._process is None or self._process.poll() is not None:
@@ -56,7 +56,7 @@ class _Guard:
         self.rest()
 
     def rest(self) -> None:
-        """End the guard process if there is nothing to guard."""
+        """Stop the guard process if there is nothing to guard."""
         with self._lock:
             if not self._groups:
                 self._stop()
@@ -70,14 +70,14 @@ class _Guard:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # a Ctrl-C is not for it
+            start_new_session=True,  # Ctrl-C must not reach it
         )
         for group in self._groups:
             self._tell(f"+{group}")
 
     def _tell(self, line: str) -> None:
         if self._process is not None and self._process.stdin is not None:
-            with contextlib.suppress(OSError):  # somebody killed it
+            with contextlib.suppress(OSError):  # the guard was killed
                 self._process.stdin.write(f"{line}\n".encode())
                 self._process.stdin.flush()
 
@@ -89,19 +89,22 @@ class _Guard:
             process.wait()
 
     def _forget(self) -> None:
-        """In a fork, whose end of the pipe would keep the guard from seeing that this process ended."""
+        """Close the pipe in a fork, where it would prevent the guard from noticing that this process has ended."""
         process, self._process = self._process, None
         self._lock, self._groups = threading.Lock(), set()
         if process is not None and process.stdin is not None:
             os.close(process.stdin.fileno())
-            process.returncode = 0  # it is not this process's child
+            process.returncode = 0  # it is not a child of this process
 
 
 guard = _Guard()
 
 
 def start(arguments: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-    """``subprocess.Popen`` in a session and process group of its own, which is killed when this process ends. ``end`` it."""
+    """Start a process in its own session and process group, which is killed when this process ends.
+
+    The arguments are those of ``subprocess.Popen``. Pass the process to ``end`` when it is no longer needed.
+    """
     guard.ready()
     try:
         process = subprocess.Popen(arguments, start_new_session=True, **options)
@@ -121,31 +124,31 @@ def kill(process: subprocess.Popen[Any]) -> None:
 
 
 def end(process: subprocess.Popen[Any]) -> None:
-    """Kill what is left of the process and its group, and reap it."""
+    """Kill what is left of the process and its group, and wait for the process."""
     kill(process)
     guard.remove(process.pid)
     process.wait()
 
 
 def end_group(leader: int) -> None:
-    """Kill what is left of the process group of a child that was given to ``guard``."""
+    """Kill what is left of the process group of a child that was added to ``guard``."""
     if hasattr(os, "killpg"):
         _kill_group(leader)
     guard.remove(leader)
 
 
 def _kill_group(leader: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # a group of zombies only: macOS says EPERM
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS returns EPERM for a group with only zombies
         os.killpg(leader, signal.SIGKILL)
 
 
 def run(
     arguments: Sequence[str], *, input: str | bytes | None = None, timeout: float | None = None, **options: Any
 ) -> subprocess.CompletedProcess[Any]:
-    """Like ``subprocess.run`` without ``check``, but nothing of the process outlives the call, or this process.
+    """Like ``subprocess.run`` without ``check``, but no process of its group outlives the call or this process.
 
     Raises:
-        subprocess.TimeoutExpired: After ``timeout`` seconds.
+        subprocess.TimeoutExpired: If the process runs for longer than ``timeout`` seconds.
     """
     stdin = subprocess.DEVNULL if input is None else subprocess.PIPE
     process = start(arguments, stdin=stdin, **options)

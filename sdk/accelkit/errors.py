@@ -1,26 +1,26 @@
-"""Everything that accelkit raises on purpose. This module imports nothing of the project.
+"""The exceptions that accelkit raises. This module imports nothing else from the project.
 
 ::
 
     AccelkitError                        exit code of the CLI
     ├── UsageError                       2  an argument or variable has a value that cannot be used
-    │   ├── UnknownNameError             2  nobody offers this name
-    │   ├── DevicesError                 2  devices= names what does not exist
-    │   └── ContradictionError           2  two arguments cannot both be right
-    ├── UnavailableError                 4  the device asked for cannot be used here
-    │   └── AmbiguousError               4  'auto' found several; the user must say which
-    ├── PluginError                      3  the fault is a plugin's
+    │   ├── UnknownNameError             2  no plugin provides this name
+    │   ├── DevicesError                 2  devices= names a device that does not exist
+    │   └── ContradictionError           2  two arguments contradict each other
+    ├── UnavailableError                 4  the requested device cannot be used here
+    │   └── AmbiguousError               4  'auto' found several accelerators; the user must choose one
+    ├── PluginError                      3  the fault lies with a plugin
     │   ├── BrokenPluginError            3  it failed to import, probe, load or check
-    │   ├── IncompatiblePluginError      3  its requirements are not met by what is installed
+    │   ├── IncompatiblePluginError      3  the installed packages do not meet its requirements
     │   ├── DisabledPluginError          3  the allow or deny list excludes it
     │   ├── NameConflictError            3  two distributions claim the name
     │   └── HookError                    3  a hook implementation does not match its specification
-    ├── PrepareError                     1  prepare() was given what it cannot prepare
-    ├── UnsupportedError                 1  this device, precision or strategy cannot do that
-    ├── CheckpointError                  1  a checkpoint cannot be saved, or cannot be loaded
-    ├── NotPrivateError                  1  somebody else could have written a file that would be believed, or run
-    ├── NotJoinedError                   1  what processes tell each other when they join was asked for before
-    └── CollectiveError                  1  the processes of a job did not do the same thing together
+    ├── PrepareError                     1  prepare() was given an object that it cannot prepare
+    ├── UnsupportedError                 1  this device, precision or strategy does not support that
+    ├── CheckpointError                  1  a checkpoint cannot be saved or loaded
+    ├── NotPrivateError                  1  another user could have written a file that would be trusted or executed
+    ├── NotJoinedError                   1  a value that the processes exchange when they join was requested before
+    └── CollectiveError                  1  the processes of a job did not take part in the same collective
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ __all__ = [
 
 
 class AccelkitError(Exception):
-    """The root. Its text has up to four parts: what happened, whose fault, why, and what to do.
+    """Base class of all errors. The text has up to four parts: what happened, which plugin caused it, why, and what to do.
 
     Args:
-        what: One sentence, no full stop needed.
+        what: What happened, in one sentence without a full stop.
         plugin: The plugin concerned, as ``dist==version``.
-        why: The cause, in the words of whoever failed.
-        hint: What the reader can do next, preferably a command.
+        why: The cause, in the words of the component that failed.
+        hint: What the user can do next, preferably a command.
     """
 
     exit_code: ClassVar[int] = 1
@@ -81,19 +81,19 @@ class AccelkitError(Exception):
 
 
 def printable(text: str) -> str:
-    """``text`` with control characters escaped, so that names and messages from outside cannot steer a terminal."""
+    """Return ``text`` with control characters escaped, so that names and messages from outside cannot control a terminal."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def one_line(text: str) -> str:
-    """``printable`` text, of which no part can pass for another line."""
+    """Return ``text`` as a single ``printable`` line, without line breaks."""
     return printable(text.replace("\n", " "))
 
 
 def shortened(text: str, length: int) -> str:
-    """``text``, cut with a remark if it has more than ``length`` characters."""
+    """Return ``text``, truncated with a remark if it has more than ``length`` characters."""
     return text if len(text) <= length else f"{text[:length]} … (cut: it has {len(text):,} characters)"
 
 
@@ -108,39 +108,39 @@ class UsageError(AccelkitError):
 
 
 class UnknownNameError(UsageError):
-    """Nobody offers this name. The hint suggests a near name or the package that would offer it."""
+    """No plugin provides this name. The hint suggests a similar name or the package that provides it."""
 
 
 class DevicesError(UsageError):
-    """``devices=`` asks for what does not exist. The text shows what does."""
+    """``devices=`` is invalid or names a device that does not exist. The text shows the existing devices."""
 
 
 class ContradictionError(UsageError):
-    """Two arguments cannot both be right."""
+    """Two arguments, settings or variables contradict each other."""
 
 
 class UnavailableError(AccelkitError):
-    """The device asked for cannot be used on this machine."""
+    """The requested device cannot be used on this machine."""
 
     exit_code = 4
 
 
 class AmbiguousError(UnavailableError):
-    """``auto`` found several usable accelerators, and nothing says which one is meant."""
+    """``auto`` or an alias found several usable accelerators, and nothing determines which one to use."""
 
 
 class PluginError(AccelkitError):
-    """A plugin cannot be used, and the fault is not the machine's."""
+    """A plugin cannot be used, for a reason that does not lie with the machine."""
 
     exit_code = 3
 
 
 class BrokenPluginError(PluginError):
-    """A plugin failed to import, to answer its probe, to load or to compute."""
+    """A plugin failed to import, probe, load or compute."""
 
 
 class IncompatiblePluginError(PluginError):
-    """What the plugin requires (accelkit, torch) is not what is installed."""
+    """The installed packages (accelkit, torch) do not meet the plugin's requirements."""
 
 
 class DisabledPluginError(PluginError):
@@ -148,7 +148,7 @@ class DisabledPluginError(PluginError):
 
 
 class NameConflictError(PluginError):
-    """Two distributions claim one name, or a third party claims a name that is reserved."""
+    """Two distributions claim the same name, or a third party claims a reserved name."""
 
 
 class HookError(PluginError):
@@ -156,31 +156,34 @@ class HookError(PluginError):
 
 
 class PrepareError(AccelkitError):
-    """``prepare`` was given an object that it cannot prepare, or an optimizer of foreign parameters."""
+    """``prepare`` was given an object that it cannot prepare, or an optimizer of parameters from elsewhere."""
 
 
 class UnsupportedError(AccelkitError):
-    """This device, precision or strategy cannot do what was asked."""
+    """This device, precision or strategy does not support the request."""
 
 
 class CheckpointError(AccelkitError):
-    """A checkpoint cannot be saved, is damaged, is missing, or was made by something else."""
+    """A checkpoint cannot be saved, is damaged, is missing, or was created by another program."""
 
 
 class NotJoinedError(AccelkitError):
-    """What no variable says, and processes tell each other when they join, was asked for before: which process is on which machine."""
+    """The placement of the processes on machines was requested before they joined, and no environment variable gives it.
+
+    The processes exchange this information when they join.
+    """
 
 
 class NotPrivateError(AccelkitError):
-    """A file or folder that must be this user's alone belongs to somebody else, or others may write it."""
+    """A file or folder that must be private to this user belongs to another user, or others may write to it."""
 
 
 class CollectiveError(AccelkitError):
-    """Processes did not do the same thing together: one did not come, called something else, or gave data of another shape.
+    """The processes did not take part in the same collective.
 
-    The text names their ranks.
+    One of them did not call it, called another one, or passed data of another shape. The text names the ranks.
     """
 
 
 class RankFailedError(AccelkitError):
-    """A process of the job failed. The text names the one that failed first, with its own traceback, and how the others ended."""
+    """A process of the job failed. The text names the first process that failed, with its traceback, and how the others ended."""

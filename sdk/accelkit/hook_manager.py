@@ -1,4 +1,4 @@
-"""One plugin manager per Runtime: the selected plugins and the hook plugins that the user enabled, checked as they are registered."""
+"""The plugin manager of a Runtime. It checks and registers the selected plugins and the hook plugins that the user enabled."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Arguments = Mapping[str, tuple[str, ...]]
 
 
 class HookManager(pluggy.PluginManager):
-    """pluggy's manager with accelkit's specifications.
+    """pluggy's plugin manager with accelkit's hook specifications.
 
-    A method that a specification class marks as an implementation stays one when a vendor overrides it without the marker.
+    A method that a specification class marks as a hook implementation remains one if a vendor overrides it without the marker.
     """
 
     def __init__(self) -> None:
@@ -33,11 +33,11 @@ class HookManager(pluggy.PluginManager):
             self.add_hookspecs(specification)
 
     def add(self, plugin: object, owner: str) -> None:
-        """Check and register an instance.
+        """Check and register a plugin instance.
 
         Args:
-            plugin: The selected accelerator, precision, ..., or a hook plugin.
-            owner: ``dist==version``, for errors.
+            plugin: The selected accelerator, precision, cluster environment or strategy, or a hook plugin.
+            owner: The plugin's ``dist==version``, for errors.
 
         Raises:
             HookError: If an implementation does not match its specification.
@@ -50,20 +50,20 @@ class HookManager(pluggy.PluginManager):
         except pluggy.PluginValidationError as error:
             kind = type(plugin).__name__
             hint = "a wrapper yields once, and returns what the others returned; docs/hooks.md shows one"
-            why = "; ".join(str(error).splitlines()[1:])  # the first line has the name under which it would be registered
+            why = "; ".join(str(error).splitlines()[1:])  # the first line contains the internal name of the registration
             raise HookError(f"a hook of {kind} cannot be registered", plugin=owner, why=why, hint=hint) from error
         self._owners.append((plugin, owner))
 
     @contextlib.contextmanager
     def naming_failures(self, hook: str, aftermath: str = "") -> Iterator[None]:
-        """Around a call of the hook: an error of an implementation names the plugin.
+        """Return a context manager for a call of a hook, which turns an implementation's error into one that names the plugin.
 
         Args:
-            hook: The hook's name.
-            aftermath: What the user should know of the state in which it failed.
+            hook: The name of the hook.
+            aftermath: What the user should know about the state after the failure.
 
         Raises:
-            HookError: With the implementation's error as its cause. accelkit's own errors pass as they are.
+            HookError: If an implementation raises an error, which becomes the cause. accelkit's own errors are passed on unchanged.
         """
         try:
             yield
@@ -74,7 +74,10 @@ class HookManager(pluggy.PluginManager):
             raise HookError(f"the hook {hook} failed", plugin=self._owner_of(error), why=describe(error), hint=hint) from error
 
     def owner_that_returns(self, hook: str, is_wrong: Callable[[Any], bool], **arguments: Any) -> str:
-        """``dist==version`` of the first plugin whose implementation returns something wrong, found by calling them one by one."""
+        """Return the ``dist==version`` of the first plugin whose implementation returns a wrong value, or "" if there is none.
+
+        The implementations are called one by one.
+        """
         for plugin, owner in self._owners:
             others = [other for other, _ in self._owners if other is not plugin]
             if any(is_wrong(result) for result in self.subset_hook_caller(hook, others)(**arguments)):
@@ -82,7 +85,7 @@ class HookManager(pluggy.PluginManager):
         return ""
 
     def _owner_of(self, error: BaseException) -> str:
-        """Of the plugin whose method is the first in the error's traceback."""
+        """Return the owner of the plugin whose method is the first in the error's traceback, or "" if there is none."""
         for frame, _ in traceback.walk_tb(error.__traceback__):
             for plugin, owner in self._owners:
                 if frame.f_locals.get("self") is plugin:
@@ -94,7 +97,7 @@ class HookManager(pluggy.PluginManager):
 
 
 def specified_arguments() -> Arguments:
-    """Each hook's arguments, by name, in the order of its signature."""
+    """Return the argument names of every hook, by the hook's name, in the order of its signature."""
     return {
         name: tuple(inspect.signature(function).parameters)[1:]
         for specification in HOOK_SPECIFICATIONS
@@ -104,10 +107,11 @@ def specified_arguments() -> Arguments:
 
 
 def validate_hooks(plugin: object, owner: str) -> None:
-    """Check that everything marked as an implementation is one.
+    """Check that every method marked as a hook implementation matches its specification.
 
     Raises:
-        HookError: A class instead of an instance, a hook that no specification has, or an argument that the hook does not have.
+        HookError: If ``plugin`` is a class instead of an instance, or implements a hook that does not exist, or takes an argument that
+            the hook does not have.
     """
     if isinstance(plugin, type):
         hint = f"register an instance: {plugin.__name__}()"
@@ -142,7 +146,10 @@ def _marked_names(plugin: object) -> Iterator[str]:
 
 
 def _mark_of(plugin: object, name: str) -> Any:
-    """The marker's options, found in the class or any base without touching properties; None if this is no implementation."""
+    """Return the options of the marker, or None if the attribute is not a hook implementation.
+
+    The class and its bases are searched without evaluating properties.
+    """
     for cls in type(plugin).__mro__:
         attribute = vars(cls).get(name)
         function = getattr(attribute, "__func__", attribute)

@@ -1,7 +1,8 @@
-"""The secret of a job, with which its processes sign what they send each other, so that nobody else's bytes are unpickled.
+"""The secret of a job. Its processes sign their messages with it, so that no bytes from other senders are unpickled.
 
-``accelkit launch`` and ``Runtime.launch`` make one for each job of one machine and pass it to the processes that they start. Whoever starts
-processes by other means, or on several machines, sets the variable for all of them. Without it messages have a checksum and no signature.
+``accelkit launch`` and ``Runtime.launch`` create a secret for each job on one machine and pass it to the processes that they start. If
+the processes are started by other means, or on several machines, the user must set the variable for all of them. Without the variable,
+messages have a checksum but no signature.
 """
 
 from __future__ import annotations
@@ -19,25 +20,28 @@ _HASH = "sha256"
 
 
 def new() -> str:
-    """A secret of 256 random bits, in hexadecimal digits."""
+    """Return a new secret of 256 random bits, as hexadecimal digits."""
     return secrets.token_hex(32)
 
 
 def settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """accelkit's variables in the order of their names, to be shown to others: of the secret only that there is one."""
+    """Return accelkit's environment variables sorted by name, with the value of the secret replaced by ``(set)``."""
     return {name: "(set)" if name == VARIABLE else value for name, value in sorted(environ.items()) if name.startswith("ACCELKIT_")}
 
 
 def signed(message: bytes, rank: int) -> bytes:
-    """The message behind its HMAC-SHA256 (RFC 2104), which covers the rank that sends it: nobody can send it back as another's."""
+    """Return the message prefixed with its HMAC-SHA256 (RFC 2104).
+
+    The HMAC also covers the rank of the sender, so that the message cannot be replayed as that of another rank.
+    """
     return _signature(message, rank) + message
 
 
 def checked(received: bytes, rank: int) -> bytes:
-    """What ``signed`` was given by the process of this rank.
+    """Verify the signature of a message from ``rank``, and return the message.
 
     Raises:
-        CollectiveError: If the process that sent it does not know this job's secret, or is another rank.
+        CollectiveError: If the sender does not know this job's secret, or is another rank.
     """
     message = received[SIGNATURE_BYTES:]
     if not hmac.compare_digest(received[:SIGNATURE_BYTES], _signature(message, rank)):

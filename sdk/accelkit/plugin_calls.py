@@ -1,7 +1,7 @@
-"""Calls of plugins' methods: what a method raises, or returns though it must not, becomes an error that names the plugin.
+"""Calls of plugin methods. An error or a wrong return value becomes an error that names the plugin.
 
-On the step path nothing is added to a call that succeeds. There an error keeps its type, which programs catch (out of memory), and gets a
-note; what a method returned is looked at once something has failed.
+On the step path, a call that succeeds has no overhead. There, an error keeps its type, because programs may catch it (such as out of
+memory), and gets a note. Return values are checked only after something has failed.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ _SPECIFICATIONS = "accelkit.specs."
 
 
 def call(plugin: Accelerator | Precision | Strategy, method: str, *arguments: Any, **options: Any) -> Any:
-    """``plugin.method(*arguments, **options)``, for calls that are not on the step path. What the built-in plugins raise passes.
+    """Return ``plugin.method(*arguments, **options)``. Use it for calls that are not on the step path.
+
+    Errors of the built-in plugins are passed on unchanged.
 
     Raises:
-        BrokenPluginError: If it raises, or returns what is of another type than its specification says. Running out of memory is no fault
-            of the plugin's: that error passes, and so do accelkit's own.
+        BrokenPluginError: If the method raises an error, or returns a value of another type than its specification says. Out-of-memory
+            errors, which are not the plugin's fault, and accelkit's own errors are passed on unchanged.
     """
     function = getattr(plugin, method)
     if is_built_in(plugin):
@@ -47,10 +49,10 @@ def call(plugin: Accelerator | Precision | Strategy, method: str, *arguments: An
 
 
 def checked(plugin: Accelerator | Precision | Strategy, method: str, result: Any) -> Any:
-    """``result``, which the method returned.
+    """Check the type of ``result``, the return value of the method, and return it.
 
     Raises:
-        BrokenPluginError: If it is of another type than the specification says.
+        BrokenPluginError: If it is not of the type that the specification says.
     """
     is_right, expected = _RETURNS.get(f"{_kind(plugin)}.{method}", (_anything, ""))
     if not is_right(result):
@@ -59,7 +61,7 @@ def checked(plugin: Accelerator | Precision | Strategy, method: str, result: Any
 
 
 def wrong_result(plugin: Accelerator | Precision | Strategy, method: str, result: object, expected: str) -> BrokenPluginError:
-    """The error that says what a plugin's method returned, and what it was to return."""
+    """Return the error that states what a plugin's method returned, and what it should have returned."""
     says = f"the docstring of accelkit.{_specification(plugin).__name__}.{method} says what it returns"
     distribution = _distribution(plugin)
     rest = f"; report it to the vendor of {distribution}; ACCELKIT_DISABLE_PLUGINS={distribution} leaves it out"
@@ -72,10 +74,10 @@ def wrong_result(plugin: Accelerator | Precision | Strategy, method: str, result
 
 
 def note_plugin(error: Exception, plugin: Precision | Strategy, method: str) -> None:
-    """Add a note that names the plugin to an error that left its method in a step.
+    """Add a note that names the plugin to an error that its method raised on the step path.
 
-    Nothing is added for built-in plugins and for methods that the plugin left as they are, nor to accelkit's own errors, nor if the
-    error comes from the user's optimizer, which the method called.
+    No note is added for built-in plugins, for methods that the plugin does not override, to accelkit's own errors, or if the error comes
+    from the user's optimizer, called by the method.
     """
     is_its_own = getattr(type(plugin), method) is not getattr(_specification(plugin), method)
     if isinstance(error, AccelkitError) or is_built_in(plugin) or not is_its_own:
@@ -90,12 +92,12 @@ def note_plugin(error: Exception, plugin: Precision | Strategy, method: str) -> 
 
 
 def is_built_in(plugin: Accelerator | Precision | Strategy) -> bool:
-    """Whether accelkit itself offers it: its errors are torch's or the user's, and need no name."""
+    """Return whether the plugin is part of accelkit. Its errors come from torch or the user, so they need not name the plugin."""
     return _distribution(plugin) == OWN_DISTRIBUTION
 
 
 def is_context(value: object) -> bool:
-    """Whether ``with`` can enter it."""
+    """Return whether ``value`` is a context manager."""
     return hasattr(type(value), "__enter__") and hasattr(type(value), "__exit__")
 
 
@@ -124,7 +126,7 @@ def _anything(value: object) -> bool:
 
 
 def _is_of_torch(name: str) -> Callable[[object], bool]:
-    """Whether a value is of this class of torch's; without torch there is none."""
+    """Return a check whether a value is an instance of torch's class ``name``. It is always False if torch is not imported."""
 
     def check(value: object) -> bool:
         found: Any = sys.modules.get("torch")
@@ -140,7 +142,7 @@ def _is_count(value: object) -> bool:
 
 
 def _items(value: object) -> Sequence[object]:
-    """Of a list or tuple that has some; else what is nothing's item."""
+    """Return the items of a non-empty list or tuple, or else a single item that fails every check."""
     return value if isinstance(value, list | tuple) and value else ("",)
 
 

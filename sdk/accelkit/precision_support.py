@@ -1,4 +1,4 @@
-"""Which precisions a device can do, and how: what their plugins need, against what the accelerator declares."""
+"""The precisions that a device supports, from the capabilities that they require and those that the accelerator declares."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ _WORST_FIRST: tuple[Support, ...] = ("none", "undeclared", "emulated", "native")
 
 
 def precisions_of(capabilities: Mapping[str, Any]) -> dict[str, Support]:
-    """Each of accelkit's own precisions, and the worst support of what it needs. Initialises nothing and imports no torch.
+    """Return each of accelkit's own precisions with the lowest support among the capabilities that it requires.
+
+    Does not initialise a driver or import torch.
 
     Args:
-        capabilities: As an accelerator declares them; a key that is missing is ``undeclared``.
+        capabilities: The capabilities that an accelerator declares. A missing key counts as ``undeclared``.
     """
     found: dict[str, Support] = {}
     for record in plugins("precision"):

@@ -1,8 +1,9 @@
-"""Files that nobody but their owner may have written: what is loaded from a cache is code, or is believed.
+"""Checks that only this user could have written a file. Files loaded from a cache are executed as code or trusted.
 
-As sshd does with its keys: each file, and each folder and link on the way to it, belongs to this user or to root, and others cannot write
-it. A folder above in which everybody may create files and nobody may remove another's, as ``/tmp``, is no danger, nor is a group that is
-this user's alone; nor, for a folder above, root's. Windows gives each user a folder of their own, and nothing is asked there.
+The rules are those of sshd for its keys: each file, and each folder and link on the path to it, must belong to this user or to root, and
+others must not be able to write to it. Parent folders in which everybody may create files but not remove those of others, such as
+``/tmp``, are accepted, and so are files writable by this user's private group and parent folders writable by root's group. Windows gives
+each user their own folder, so nothing is checked there.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ _LONGEST_WAY = 1000
 
 
 def private_folder(path: str | os.PathLike[str]) -> Path:
-    """A folder that only this user may write. It is made, with those above it, for this user alone (mode 0700), if it is not there.
+    """Return a folder that only this user may write to. If it does not exist, it and its parents are created with mode 0700.
 
     Raises:
-        NotPrivateError: If somebody else could change what is in it.
-        OSError: If it cannot be made.
+        NotPrivateError: If another user could change its contents.
+        OSError: If it cannot be created.
     """
     folder = Path(os.path.abspath(path))
     for missing in reversed([one for one in (folder, *folder.parents) if not one.exists()]):
@@ -35,11 +36,11 @@ def private_folder(path: str | os.PathLike[str]) -> Path:
 
 
 def check_private(path: str | os.PathLike[str]) -> None:
-    """Make sure that nobody but this user and root could have written a file or folder.
+    """Check that only this user and root could have written a file or folder.
 
     Raises:
-        NotPrivateError: If somebody else could.
-        OSError: If it is not there.
+        NotPrivateError: If another user could have written it.
+        OSError: If it does not exist.
     """
     if os.name != "posix":
         return
@@ -50,10 +51,10 @@ def check_private(path: str | os.PathLike[str]) -> None:
 
 
 def _way(path: Path) -> list[Path]:
-    """Every folder and every link that leads to a file or folder, from the root on, and what it is in the end.
+    """Return every folder and link on the path to a file or folder, starting at the root, followed by its final target.
 
     Raises:
-        OSError: If it is not there, or links lead in a circle.
+        OSError: If the path does not exist, or its links form a loop.
     """
     here, rest, found = Path(path.anchor), list(path.parts[1:]), [Path(path.anchor)]
     while rest:
@@ -70,14 +71,14 @@ def _way(path: Path) -> list[Path]:
         target = Path(os.readlink(found[-1]))
         here = Path(target.anchor) if target.is_absolute() else here
         rest = [*(target.parts[1:] if target.is_absolute() else target.parts), *rest]
-    if found[-1] != here:  # the last name was ..
+    if found[-1] != here:  # the last component was ..
         found.append(here)
     return found
 
 
 @functools.cache
 def _check_above(path: Path) -> None:
-    """What was private stays so: nobody else can change it."""
+    """Check a parent folder or link. The result is cached, because nobody else can change a private path afterwards."""
     _check(path, is_above=True)
 
 
@@ -99,10 +100,10 @@ def _check(path: Path, *, is_above: bool) -> None:
 
 
 def _has_access_list(path: Path) -> bool:
-    """Whether the bits of the group stand for whom a POSIX access control list names."""
+    """Return whether the path has a POSIX access control list, in which case the group bits stand for the users that it names."""
     try:
         return _ACCESS_LIST in os.listxattr(path)
-    except (AttributeError, OSError):  # the system, or this file system, has none
+    except (AttributeError, OSError):  # not supported by the operating system or this file system
         return False
 
 
@@ -114,7 +115,10 @@ def _not_private(path: Path, why: str, command: str) -> NotPrivateError:
 
 @functools.cache
 def _outside_this_namespace() -> set[int]:
-    """The user id that stands for everybody whom this user namespace does not know, as the owner of ``/home`` in a rootless container."""
+    """Return the user id that stands for all users outside this user namespace, or an empty set if there are none.
+
+    In a rootless container, the owner of ``/home`` has this id.
+    """
     try:
         is_whole = Path("/proc/self/uid_map").read_text("ascii").split() == ["0", "0", "4294967295"]
         return set() if is_whole else {int(Path("/proc/sys/kernel/overflowuid").read_text("ascii"))}
@@ -124,7 +128,7 @@ def _outside_this_namespace() -> set[int]:
 
 @functools.cache
 def _is_own_group(gid: int) -> bool:
-    """Whether the group is this user's private one: of the user's name, and without other members."""
+    """Return whether the group is this user's private group: it has the user's name and no other members."""
     import grp
     import pwd
 

@@ -1,4 +1,4 @@
-"""The one walk over nested data: batches, arguments, results."""
+"""Traversal of nested data, such as batches, arguments and results."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _DEEPEST = 100
 
 
 def map_leaves(function: Callable[[Any], Any], data: T, is_leaf: Callable[[Any], bool] | None = None) -> T:
-    """``data`` with ``function`` applied to every leaf, containers of the same types rebuilt around the results.
+    """Apply ``function`` to every leaf of ``data``, and return the results in containers of the same types.
 
-    Containers are dicts and other mappings, lists, tuples, named tuples and dataclass instances; anything else is a leaf.
-    A container none of whose leaves changed is returned as it is, so that a walk that changes nothing copies nothing.
+    Containers are dicts and other mappings, lists, tuples, named tuples and dataclass instances. Anything else is a leaf. A container is
+    returned unchanged if none of its leaves changed, so a traversal that changes nothing copies nothing.
 
     Args:
-        function: Takes a leaf, returns its replacement (or the leaf itself).
-        data: Any nesting.
-        is_leaf: Containers for which this is true are not entered.
+        function: A function that takes a leaf and returns its replacement, or the leaf itself.
+        data: The data, nested in any way.
+        is_leaf: A function that returns True for containers to treat as leaves.
 
     Raises:
-        UsageError: If containers are nested more than 100 deep, as those that hold themselves are.
+        UsageError: If containers are nested more than 100 levels deep, as is the case if a container holds itself.
     """
     result: T = _mapped(function, data, is_leaf, _DEEPEST)
     return result
@@ -55,14 +55,14 @@ def _mapped(function: Callable[[Any], Any], data: Any, is_leaf: Callable[[Any], 
         if any(mapped[name] is not value for name, value in fields.items()):
             rebuilt = copy.copy(data)
             for name, value in mapped.items():
-                object.__setattr__(rebuilt, name, value)  # frozen ones too
+                object.__setattr__(rebuilt, name, value)  # also works for frozen dataclasses
     else:
         rebuilt = function(data)
     return rebuilt
 
 
 def leaves(data: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
-    """Every leaf, in order; as ``map_leaves`` meets them."""
+    """Return every leaf, in the order in which ``map_leaves`` visits them."""
     found: list[Any] = []
 
     def collect(leaf: Any) -> Any:
@@ -76,7 +76,7 @@ def leaves(data: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]
 def _rebuild_mapping(data: Mapping[Any, Any], items: dict[Any, Any]) -> Mapping[Any, Any]:
     if type(data) is dict:
         return items
-    rebuilt: Any = copy.copy(data)  # keeps a defaultdict's factory, a BatchEncoding's own attributes
+    rebuilt: Any = copy.copy(data)  # keeps a defaultdict's factory and a BatchEncoding's attributes
     if hasattr(rebuilt, "__setitem__"):
         for key, value in items.items():
             rebuilt[key] = value

@@ -1,4 +1,4 @@
-"""Open files that somebody else may have left: a link is not followed, and a pipe or a device does not keep the caller waiting."""
+"""Safe opening of files that others may have created. Links are not followed, and pipes and devices do not block the caller."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 
 def open_regular(path: Path) -> int:
-    """A descriptor for reading ``path``, which is a regular file and no symbolic link.
+    """Open the regular file ``path`` and return a file descriptor for reading it.
 
     Raises:
-        OSError: If it is anything else, or cannot be opened.
+        OSError: If it is a symbolic link or any other kind of file, or cannot be opened.
     """
     flags = (
         os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -30,14 +30,14 @@ def open_regular(path: Path) -> int:
 
 
 def read_regular(path: Path, max_bytes: int | None = None) -> bytes:
-    """The content of ``path``, which is a regular file and no symbolic link.
+    """Return the content of the regular file ``path``.
 
     Args:
-        path: The file.
-        max_bytes: How much is read at most; None for all.
+        path: The file to read.
+        max_bytes: The maximum length of the file in bytes, or None for no limit.
 
     Raises:
-        OSError: If it is anything else, is longer, or cannot be read.
+        OSError: If it is a symbolic link or any other kind of file, is longer, or cannot be read.
     """
     with open(open_regular(path), "rb") as file:
         content = file.read(-1 if max_bytes is None else max_bytes + 1)
@@ -47,7 +47,7 @@ def read_regular(path: Path, max_bytes: int | None = None) -> bytes:
 
 
 def is_regular(path: Path) -> bool:
-    """Whether ``path`` is a regular file and no symbolic link."""
+    """Return whether ``path`` is a regular file, and not a symbolic link."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:

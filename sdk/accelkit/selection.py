@@ -1,8 +1,7 @@
-"""Selection: from what the user asked for to one accelerator, with the Decision that led to it.
+"""Selection of one accelerator from the user's request, with the Decision that explains it.
 
-``decide`` answers without running third-party code in this process (it asks in child processes); ``select`` then loads
-the one that was chosen.
-The order of precedence is argument, ``ACCELKIT_ACCELERATOR``, ``auto``; ``auto`` is also what no argument means.
+``decide`` does not run third-party code in this process (it probes plugins in child processes). ``select`` also loads the
+chosen plugin. The order of precedence is the argument, ``ACCELKIT_ACCELERATOR``, and ``auto`` if neither is given.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ Devices = int | str | Sequence[int]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Selection:
-    """The accelerator that was selected: probed, not loaded, no driver initialised.
+    """The selected accelerator. It has been probed but not loaded, and no driver has been initialised.
 
     Attributes:
-        accelerator: The instance; it knows its name and plugin.
-        devices: What the user asked for, as written; ``accelerator.parse_devices`` reads it. None if nobody said.
-        decision: Why this one.
+        accelerator: The accelerator instance, with its name and plugin set.
+        devices: The user's ``devices`` argument as written, to be parsed by ``accelerator.parse_devices``. None if it was not given.
+        decision: The explanation of the choice.
     """
 
     accelerator: Accelerator
@@ -48,23 +47,24 @@ class Selection:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Loaded:
-    """A plugin's class, checked against its specification, and the record it came from."""
+    """A plugin's class, checked against its specification, and its record."""
 
     cls: Any
     record: PluginRecord
 
 
 def select(accelerator: str | Accelerator | None = None, *, devices: Devices | None = None, cpu: bool = False) -> Selection:
-    """Select one accelerator. Imports no torch itself and initialises no driver.
+    """Select one accelerator. Does not import torch itself and does not initialise a driver.
 
     Args:
-        accelerator: A name, ``dist:name``, ``torch:<device_type>``, an alias, ``auto``, an instance, or None for
-            ACCELKIT_ACCELERATOR and then auto.
-        devices: As in ``parse_devices``; None for ACCELKIT_DEVICES.
-        cpu: Force the CPU, whatever the environment says.
+        accelerator: A name, ``dist:name``, ``torch:<device_type>``, an alias, ``auto`` or an instance. None uses
+            ACCELKIT_ACCELERATOR, or ``auto`` if that is not set.
+        devices: The devices to use, as for ``parse_devices``. None uses ACCELKIT_DEVICES.
+        cpu: Whether to use the CPU regardless of the environment variables.
 
     Raises:
-        UnknownNameError, UnavailableError, AmbiguousError, PluginError: Why not, and what to do.
+        UnknownNameError, UnavailableError, AmbiguousError, PluginError: If no accelerator can be selected. The text says why and what
+            to do.
         ContradictionError: If ``cpu`` and ``accelerator`` name different devices.
     """
     _refuse_nesting()
@@ -86,24 +86,28 @@ def select(accelerator: str | Accelerator | None = None, *, devices: Devices | N
 
 
 def decide(accelerator: str | None = None, *, is_fresh: bool = False) -> Decision:
-    """What ``select`` would select, and why, without loading it: third parties are asked in child processes.
+    """Return the decision that ``select`` would make, without loading the plugin. Third-party plugins are probed in child processes.
 
     Args:
-        accelerator: As for ``select``, but no instance.
-        is_fresh: Try a plugin again that worked before, and a ``torch:<device_type>`` too. Drivers may be initialised, in the child.
+        accelerator: The accelerator as for ``select``, except that it cannot be an instance.
+        is_fresh: Whether to try the plugin again even if it worked before, and to try ``torch:<device_type>`` too. This may initialise
+            drivers in the child process.
 
     Raises:
-        As ``select``.
+        The same errors as ``select``.
     """
     _refuse_nesting()
     return _decide(accelerator, is_fresh=is_fresh)[0]
 
 
 def resolve(name: str) -> PluginRecord:
-    """The record that an accelerator's name means (``dist:name``, ``torch:<device_type>``, an alias, ``auto``), whether it works or not.
+    """Return the record that an accelerator's name refers to, whether or not the accelerator works.
+
+    Args:
+        name: A name, ``dist:name``, ``torch:<device_type>``, an alias or ``auto``.
 
     Raises:
-        UnknownNameError, PluginError, UnavailableError: If it means none.
+        UnknownNameError, PluginError, UnavailableError: If the name does not refer to an accelerator.
     """
     prefix, _, rest = name.partition(":")
     if prefix == auto_selection.GENERIC:
@@ -114,10 +118,10 @@ def resolve(name: str) -> PluginRecord:
 
 
 def load_named(kind: Kind, name: str) -> Loaded:
-    """The class of a precision, cluster environment, strategy or hook plugin, by name or ``dist:name``.
+    """Load the class of a precision, cluster environment, strategy or hook plugin, by name or ``dist:name``.
 
     Raises:
-        UnknownNameError, PluginError: Why not, and what to do.
+        UnknownNameError, PluginError: If it cannot be loaded. The text says why and what to do.
     """
     record = find(kind, name)
     _try_first(record)
@@ -158,10 +162,10 @@ def _decide(accelerator: str | None, *, is_fresh: bool = False) -> tuple[Decisio
 
 
 def _try_first(record: PluginRecord) -> Availability:
-    """Probe accelkit's own directly. A third party's first use is tried in a child; what worked before is not tried again.
+    """Probe a built-in plugin in this process. A third-party plugin is tried in a child process, unless it worked before.
 
     Raises:
-        BrokenPluginError, UnavailableError: As the plugin answered.
+        BrokenPluginError, UnavailableError: If the plugin is broken or not available.
     """
     if not record.is_foreign:
         if record.kind != "accelerator":
@@ -172,10 +176,10 @@ def _try_first(record: PluginRecord) -> Availability:
 
 
 def _try(record: PluginRecord) -> Availability:
-    """Try in a child process, whatever is remembered.
+    """Try a plugin in a child process, regardless of any cached verdict.
 
     Raises:
-        BrokenPluginError, UnavailableError: As the plugin answered.
+        BrokenPluginError, UnavailableError: If the plugin is broken or not available.
     """
     verdict = probing.ask(record, is_trial=True)
     verdict_cache.remember(record, verdict)
@@ -202,14 +206,14 @@ def _from_instance(accelerator: Accelerator, devices: Devices | None) -> Selecti
 
 
 def _generic(name: str, device_type: str) -> PluginRecord:
-    """The record of ``torch:<device_type>``."""
+    """Return the record of ``torch:<device_type>``."""
     if not device_type.isidentifier():
         raise UsageError(f"accelerator={name!r} names no device type", why="torch:<device_type> is expected", hint="for example torch:xpu")
     return dataclasses.replace(find("accelerator", auto_selection.GENERIC), name=name)
 
 
 def _offered(name: str) -> PluginRecord:
-    """The record of a name, unless the name was retired."""
+    """Return the record of a name, or raise an error if the name was retired."""
     if (ended := device_table.retirement(name)) and not _is_offered(name):
         raise UnavailableError(f"the accelerator {name!r} cannot be used", why=ended[0], hint=ended[1])
     return find("accelerator", name)

@@ -1,4 +1,4 @@
-"""Exits and forks of a process in which torch has threads of its own: gloo's, and autograd's of each device."""
+"""Safe exits and forks of a process in which torch runs threads: those of gloo, and those of autograd for each device."""
 
 from __future__ import annotations
 
@@ -17,31 +17,32 @@ _LOOKS = 3
 
 @functools.cache
 def wait_for_threads_at_exit() -> None:
-    """Have ``wait_for_threads`` called as the process exits, once."""
+    """Register ``wait_for_threads`` to be called when the process exits. Further calls have no effect."""
     atexit.register(wait_for_threads)
 
 
 @functools.cache
 def wait_for_threads_before_forks() -> None:
-    """Have ``wait_for_threads`` called before each fork of this process (a DataLoader forks its workers), where Python needs it.
+    """Register ``wait_for_threads`` to be called before each fork of this process, if the Python version needs it.
 
-    Before 3.11.10 a forked process waits for ever if another thread of its parent was about to take or to give back Python's lock for the
-    first or last time: https://github.com/python/cpython/issues/112275. A thread of gloo is, right after a collective.
+    A DataLoader, for example, forks its workers. Before Python 3.11.10, a forked process hangs if another thread of its parent was about
+    to take Python's lock for the first time or to release it for the last time, as a thread of gloo is right after a collective:
+    https://github.com/python/cpython/issues/112275.
     """
     if sys.version_info < (3, 11, 10) and hasattr(os, "register_at_fork"):
         os.register_at_fork(before=wait_for_threads)
 
 
 def wait_for_threads() -> None:
-    """Return when torch's threads have nothing to do, at most five seconds later. To be called before the process exits or forks.
+    """Wait until torch's threads are idle, for at most five seconds. Call this before the process exits or forks.
 
-    At exit: a thread of gloo lets go of a collective's tensors when the program has gone on already; one of autograd takes Python's lock
-    when it starts, which the first backward pass does not wait for if the thread is another device's. If Python is gone by then, the
-    thread is ended inside of C++ that cannot be left, and the process aborts after all its work:
+    A thread of gloo releases the tensors of a collective after the program has already continued. A thread of autograd takes Python's
+    lock when it starts, and the first backward pass does not wait for the threads of other devices. If Python has shut down by then, the
+    thread is terminated inside C++ code that cannot be unwound, and the process aborts after it has done all its work:
     https://github.com/pytorch/pytorch/issues/190489.
-    A group that something still refers to (a global model does) keeps its threads after ``destroy_process_group``.
+    A process group that is still referenced (for example by a global model) keeps its threads after ``destroy_process_group``.
 
-    Linux only: elsewhere a process cannot see the state of its threads, and this returns at once.
+    This works on Linux only. Elsewhere a process cannot see the state of its threads, and the function returns at once.
     """
     deadline = time.monotonic() + _MOST_SECONDS
     quiet = 0
@@ -50,16 +51,16 @@ def wait_for_threads() -> None:
         if not states:
             return
         quiet = quiet + 1 if states == {"S"} else 0
-        time.sleep(_LOOK_SECONDS)  # without Python's lock, which such a thread may be waiting for: it is asleep then too
+        time.sleep(_LOOK_SECONDS)  # releases Python's lock, for which such a thread may be waiting, also asleep
 
 
 def _states() -> set[str]:
-    """The kernel's letters for the states of those threads: proc(5), /proc/pid/stat."""
+    """Return the kernel's one-letter states of torch's threads, as described in proc(5) for /proc/pid/stat."""
     states = set()
     for path in Path("/proc/self/task").glob("*/stat"):
         try:
             _, _, rest = path.read_text(encoding="utf-8", errors="replace").partition("(")
-        except OSError:  # it has ended
+        except OSError:  # the thread has ended
             continue
         thread, _, rest = rest.rpartition(")")
         if thread.startswith(_THREADS):

@@ -1,4 +1,4 @@
-"""Frozen data that the parts of accelkit hand to each other. Imports nothing of the project, and no torch."""
+"""Immutable data types shared by the parts of accelkit. Imports neither torch nor anything else from the project."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, Literal, Self, get_args
 
 OWN_DISTRIBUTION = "accelkit"
 FROM_CODE = "(code)"
-"""The distribution of what ``accelkit.register`` registered."""
+"""The distribution of plugins registered by ``accelkit.register``."""
 
 Kind = Literal["accelerator", "precision", "cluster", "strategy", "hooks"]
-"""What a plugin offers. The entry-point group is ``accelkit.<kind>s`` (``accelkit.hooks`` for hooks)."""
+"""The kind of a plugin. Its entry-point group is ``accelkit.<kind>s`` (``accelkit.hooks`` for hooks)."""
 
 PluginStatus = Literal["available", "unavailable", "disabled", "incompatible", "broken", "conflict"]
-"""What is known of a plugin. ``available`` means that nothing is known against it."""
+"""The status of a plugin. ``available`` means that nothing is known that prevents its use."""
 
 ProbeStatus = Literal["usable", "absent", "broken"]
 Support = Literal["native", "emulated", "none", "undeclared"]
@@ -38,15 +38,15 @@ CAPABILITY_KEYS: Mapping[str, str] = {
     "autocast_float32_list": "torch.autocast computes what needs range (softmax, losses, norms, exp, log, pow) in float32",
     "deterministic": "torch.use_deterministic_algorithms gives equal bits, or an error",
 }
-"""What an accelerator may declare, besides ``dtype.<name>`` (storage and arithmetic) and ``autocast.<name>``."""
+"""The capabilities that an accelerator may declare, besides ``dtype.<name>`` (storage and arithmetic) and ``autocast.<name>``."""
 
 
 def check_capability_keys(keys: Iterable[str]) -> None:
-    """Check that every key is a capability that accelkit knows, or has a prefix, as ``dtype.float32`` and a plugin's own ``acme.x`` have.
+    """Check that every key is a known capability or has a prefix, such as ``dtype.float32`` or a plugin's own ``acme.x``.
 
     Raises:
-        TypeError: If ``keys`` is a string, or holds something else than strings.
-        ValueError: For an unknown word, with the one that was meant.
+        TypeError: If ``keys`` is a string, or holds anything other than strings.
+        ValueError: If a key is unknown. The text suggests a similar one.
     """
     if isinstance(keys, str):
         raise TypeError(f"{keys!r} is a string; a tuple of capabilities is expected, as ({keys!r},)")
@@ -65,13 +65,13 @@ def check_capability_keys(keys: Iterable[str]) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Availability:
-    """A probe's answer to 'can this be used here, and if not, why, and what would help?'.
+    """The result of a probe: whether a plugin can be used on this machine, and if not, why and what would help.
 
     Args:
-        status: ``usable``; ``absent`` (no such hardware or driver here, an ordinary state);
-            ``broken`` (it is here, and does not work).
-        reason: Why, for a reader who does not know the device. Required unless usable.
-        hint: What would help.
+        status: ``usable``, ``absent`` (this machine has no such hardware or driver, which is normal) or
+            ``broken`` (the hardware or driver is present but does not work).
+        reason: The reason, for a reader who does not know the device. Required unless usable.
+        hint: What the user can do about it.
 
     Raises:
         ValueError: If the status is not one of the three.
@@ -103,9 +103,9 @@ class Availability:
 
     @classmethod
     def from_library(cls, soname: str, hint: str = "") -> Self:
-        """Usable if the dynamic loader can open the shared library ``soname``.
+        """Return ``usable`` if the dynamic loader can open the shared library ``soname``.
 
-        Opening a driver's library runs its constructors but creates no device context.
+        Opening a driver's library runs its constructors but does not create a device context.
         """
         try:
             ctypes.CDLL(soname)
@@ -117,10 +117,10 @@ class Availability:
 
 
 class Capabilities(Mapping[str, Support]):
-    """What an accelerator declares that it can do: frozen, keyed by string, ``undeclared`` by default.
+    """An immutable mapping from capabilities to the support that an accelerator declares, ``undeclared`` by default.
 
-    Keys: ``dtype.<name>`` (storage and arithmetic, as in ``dtype.bfloat16``), ``autocast.<name>``, and those of CAPABILITY_KEYS.
-    A plugin's own have its name in front: ``acme.sparse_cores``. A key that nobody declared reads as ``undeclared``.
+    Keys are ``dtype.<name>`` (storage and arithmetic, as in ``dtype.bfloat16``), ``autocast.<name>`` and those of CAPABILITY_KEYS. A
+    plugin's own keys are prefixed with its name, as in ``acme.sparse_cores``. The value of a missing key is ``undeclared``.
 
     >>> capabilities = Capabilities.declare(native=["streams", "dtype.float32"], none=["fp8"])
     >>> capabilities["streams"], capabilities["fp8"], capabilities["graphs"]
@@ -149,11 +149,11 @@ class Capabilities(Mapping[str, Support]):
         return cls(declared)
 
     def updated(self, declared: Mapping[str, Support]) -> Self:
-        """A copy in which ``declared`` replaces what was declared before."""
+        """Return a copy in which the entries of ``declared`` replace the previous ones."""
         return type(self)(self._declared | dict(declared))
 
     def can(self, key: str) -> bool:
-        """Whether the capability is declared, natively or emulated."""
+        """Return whether the capability is declared as native or emulated."""
         return self[key] in ("native", "emulated")
 
     def __getitem__(self, key: str) -> Support:
@@ -174,18 +174,18 @@ class Capabilities(Mapping[str, Support]):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PluginRecord:
-    """One name that one distribution offers (or that code registered), and what is known of it.
+    """A plugin under one name, provided by a distribution or registered by code, with its status.
 
     Attributes:
-        kind, name: What is offered, and the name by which users select it.
-        distribution, version: Who offers it; ``(code)`` and the module for ``accelkit.register``.
-        value: The entry point's value, ``module:Class``.
-        status, reason, hint: What is known without importing the plugin, why, and what to do.
-        description: For people. The distribution's summary unless the plugin gave one.
-        is_builtin: Ships with accelkit.
-        is_fallback: A device known from a table of facts; an installed plugin of that name wins.
-        fingerprint: Changes when the installed distribution changes; what was remembered is keyed by it.
-        registered_class: The class itself, if code registered it.
+        kind, name: The kind of the plugin, and the name by which users select it.
+        distribution, version: The distribution that provides it, or ``(code)`` and the module for ``accelkit.register``.
+        value: The value of the entry point, ``module:Class``.
+        status, reason, hint: The status known without importing the plugin, the reason for it, and what the user can do.
+        description: A description for users. The default is the summary of the distribution.
+        is_builtin: Whether the plugin is part of accelkit.
+        is_fallback: Whether the device is known only from accelkit's table of vendors. An installed plugin of the same name wins.
+        fingerprint: A value that changes when the installed distribution changes, used as the key of cached verdicts.
+        registered_class: The class itself, if it was registered by code.
     """
 
     kind: Kind
@@ -204,17 +204,17 @@ class PluginRecord:
 
     @property
     def plugin(self) -> str:
-        """``dist==version``, as errors name it."""
+        """The plugin's ``dist==version``, as shown in errors."""
         return f"{self.distribution}=={self.version}" if self.version else self.distribution
 
     @property
     def qualified_name(self) -> str:
-        """``dist:name``, which selects this plugin even where the bare name is ambiguous."""
+        """The name ``dist:name``, which selects this plugin even if the bare name is ambiguous."""
         return f"{self.distribution}:{self.name}"
 
     @property
     def is_foreign(self) -> bool:
-        """Whether using it runs a vendor's code, neither accelkit's nor the program's own: it is tried in a child process first."""
+        """Whether the plugin runs a vendor's code, neither accelkit's nor the program's. It is first tried in a child process."""
         return self.distribution != FROM_CODE and (not self.is_builtin or self.is_fallback)
 
     def with_status(self, status: PluginStatus, reason: str = "", hint: str = "") -> PluginRecord:
@@ -223,7 +223,7 @@ class PluginRecord:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Candidate:
-    """One accelerator that selection considered, and the verdict."""
+    """An accelerator considered during selection, and the verdict on it."""
 
     name: str
     plugin: str
@@ -234,15 +234,15 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Decision:
-    """Why this accelerator: what was asked, where the question came from, and each candidate's verdict.
+    """The explanation of a selection: the request, its source, and the verdict on each candidate.
 
     Attributes:
-        requested: The name as asked, or ``auto``.
-        source: ``argument``, the environment variable's name, or ``default``.
-        chosen: The name that was selected.
-        plugin: Who provides it, ``dist==version``.
-        candidates: Everything that was considered, the chosen one first.
-        notes: Remarks: what an alias stood for, which fallback was passed over, ...
+        requested: The requested name, or ``auto``.
+        source: The source of the request: ``argument``, the name of the environment variable, or ``default``.
+        chosen: The name of the selected accelerator.
+        plugin: The ``dist==version`` of the plugin that provides it.
+        candidates: All accelerators that were considered, the chosen one first.
+        notes: Remarks, for example which accelerator an alias stands for or which fallback was not used.
     """
 
     requested: str
@@ -266,7 +266,7 @@ class Decision:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Detection:
-    """A cluster environment's claim on this process: the highest rank wins; below 0 it is none, and the reason says why."""
+    """A cluster environment's claim on this process. The highest rank wins. A rank below 0 is no claim, and the reason says why."""
 
     name: str
     rank: int
@@ -275,10 +275,10 @@ class Detection:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RuntimeState:
-    """What a Runtime is: handed to hooks, and printed for people.
+    """A summary of a Runtime, passed to hooks and printed for users.
 
     Attributes:
-        devices, local_process_index, num_nodes: Empty, or None, where it is not known before the processes join.
+        devices, local_process_index, num_nodes: Empty (``devices``) or None if not known before the processes join.
     """
 
     accelerator: str

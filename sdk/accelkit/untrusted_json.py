@@ -1,4 +1,4 @@
-"""JSON that somebody else may have written: every defect is a ValueError, and fields have the types that a class declares."""
+"""Parsing of untrusted JSON. Every defect raises ValueError, and fields are checked against the types that a class declares."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _T = TypeVar("_T")
 
 
 def parse(text: str | bytes) -> Any:
-    """The value.
+    """Parse JSON and return its value.
 
     Raises:
-        ValueError: If it is no JSON, or is nested too deep to be read.
+        ValueError: If the text is not JSON or is nested too deeply.
     """
     try:
         return json.loads(text)
@@ -27,10 +27,12 @@ def parse(text: str | bytes) -> Any:
 
 
 def decode(cls: type[_T], fields: object) -> _T:
-    """An instance of a dataclass from a parsed JSON object. What the class does not know is left out, what is absent has its default.
+    """Create an instance of a dataclass from a parsed JSON object.
+
+    Fields that the class does not declare are ignored, and missing fields get their default.
 
     Raises:
-        ValueError: If it is no object, lacks a field, or a field's value is not of the declared type.
+        ValueError: If ``fields`` is not an object, lacks a required field, or has a value that is not of the declared type.
     """
     if not isinstance(fields, dict):
         raise ValueError(f"{type(fields).__name__} is there where an object is expected")

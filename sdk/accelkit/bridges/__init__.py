@@ -1,1 +1,1 @@
-"""The same plugins inside other frameworks."""
+"""Bridges that make accelkit's plugins available in other frameworks."""

@@ -1,7 +1,7 @@
-"""Which plugins there are, and what is known of them.
+"""Discovery, probing and loading of plugins.
 
-Read in this order: ``metadata`` (what is installed, from metadata alone), ``policy`` and ``compatibility`` (what may be
-used), ``known`` (facts about devices), ``catalog`` (one record a name, with its status); then ``loading`` (import one
-plugin, isolated), ``probing`` (ask plugins in child processes; ``child`` is the other side, ``footprint`` what it looks
-at), ``memory`` (what was answered before) and ``autoload`` (what torch imports by itself).
+Read the modules in this order: ``metadata`` (the installed plugins, from metadata alone), ``policy`` and ``compatibility``
+(which of them may be used), ``device_table`` (facts about devices) and ``catalog`` (one record per name, with its status);
+then ``loading`` (imports a single plugin), ``probing`` (probes plugins in child processes, which run ``probe_worker`` and
+``import_side_effects``), ``verdict_cache`` (earlier verdicts) and ``autoload`` (backends that torch imports by itself).
 """

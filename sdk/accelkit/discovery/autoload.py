@@ -1,4 +1,4 @@
-"""torch's own plugins: ``import torch`` imports every ``torch.backends`` entry point, and one that fails makes torch unusable."""
+"""torch's own plugins. ``import torch`` imports every ``torch.backends`` entry point, and one that fails makes torch unusable."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ VARIABLE = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 
 def is_enabled() -> bool:
-    """Whether ``import torch`` will import the backends (torch's own rule: unset, or 1)."""
+    """Return whether ``import torch`` will import the backends. By torch's rule it does if the variable is unset or 1."""
     return os.environ.get(VARIABLE, "1") == "1"
 
 
 def privateuse1_conflict() -> str:
-    """Who claims PrivateUse1 together, and the way out, as one sentence; empty if at most one does. Reads metadata only."""
+    """Return a sentence that names the plugins that all claim PrivateUse1 and the remedy. Reads metadata only.
+
+    The sentence is empty if at most one plugin claims it, or if torch does not import the backends.
+    """
     claimants = [backend for backend in inventory().torch_backends if _is_privateuse1(backend)]
     names = sorted({backend.plugin for backend in claimants})
     if len(names) < 2 or not is_enabled():
@@ -33,13 +36,13 @@ def privateuse1_conflict() -> str:
 
 
 def way_out(distributions: Sequence[str]) -> str:
-    """What helps against a backend that stands in the way."""
+    """Return the remedy for backends that prevent ``import torch``."""
     names = " ".join(sorted(set(distributions))) or "the package"
     return f"export {VARIABLE}=0 (torch then imports none of them by itself), or pip uninstall {names}"
 
 
 def explain(error: BaseException) -> BrokenPluginError:
-    """The error for a failed ``import torch``: names the backend that failed, with the true cause."""
+    """Return the error for a failed ``import torch``, which names the backend that failed and the root cause."""
     text = str(error)
     if unreadable := inventory().unreadable:
         names = " ".join(unreadable)
@@ -54,10 +57,10 @@ def explain(error: BaseException) -> BrokenPluginError:
 
 
 def import_torch() -> None:
-    """Import torch, or say whose fault it is that this is impossible. Initialises no driver unless a backend's import does.
+    """Import torch. Does not initialise a driver unless the import of a backend does.
 
     Raises:
-        BrokenPluginError: With the root cause in its text, and the way out.
+        BrokenPluginError: If the import fails. The text names the backend that failed, the root cause and the remedy.
     """
     if "torch" in sys.modules:
         return
@@ -70,7 +73,7 @@ def import_torch() -> None:
 
 @contextlib.contextmanager
 def _autoload_that_can_work() -> Iterator[None]:
-    """Entry points that cannot be decoded make torch's search for backends fail, and torch with it: then it must not search."""
+    """Disable torch's search for backends if entry points cannot be decoded, since the search and ``import torch`` would fail."""
     unreadable = inventory().unreadable
     if not unreadable or not is_enabled():
         yield
@@ -90,7 +93,7 @@ def _autoload_that_can_work() -> Iterator[None]:
 
 
 def _is_privateuse1(backend: TorchBackend) -> bool:
-    """Whether it claims torch's one slot for out-of-tree devices. Assumed of a package that nothing is known about."""
+    """Return whether the backend claims torch's one slot for out-of-tree devices. True for unknown packages."""
     package = backend.value.partition(":")[0].partition(".")[0]
     rows = [row for row in device_table.vendors().values() if str(row.get("torch_package", "")).partition(".")[0] == package]
     return all(bool(row.get("is_privateuse1", True)) for row in rows)

@@ -1,4 +1,4 @@
-"""Telling the user what is being waited for, on standard error: a spinner on a terminal, else one line."""
+"""Progress display for plugins that are building, on standard error: a spinner on a terminal, otherwise one line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import TracebackType
 
 
 class BuildNotice:
-    """Shown while plugins build what they need. Says nothing of a build that is over before anybody wonders."""
+    """A notice shown while plugins build what they need. Nothing is shown for builds that finish quickly."""
 
     def __init__(self) -> None:
         self._shown: frozenset[str] = frozenset()
@@ -22,7 +22,7 @@ class BuildNotice:
         self._status.close()
 
     def update(self, plugins: Collection[str]) -> None:
-        """Show that these, each ``dist==version``, are building now."""
+        """Show that these plugins, each as ``dist==version``, are building now."""
         building = frozenset(plugins)
         if building == self._shown:
             return

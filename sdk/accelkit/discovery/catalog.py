@@ -1,4 +1,4 @@
-"""The catalog: one record for each name that a distribution offers or code registered, each with its status. Imports no plugin."""
+"""The catalog of plugins: one record, with a status, per name that a distribution provides or code registered. Imports no plugin."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _registered: dict[tuple[Kind, str, str], PluginRecord] = {}
 
 
 def plugins(kind: Kind | None = None) -> tuple[PluginRecord, ...]:
-    """Every record, or those of one kind, ordered by kind, built-ins first, then by name.
+    """Return the records of all plugins, or of one kind, ordered by kind, built-ins first, then by name.
 
-    Metadata is read at the first call of a process and remembered; ``refresh()`` reads again. Imports no plugin and no torch.
+    Metadata is read at the first call in a process and cached until ``refresh()`` is called. Does not import plugins or torch.
 
     Raises:
-        UsageError: If ACCELKIT_PLUGINS or ACCELKIT_DISABLE_PLUGINS cannot be used.
+        UsageError: If the value of ACCELKIT_PLUGINS or ACCELKIT_DISABLE_PLUGINS is invalid.
     """
     global _records
     with _lock:
@@ -45,7 +45,7 @@ def plugins(kind: Kind | None = None) -> tuple[PluginRecord, ...]:
 
 
 def inventory() -> Inventory:
-    """What was found installed, read once."""
+    """Return the inventory of installed distributions, which is read once."""
     global _inventory
     with _lock:
         if _inventory is None:
@@ -54,7 +54,7 @@ def inventory() -> Inventory:
 
 
 def refresh() -> None:
-    """Forget what was read, after a plugin was installed or the policy's variables were changed."""
+    """Clear the cached metadata. Call this after installing a plugin or changing the variables of the policy."""
     global _inventory, _records
     with _lock:
         _inventory = _records = None
@@ -62,21 +62,21 @@ def refresh() -> None:
 
 
 def register(name: str, cls: type, description: str = "") -> None:
-    """Offer ``cls`` under ``name`` from code (a notebook, a test), with the records and rules of a package.
+    """Register ``cls`` under ``name`` from code (such as a notebook or a test). The same rules apply as to installed plugins.
 
     Registering a class of the same module and qualified name again replaces it, so that a notebook cell can be run twice.
 
     Args:
-        name: The name that users will select.
-        cls: A subclass of Accelerator, Precision, ClusterEnvironment or Strategy; any other class is a hook plugin.
-        description: One line for ``accelkit list``.
+        name: The name by which users select the plugin.
+        cls: A subclass of Accelerator, Precision, ClusterEnvironment or Strategy. Any other class is a hook plugin.
+        description: A one-line description for ``accelkit list``.
 
     Raises:
-        UsageError: If ``cls`` is no class or ``name`` no usable name.
-        NameConflictError: If the name is a built-in's, reserved, or taken.
+        UsageError: If ``cls`` is not a class or ``name`` is not a valid name.
+        NameConflictError: If the name belongs to a built-in plugin, is reserved, or is taken.
     """
     global _records
-    from accelkit.discovery.loading import BASES, base_class  # the specifications are needed here only
+    from accelkit.discovery.loading import BASES, base_class  # the specifications are needed only here
 
     if not isinstance(cls, type):
         raise UsageError(
@@ -106,11 +106,11 @@ def register(name: str, cls: type, description: str = "") -> None:
 
 
 def find(kind: Kind, name: str) -> PluginRecord:
-    """The record that ``name`` or ``dist:name`` selects; where nobody offers it, the one of which it is another spelling.
+    """Return the record that ``name`` or ``dist:name`` selects. If no plugin has the name, alternative spellings are considered.
 
     Raises:
-        UnknownNameError: Nobody offers it; with an install hint or a near name.
-        NameConflictError, IncompatiblePluginError, DisabledPluginError, BrokenPluginError: What its status says.
+        UnknownNameError: If no plugin provides the name. The hint suggests a package to install or a similar name.
+        NameConflictError, IncompatiblePluginError, DisabledPluginError, BrokenPluginError: If the status of the plugin forbids its use.
     """
     distribution, _, bare = name.rpartition(":")
     records = [record for record in plugins(kind) if record.name == bare]
@@ -161,7 +161,7 @@ def _gate(installed: Installed) -> tuple[PluginStatus, str, str] | None:
 
 
 def _adjudicate(records: Sequence[PluginRecord]) -> Iterable[PluginRecord]:
-    """Refuse names that are reserved, or claimed twice."""
+    """Mark records whose name is reserved or claimed twice as conflicts."""
     builtin = {(record.kind, record.name) for record in records if record.is_builtin and not record.is_fallback}
     reserved = {("accelerator", name) for name in device_table.reserved_names()}
     claims: dict[tuple[str, str], list[PluginRecord]] = {}

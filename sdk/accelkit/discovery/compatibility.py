@@ -1,4 +1,4 @@
-"""Whether a plugin fits what is installed, known before it is imported: from its own Requires-Dist on accelkit and torch."""
+"""Compatibility of a plugin with the installed accelkit and torch, checked before its import from its Requires-Dist metadata."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _VERSION = re.compile(r"([0-9]+(?:\.[0-9]+)*)(?:(?:a|b|rc|\.post|\.dev)[0-9]+)*(
 
 
 def objection(requirements: Sequence[str], version_of: Callable[[str], str | None]) -> tuple[PluginStatus, str, str] | None:
-    """(status, reason, hint) if the requirements are not met, else None.
+    """Return (status, reason, hint) if the requirements are not met, else None.
 
-    Markers are evaluated for this interpreter. Base releases are compared and pre-releases allowed, so that a vendor's own build of
+    Markers are evaluated for this interpreter. Base releases are compared and pre-releases are allowed, so that a vendor's own build of
     torch (``2.13.0a0+acme``) satisfies ``torch>=2.13``.
     """
     if long := next((line for line in requirements if len(line) > _LONGEST), None):
@@ -33,7 +33,10 @@ def objection(requirements: Sequence[str], version_of: Callable[[str], str | Non
 
 
 def _is_satisfied(line: str, version_of: Callable[[str], str | None]) -> bool:
-    """Whether this needs no parser to be seen: most plugins say ``accelkit>=0.1``, and packaging's takes 15 ms to import."""
+    """Return whether a plain requirement is met, or does not concern us. False means that it needs to be parsed.
+
+    Most plugins require ``accelkit>=0.1``, and importing packaging's parser takes 15 ms.
+    """
     plain = _PLAIN.fullmatch(line)
     if plain is None:
         return False

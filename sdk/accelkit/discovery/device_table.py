@@ -1,6 +1,7 @@
-"""Facts about devices that accelkit knows without a plugin: reserved names, aliases, vendors' packages.
+"""Facts about devices that accelkit knows without a plugin: reserved names, aliases and vendors' packages.
 
-Data, read from the built-ins' ``known_devices.toml``; and names that are used elsewhere, were, or are to be, from ``other_names.toml``.
+The facts are read from ``known_devices.toml`` in the package of built-in plugins. ``other_names.toml`` lists names that are used
+elsewhere, were used before, or are planned.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ BUILTIN_PACKAGE = "accelkit_builtin"
 
 @functools.cache
 def facts() -> Mapping[str, Any]:
-    """The file ``known_devices.toml``, found without importing the package that holds it."""
+    """Return the content of ``known_devices.toml``, without importing the package that contains it."""
     return _read("known_devices.toml")
 
 
 def not_offered(kind: Kind, name: str) -> tuple[str, str] | None:
-    """(reason, hint) for a name that is used elsewhere for a plugin of this kind, or was, and that nobody offers here."""
+    """Return (reason, hint) for a name that other libraries use or used for a plugin of this kind, and that is not provided here."""
     entry = _other_names().get(kind, {}).get(name)
     return (entry["reason"], entry["hint"]) if entry else None
 
 
 def other_spelling(kind: Kind, name: str) -> str:
-    """The name that ``name`` is another spelling of; itself if it is none."""
+    """Return the name that ``name`` is an alternative spelling of, or ``name`` itself if there is none."""
     spelled: str = _other_names()["alias"].get(kind, {}).get(name, name)
     return spelled
 
@@ -41,47 +42,50 @@ def _other_names() -> Mapping[str, Any]:
 
 
 def host_name() -> str:
-    """The accelerator that is always there: the machine that runs Python."""
+    """Return the name of the accelerator that is always available: the machine that runs Python."""
     return str(facts()["names"]["host"])
 
 
 def reserved_names() -> frozenset[str]:
-    """Accelerator names that no third party may take."""
+    """Return the accelerator names that no third party may use."""
     return frozenset(facts()["names"]["reserved"])
 
 
 def aliases() -> Mapping[str, Mapping[str, Any]]:
-    """Names that stand for the usable one of several: ``{name: {"candidates": [...], ...}}``."""
+    """Return the names that stand for the usable one of several accelerators, as ``{name: {"candidates": [...], ...}}``."""
     found: Mapping[str, Mapping[str, Any]] = facts().get("aliases", {})
     return found
 
 
 def retirement(name: str) -> tuple[str, str] | None:
-    """(reason, hint) for a name that was retired."""
+    """Return (reason, hint) for a name that was retired, else None."""
     entry = facts().get("retired", {}).get(name)
     return (str(entry["reason"]), str(entry.get("hint", ""))) if entry else None
 
 
 def vendors() -> Mapping[str, Mapping[str, Any]]:
-    """Vendors' devices by accelerator name: device type, package, how to install it."""
+    """Return the facts about vendors' devices by accelerator name: device type, package and how to install it."""
     found: Mapping[str, Mapping[str, Any]] = facts().get("vendors", {})
     return found
 
 
 def visible_devices(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables set in ``environ`` that limit which devices a process sees: those known, and any of that ending."""
+    """Return the variables set in ``environ`` that limit which devices a process sees.
+
+    These are the known variables and all whose name ends in ``VISIBLE_DEVICES``.
+    """
     names = {str(row.get("visible_devices_variable")) for row in vendors().values()} | set(facts()["names"]["visible_devices_variables"])
     return {name: environ[name] for name in sorted(environ) if name in names or name.endswith("VISIBLE_DEVICES")}
 
 
 def has_package(name: str) -> bool:
-    """Whether the package of a vendor's device is installed (found, not imported), or torch has the device itself."""
+    """Return whether the package of a vendor's device can be found (it is not imported), or torch supports the device itself."""
     package = vendors()[name].get("torch_package")
     return package is None or importlib.util.find_spec(str(package).partition(".")[0]) is not None
 
 
 def fallback_records(version: str) -> list[PluginRecord]:
-    """One record for each vendor's device; an installed plugin of that name takes its place."""
+    """Return one record for each vendor's device. An installed plugin of the same name takes its place."""
     return [
         PluginRecord(
             kind="accelerator",

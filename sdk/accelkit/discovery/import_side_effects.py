@@ -1,4 +1,4 @@
-"""What importing a plugin changed outside itself. Importing must change nothing: a plugin acts when it is loaded, not when it is read."""
+"""Detection of side effects of importing a plugin. A plugin must not change anything outside itself until it is loaded."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 
 class Footprint:
-    """The state of the process before an import; ``changes()`` says what is different now.
+    """A snapshot of the process's state before an import. ``changes()`` returns the differences to the current state.
 
-    Seen: environment variables, threads, signal handlers, the working directory, and functions and classes of torch that were
-    replaced (additions are not changes: registering a device adds).
+    The snapshot covers environment variables, threads, signal handlers, the working directory, and the functions and classes of torch.
+    Replaced functions and classes count as changes; added ones do not, because registering a device adds some.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Footprint:
         self._torch = _torch_callables()
 
     def changes(self) -> list[str]:
-        """One phrase for each thing that changed."""
+        """Return one phrase for each kind of change."""
         found = []
         names = sorted(name for name in self._environ.keys() | os.environ.keys() if self._is_changed(name))
         if names:
@@ -44,7 +44,7 @@ class Footprint:
         return found
 
     def _is_changed(self, name: str) -> bool:
-        """Importing more of torch sets its compiler's variables: that is not the plugin's doing."""
+        """Return whether a variable changed, except those of torch's compiler, which importing more of torch sets."""
         return self._environ.get(name) != os.environ.get(name) and not name.startswith("TORCHINDUCTOR_")
 
 
@@ -53,13 +53,16 @@ def _handlers() -> dict[str, Any]:
 
 
 def _is_torchs_own(thing: object) -> bool:
-    """torch replaces functions of its own when more of it is imported. Where the code stands counts: ``functools.wraps`` copies names."""
+    """Return whether the code of ``thing`` is in torch, which replaces some of its own functions when more of it is imported.
+
+    The module of the code is checked first, because ``functools.wraps`` copies names.
+    """
     home = getattr(thing, "__globals__", {}).get("__name__") or getattr(thing, "__module__", None) or type(thing).__module__
     return str(home).partition(".")[0] == "torch"
 
 
 def _torch_callables() -> Mapping[str, object]:
-    """Every function and class in torch's modules that are imported, and the methods of its two central classes."""
+    """Return every function and class in the imported modules of torch, and the methods of its two central classes."""
     torch = sys.modules.get("torch")
     if torch is None:
         return {}

@@ -1,4 +1,4 @@
-"""Importing one plugin, isolated: whatever it does becomes an error that names it."""
+"""Loading of single plugins. Any failure becomes an error that names the plugin."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ BASES: Mapping[Kind, str] = {
 
 
 def base_class(kind: Kind) -> type:
-    """The specification that a plugin of this kind subclasses; ``object`` for hooks."""
+    """Return the specification that a plugin of this kind subclasses, or ``object`` for hooks."""
     return _resolve(BASES[kind]) if kind in BASES else object
 
 
 @contextlib.contextmanager
 def plugin_errors(plugin: str, doing: str, hint: str = "") -> Iterator[None]:
-    """Turn whatever the plugin's code raises inside into a BrokenPluginError; the user's own Ctrl-C and our errors pass.
+    """Turn any exception of the plugin's code inside the block into a BrokenPluginError.
+
+    The user's Ctrl-C and accelkit's own errors are passed on unchanged.
 
     Args:
-        plugin: ``dist==version``.
-        doing: What was being done, as 'importing the accelerator acme'.
-        hint: What to do; by default chosen by the error's type.
+        plugin: The plugin's ``dist==version``.
+        doing: The action, such as 'importing the accelerator acme'.
+        hint: What the user can do. The default depends on the type of the error.
     """
     with _ctrl_c_noted() as noted:
         try:
@@ -50,13 +52,13 @@ def load_class(record: PluginRecord) -> type:
     """Import the plugin's module and return its class, checked against its specification.
 
     Raises:
-        BrokenPluginError: Whatever went wrong, with the cause chained.
+        BrokenPluginError: If anything goes wrong, with the cause chained.
     """
     cls: Any = record.registered_class
     if cls is None:
         with plugin_errors(record.plugin, f"importing the {record.kind} {record.name}"):
             cls = _resolve(record.value)
-            if ":" in record.name:  # no entry point's name has one: it is what the class is made for, as torch:<device_type>
+            if ":" in record.name:  # not an entry point's name: the device type follows the colon, as in torch:<device_type>
                 cls = cls.for_device_type(record.name.partition(":")[2])
     base = base_class(record.kind)
     if not isinstance(cls, type) or not issubclass(cls, base):
@@ -74,10 +76,10 @@ def load_class(record: PluginRecord) -> type:
 
 
 def _check_declarations(cls: Any, record: PluginRecord) -> None:
-    """What a class says of capabilities is of the right type, and in words that accelkit knows.
+    """Check that the capabilities that a class declares or requires have the right type and known names.
 
     Raises:
-        BrokenPluginError: If it is not.
+        BrokenPluginError: If they do not.
     """
     what = f"the {record.kind} {record.name} declares its capabilities wrongly"
     hint = "docs/plugins.md lists what a class declares; report it to the vendor"
@@ -92,10 +94,10 @@ def _check_declarations(cls: Any, record: PluginRecord) -> None:
 
 
 def probe(cls: Any, record: PluginRecord) -> Availability:
-    """Ask the class whether it can be used here.
+    """Probe the class, and return whether it can be used here.
 
     Raises:
-        BrokenPluginError: If the probe raises, or answers anything but an Availability.
+        BrokenPluginError: If the probe raises an error or returns anything but an Availability.
     """
     with plugin_errors(record.plugin, f"the probe of {record.name}"):
         answer = cls.probe()
@@ -110,7 +112,7 @@ def probe(cls: Any, record: PluginRecord) -> Availability:
 
 
 def instantiate(cls: Any, record: PluginRecord) -> Any:
-    """An instance without arguments, that knows its name and plugin."""
+    """Create an instance without arguments, and set its name and plugin."""
     with plugin_errors(record.plugin, f"making an instance of {record.value}", hint="its __init__ must work without arguments"):
         instance = cls()
         if record.kind != "hooks":
@@ -119,14 +121,14 @@ def instantiate(cls: Any, record: PluginRecord) -> Any:
 
 
 def adopt(instance: Any) -> Any:
-    """An instance that code gave, with a name and a plugin if it has none: its class's, and its module."""
+    """Return an instance that was passed from code. A missing name is set to that of its class, a missing plugin to its module."""
     instance.name = instance.name or type(instance).__name__
     instance.plugin = instance.plugin or f"{FROM_CODE}=={type(instance).__module__}"
     return instance
 
 
 def describe(error: BaseException) -> str:
-    """The error and, where it hides one, the cause at its root."""
+    """Describe the error and, if it has another error as its root cause, that error too."""
     chain = [error]
     while (cause := chain[-1].__cause__ or (None if chain[-1].__suppress_context__ else chain[-1].__context__)) and cause not in chain:
         chain.append(cause)
@@ -135,7 +137,7 @@ def describe(error: BaseException) -> str:
 
 
 def remedy(error: BaseException, plugin: str) -> str:
-    """What usually helps against an error of this type."""
+    """Return the usual remedy for an error of this type."""
     distribution, _, rest = plugin.partition("==")
     roots = [error, error.__cause__, error.__context__]
     if distribution == OWN_DISTRIBUTION:
@@ -170,7 +172,7 @@ def _names(classes: tuple[type, ...]) -> str:
 
 @contextlib.contextmanager
 def _ctrl_c_noted() -> Iterator[list[int]]:
-    """A list that is filled if SIGINT really arrives: a plugin can raise KeyboardInterrupt too."""
+    """Yield a list that is filled if SIGINT really arrives, since a plugin can raise KeyboardInterrupt too."""
     noted: list[int] = []
     previous = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(previous):

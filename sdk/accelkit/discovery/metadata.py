@@ -1,4 +1,4 @@
-"""What is installed, read from metadata alone: no plugin is imported, no row is lost to another's defect."""
+"""Installed plugins, read from metadata alone. No plugin is imported, and a defect in one does not hide the others."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ GROUPS: Mapping[str, Kind] = {
 }
 TORCH_GROUP = "torch.backends"
 _LARGEST = 100_000  # characters of an entry_points.txt
-_LONGEST_NAME = 200  # characters of a distribution's or an entry point's name, and of what it leads to
+_LONGEST_NAME = 200  # characters of a distribution's name, or of an entry point's name or value
 _LONGEST_SUMMARY = 512  # characters, as on PyPI
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 _VALUE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*\s*:\s*[^\W\d]\w*(\.[^\W\d]\w*)*\s*(\[.*\])?")
 
 
 def normalized(distribution: str) -> str:
-    """A distribution's name as PEP 503 compares names. packaging's ``canonicalize_name`` says the same and takes 5 ms to import."""
+    """Normalise a distribution's name as in PEP 503. packaging's ``canonicalize_name`` does the same, but takes 5 ms to import."""
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
 class Distribution(Protocol):
-    """What is needed of importlib_metadata's distributions."""
+    """The part of importlib_metadata's distributions that is used here."""
 
     def read_text(self, filename: str, /) -> str | None: ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Installed:
-    """One installed distribution that offers something of ours, and its records."""
+    """An installed distribution that provides plugins for accelkit, and their records."""
 
     distribution: str
     requirements: tuple[str, ...]
@@ -53,7 +53,7 @@ class Installed:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TorchBackend:
-    """One distribution's entry point in the group that ``import torch`` imports by itself."""
+    """An entry point in the group that ``import torch`` imports by itself."""
 
     name: str
     value: str
@@ -67,12 +67,12 @@ class TorchBackend:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Inventory:
-    """What is installed that concerns us.
+    """The installed distributions that matter to accelkit.
 
     Attributes:
-        installed: What offers something of ours.
-        torch_backends: What ``import torch`` imports by itself.
-        unreadable: Distributions whose entry points cannot be decoded, ours or not: Python's own reader fails on them.
+        installed: The distributions that provide plugins for accelkit.
+        torch_backends: The entry points that ``import torch`` imports by itself.
+        unreadable: All distributions whose entry points cannot be decoded, on which Python's own reader fails.
     """
 
     installed: tuple[Installed, ...]
@@ -81,12 +81,12 @@ class Inventory:
 
 
 def scan() -> Inventory:
-    """Every installed distribution that has entry points in our groups or in torch's own, in the order of ``sys.path``."""
+    """Find the installed distributions with entry points in accelkit's groups or in torch's, in the order of ``sys.path``."""
     found: dict[str, list[tuple[Path, Installed]]] = {}
     backends: list[TorchBackend] = []
     unreadable: list[str] = []
     for distribution in importlib_metadata.distributions():
-        folder = Path(str(getattr(distribution, "_path", "")))  # the only way to a distribution that has no METADATA
+        folder = Path(str(getattr(distribution, "_path", "")))  # the only way to find a distribution without METADATA
         text, complaint = _entry_points_text(distribution, folder)
         if complaint:
             unreadable.append(_name_and_version(_metadata(distribution), folder)[0])
@@ -102,7 +102,7 @@ def scan() -> Inventory:
 
 @functools.cache
 def installed_version(distribution: str) -> str | None:
-    """The version of an installed distribution, without importing it; None if it is not installed. Read once, until ``refresh``."""
+    """Return the version of a distribution without importing it, or None if it is not installed. Cached until ``refresh``."""
     try:
         metadata = _metadata(importlib_metadata.distribution(distribution))
     except importlib_metadata.PackageNotFoundError:
@@ -129,7 +129,7 @@ def _read(distribution: Distribution, folder: Path, text: str, complaint: str) -
     if metadata is None:
         complaint = complaint or f"METADATA is missing from {folder.name}, so its version and requirements are unknown"
     is_builtin = normalized(name) == OWN_DISTRIBUTION
-    if is_builtin and _leads_elsewhere(text):  # an allow list that trusts accelkit does not trust whoever takes its name
+    if is_builtin and _leads_elsewhere(text):  # an allow list with accelkit must not allow others that use its name
         name, is_builtin = f"{name} in {folder.parent}", False
         complaint = complaint or "it calls itself accelkit, and its entry points do not lead to accelkit's built-in plugins"
     blank = PluginRecord(
@@ -160,7 +160,7 @@ def _read(distribution: Distribution, folder: Path, text: str, complaint: str) -
 
 
 def _leads_elsewhere(text: str) -> bool:
-    """Whether entry points of a distribution that is called accelkit name modules that are not the built-in plugins'."""
+    """Return whether a distribution named accelkit has entry points that lead to modules other than the built-in plugins."""
     try:
         return any(value.partition(".")[0] != BUILTIN_PACKAGE for group, _, value in _parse(text) if group in GROUPS)
     except configparser.Error:
@@ -186,7 +186,7 @@ def _torch_backends(distribution: Distribution, folder: Path, text: str) -> list
 
 
 def _first_of(installations: list[tuple[Path, Installed]]) -> Installed:
-    """The installation that Python imports; two in one folder are the remains of a broken upgrade, and refused."""
+    """Return the installation that Python imports. Two in one folder are left by a failed upgrade and marked as broken."""
     folder, first = installations[0]
     twins = {other: installed for other, installed in installations if other.parent == folder.parent}
     if len(twins) < 2:
@@ -210,9 +210,10 @@ Headers = Mapping[str, list[str]]
 
 
 def headers(text: str) -> Headers:
-    """The header fields of a METADATA file, by name in lower case; folded lines joined. The description after the blank line is not read.
+    """Return the header fields of a METADATA file, by lower-case name, with folded lines joined.
 
-    Source: packaging.python.org, 'Core metadata specifications'. The standard library's parser does the same and takes 10 ms to import.
+    The description after the blank line is not read. Source: packaging.python.org, 'Core metadata specifications'. The standard library's
+    parser does the same, but takes 10 ms to import.
     """
     found: dict[str, list[list[str]]] = {}
     values: list[list[str]] = []
@@ -245,7 +246,7 @@ def _name_and_version(metadata: Headers | None, folder: Path) -> tuple[str, str]
 
 
 def _fingerprint(folder: Path) -> str:
-    """Empty for an editable installation, whose code changes without a trace in the metadata."""
+    """Return the fingerprint of an installation, or "" if it is editable, since its code changes without a trace in the metadata."""
     try:
         if '"editable": true' in (folder / "direct_url.json").read_text("utf-8", "replace"):
             return ""

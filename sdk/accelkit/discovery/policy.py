@@ -1,4 +1,4 @@
-"""Which distributions the user allows: ACCELKIT_PLUGINS (allow) and ACCELKIT_DISABLE_PLUGINS (deny)."""
+"""The distributions that the user allows, by ACCELKIT_PLUGINS (allow list) and ACCELKIT_DISABLE_PLUGINS (deny list)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALLOW, DENY = "ACCELKIT_PLUGINS", "ACCELKIT_DISABLE_PLUGINS"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Policy:
-    """The two lists, with names normalised. ``allowed`` is None where everything is."""
+    """The allow list and the deny list, with normalised names. ``allowed`` is None if all distributions are allowed."""
 
     allowed: frozenset[str] | None = None
     denied: frozenset[str] = frozenset()
@@ -46,7 +46,7 @@ class Policy:
         return cls(allowed, denied)
 
     def objection(self, distribution: str) -> tuple[str, str] | None:
-        """(reason, hint) if the distribution may not be used, else None."""
+        """Return (reason, hint) if the distribution may not be used, else None."""
         name = normalized(distribution)
         if name == OWN_DISTRIBUTION:
             return None

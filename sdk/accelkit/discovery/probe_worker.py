@@ -1,4 +1,4 @@
-"""The child process that asks plugins, so that a crash or a hang costs a row and not the host.
+"""The child process that probes plugins, so that a crash or hang affects a single verdict and not the parent process.
 
 Run as ``python -m accelkit.discovery.probe_worker`` with a request (JSON) on standard input. One line of JSON is appended to the report
 file for each stage reached and for each verdict, so that the parent knows where a child was when it died.
@@ -26,14 +26,14 @@ Reached = Callable[[str], None]
 
 
 class Report:
-    """The lines that the parent reads. Each is written at once: the next instruction may be the last."""
+    """The report that the parent reads. Each line is flushed at once, because the process may crash at any time."""
 
     def __init__(self, path: str) -> None:
-        self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 # open as long as the process is
+        self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 # stays open until the process ends
         faulthandler.enable(self._file)
 
     def end_after(self, seconds: float) -> None:
-        """End this process then, even if a plugin holds the interpreter's lock: in case that nobody is left who would."""
+        """End this process after a time, even if a plugin holds the interpreter's lock, in case the parent no longer exists."""
         faulthandler.dump_traceback_later(seconds, file=self._file, exit=True)
 
     def stage(self, index: int, stage: str) -> None:
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def report_torch() -> None:
-    """Print, as the last line and as JSON, whether a plain ``import torch`` works in this environment. For ``accelkit doctor``."""
+    """Print whether a plain ``import torch`` works in this environment, as JSON on the last line. For ``accelkit doctor``."""
     try:
         import torch
 
@@ -87,7 +87,7 @@ def _ask(record: PluginRecord, question: str, reached: Reached) -> dict[str, Any
 
 
 def _probe(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:
-    """Import the class and, for an accelerator, ask its probe. Imports no torch unless the plugin does."""
+    """Import the class and, for an accelerator, call its probe. Does not import torch unless the plugin does."""
     reached("import")
     cls: Any = load_class(record)
     facts["description"] = (cls.__doc__ or "").strip().partition("\n")[0] if "__doc__" in vars(cls) else ""
@@ -100,7 +100,7 @@ def _probe(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Ava
 
 
 def _read_definitions(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:
-    """Import the class and read what it defines; nothing of it is called."""
+    """Import the class and read its definitions, without calling any of them."""
     from accelkit.specs.api_snapshot.snapshot import definitions
 
     reached("import")
@@ -111,7 +111,10 @@ def _read_definitions(record: PluginRecord, facts: dict[str, Any], reached: Reac
 
 
 def _probe_without_traces(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:
-    """Probe, and look at what importing the plugin changed outside itself. torch is imported first, so that changes in it are seen."""
+    """Probe a plugin, and check that its import changes nothing outside itself.
+
+    torch is imported first, so that changes to it are detected.
+    """
     reached("torch")
     if record.kind != "hooks":
         import_torch()
@@ -128,7 +131,7 @@ def _probe_without_traces(record: PluginRecord, facts: dict[str, Any], reached: 
 
 
 def _trial(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:
-    """Everything that using the plugin would do: import without side effects, probe, load and compute."""
+    """Do everything that using the plugin would do: import without side effects, probe, build, load and compute."""
     ask = _probe if record.is_builtin else _probe_without_traces
     answer = ask(record, facts, reached)
     if not answer.is_usable or record.kind == "precision":
@@ -168,7 +171,7 @@ def _trial(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Ava
 
 
 def _remedy(reason: str, accelerator: Any) -> str:
-    """What helps an accelerator that says it is usable and does not compute, from the error that it gave."""
+    """Return the remedy for an accelerator that claims to be usable but does not compute, based on its error."""
     words = reason.lower()
     if "expected one of" in words and "device type" in words:
         package = accelerator.torch_package or "its package"

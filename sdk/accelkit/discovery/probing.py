@@ -1,7 +1,7 @@
-"""Asking plugins in child processes, in parallel and with a time limit: any of them may crash, hang or lie.
+"""Probing of plugins in parallel child processes with a time limit, since any plugin may crash, hang or return wrong results.
 
-The question ``probe`` imports the plugin and asks its probe. ``trial`` does all that using it would do (load, compute), and looks at what
-importing it changed. ``definitions`` reads what its class defines. Nothing that a plugin prints reaches this process's output.
+The question ``probe`` imports the plugin and calls its probe. ``trial`` does everything that using the plugin would do (load, compute),
+and checks for side effects of its import. ``definitions`` reads what its class defines. The output of plugins is discarded.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ _SPARE_SECONDS = 10.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of asking a plugin.
+    """The result of probing or trying a plugin.
 
     Attributes:
-        status, reason, hint: As in Availability; a plugin that crashed or hung is ``broken``.
-        traceback: Of the plugin's own error, or what faulthandler wrote when it crashed.
-        description: First line of the class's docstring.
-        device_type, is_simulated, device_count, capabilities: Of an accelerator; the last two after a trial only.
-        checks: The plugin's own doctor checks, by name.
-        definitions: What its class defines of its specification; only where that was asked.
-        seconds: How long it took.
-        asked_at: When, in seconds since the epoch, if it was remembered.
+        status, reason, hint: The availability, as in Availability. A plugin that crashed or hung is ``broken``.
+        traceback: The traceback of the plugin's error, or the output of faulthandler if it crashed.
+        description: The first line of the class's docstring.
+        device_type, is_simulated, device_count, capabilities: Facts about an accelerator. The last two are known only after a trial.
+        checks: The results of the plugin's own doctor checks, by name.
+        definitions: The members that its class defines. Empty unless the question was ``definitions``.
+        seconds: The duration in seconds.
+        asked_at: The time of a cached verdict, in seconds since the epoch.
     """
 
     status: ProbeStatus
@@ -81,10 +81,10 @@ class Verdict:
 
     @classmethod
     def from_dict(cls, fields: object) -> Verdict:
-        """What ``as_dict`` gave, and what a child said; texts that are too long for a table are cut.
+        """Create a verdict from the result of ``as_dict`` or from a child's report. Overlong texts are truncated.
 
         Raises:
-            ValueError: If a field has not the type that it should have.
+            ValueError: If a field does not have the declared type.
         """
         verdict = untrusted_json.decode(cls, fields)
         texts: dict[str, Any] = {name: shortened(getattr(verdict, name), length) for name, length in _LENGTHS.items()}
@@ -96,9 +96,10 @@ def _cut(check: Availability) -> Availability:
 
 
 def ask_all(records: Sequence[PluginRecord], *, is_trial: bool = False) -> dict[PluginRecord, Verdict]:
-    """One verdict for each record. What is accelkit's own is asked in one child, everything else in a child of its own.
+    """Return one verdict for each record. Built-in plugins share one child process; each other plugin is asked in a separate one.
 
-    Initialises no driver in this process. A trial may initialise drivers, in the children.
+    In a trial, built-in accelerators are asked in separate child processes too. No driver is initialised in this process, but a trial may
+    initialise drivers in the children.
 
     Raises:
         UsageError: If ACCELKIT_PROBE_TIMEOUT, ACCELKIT_LOAD_TIMEOUT or ACCELKIT_BUILD_TIMEOUT is not a positive number of seconds.
@@ -110,17 +111,17 @@ def ask_all(records: Sequence[PluginRecord], *, is_trial: bool = False) -> dict[
 
 
 def ask(record: PluginRecord, *, is_trial: bool = False) -> Verdict:
-    """The verdict on one record."""
+    """Return the verdict on one record."""
     return ask_all([record], is_trial=is_trial)[record]
 
 
 def ask_definitions(record: PluginRecord) -> Verdict:
-    """What the plugin's class defines. It is imported, and nothing of it is called, so that its device need not be here."""
+    """Read what the plugin's class defines. It is imported but not called, so its device need not be present."""
     return _ask_each([[record]], "definitions")[record]
 
 
 def _ask_each(batches: Sequence[Sequence[PluginRecord]], question: Question) -> dict[PluginRecord, Verdict]:
-    """One verdict for each record, each batch in a child process of its own."""
+    """Return one verdict for each record. Each batch is asked in a separate child process."""
     for limit in _LIMITS:
         time_limit(limit)
     found: dict[PluginRecord, Verdict] = {}
@@ -141,7 +142,7 @@ def _ask_each(batches: Sequence[Sequence[PluginRecord]], question: Question) -> 
 
 
 class _Child:
-    """One child process and its report. Ended, with everything it started, when the context is left."""
+    """A child process and its report. On exit from the context, the child and every process that it started are killed."""
 
     def __init__(self, records: Sequence[PluginRecord], question: Question) -> None:
         self.records, self.question = records, question
@@ -185,7 +186,7 @@ class _Child:
         self._next_look = time.monotonic() + _LOOK_SECONDS
 
     def _follow_build(self) -> None:
-        """What a plugin builds has a clock of its own; the time it takes is not the trial's."""
+        """Switch to the time limit of builds while the plugin builds, so that this time does not count towards the trial."""
         if self.question != "trial" or time.monotonic() < self._next_look:
             return
         self._next_look = time.monotonic() + _LOOK_SECONDS
@@ -195,7 +196,7 @@ class _Child:
             self._start_clock("build" if is_building else "load")
 
     def has_ended(self) -> bool:
-        """Whether the child is gone; one that is past its time limit is killed."""
+        """Return whether the child has ended. A child that exceeds its time limit is killed."""
         assert self._process is not None
         self._follow_build()
         self._is_late = self._process.poll() is None and time.monotonic() > self._deadline
@@ -252,7 +253,7 @@ class _Child:
 
 
 def time_limit(limit: Limit) -> float:
-    """Seconds that a probe, a trial without its build, or a build may take."""
+    """Return the time limit in seconds of a probe, of a trial without its build, or of a build."""
     variable, default = _LIMITS[limit]
     text = os.environ.get(variable, "")
     if not text:

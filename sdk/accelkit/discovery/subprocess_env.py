@@ -1,4 +1,4 @@
-"""What every child process in which plugins run is started with, and how its end is told."""
+"""Command, search path and environment of the child processes in which plugins run, and the signals that end them."""
 
 from __future__ import annotations
 
@@ -9,23 +9,29 @@ from pathlib import Path
 
 
 def command(module: str) -> list[str]:
-    """The command that runs this module of ours. With ``-P`` it does not import what lies in the current directory, as a ``json.py``."""
+    """Return the command that runs a module of accelkit.
+
+    With ``-P``, the child does not import files from the current directory, such as a ``json.py``.
+    """
     return [sys.executable, "-P", "-m", module]
 
 
 def search_path() -> list[str]:
-    """``sys.path``, absolute: the child finds what this process finds, wherever it is started."""
+    """Return ``sys.path`` with absolute entries, so that the child finds the same modules wherever it is started."""
     return [os.path.abspath(entry) for entry in sys.path]
 
 
 def environment(root: Path, **variables: str) -> dict[str, str]:
-    """This process's variables and ``variables``; modules under ``root`` are found, and torch imports no vendor's package by itself."""
+    """Return the environment of this process, updated with ``variables``.
+
+    Modules under ``root`` are found, and torch does not import vendors' packages by itself.
+    """
     path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
     return os.environ | {"PYTHONPATH": path, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"} | variables
 
 
 def signal_name(code: int) -> str:
-    """Of the signal that ended a process, from its negative return code."""
+    """Return the name of the signal that ended a process, from its negative return code."""
     try:
         return signal.Signals(-code).name
     except ValueError:

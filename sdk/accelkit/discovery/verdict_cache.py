@@ -1,7 +1,7 @@
-"""What plugins answered before: verdicts of trials, kept per installed version, in the user's cache folder.
+"""Cache of the verdicts of trials, per installed version, in the user's cache folder.
 
-A plugin that was tried and worked is loaded directly the next time. What accelkit's own plugins answered is good for an hour, for
-lists only. A cache that cannot be read or written, or that somebody else could have written, is as good as none.
+A plugin that worked when it was tried is loaded directly the next time. Verdicts on accelkit's own plugins are valid for an hour, and
+only used for lists. A cache that cannot be read or written, or that another user could have written, is ignored.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LARGEST = 1_000_000  # bytes of one verdict
 
 
 def cache_folder() -> Path:
-    """ACCELKIT_CACHE_DIR, or ``accelkit`` in the platform's cache folder."""
+    """Return the folder set by ACCELKIT_CACHE_DIR, or else ``accelkit`` in the platform's cache folder."""
     if chosen := os.environ.get("ACCELKIT_CACHE_DIR"):
         return Path(chosen)
     if sys.platform == "win32":
@@ -42,7 +42,10 @@ def cache_folder() -> Path:
 
 
 def tried(records: Sequence[PluginRecord]) -> dict[PluginRecord, Verdict]:
-    """The verdict of a trial of each: what worked before is not tried again, everything else is, in a child process, and remembered."""
+    """Return the verdict of a trial for each record.
+
+    Plugins that worked before are not tried again. All others are tried in child processes, and their verdicts are cached.
+    """
     found = {record: verdict for record in records if (verdict := recall(record)) is not None and verdict.status == "usable"}
     fresh = ask_all([record for record in records if record not in found], is_trial=True)
     for record, verdict in fresh.items():
@@ -51,7 +54,7 @@ def tried(records: Sequence[PluginRecord]) -> dict[PluginRecord, Verdict]:
 
 
 def recall(record: PluginRecord) -> Verdict | None:
-    """The last verdict on exactly this installation, Python, torch and visible devices; None if there was none."""
+    """Return the cached verdict for the same installation, Python, torch and visible devices, or None if there is none."""
     if not _is_memorable(record):
         return None
     with contextlib.suppress(OSError, ValueError, RuntimeError, NotPrivateError):
@@ -65,7 +68,7 @@ def recall(record: PluginRecord) -> Verdict | None:
 
 
 def remember(record: PluginRecord, verdict: Verdict) -> None:
-    """Keep the verdict of a trial. Editable installations and code are never remembered: they change without notice."""
+    """Cache the verdict of a trial. Editable installations and registered classes are not cached: they change without notice."""
     if not _is_memorable(record):
         return
     with contextlib.suppress(OSError, RuntimeError):

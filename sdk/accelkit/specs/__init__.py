@@ -1,1 +1,1 @@
-"""What a plugin implements. No module here imports torch at module level."""
+"""The specifications that plugins implement. No module in this package imports torch at module level."""

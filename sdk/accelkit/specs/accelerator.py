@@ -14,8 +14,8 @@ A complete accelerator for a device that follows PyTorch's conventions (``torch.
         def probe(cls):
             return Availability.from_library("libacme.so", hint="install the ACME driver")
 
-Life: class (from the entry point) -> ``probe()`` -> instance -> ``build()`` (where it is tried) -> ``load()`` -> ``check()`` ->
-``setup_device(device)`` -> ``teardown()``.
+Lifecycle: class (from the entry point) -> ``probe()`` -> instance -> ``build()`` (only where the plugin is tried) -> ``load()`` ->
+``check()`` -> ``setup_device(device)`` -> ``teardown()``.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ _load_lock = threading.RLock()
 
 
 class Accelerator:
-    """A kind of hardware, selected by name. The name is the entry point's, not the class's.
+    """A kind of hardware, selected by name. The name is that of the entry point, not that of the class.
 
-    Class attributes that a vendor sets:
+    A vendor sets these class attributes:
 
     Attributes:
         device_type: The torch device type, as in ``torch.device("acme", 0)``. Required.
-        torch_package: The package whose import adds the device to torch; None if torch has the device itself.
-        process_group_backend: The torch.distributed backend; None asks torch for its default. ``host`` for a device that has none:
-            tensors travel through main memory, by gloo.
-        compile_backend: The ``torch.compile`` backend that serves this device; None is torch's default.
-        visible_devices_variable: The environment variable that limits what a process sees, as ``CUDA_VISIBLE_DEVICES``.
-        default_strategy: The strategy used on one device when the user names none.
-        default_distributed_strategy: The one used on several.
-        is_simulated: No hardware is behind it, so ``auto`` never chooses it.
-        declared_capabilities: What the device can do; conformance holds the plugin to it.
+        torch_package: The package whose import adds the device to torch. None if torch supports the device itself.
+        process_group_backend: The torch.distributed backend. None selects torch's default for the device. Use ``host`` for a device
+            without a backend of its own: tensors are then copied through main memory and communicated by gloo.
+        compile_backend: The ``torch.compile`` backend for this device. None selects torch's default.
+        visible_devices_variable: The environment variable that limits which devices a process sees, such as ``CUDA_VISIBLE_DEVICES``.
+        default_strategy: The strategy used on one device if the user names none.
+        default_distributed_strategy: The strategy used on several devices if the user names none.
+        is_simulated: Whether the device has no hardware behind it. ``auto`` never chooses a simulated device.
+        declared_capabilities: The capabilities of the device. The conformance tests check the plugin against them.
 
-    ``name`` and ``plugin`` (``dist==version``) are set by whoever loaded the class.
+    ``name`` and ``plugin`` (``dist==version``) are set when the class is loaded.
     """
 
     device_type: ClassVar[str] = ""
@@ -77,9 +77,10 @@ class Accelerator:
 
     @classmethod
     def probe(cls) -> Availability:
-        """Whether this can be used here. Imports no torch, creates no driver context; ``fork`` must work afterwards.
+        """Return whether this accelerator can be used on this machine.
 
-        Called on any process, possibly in a child with a time limit. The default finds ``torch_package`` without importing it.
+        Called on any process, possibly in a child process with a time limit. It must not import torch or create a driver context, and
+        ``fork`` must still work afterwards. The default looks for ``torch_package`` without importing it.
         """
         package = cls.torch_package
         if package is not None and importlib.util.find_spec(package.partition(".")[0]) is None:
@@ -90,30 +91,34 @@ class Accelerator:
     # -- loading and checking -----------------------------------------------------------------------------------------
 
     def build(self) -> None:
-        """Make what is needed once on this machine, such as a library compiled for the installed torch. Nothing by default.
+        """Build what the plugin needs once on this machine, such as a library compiled for the installed torch. Does nothing by default.
 
-        Called before ``load()`` where a plugin is tried, in a child process, each time: it must return at once if all is there. It has a
-        time limit of its own (ACCELKIT_BUILD_TIMEOUT), and the user is told what is being waited for. ``load()`` must not rely on it.
+        Each time a plugin is tried, this is called in a child process before ``load()``, so it must return at once if everything is
+        already built. It has a time limit of its own (ACCELKIT_BUILD_TIMEOUT), and the user is told what the program is waiting for.
+        ``load()`` must not rely on this method having been called.
         """
 
     def load(self) -> None:
-        """Import ``torch_package``, once per process and under a lock. Initialises no driver unless that package does.
+        """Import ``torch_package``, under a lock. Does not initialise the driver unless that package does.
 
-        Also the first thing in launched processes and DataLoader workers.
+        Called once per process. In launched processes and DataLoader workers it is the first call.
         """
         if self.torch_package is not None:
             with _load_lock:
                 importlib.import_module(self.torch_package)
 
     def check(self) -> Availability:
-        """Whether this torch drives this hardware: adds on the device and compares with the CPU. Initialises the driver."""
+        """Return whether the installed torch can compute on this hardware. Initialises the driver.
+
+        The default runs an addition on device 0 and compares the result with the expected values.
+        """
         import torch
 
         try:
             device = self.device(0)
             result = (torch.arange(4.0).to(device) + 1).cpu()
             self.synchronize(device)
-        except Exception as error:  # whatever the backend raises is the answer
+        except Exception as error:  # any error of the backend is reported as the result
             return Availability.broken(f"{type(error).__name__}: {error}")
         if result.tolist() != [1.0, 2.0, 3.0, 4.0]:
             return Availability.broken(f"[0, 1, 2, 3] + 1 gave {result.tolist()} on {device}")
@@ -121,52 +126,52 @@ class Accelerator:
 
     @hookimpl
     def setup_device(self, device: torch.device) -> None:
-        """Make ``device`` the current one of this process. Initialises the driver."""
+        """Make ``device`` the current device of this process. Initialises the driver."""
         if device.index is not None and hasattr(self.device_module, "set_device"):
             self.device_module.set_device(device.index)
 
     @hookimpl
     def teardown(self) -> None:
-        """Give back what ``setup_device`` and training took: by default the allocator's cache."""
+        """Release the resources taken by ``setup_device`` and training. The default empties the allocator's cache."""
         self.empty_cache()
 
     # -- devices ------------------------------------------------------------------------------------------------------
 
     def device(self, index: int) -> torch.device:
-        """The torch device of this index. Initialises no driver."""
+        """Return the torch device with this index. Does not initialise the driver."""
         import torch
 
         return torch.device(self.device_type, index)
 
     def parse_devices(self, devices: int | str | Sequence[int]) -> list[int]:
-        """Device indices from what the user wrote: an int, ``-1``, ``"auto"``, a list, ``"0,2"``.
+        """Convert the user's ``devices`` argument (an int, ``-1``, ``"auto"``, a list or ``"0,2"``) to device indices.
 
         Raises:
-            DevicesError: If it cannot be read, or asks for what does not exist.
+            DevicesError: If the argument cannot be parsed or names devices that do not exist.
         """
         return parse_devices(devices, self.auto_device_count(), self.name or self.device_type)
 
     def get_parallel_devices(self, devices: Sequence[int]) -> list[torch.device]:
-        """The torch devices of these indices."""
+        """Return the torch devices with these indices."""
         return [self.device(index) for index in devices]
 
     def auto_device_count(self) -> int:
-        """How many devices there are. Must not create a driver context."""
+        """Return the number of devices. Must not create a driver context."""
         return int(self.device_module.device_count())
 
     def is_available(self) -> bool:
-        """Whether the device can be used now; never raises."""
+        """Return whether the device can be used now. Never raises."""
         try:
             return type(self).probe().is_usable and self.auto_device_count() > 0
-        except Exception:  # Lightning's contract: an answer, never an error. probe() has the reason.
+        except Exception:  # Lightning requires a bool, never an error. probe() gives the reason.
             return False
 
     @property
     def device_module(self) -> ModuleType:
-        """``torch.<device_type>``.
+        """The torch module of this device type, ``torch.<device_type>``.
 
         Raises:
-            BrokenPluginError: If torch has no such module: the vendor's package did not register one.
+            BrokenPluginError: If torch has no such module because the vendor's package did not register one.
         """
         import torch
 
@@ -182,19 +187,22 @@ class Accelerator:
             ) from error
 
     def synchronize(self, device: torch.device) -> None:
-        """Wait until everything that was queued on ``device`` has run."""
+        """Wait until all work queued on ``device`` has finished."""
         if hasattr(self.device_module, "synchronize"):
             self.device_module.synchronize(device)
 
     # -- memory and statistics ----------------------------------------------------------------------------------------
 
     def empty_cache(self) -> None:
-        """Give the allocator's unused memory back to the device, where the device has such a thing."""
+        """Return the allocator's unused cached memory to the device. Does nothing if the device has no such cache."""
         if hasattr(self.device_module, "empty_cache"):
             self.device_module.empty_cache()
 
     def memory_stats(self, device: torch.device) -> dict[str, float]:
-        """``memory.allocated.bytes`` and ``memory.peak.bytes`` of this process on ``device``; empty if the device does not say."""
+        """Return ``memory.allocated.bytes`` and ``memory.peak.bytes`` of this process on ``device``.
+
+        A value that the device does not report is left out.
+        """
         module = self.device_module
         found: dict[str, float] = {}
         if hasattr(module, "memory_allocated"):
@@ -204,18 +212,18 @@ class Accelerator:
         return found
 
     def reset_peak_memory_stats(self, device: torch.device) -> None:
-        """Start a new peak. Does nothing where the device keeps none."""
+        """Reset the peak memory statistic. Does nothing if the device does not record one."""
         if hasattr(self.device_module, "reset_peak_memory_stats"):
             self.device_module.reset_peak_memory_stats(device)
 
     @hookimpl
     def get_device_stats(self, device: torch.device) -> dict[str, Any]:
-        """Quantities with their unit in the key, for logging. The default is ``memory_stats``."""
+        """Return device statistics for logging, with the unit in each key. The default returns ``memory_stats``."""
         return self.memory_stats(device)
 
     @hookimpl
     def doctor_checks(self) -> Mapping[str, Availability]:
-        """More checks for ``accelkit doctor``, by name. None by default."""
+        """Return additional checks for ``accelkit doctor``, by name. The default returns none."""
         return {}
 
     # -- random state -------------------------------------------------------------------------------------------------
@@ -228,13 +236,17 @@ class Accelerator:
             seed_all(seed)
 
     def get_rng_state(self, device: torch.device) -> torch.Tensor | None:
-        """The state of the device's generator as a CPU uint8 tensor; None where the device has no generator of its own."""
+        """Return the state of the device's generator as a CPU uint8 tensor, or None if the device has no generator of its own."""
         getter = getattr(self.device_module, "get_rng_state", None)
         state: torch.Tensor | None = getter(device) if getter is not None else None
         return state
 
     def set_rng_state(self, state: torch.Tensor, device: torch.device) -> None:
-        """Restore what ``get_rng_state`` returned."""
+        """Restore a generator state returned by ``get_rng_state``.
+
+        Raises:
+            UnsupportedError: If the device has no random state to set.
+        """
         setter = getattr(self.device_module, "set_rng_state", None)
         if setter is None:
             raise UnsupportedError(f"{self.name or self.device_type} has no random state to set", plugin=self.plugin)
@@ -244,35 +256,40 @@ class Accelerator:
 
     @property
     def autocast_device_type(self) -> str:
-        """The device type that ``torch.autocast`` is given."""
+        """The device type to pass to ``torch.autocast``."""
         return self.device_type
 
     @hookimpl
     def make_precision(self, name: str, device: torch.device) -> Precision | None:
-        """A precision of this device's own for ``name``, or None for the named plugin. Called once, at first use."""
+        """Return this device's own implementation of the precision ``name``, or None to use the precision plugin of that name.
+
+        Called once, at first use.
+        """
         return None
 
     def step_end(self) -> None:
-        """For devices that trace lazily: run what was traced. It need not wait for the device.
+        """Execute the traced operations, on devices that trace lazily. It need not wait for the device.
 
-        Called after each backward pass and each optimizer's step, and before a prepared loader hands out a batch. Never where it is not
-        overridden.
+        Called after each backward pass and each optimizer step, and before a prepared loader yields a batch. It is never called if it is
+        not overridden.
         """
 
     def upload(self, batches: Iterator[list[torch.Tensor]], device: torch.device) -> Iterator[list[torch.Tensor]] | None:
-        """For devices with a way of their own to upload ahead: the batches of an epoch on ``device``, in their order, alike in structure.
+        """Return an iterator that uploads the batches of an epoch ahead of time, for devices with an upload mechanism of their own.
 
         Args:
-            batches: On the host. It may be read in one thread; an error that it raises must be raised by what is returned.
-            device: This process's.
+            batches: The batches on the host. They may be read in one thread. An error raised by this iterator must be raised by the
+                returned one.
+            device: The device of this process.
 
         Returns:
-            An iterator, which is closed when the loop ends early; None where the runtime is to copy, on a stream if the device has streams.
+            The batches on ``device``, in the same order and with the same structure. The iterator is closed when the loop ends early. None
+            to let the runtime copy the batches, on a stream if the device has streams.
         """
         return None
 
     def capabilities(self, device: torch.device | None = None) -> Capabilities:
-        """What the device can do. ``device`` may refine it (a newer chip); without it, what the kind of device can do."""
+        """Return the capabilities of ``device`` (a newer chip may have more), or those of the kind of device if ``device`` is None."""
         return self.declared_capabilities
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""The cluster environment specification: where a process learns its rank, world size and rendezvous address."""
+"""The cluster environment specification: how a process learns its rank, the world size and the rendezvous address."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from accelkit.types import Detection
 
 
 class ClusterEnvironment(Variables):
-    """What a launcher or scheduler tells a process. Reading it changes nothing in ``environ``.
+    """The information that a launcher or scheduler gives to a process. Reading it never changes ``environ``.
 
-    The defaults describe one process on one machine, that nobody else launched. A subclass reads variables with ``number``, ``address``,
-    ``port`` and ``text``, whose errors name the variable and its value. ``local_rank``, ``local_world_size``, ``node_rank`` and
-    ``num_nodes`` may be what no variable says: then it returns ``told(name)``, and guesses nothing.
+    The defaults describe a single process on one machine that no launcher started. A subclass reads variables with ``number``,
+    ``address``, ``port`` and ``text``, whose errors name the variable and its value. If no variable gives ``local_rank``,
+    ``local_world_size``, ``node_rank`` or ``num_nodes``, the subclass returns ``told(name)`` instead of guessing a value.
 
     Args:
-        environ: The environment variables to read; this process's own by default.
+        environ: The environment variables to read. The default is the environment of this process.
 
     Attributes:
-        processes_flag, nodes_flag: How the user tells the launcher how many processes to start on a machine, and on how many
-            machines; ``{}`` stands for the number. Errors of ``validate_settings`` show them.
-        placement: What the processes told each other when they joined; None before, and where they had nothing to ask.
+        processes_flag: The launcher's flag for the number of processes on each machine, with ``{}`` in place of the number. Shown in
+            the errors of ``validate_settings``.
+        nodes_flag: The launcher's flag for the number of machines, in the same form.
+        placement: The placement that the processes worked out when they joined. None before they join, and if all values were known.
     """
 
     processes_flag: str = "{} processes on each machine"
@@ -34,80 +35,84 @@ class ClusterEnvironment(Variables):
 
     @hookimpl
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
-        """This environment's claim on a process with these variables, or None if it sees nothing of its own. The highest rank wins.
+        """Return this environment's claim on a process with these variables, or None if nothing in them belongs to it.
 
-        A rank below 0 is no claim: it says why, though some of its variables are there, this is not one of its processes.
+        The claim with the highest rank wins. A rank below 0 is not a claim: it explains why a process that has some of this
+        environment's variables is nevertheless not one of its processes.
         """
         return None
 
     @property
     def creates_processes_externally(self) -> bool:
-        """Whether somebody else (torchrun, srun, mpirun) starts the processes."""
+        """Whether an external launcher (torchrun, srun, mpirun) starts the processes."""
         return False
 
     @property
     def world_size(self) -> int:
-        """Number of processes of the job."""
+        """Number of processes in the job."""
         return 1
 
     @property
     def global_rank(self) -> int:
-        """This process's rank, from 0 to ``world_size - 1``."""
+        """Rank of this process, from 0 to ``world_size - 1``."""
         return 0
 
     @property
     def local_rank(self) -> int:
-        """This process's rank on its machine, from 0 to ``local_world_size - 1``."""
+        """Rank of this process on its machine, from 0 to ``local_world_size - 1``."""
         alone = 0 if self.known("local_world_size") == 1 else None
         return self.told("local_rank", self.global_rank if self.known("num_nodes") == 1 else alone)
 
     @property
     def local_world_size(self) -> int:
-        """Number of the job's processes on this machine. Machines may differ. By default, as many on each, if that comes out even."""
+        """Number of the job's processes on this machine. It may differ between machines.
+
+        The default divides the processes equally among the machines, if ``world_size`` is a multiple of ``num_nodes``.
+        """
         size, nodes = self.world_size, 1 if self.world_size == 1 else self.num_nodes
         return self.told("local_world_size", size // nodes if size % nodes == 0 else None)
 
     @property
     def node_rank(self) -> int:
-        """This machine's rank, from 0 to ``num_nodes - 1``."""
+        """Rank of this machine, from 0 to ``num_nodes - 1``."""
         return self.told("node_rank", 0 if self.known("num_nodes") == 1 else None)
 
     @property
     def num_nodes(self) -> int:
-        """Number of machines of the job. By default 1 where all of its processes are on this machine."""
+        """Number of machines in the job. The default is 1 if all processes of the job are on this machine."""
         is_said = type(self).local_world_size is not ClusterEnvironment.local_world_size
         here = self.known("local_world_size") if is_said else None
         return self.told("num_nodes", 1 if self.world_size in (1, here) else None)
 
     @property
     def main_address(self) -> str:
-        """Address of the rendezvous: rank 0's machine. An IPv6 address has no brackets."""
+        """Address of the rendezvous, on the machine of rank 0. An IPv6 address is written without brackets."""
         return LOOPBACK
 
     @property
     def main_port(self) -> int:
-        """TCP port of the rendezvous, the same on every process, and not that of another job on rank 0's machine."""
+        """TCP port of the rendezvous. It must be the same on every process and must not be used by another job on rank 0's machine."""
         return DEFAULT_PORT
 
     @property
     def job_id(self) -> str | None:
-        """The scheduler's name for the job, as its own commands take it."""
+        """The scheduler's identifier of the job, in the form that the scheduler's commands accept. None if there is none."""
         return None
 
     @property
     def restart_count(self) -> int:
-        """How often the job was started again."""
+        """Number of times that the job was restarted."""
         return 0
 
     def told(self, name: str, default: int | None = None) -> int:
-        """What the processes told each other when they joined.
+        """Return a value that the processes exchanged when they joined.
 
         Args:
             name: ``local_rank``, ``local_world_size``, ``node_rank`` or ``num_nodes``.
-            default: What is certain before; None if nothing is.
+            default: The value to return before the processes join, if it is already certain. None if it is not.
 
         Raises:
-            NotJoinedError: If they have not joined, and there is no default.
+            NotJoinedError: If the processes have not joined and there is no default.
         """
         if self.placement is not None:
             return int(getattr(self.placement, name))
@@ -121,48 +126,48 @@ class ClusterEnvironment(Variables):
         )
 
     def known(self, name: str) -> int | None:
-        """The property of this name, or None where it is not known before the processes join."""
+        """Return the property ``name``, or None if it is not known before the processes join."""
         try:
             return int(getattr(self, name))
         except NotJoinedError:
             return None
 
     def has_to_ask(self) -> bool:
-        """Whether the processes of the job have to tell each other on which machine they are. The same on all of them."""
+        """Return whether the processes have to exchange their places to find their placement. The same on every process."""
         for name in PLACEMENT if self.placement is None else ():
-            with contextlib.suppress(AccelkitError):  # another error than that it is not known
+            with contextlib.suppress(AccelkitError):  # any other error does not mean that the value is unknown
                 if self.known(name) is None:
                     return True
         return False
 
     def place(self) -> Place:
-        """What this process tells the others of itself."""
+        """Return the place that this process sends to the others."""
         host, machine = this_machine()
         said: list[int | None] = []
         for name in PLACEMENT:
             try:
                 said.append(self.known(name))
-            except AccelkitError:  # a machine that the scheduler did not name is told apart by its own name
+            except AccelkitError:  # a machine that the scheduler did not name is identified by its own name
                 said.append(None)
         return Place(host, machine, *said)
 
     def learn(self, places: Sequence[Place]) -> None:
-        """Take what all processes told, by rank.
+        """Set ``placement`` from the places of all processes, ordered by rank.
 
         Raises:
-            ContradictionError: If it cannot be.
+            ContradictionError: If the places contradict each other.
         """
         self.placement = placements(places, self.plugin, self.launcher)[self.global_rank]
 
     def validate_settings(self, num_devices: int | None, num_nodes: int | None) -> None:
-        """Compare what the user said with what was launched.
+        """Compare the user's settings with the processes that were launched.
 
         Args:
-            num_devices: Devices on each machine; None if the user did not say.
-            num_nodes: Machines of the job; None if the user did not say.
+            num_devices: The number of devices on each machine. None if the user did not set it.
+            num_nodes: The number of machines in the job. None if the user did not set it.
 
         Raises:
-            ContradictionError: If these do not fit, with the flag of the launcher to change.
+            ContradictionError: If the settings do not match. The error shows the launcher's flag to change.
         """
         if not self.creates_processes_externally:
             return
@@ -184,10 +189,10 @@ class ClusterEnvironment(Variables):
         """Put the job back into the scheduler's queue, to run again from the start. Called on one process of the job.
 
         Returns:
-            True if the scheduler took it.
+            True if the scheduler accepted the job.
 
         Raises:
-            UnsupportedError: If this environment cannot, as by default.
+            UnsupportedError: If this environment cannot requeue a job. The default always raises it.
         """
         raise UnsupportedError(
             f"the cluster environment {self.name!r} cannot put a job back into a queue",

@@ -1,4 +1,4 @@
-"""``devices=``: from what the user wrote to device indices."""
+"""Parser of the ``devices`` argument."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ __all__ = ["parse_devices"]
 
 
 def parse_devices(devices: int | str | Sequence[int], count: int, name: str, *, counts_processes: bool = False) -> list[int]:
-    """Device indices, in the order given.
+    """Return the device indices that ``devices`` selects, in the order given.
 
     Args:
-        devices: ``n`` or ``"n"``: the first n devices. ``-1``, ``"-1"`` or ``"auto"``: all of them. ``[0, 2]`` or
-            ``"0,2"`` (or ``"0,"``): these indices.
-        count: How many devices there are.
-        name: The accelerator, for the errors.
-        counts_processes: Whether a number larger than ``count`` is one of processes, which share the devices or have some of their own.
+        devices: The devices to use. ``n`` or ``"n"`` selects the first n devices, ``-1``, ``"-1"`` or ``"auto"`` selects all of them,
+            and ``[0, 2]`` or ``"0,2"`` (or ``"0,"``) selects these indices.
+        count: The number of devices that exist.
+        name: The name of the accelerator, for the errors.
+        counts_processes: Whether a number may exceed ``count`` because it counts processes, which share the devices or have devices of
+            their own.
 
     Raises:
-        DevicesError: If ``devices`` cannot be read, is empty, repeats an index or asks for what does not exist.
+        DevicesError: If ``devices`` cannot be parsed, is empty, repeats an index or names a device that does not exist.
     """
     available = f"{name} has {count} device{'s' * (count != 1)}" + (f": {_spell(range(count))}" if count else "")
     forms = "write an int, -1 or 'auto' for all, a list of indices, or '0,2'"
@@ -69,7 +70,7 @@ def parse_devices(devices: int | str | Sequence[int], count: int, name: str, *, 
 
 
 def spell_devices(indices: Sequence[int]) -> str:
-    """What ``parse_devices`` reads as these indices: a number for the first ones, else a list."""
+    """Return the text that ``parse_devices`` converts to these indices: a number for the first n devices, else a list."""
     count = len(indices)
     if list(indices) == list(range(count)):
         return str(count)

@@ -1,4 +1,4 @@
-"""Reading what a launcher wrote into the environment: a number, an address, a port, or an error that names the variable and its value."""
+"""Parsing of environment variables set by a launcher: numbers, addresses and ports. Errors name the variable and its value."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _ADDRESS = re.compile(r"\[?([0-9A-Za-z_.:%-]{1,253})\]?")
 
 
 class Variables:
-    """Environment variables, read and never written.
+    """A read-only view of environment variables.
 
     Args:
-        environ: The variables; this process's own by default.
+        environ: The environment variables to read. The default is the environment of this process.
 
     Attributes:
-        name: Of the cluster environment that reads them, for errors.
-        plugin: ``dist==version``, for errors.
-        launcher: What starts such processes, as a command: errors tell the user to start the program with it.
+        name: The name of the cluster environment that reads the variables, for errors.
+        plugin: The plugin's ``dist==version``, for errors.
+        launcher: The command that starts such processes. Errors tell the user to start the program with it.
     """
 
     name: str = ""
@@ -37,21 +37,21 @@ class Variables:
         self._assumed: set[str] = set()
 
     def text(self, *names: str) -> str | None:
-        """The value of the first of these variables that is set and not empty, without spaces around it; None if there is none."""
+        """Return the stripped value of the first variable in ``names`` that is set and not empty, or None if there is none."""
         return next((value for name in names if (value := self.environ.get(name, "").strip())), None)
 
     def number(self, *names: str, least: int = 0, below: int | Sequence[str] | None = None, default: int | None = None) -> int:
-        """The first of these variables that is set and not empty, as a whole number.
+        """Return the first variable in ``names`` that is set and not empty, as an integer.
 
         Args:
-            names: At least one variable, the preferred one first.
-            least: The smallest number that makes sense.
-            below: What it must be less than: a number, or the names of the variables (preferred first) that hold it.
-            default: Taken if none is set; without it that is an error.
+            names: The names of one or more variables, the preferred one first.
+            least: The smallest valid number.
+            below: The exclusive upper limit: a number, or the names of the variables (preferred first) that hold it.
+            default: The value to return if no variable is set. If it is None, a missing variable is an error.
 
         Raises:
-            UsageError: If none is set, or the value is no whole number, or less than ``least``.
-            ContradictionError: If it is not ``below``.
+            UsageError: If no variable is set, or the value is not a whole number or is less than ``least``.
+            ContradictionError: If the number is not less than ``below``.
         """
         value = self.text(*names)
         if value is None:
@@ -77,12 +77,12 @@ class Variables:
         return number
 
     def address(self, *names: str, default: str | None = None) -> str:
-        """The first of these variables that is set, as a host name or address (an IPv6 one without brackets).
+        """Return the first variable in ``names`` that is set, as a host name or address (IPv6 without brackets).
 
-        Without a default, a missing one is ``127.0.0.1``, with one warning that names the first variable.
+        If no variable is set and there is no default, returns ``127.0.0.1`` and warns once, naming the first variable.
 
         Raises:
-            UsageError: If the value is no host name.
+            UsageError: If the value is not a host name or address.
         """
         value = self.text(*names)
         if value is None:
@@ -90,12 +90,12 @@ class Variables:
         return self._host(value, self._set(names))
 
     def port(self, *names: str, default: int | None = None) -> int:
-        """The first of these variables that is set, as a TCP port.
+        """Return the first variable in ``names`` that is set, as a TCP port.
 
-        Without a default, a missing one is 12910, with one warning that names the first variable.
+        If no variable is set and there is no default, returns 12910 and warns once, naming the first variable.
 
         Raises:
-            UsageError: If the value is no port.
+            UsageError: If the value is not a port number.
         """
         if self.text(*names) is None:
             drawback = "which another job on rank 0's machine may take too"
@@ -132,17 +132,18 @@ class Variables:
 
 
 def job_port(job: int | str, step: int = 0) -> int:
-    """A TCP port that every process of a job computes alike, outside of the range from which Linux hands out ports (32768 and more).
+    """Compute a TCP port from a job's identifier, so that every process of the job gets the same one.
 
-    Two jobs whose numbers differ by less than 1250 never get the same, nor do two steps of a job whose numbers do not differ by a
-    multiple of 16. Ports of jobs further apart, or named by a text, are the same once in 20,000 pairs (of 1250 for two numbers).
+    The port lies outside the range from which Linux assigns ephemeral ports (32768 and more). Two jobs whose numbers differ by less than
+    1250 never get the same port, nor do two steps of a job whose numbers do not differ by a multiple of 16. The ports of jobs further
+    apart, or of jobs identified by a text, coincide in one of 20,000 pairs (one of 1250 for two numbers).
 
     Args:
-        job: The scheduler's number for the job, or another name that no other job on the machine has.
+        job: The scheduler's number for the job, or another name that is unique among the jobs on the machine.
         step: The number of the step in the job.
 
     Returns:
-        10000 to 29999.
+        A port from 10000 to 29999.
     """
     if isinstance(job, str) and not _NUMBER.fullmatch(job):
         return FIRST_JOB_PORT + zlib.crc32(job.encode("utf-8", "replace")) % NUM_JOB_PORTS

@@ -1,8 +1,8 @@
-"""The hook specifications, and the marker by which plugins implement them.
+"""The hook specifications, and the marker for their implementations in plugins.
 
-One answerer is a method; where others may join or wrap, it is a hook. Every ``Runtime`` has a plugin manager of its own, with
-the selected accelerator, precision, cluster environment and strategy, and the hook plugins that the user enabled by name.
-An implementation takes any subset of the arguments, by name::
+What only one plugin implements is a method of its specification; what several plugins may implement or wrap is a hook. Every
+``Runtime`` has its own plugin manager, which holds the selected accelerator, precision, cluster environment and strategy, and
+the hook plugins that the user enabled by name. An implementation takes any subset of the arguments, by name::
 
     from accelkit import hookimpl
 
@@ -37,91 +37,100 @@ hookimpl = pluggy.HookimplMarker("accelkit")
 
 
 class AcceleratorHooks:
-    """What happens to the device. The accelerator's own methods of these names take part."""
+    """Hooks about the device. The accelerator's methods of the same names are called as well."""
 
     @hookspec
     def setup_device(self, device: torch.device) -> None:
-        """Called once by each process's Runtime, at first use of the device, before anything is placed on it.
+        """Make ``device`` current and set allocator options. May initialise the driver.
 
-        Make ``device`` current, set allocator options. May initialise the driver. Results are ignored; a wrapper may
-        run code before and after.
+        Called once by the Runtime of each process, at first use of the device, before anything is placed on it. Results are
+        ignored. A wrapper may run code before and after.
         """
 
     @hookspec
     def teardown(self) -> None:
-        """Called once by each process's ``Runtime.teardown`` if the device was set up. Results are ignored; wrappable."""
+        """Release resources of the device.
+
+        Called once by ``Runtime.teardown`` on each process if the device was set up. Results are ignored. The hook may be wrapped.
+        """
 
     @hookspec
     def get_device_stats(self, device: torch.device) -> Mapping[str, float]:  # type: ignore[empty-body]
-        """Called by ``Runtime.device_stats()`` on the process that asks; all mappings are merged, the accelerator's first.
+        """Return statistics of the device, with keys that name the quantity and its unit.
 
-        Keys name the quantity and its unit (``memory.allocated.bytes``, ``temperature.celsius``).
+        Examples of keys are ``memory.allocated.bytes`` and ``temperature.celsius``. Called by ``Runtime.device_stats()`` on the calling
+        process. All mappings are merged, the accelerator's first.
         """
 
     @hookspec
     def doctor_checks(self) -> Mapping[str, Availability]:  # type: ignore[empty-body]
-        """Called by ``accelkit doctor`` in a process of its own, after the probe; checks by name, shown in the table.
+        """Return additional checks by name, for the table of ``accelkit doctor``. Must not initialise the driver.
 
-        Must not initialise the driver.
+        Called by ``accelkit doctor`` in a separate process, after the probe.
         """
 
 
 class PrecisionHooks:
-    """How numbers are stored and computed."""
+    """Hooks about how numbers are stored and computed."""
 
     @hookspec(firstresult=True)
     def make_precision(self, name: str, accelerator: Accelerator, device: torch.device) -> Precision | None:
-        """Called once by each process's Runtime at first use; the first result that is not None is used.
+        """Create the precision ``name`` for ``device``, or return None.
 
-        The accelerator's own implementation answers before the precision plugin of that name; a wrapper may replace either's result.
+        Called once by the Runtime of each process, at first use. The first result that is not None is used. The accelerator's own
+        implementation is called before the precision plugin of that name. A wrapper may replace the result of either.
         """
 
 
 class ClusterEnvironmentHooks:
-    """Where the process learns its rank, world size and rendezvous address."""
+    """Hooks about the launcher or scheduler of the job."""
 
     @hookspec
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
-        """Called once by a Runtime that was given no cluster environment, on every process, before any device is touched.
+        """Return a claim on a process with these variables, or None. Must not change ``environ``.
 
-        Collected from the built-ins and from the hook plugins that the user enabled; the highest rank wins. A rank below 0 is no claim, and
-        its reason is shown by ``accelkit why --cluster``. Must not change ``environ``.
+        Called once on every process by a Runtime that was given no cluster environment, before any device is used. Results are
+        collected from the built-in environments and from the hook plugins that the user enabled, and the highest rank wins. A rank below 0
+        is not a claim. ``accelkit why --cluster`` shows its reason.
         """
 
     @hookspec
     def preempted(self, path: Path) -> None:
-        """Called on every process of a job that was told to end, after its state was saved at ``path`` and before it is queued again.
+        """Called on every process of a job that was told to end, after its state was saved at ``path`` and before it is requeued.
 
         Results are ignored.
         """
 
     @hookspec(firstresult=True)
     def requeue(self) -> bool | None:
-        """Called on one process of a job that was told to end and is to run again, after every process has saved.
+        """Put the job back into its scheduler's queue. True means that the scheduler accepted it.
 
-        Put the job back into its scheduler's queue. The first result that is not None is used, hook plugins' before the cluster
-        environment's; True means that the scheduler took it.
+        Called on one process of a job that was told to end and is to run again, after every process has saved its state. The first result
+        that is not None is used. Hook plugins are called before the cluster environment.
         """
 
 
 class RuntimeHooks:
-    """What the runtime did. Events: results are ignored."""
+    """Events of the runtime. Results are ignored."""
 
     @hookspec
     def configured(self, state: RuntimeState) -> None:
-        """Called once at the end of ``Runtime.__init__`` on every process; no driver was initialised."""
+        """Called once at the end of ``Runtime.__init__`` on every process. The driver has not been initialised yet."""
 
     @hookspec
     def launched(self, state: RuntimeState) -> None:
-        """Called once by each process's Runtime if its strategy is distributed, when all have joined and agree on what they run."""
+        """Called once by the Runtime of each process if its strategy is distributed.
+
+        At that time all processes have joined and agree on what they run.
+        """
 
     @hookspec
     def checkpoint_saved(self, path: Path) -> None:
-        """Called after ``save_state`` has made ``path`` durable, on the main process. With ``is_async``: in the thread that wrote it."""
+        """Called on the main process after ``save_state`` has made ``path`` durable. With ``is_async``, in the thread that wrote it."""
 
     @hookspec
     def checkpoint_loaded(self, path: Path) -> None:
-        """Called after ``load_state`` has restored everything from ``path``, on every process."""
+        """Called on every process after ``load_state`` has restored everything from ``path``."""
 
 
 HOOK_SPECIFICATIONS: tuple[type, ...] = (AcceleratorHooks, PrecisionHooks, ClusterEnvironmentHooks, RuntimeHooks)

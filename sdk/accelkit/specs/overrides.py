@@ -1,4 +1,4 @@
-"""What a plugin does of its own: the runtime asks once, so that what is left as it was costs a step nothing."""
+"""Find the methods that a plugin overrides. The runtime looks once, and inherited defaults are skipped on the step path."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 
 def overrides(plugin: object, specification: type, *methods: str) -> bool:
-    """Whether the plugin's class does anything of its own in one of ``methods`` of its specification."""
+    """Return whether the plugin's class overrides at least one of ``methods`` of its specification."""
     return any(getattr(type(plugin), method) is not getattr(specification, method) for method in methods)
 
 
 def overridden(plugin: object, specification: type, method: str) -> Callable[..., Any] | None:
-    """The plugin's method, to be called; None if it is the specification's own."""
+    """Return the plugin's bound method, or None if it is inherited from the specification."""
     found: Callable[..., Any] | None = getattr(plugin, method) if overrides(plugin, specification, method) else None
     return found

@@ -1,4 +1,4 @@
-"""Which process of a job is on which machine, worked out from what each of them says of itself. Imports no torch."""
+"""Placement of a job's processes on machines, worked out from what each process reports. Imports no torch."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pathlib import Path
 from accelkit.errors import ContradictionError
 
 PLACEMENT = ("local_rank", "local_world_size", "node_rank", "num_nodes")
-"""The properties of a cluster environment that processes can find out by asking each other."""
+"""The properties of a cluster environment that the processes can work out by exchanging their places."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """What one process tells the others of itself.
+    """What one process reports to the others about itself.
 
     Attributes:
-        host: The machine's name, for people.
-        machine: The name, and what no other machine has, though it may have the name.
-        local_rank, local_world_size, node_rank, num_nodes: As variables say them; None where none does.
+        host: The host name of the machine, for messages.
+        machine: An identifier that is unique even if two machines share a host name.
+        local_rank, local_world_size, node_rank, num_nodes: The values given by environment variables. None if no variable gives one.
     """
 
     host: str
@@ -36,10 +36,10 @@ class Place:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Placement:
-    """What a process learns from the places of all. Attributes are those of a cluster environment.
+    """The placement of one process, worked out from the places of all processes.
 
     Attributes:
-        local_rank, local_world_size, node_rank, num_nodes: As of a cluster environment.
+        local_rank, local_world_size, node_rank, num_nodes: The properties of the same names of a cluster environment.
     """
 
     local_rank: int
@@ -49,7 +49,7 @@ class Placement:
 
 
 def this_machine() -> tuple[str, str]:
-    """This machine's name, and the name with the number that Linux gives each start of a system: clones may share their name."""
+    """Return the host name, and a machine identifier: the host name with Linux's boot id, since cloned machines may share their name."""
     host, boot = socket.gethostname(), ""
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
@@ -57,17 +57,19 @@ def this_machine() -> tuple[str, str]:
 
 
 def placements(places: Sequence[Place], plugin: str, launcher: str) -> list[Placement]:
-    """The placement of each process, by rank; alike on every process, also if it is an error.
+    """Return the placement of each process, ordered by rank. Every process gets the same result, or the same error.
 
-    Machines have the numbers that the processes gave them, if all gave one. Else a machine is where the host is the same and no two
-    processes have the same local rank (containers share their host's name), and machines are numbered by their first rank.
+    If all processes report a node rank, machines have these numbers. Otherwise processes are taken to be on the same machine if their
+    machine identifiers are equal and no two of them have the same local rank (containers share their host's name), and machines are
+    numbered in the order of their lowest rank.
 
     Args:
-        places: Of every process, by rank.
-        plugin, launcher: For errors: ``dist==version`` of the cluster environment, and the command that starts its processes.
+        places: The place of every process, ordered by rank.
+        plugin: The ``dist==version`` of the cluster environment, for errors.
+        launcher: The command that starts the processes, for errors.
 
     Raises:
-        ContradictionError: If what they said cannot be.
+        ContradictionError: If the places contradict each other.
     """
 
     def contradiction(what: str, name: str, ranks: Sequence[int], why: str) -> ContradictionError:
@@ -102,7 +104,7 @@ def placements(places: Sequence[Place], plugin: str, launcher: str) -> list[Plac
 
 
 def _nodes(places: Sequence[Place]) -> list[int] | None:
-    """The number of each rank's machine; None if those that were given cannot be."""
+    """Return the node rank of each process, or None if the reported node ranks contradict each other."""
     given = [place.node_rank for place in places if place.node_rank is not None]
     if len(given) == len(places):
         return given if set(given) == set(range(len(set(given)))) else None

@@ -1,7 +1,7 @@
 """The precision specification: how numbers are stored and computed.
 
-The division of the work into conversion of inputs, a context around the forward pass and conversion of outputs is Lightning
-Fabric's. The documentation has a complete example, on the page about precisions.
+The division into conversion of inputs, a context around the forward pass and conversion of outputs comes from Lightning
+Fabric. The documentation page about precisions has a complete example.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ T = TypeVar("T")
 class Precision:
     """How numbers are stored and computed, selected by name.
 
-    A method that a subclass leaves as it is costs nothing: the runtime asks once which were overridden.
+    A method that a subclass does not override costs nothing: the runtime checks once which methods are overridden.
 
     Attributes:
-        name: The name it was selected by, as ``bf16-mixed``. Set by whoever loaded the class.
-        plugin: ``dist==version``.
-        required_capabilities: What the accelerator must not have declared ``none``, as ``("autocast.bfloat16",)``.
+        name: The name that the precision was selected by, such as ``bf16-mixed``. Set when the class is loaded.
+        plugin: The plugin's ``dist==version``.
+        required_capabilities: The capabilities that the accelerator must not have declared as ``none``, such as
+            ``("autocast.bfloat16",)``.
     """
 
     required_capabilities: ClassVar[tuple[str, ...]] = ()
@@ -35,82 +36,90 @@ class Precision:
     plugin: str = ""
 
     def setup(self, accelerator: Accelerator, device: torch.device) -> None:
-        """Called once by each process's Runtime at first use, before anything is prepared. The accelerator is not to be kept.
+        """Prepare for computing on ``device``. The precision must not keep a reference to the accelerator.
+
+        Called once by the Runtime of each process at first use, before anything is prepared.
 
         Raises:
-            UnsupportedError: If this device cannot do it.
+            UnsupportedError: If this device does not support the precision.
         """
 
     def teardown(self) -> None:
-        """Called by ``Runtime.teardown`` if ``setup`` was called."""
+        """Release resources. Called by ``Runtime.teardown`` if ``setup`` was called."""
 
     # -- modules and data ---------------------------------------------------------------------------------------------
 
     def convert_module(self, module: torch.nn.Module) -> torch.nn.Module:
-        """The module with parameters and buffers stored as this precision wants, in place where possible."""
+        """Return the module with its parameters and buffers in the dtype of this precision, converted in place where possible."""
         return module
 
     def convert_input(self, data: T) -> T:
-        """A forward pass's arguments (any nesting; tensors of any dtype) as this precision computes with them."""
+        """Convert the arguments of a forward pass (in any nesting, with tensors of any dtype) to the dtype that it computes with."""
         return data
 
     def convert_output(self, data: T) -> T:
-        """A forward pass's result (any nesting) as the training loop expects it."""
+        """Convert the result of a forward pass (in any nesting) to what the training loop expects."""
         return data
 
     def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Warn or raise if this optimizer cannot train what is stored so. Called for each one that is prepared."""
+        """Warn or raise an error if this optimizer cannot train parameters in this precision. Called for each prepared optimizer."""
 
     # -- contexts -----------------------------------------------------------------------------------------------------
 
     def forward_context(self) -> AbstractContextManager[Any]:
-        """Entered around every forward pass of a prepared module."""
+        """Return the context manager for every forward pass of a prepared module."""
         return nullcontext()
 
     def module_init_context(self) -> AbstractContextManager[Any]:
-        """Entered around the construction of modules, so that they are born in the right dtype."""
+        """Return a context manager inside which modules are constructed in the right dtype."""
         return self.tensor_init_context()
 
     def tensor_init_context(self) -> AbstractContextManager[Any]:
-        """Entered around the making of tensors, so that they are born in the right dtype."""
+        """Return a context manager inside which tensors are created in the right dtype."""
         return nullcontext()
 
     # -- gradients ----------------------------------------------------------------------------------------------------
 
     def pre_backward(self, loss: torch.Tensor) -> torch.Tensor:
-        """The loss that ``backward`` is given."""
+        """Return the loss to pass to ``backward``."""
         return loss
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        """Run the backward pass; ``kwargs`` are ``torch.Tensor.backward``'s."""
+        """Run the backward pass. ``kwargs`` are passed to ``torch.Tensor.backward``."""
         loss.backward(**kwargs)  # type: ignore[no-untyped-call]
 
     def post_backward(self, loss: torch.Tensor) -> None:
-        """Called after each backward pass, with what ``backward`` was given."""
+        """Called after each backward pass, with the loss that was passed to ``backward``."""
 
     def unscale_gradients(self, optimizer: torch.optim.Optimizer) -> None:
-        """Give the optimizer's gradients their true size, in place. Called before they are clipped, and when the user asks; may be called
-        again before the step."""
+        """Unscale the optimizer's gradients in place.
+
+        Called before gradients are clipped and when the user asks for it. It may be called again before the step.
+        """
 
     def optimizer_step(self, optimizer: torch.optim.Optimizer, step: Callable[..., Any], closure: Callable[[], Any] | None = None) -> Any:
-        """What a prepared optimizer's ``step`` does once gradients are complete. One that does not call ``step`` skips it, and with it the
-        optimizer's schedulers.
+        """Run the step of a prepared optimizer once its gradients are complete.
+
+        An implementation that does not call ``step`` skips the optimizer's step and the steps of its schedulers.
 
         Args:
-            optimizer: The user's.
-            step: Its own step, which takes the closure.
-            closure: Given by the user.
+            optimizer: The user's optimizer.
+            step: The optimizer's original ``step``, which takes the closure.
+            closure: The closure given by the user.
         """
         return step(closure) if closure is not None else step()
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint must hold of this precision (a scaler's state)."""
+        """Return the state of this precision for a checkpoint (such as a scaler's state)."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``state_dict`` returned; empty if another precision saved the checkpoint, and had nothing to save."""
+        """Restore the state returned by ``state_dict``.
+
+        ``state`` is empty if the checkpoint was saved with another precision that had nothing to save.
+        """
 
     def __repr__(self) -> str:
         return f"<precision {self.name or type(self).__name__}>"

@@ -1,4 +1,4 @@
-"""How processes talk to each other, as the user says it."""
+"""The user's options for the process group."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from accelkit.errors import UsageError
 
 TIMEOUT_VARIABLE = "ACCELKIT_TIMEOUT"
 THROUGH_HOST = "host"
-"""The backend that accelkit itself has, for devices without collectives of their own: tensors travel through main memory, by gloo."""
+"""accelkit's own backend, for devices without collectives. Tensors are copied through main memory and communicated by gloo."""
 DEFAULT_SECONDS = 1800.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProcessGroupOptions:
-    """What the job's process group is made with, as ``Runtime(process_group=ProcessGroupOptions(timeout=60))``.
+    """Options for the job's process group, as in ``Runtime(process_group=ProcessGroupOptions(timeout=60))``.
 
     Args:
-        process_group_backend: The torch.distributed backend for tensors on the device; ``host`` for
-            copies through main memory, by gloo; None for the accelerator's own word.
-        timeout: Seconds after which a collective fails that not every process has called; None for ACCELKIT_TIMEOUT, else 1800.
+        process_group_backend: The torch.distributed backend for tensors on the device. ``host`` copies tensors through main memory and
+            communicates them by gloo. None selects the accelerator's default.
+        timeout: The number of seconds after which a collective fails if not every process has called it. None uses ACCELKIT_TIMEOUT, or
+            1800 if that is not set.
     """
 
     process_group_backend: str | None = None
@@ -29,10 +30,10 @@ class ProcessGroupOptions:
 
     @property
     def seconds(self) -> float:
-        """The time-out.
+        """The timeout in seconds.
 
         Raises:
-            UsageError: If it is no positive number.
+            UsageError: If the timeout is not a positive number.
         """
         if self.timeout is not None:
             return read_seconds(self.timeout, "timeout")
@@ -40,10 +41,10 @@ class ProcessGroupOptions:
 
 
 def read_seconds(given: Any, source: str) -> float:
-    """A time-out in seconds, from an argument, a variable or a flag called ``source``.
+    """Parse a timeout in seconds from an argument, a variable or a flag named ``source``.
 
     Raises:
-        UsageError: If it is no positive number.
+        UsageError: If it is not a positive number.
     """
     try:
         seconds = float(given)

@@ -1,8 +1,8 @@
 """The strategy specification: how one program spans devices.
 
-A strategy is asked, in this order, by each process's Runtime: ``check`` (in the constructor), ``setup``, ``root_device`` and
-``process_group_backend`` (at first use), then for every module ``place_module`` and ``wrap_module``, and if it ``wraps_optimizers`` for
-every optimizer ``wrap_training``. A complete one that wraps modules in a class of its own::
+The Runtime of each process calls the methods of a strategy in this order: ``check`` (in the constructor), ``setup``, ``root_device``
+and ``process_group_backend`` (at first use), then ``place_module`` and ``wrap_module`` for every module and, if the strategy
+``wraps_optimizers``, ``wrap_training`` for every optimizer. A complete strategy that wraps modules in its own class::
 
     from accelkit import Strategy
 
@@ -36,14 +36,16 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Training:
-    """What a strategy is told that wraps a module together with its optimizer.
+    """The training settings passed to a strategy that wraps a module together with its optimizer.
 
     Attributes:
-        device: This process's.
-        precision: The Runtime's. The module computes in it already.
-        num_processes: Of the job.
-        accumulation_steps: Backward passes a step. The Runtime divides losses by it, and steps when gradients are complete.
-        batch_size: Samples of a batch of this process, if a loader that says it was prepared in the same call.
+        device: The device of this process.
+        precision: The precision of the Runtime. The module computes in it already.
+        num_processes: The number of processes in the job.
+        accumulation_steps: The number of backward passes per step. The Runtime divides losses by it, and steps once the gradients are
+            complete.
+        batch_size: The number of samples in a batch of this process. None unless a loader that declares its batch size was prepared in
+            the same call.
     """
 
     device: torch.device
@@ -54,18 +56,20 @@ class Training:
 
 
 class Strategy:
-    """How one program spans devices, selected by name. It receives the accelerator and never keeps it.
+    """How one program spans devices, selected by name. A strategy is passed the accelerator and must not keep a reference to it.
 
     Args:
-        device: Set if the strategy was made for one device or device type; the runtime refuses a contradiction.
+        device: The device or device type that the strategy was created for, if any. The runtime raises an error if it contradicts the
+            selected device.
 
     Attributes:
-        is_distributed: Whether it trains on one process a device, in a process group of all of them (also of one).
-        drives_all_devices: Whether one process drives all of its machine's devices, as one.
-        wraps_optimizers: Whether it wraps a module together with its optimizer, and runs backward and steps itself. Then ``wrap_training``,
-            ``backward``, ``step`` and ``zero_grad`` are required; of other strategies they are never called.
-        name: The name it was selected by. Set by whoever loaded the class.
-        plugin: ``dist==version``.
+        is_distributed: Whether the strategy trains with one process per device and a process group of all processes (even if there is
+            only one).
+        drives_all_devices: Whether one process drives all devices of its machine as if they were one.
+        wraps_optimizers: Whether the strategy wraps a module together with its optimizer, and runs backward passes and steps itself. Such
+            a strategy must implement ``wrap_training``, ``backward``, ``step`` and ``zero_grad``. They are never called on others.
+        name: The name that the strategy was selected by. Set when the class is loaded.
+        plugin: The plugin's ``dist==version``.
     """
 
     is_distributed: ClassVar[bool] = False
@@ -79,9 +83,13 @@ class Strategy:
         self.requested_device = device
 
     def check(self, accelerator: Accelerator) -> None:
-        """Raise UnsupportedError if this accelerator cannot do it. Called by the constructor of a Runtime; initialises no driver.
+        """Check that this accelerator supports the strategy. Called by the constructor of a Runtime. Does not initialise the driver.
 
-        The default asks for ``process_group`` of a distributed strategy's accelerator, unless that declared nothing about it.
+        If the strategy is distributed, the default raises an error for an accelerator that declared the capability ``process_group`` as
+        ``none``. It accepts an accelerator that declared nothing about it.
+
+        Raises:
+            UnsupportedError: If the accelerator does not support the strategy.
         """
         if self.is_distributed and accelerator.capabilities()["process_group"] == "none":
             raise UnsupportedError(
@@ -92,55 +100,64 @@ class Strategy:
             )
 
     def setup(self, accelerator: Accelerator, devices: Sequence[int]) -> None:
-        """Called once by each process's Runtime at first use, before the device is touched.
+        """Prepare the strategy for these devices. Called once by the Runtime of each process at first use, before the device is used.
 
         Args:
-            devices: The indices of the devices that were asked for.
+            accelerator: The accelerator of the devices.
+            devices: The indices of the requested devices.
 
         Raises:
-            UnsupportedError: If these devices cannot do it.
+            UnsupportedError: If the strategy does not support these devices.
         """
 
     def teardown(self) -> None:
-        """Called by ``Runtime.teardown`` if ``setup`` was called, while the process group still exists."""
+        """Release resources. Called by ``Runtime.teardown`` if ``setup`` was called, while the process group still exists."""
 
     def num_processes(self, num_devices: int, num_nodes: int) -> int:
-        """How many processes the job has, for this many devices a machine."""
+        """Return the number of processes in a job with ``num_devices`` devices on each of ``num_nodes`` machines."""
         return num_devices * num_nodes if self.is_distributed else 1
 
     def root_device(self, accelerator: Accelerator, devices: Sequence[int], local_rank: int) -> torch.device:
-        """The device of process ``local_rank`` of its machine. ``devices`` has one index where each process sees its own device only."""
+        """Return the device of the process ``local_rank`` on its machine.
+
+        ``devices`` has a single index if each process sees only its own device.
+        """
         return accelerator.device(devices[local_rank if len(devices) > 1 else 0])
 
     def process_group_backend(self, accelerator: Accelerator) -> str | None:
-        """The torch.distributed backend for tensors on the device; None for torch's default. The accelerator's own word, by default."""
+        """Return the torch.distributed backend for tensors on the device, or None for torch's default.
+
+        The default returns the accelerator's ``process_group_backend``.
+        """
         return accelerator.process_group_backend
 
     def place_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
-        """The module on ``device``. Called before ``wrap_module``, unless the Runtime was told not to place anything."""
+        """Move the module to ``device``. Called before ``wrap_module``, unless the Runtime was told not to place anything."""
         return module.to(device)
 
     def place_batch(self, batch: T) -> T:
-        """A batch that is on the device, laid out as the strategy wants it. Called for those of prepared loaders and of ``to_device``."""
+        """Lay out a batch that is on the device as the strategy needs it. Called for batches of prepared loaders and of ``to_device``."""
         return batch
 
     def wrap_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
-        """The module as the training loop calls it: itself, or wrapped for communication. The one to override for another wrapper.
+        """Return the module that the training loop calls: the module itself, or a wrapper that communicates.
+
+        Override this method to use another wrapper.
 
         Args:
-            module: Placed, in its precision.
-            device: This process's.
+            module: The module, already placed and in its precision.
+            device: The device of this process.
         """
         return module
 
     def wrap_training(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, training: Training) -> torch.nn.Module:
-        """The module as the training loop calls it, wrapped together with its optimizer.
+        """Wrap the module together with its optimizer, and return the module that the training loop calls.
 
         Args:
-            module: What ``wrap_module`` returned. It holds all parameters of the optimizer.
-            optimizer: The user's object, which stays the one in the loop. When this has returned, its ``step`` and ``zero_grad`` call
-                those of the strategy; inside them, its ``step`` is its own.
-            training: The rest.
+            module: The module returned by ``wrap_module``. It holds all parameters of the optimizer.
+            optimizer: The user's optimizer, which the training loop continues to use. After this method has returned, its ``step`` and
+                ``zero_grad`` call those of the strategy. Inside them, the optimizer's ``step`` is its original one.
+            training: The other settings of the training.
         """
         raise NotImplementedError(f"{type(self).__name__}.wrap_training")
 
@@ -148,8 +165,8 @@ class Strategy:
         """Run the backward pass.
 
         Args:
-            loss: Divided by the accumulation steps.
-            kwargs: ``torch.Tensor.backward``'s.
+            loss: The loss, already divided by the number of accumulation steps.
+            kwargs: The keyword arguments of ``torch.Tensor.backward``.
         """
         raise NotImplementedError(f"{type(self).__name__}.backward")
 
@@ -157,43 +174,58 @@ class Strategy:
         """Apply the gradients of all backward passes since the last step. Called by the optimizer's ``step``.
 
         Returns:
-            Whether they were applied. False if a gradient was infinite: then the optimizer's schedulers do not step either.
+            Whether the gradients were applied. False if a gradient was infinite, in which case the optimizer's schedulers do not step
+            either.
         """
         raise NotImplementedError(f"{type(self).__name__}.step")
 
     def zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
-        """Forget the gradients, as if there had been no backward pass since the last step. Called by the optimizer's ``zero_grad``."""
+        """Discard the gradients of all backward passes since the last step. Called by the optimizer's ``zero_grad``."""
         raise NotImplementedError(f"{type(self).__name__}.zero_grad")
 
     def check_state(self) -> None:
-        """Raise CheckpointError if modules and optimizers cannot be saved and loaded by ``state_dict`` and ``load_state_dict``."""
+        """Check that modules and optimizers can be saved and loaded with ``state_dict`` and ``load_state_dict``.
+
+        Raises:
+            CheckpointError: If they cannot.
+        """
 
     def unwrap_module(self, module: torch.nn.Module) -> torch.nn.Module:
-        """What ``wrap_module`` was given."""
+        """Return the module that was passed to ``wrap_module``."""
         return module
 
     def whole_parameters(self, module: torch.nn.Module) -> AbstractContextManager[Any]:
-        """Inside, parameters of this module (wrapped or not) that are sharded in a way of the strategy's own are whole, to be read.
+        """Return a context manager inside which the parameters of this module (wrapped or not) are unsharded, for reading.
 
-        Every process enters and leaves it together. Shards that are DTensors may stay so.
+        It concerns parameters that are sharded in the strategy's own way. Shards that are DTensors may stay sharded. All processes must
+        enter and leave the context together.
         """
         return nullcontext()
 
     def no_sync(self, module: torch.nn.Module) -> AbstractContextManager[Any]:
-        """Inside, a backward pass through this wrapped module leaves gradients to the process: they are reduced by the next one outside."""
+        """Return a context manager inside which a backward pass through this wrapped module does not reduce gradients.
+
+        The gradients stay local to the process until the next backward pass outside the context reduces them.
+        """
         return nullcontext()
 
     def join(self, modules: Sequence[torch.nn.Module]) -> AbstractContextManager[Any] | None:
-        """Inside, processes may have different numbers of batches; None if the strategy cannot do that."""
+        """Return a context manager inside which processes may have different numbers of batches, or None if that is not supported."""
         return nullcontext()
 
     def clip_grad_norm_(
         self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float, **kwargs: Any
     ) -> torch.Tensor:
-        """Scale gradients in place so that the norm over the whole model is at most ``max_norm``; returns the norm before, a 0-d tensor.
+        """Scale gradients in place so that their norm over the whole model is at most ``max_norm``.
 
         Args:
-            kwargs: ``torch.nn.utils.clip_grad_norm_``'s others.
+            parameters: The parameters whose gradients are scaled.
+            max_norm: The maximum norm.
+            norm_type: The order of the norm.
+            kwargs: The other keyword arguments of ``torch.nn.utils.clip_grad_norm_``.
+
+        Returns:
+            The norm before scaling, as a 0-d tensor.
         """
         import torch
 

@@ -1,12 +1,12 @@
-"""Plugins inside Hugging Face Accelerate: ``pip install 'accelkit[accelerate]'``.
+"""accelkit's plugins in Hugging Face Accelerate. Install with ``pip install 'accelkit[accelerate]'``.
 
-A script that makes its own ``Accelerator``, and whatever makes one for itself, as ``transformers.Trainer`` does::
+In a script that creates its own ``Accelerator``, or uses a library that does, such as ``transformers.Trainer``::
 
     from accelkit.bridges.accelerate import install
 
     install("fake_xpu")
 
-A script that asks for one::
+In a script that lets accelkit create the ``Accelerator``::
 
     from accelkit.bridges.accelerate import accelerator
 
@@ -15,7 +15,7 @@ A script that asks for one::
 
 from accelkit.bridges.accelerate.compat import import_accelerate
 
-import_accelerate()  # first, so that a version that is unknown is an error before anything is replaced
+import_accelerate()  # first, so that an unknown version is an error before anything is replaced
 
 from accelkit.bridges.accelerate.accelerator_class import accelerator  # noqa: E402
 from accelkit.bridges.accelerate.installation import install, uninstall  # noqa: E402

@@ -1,4 +1,4 @@
-"""The ``accelerate.Accelerator`` that drives a plugin's device."""
+"""An ``accelerate.Accelerator`` that uses a plugin's device."""
 
 from __future__ import annotations
 
@@ -37,27 +37,33 @@ def accelerator(
     mixed_precision: str | None = None,
     **arguments: Any,
 ) -> accelerate.Accelerator:
-    """An ``accelerate.Accelerator`` on the device of a plugin. Selects, loads and checks the device, and joins the job's processes.
+    """Create an ``accelerate.Accelerator`` on a plugin's device.
+
+    Selects, loads and checks the device, and joins the processes of the job.
 
     Args:
-        name: A name, ``dist:name``, ``torch:<device_type>``, ``auto`` or an instance; None for ACCELKIT_ACCELERATOR, then auto.
-        devices, cpu: As for Runtime. By default the first device, and in a job this process's own.
-        mixed_precision: ``no``, ``fp16`` or ``bf16``; None for ACCELKIT_PRECISION, then ACCELERATE_MIXED_PRECISION.
+        name: A name, ``dist:name``, ``torch:<device_type>``, ``auto`` or an instance. None uses ACCELKIT_ACCELERATOR, or ``auto`` if
+            that is not set.
+        devices, cpu: The devices to use, as for Runtime. The default is the first device, or this process's own device in a job.
+        mixed_precision: The precision, ``no``, ``fp16`` or ``bf16``. None uses ACCELKIT_PRECISION, or else ACCELERATE_MIXED_PRECISION.
         arguments: All other arguments of ``accelerate.Accelerator``.
 
     Raises:
-        UnsupportedError: What the device, or the bridge, cannot do.
-        ContradictionError: If Accelerate, or one of its variables, says another device.
-        AccelkitError: As Runtime does.
+        UnsupportedError: If the device or the bridge does not support a request.
+        ContradictionError: If Accelerate or one of its variables names another device.
+        AccelkitError: If Runtime raises an error.
     """
     return Bridged(cpu=cpu, mixed_precision=mixed_precision, **arguments, _wanted=Wanted(name, devices))
 
 
 class Bridged(accelerate.Accelerator):  # type: ignore[misc] # accelerate has no types
-    """What Accelerate decides from its list of device types is decided by the plugin here; all else is Accelerate's."""
+    """An ``Accelerator`` that asks the plugin wherever Accelerate would consult its list of device types.
+
+    Everything else is inherited from Accelerate.
+    """
 
     runtime: Runtime
-    """Which device, and why: it has the plugin's accelerator, the decision and the process group."""
+    """The Runtime of the device, with the plugin's accelerator, the decision that selected it and the process group."""
 
     def __init__(self, *arguments: Any, _wanted: Wanted | None = None, **named: Any) -> None:
         given = _signature.bind_partial(self, *arguments, **named).arguments
@@ -79,19 +85,19 @@ class Bridged(accelerate.Accelerator):  # type: ignore[misc] # accelerate has no
         self.register_load_state_pre_hook(random_state.load_hook)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """As Accelerate's pickles, without the Runtime: the copy has that of the process that it is made in."""
+        """Pickle like Accelerate, but without the Runtime. The copy uses the Runtime of the process that unpickles it."""
         cls = type(self)
         state = {name: value for name, value in vars(self).items() if name != "runtime"}
         return _restored, (getattr(cls, "_accelkit_original", cls), self.runtime.accelerator.name), state
 
     def prepare(self, *arguments: Any, device_placement: Sequence[bool | None] | None = None) -> Any:
-        """Accelerate's, with all modules placed first, so that the state of optimizers follows them whatever the order.
+        """Prepare objects like Accelerate, but place all modules first, so that optimizer state follows them in any order.
 
         Raises:
-            PrepareError: If an optimizer has parameters elsewhere: it was made before its model was moved by ``Module.to``.
+            PrepareError: If an optimizer has parameters on another device because it was created before ``Module.to`` moved its model.
         """
         if device_placement is not None and len(device_placement) != len(arguments):
-            return super().prepare(*arguments, device_placement=device_placement)  # its error
+            return super().prepare(*arguments, device_placement=device_placement)  # raises Accelerate's error
         order = sorted(range(len(arguments)), key=lambda index: not isinstance(arguments[index], torch.nn.Module))
         placements = None if device_placement is None else [device_placement[index] for index in order]
         result = super().prepare(*(arguments[index] for index in order), device_placement=placements)
@@ -103,10 +109,12 @@ class Bridged(accelerate.Accelerator):  # type: ignore[misc] # accelerate has no
         return tuple(found[index] for index in range(len(arguments))) if len(order) > 1 else result
 
     def prepare_model(self, model: torch.nn.Module, device_placement: bool | None = None, evaluation_mode: bool = False) -> torch.nn.Module:
-        """Accelerate's, with parameters that keep their identity, so that optimizers still know them and tied ones stay tied.
+        """Prepare a model like Accelerate, but keep the identity of its parameters.
+
+        Optimizers therefore still refer to them, and tied parameters stay tied.
 
         Raises:
-            UnsupportedError: If the model is on another accelerator than this one's.
+            UnsupportedError: If the model is on another accelerator.
         """
         for parameter in model.parameters():
             if not (parameter.is_cpu or parameter.is_meta) and parameter.device.type != self.device.type:
@@ -122,16 +130,16 @@ class Bridged(accelerate.Accelerator):  # type: ignore[misc] # accelerate has no
                     raise UnsupportedError(
                         f"{type(model).__name__} is spread over devices by a device_map", why="this job has several processes already"
                     )
-                stack.enter_context(patch_environment(ACCELERATE_BYPASS_DEVICE_MAP="true"))  # else DDP is given the local rank as device
+                stack.enter_context(patch_environment(ACCELERATE_BYPASS_DEVICE_MAP="true"))  # else DDP gets the local rank as device
             prepared: torch.nn.Module = super().prepare_model(model, device_placement=device_placement, evaluation_mode=evaluation_mode)
         return prepared
 
     def load_state(self, input_dir: str | None = None, load_kwargs: dict[str, Any] | None = None, **load_model_func_kwargs: Any) -> None:
-        """Accelerate's, through main memory: safetensors reads to the devices only that it knows."""
+        """Load state like Accelerate, but through main memory, because safetensors can only read to the devices that it knows."""
         super().load_state(input_dir, load_kwargs, **{"map_location": device_table.host_name()} | load_model_func_kwargs)
 
     def free_memory(self, *objects: Any) -> Any:
-        """Accelerate's, and the device's allocator gives its unused memory back too."""
+        """Free memory like Accelerate, and also empty the cache of the device's allocator."""
         freed = super().free_memory(*objects)
         self.runtime.accelerator.empty_cache()
         return freed
@@ -149,7 +157,7 @@ class Bridged(accelerate.Accelerator):  # type: ignore[misc] # accelerate has no
 
 @functools.cache
 def bridged_class(cls: type) -> type:
-    """``cls``, a subclass of the user's of ``accelerate.Accelerator``, as a subclass of Bridged too."""
+    """Return a subclass of Bridged and ``cls``, which is ``accelerate.Accelerator`` or a subclass of the user's."""
     if issubclass(cls, Bridged):
         return cls
     if cls is accelerate.Accelerator:
@@ -159,7 +167,7 @@ def bridged_class(cls: type) -> type:
 
 
 def _restored(cls: type, name: str) -> Any:
-    """For pickle: an instance that has its Runtime and nothing else. Loads the plugin, so that torch knows the device's name."""
+    """Create an instance for unpickling that has only its Runtime. Loads the plugin, so that torch knows the device's name."""
     made: Any = bridged_class(cls)
     instance = made.__new__(made)
     instance.runtime = runtime_named(name)
@@ -168,9 +176,10 @@ def _restored(cls: type, name: str) -> Any:
 
 @contextlib.contextmanager
 def keeping_parameters() -> Iterator[None]:
-    """``Module.to`` fills the very same Parameters.
+    """Make ``Module.to`` keep the Parameter objects of a module inside the block.
 
-    On some devices it would make new ones: optimizers would go on training the old ones, and what is tied would be tied no more.
+    On some devices it would otherwise create new ones: optimizers would continue to train the old ones, and tied parameters would no
+    longer be tied.
     """
     before = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)
@@ -182,7 +191,7 @@ def keeping_parameters() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _withheld(mixed: str, already: str | None) -> Iterator[None]:
-    """While Accelerator is made: do not let it see fp16, which it would refuse, or on the CPU leave out, by the name of the device."""
+    """Hide fp16 from Accelerator while it is created, since it would refuse fp16, or ignore it on the CPU, by the device's name."""
     state = AcceleratorState._shared_state
     if mixed != _FP16 or already not in (None, _FP16):
         yield

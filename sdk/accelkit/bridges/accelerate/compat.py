@@ -1,4 +1,4 @@
-"""Which versions of Accelerate are known, and which of its names the bridge relies on."""
+"""The known versions of Accelerate, and the names in it that the bridge relies on."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _STATE = {
     "num_processes",
     "process_index",
 }
-"""What PartialState keeps; the bridge fills it."""
+"""The attributes of PartialState, which the bridge sets."""
 
 
 def import_accelerate() -> ModuleType:
-    """The package accelerate.
+    """Import and return the package accelerate.
 
     Raises:
         UnavailableError: If it is not installed.
-        UnsupportedError: If its version is not known.
+        UnsupportedError: If its version is not known, or its state has other attributes than the bridge knows.
     """
     hint = "pip install 'accelkit[accelerate]'"
     if importlib.util.find_spec("accelerate") is None:
@@ -50,10 +50,10 @@ def import_accelerate() -> ModuleType:
 
 
 def check_version(version: str) -> None:
-    """Whether the bridge knows this version of Accelerate; patch releases of the newest count as known.
+    """Check that the bridge knows this version of Accelerate. Patch releases of the newest version count as known.
 
     Raises:
-        UnsupportedError: If not.
+        UnsupportedError: If it does not.
     """
     found, oldest, newest = Version(version), Version(OLDEST), Version(NEWEST)
     if found < oldest or found.release[:2] > newest.release[:2]:

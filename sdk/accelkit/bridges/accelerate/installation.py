@@ -1,4 +1,4 @@
-"""``install()``: every ``Accelerator`` of this process is on a plugin's device, whoever makes it."""
+"""``install()``, which puts every ``Accelerator`` of this process on a plugin's device, whichever code creates it."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ _is_installed = False
 
 
 def install(name: str | Accelerator | None = None, *, devices: Devices | None = None) -> Runtime:
-    """Put every ``accelerate.Accelerator`` and ``PartialState`` that is made from now on on a plugin's device.
+    """Put every ``accelerate.Accelerator`` and ``PartialState`` created from now on on a plugin's device.
 
-    Selects, loads and checks the device at once, and joins the job's processes. ``Accelerator.__init__`` and ``PartialState.__init__``
-    are replaced, ``torch.nn.Module.to`` keeps Parameters when a module leaves the host, and ``ACCELERATE_TORCH_DEVICE`` is set, which
-    transformers reads, until ``uninstall``. Call it before anything of Accelerate is made.
+    Selects, loads and checks the device at once, and joins the processes of the job. Until ``uninstall``, ``Accelerator.__init__`` and
+    ``PartialState.__init__`` are replaced, ``torch.nn.Module.to`` keeps Parameters when a module leaves the host, and
+    ``ACCELERATE_TORCH_DEVICE``, which transformers reads, is set. Call it before creating any object of Accelerate.
 
     Args:
-        name, devices: As of ``accelerator``.
+        name, devices: The accelerator and its devices, as for ``accelerator``.
 
     Returns:
-        The Runtime that knows the device, and why.
+        The Runtime of the device, with the decision that selected it.
 
     Raises:
-        ContradictionError: If it is installed for something else, or Accelerate has chosen a device already.
-        AccelkitError: As Runtime does.
+        ContradictionError: If it is already installed with other arguments, or Accelerate has already chosen a device.
+        AccelkitError: If Runtime raises an error.
     """
     global _is_installed, _variable_before
     wanted = Wanted(name, devices)
@@ -56,7 +56,7 @@ def install(name: str | Accelerator | None = None, *, devices: Devices | None = 
 
 
 def uninstall() -> None:
-    """Undo ``install``. What was made meanwhile goes on; an ``Accelerator`` that is made afterwards finds the state that there is."""
+    """Undo ``install``. Existing objects continue to work, and an ``Accelerator`` created afterwards uses the existing state."""
     global _is_installed
     if not _is_installed:
         return
@@ -71,7 +71,7 @@ def uninstall() -> None:
 
 
 def _bridged_accelerator(self: Any, *arguments: Any, **named: Any) -> None:
-    """Instead of ``Accelerator.__init__``. The class of the instance becomes one that inherits from Bridged too."""
+    """Replace ``Accelerator.__init__``. The class of the instance is changed to one that also inherits from Bridged."""
     if isinstance(self, Bridged):
         _make_accelerator(self, *arguments, **named)
         return
@@ -81,7 +81,7 @@ def _bridged_accelerator(self: Any, *arguments: Any, **named: Any) -> None:
 
 
 def _filled_state(self: Any, cpu: bool = False, **named: Any) -> None:
-    """Instead of ``PartialState.__init__``, which takes a state that is filled as it is."""
+    """Replace ``PartialState.__init__``, which does not change a state that is already filled."""
     refuse_forks()
     if not PartialState._shared_state:
         ensure_state(dataclasses.replace(installed(), cpu=cpu), named)
@@ -89,7 +89,7 @@ def _filled_state(self: Any, cpu: bool = False, **named: Any) -> None:
 
 
 def _move_keeping_parameters(self: torch.nn.Module, *arguments: Any, **named: Any) -> torch.nn.Module:
-    """Instead of ``Module.to``, which Trainer calls itself: a module that leaves the host keeps its Parameters, and what is tied."""
+    """Replace ``Module.to``, which Trainer calls itself. A module that leaves the host keeps its Parameters and their ties."""
     if any(not parameter.is_cpu for parameter in self.parameters()):
         return _move(self, *arguments, **named)
     with keeping_parameters():

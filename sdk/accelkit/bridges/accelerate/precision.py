@@ -1,7 +1,7 @@
-"""Which of Accelerate's mixed precisions is wanted, and whether the device can do it.
+"""Selection of Accelerate's mixed precision, and the check that the device supports it.
 
-Accelerate has a list of device types that may do fp16, on the CPU it computes in full precision instead, and its gradient scaler is
-CUDA's for whatever it does not know. Here the device is asked, as Runtime asks it.
+Accelerate has a list of device types that support fp16, computes in full precision on the CPU instead, and uses CUDA's gradient scaler
+for devices that it does not know. Here the device is asked, as in Runtime.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OURS, _THEIRS = "ACCELKIT_PRECISION", "ACCELERATE_MIXED_PRECISION"
 
 
 def wanted_precision(argument: object, environ: Mapping[str, str] = os.environ) -> str:
-    """``no``, ``fp16`` or ``bf16``: the argument, ACCELKIT_PRECISION, or ACCELERATE_MIXED_PRECISION.
+    """Return ``no``, ``fp16`` or ``bf16`` from the argument, ACCELKIT_PRECISION or ACCELERATE_MIXED_PRECISION, in this order.
 
     Raises:
         UnsupportedError: If it is another precision.
@@ -42,10 +42,10 @@ def wanted_precision(argument: object, environ: Mapping[str, str] = os.environ) 
 
 
 def check_precision(mixed: str, runtime: Runtime) -> None:
-    """Ask the device and torch whether they can do it.
+    """Check that the device and torch support a precision.
 
     Raises:
-        UnsupportedError: With the reason, and what the device can do.
+        UnsupportedError: If they do not. The text says why, and what the device supports.
     """
     precision = select_precision(_NAMES[mixed], runtime.accelerator)
     with loading.plugin_errors(precision.plugin, f"making the precision {precision.name} for {runtime.device}"):
@@ -53,10 +53,10 @@ def check_precision(mixed: str, runtime: Runtime) -> None:
 
 
 def make_scaler(runtime: Runtime, options: Mapping[str, Any]) -> torch.amp.GradScaler:
-    """The gradient scaler of the device.
+    """Create a gradient scaler for the device of a Runtime.
 
     Args:
-        runtime: Whose device.
-        options: Of torch.amp.GradScaler, which GradScalerKwargs holds.
+        runtime: The Runtime.
+        options: The options of torch.amp.GradScaler, as in GradScalerKwargs.
     """
     return torch.amp.GradScaler(runtime.accelerator.autocast_device_type, **options)

@@ -1,4 +1,4 @@
-"""The device's random state in Accelerate's checkpoints, which hold that of the devices that Accelerate knows."""
+"""The device's random state in Accelerate's checkpoints, which otherwise contain only that of the devices that Accelerate knows."""
 
 from __future__ import annotations
 
@@ -14,29 +14,32 @@ from accelkit.runtime import Runtime
 
 
 def state_file(folder: str | os.PathLike[str], runtime: Runtime) -> Path:
-    """``random_states_<device type>_<process>.pkl``, beside Accelerate's ``random_states_<process>.pkl``."""
+    """Return the path ``random_states_<device type>_<process>.pkl``, beside Accelerate's ``random_states_<process>.pkl``."""
     return Path(folder) / f"random_states_{runtime.accelerator.device_type}_{runtime.process_index}.pkl"
 
 
 def save_hook(models: list[Any], weights: list[Any], folder: str) -> None:
-    """For ``Accelerator.register_save_state_pre_hook``: saves the state of this process's device."""
+    """Save the random state of this process's device. Used with ``Accelerator.register_save_state_pre_hook``."""
     save_random_state(folder, current_runtime())
 
 
 def load_hook(models: list[Any], folder: str) -> None:
-    """For ``Accelerator.register_load_state_pre_hook``: restores it. A checkpoint without it leaves the generator as it is."""
+    """Restore the random state of this process's device. Used with ``Accelerator.register_load_state_pre_hook``.
+
+    If the checkpoint does not contain it, the generator is left unchanged.
+    """
     load_random_state(folder, current_runtime())
 
 
 def save_random_state(folder: str | os.PathLike[str], runtime: Runtime) -> None:
-    """Write the state of this process's device, if it has one of its own."""
+    """Write the random state of this process's device, if the device has a generator of its own."""
     state = runtime.accelerator.get_rng_state(runtime.device)
     if state is not None and not _is_host(runtime):
         torch.save(state, state_file(folder, runtime))
 
 
 def load_random_state(folder: str | os.PathLike[str], runtime: Runtime) -> None:
-    """Restore what ``save_random_state`` wrote; a warning where nothing was written."""
+    """Restore the state written by ``save_random_state``, or warn if there is none."""
     if _is_host(runtime) or runtime.accelerator.get_rng_state(runtime.device) is None:
         return
     file = state_file(folder, runtime)
@@ -51,5 +54,5 @@ def load_random_state(folder: str | os.PathLike[str], runtime: Runtime) -> None:
 
 
 def _is_host(runtime: Runtime) -> bool:
-    """Whether the device is the machine that runs Python, whose generator Accelerate saves."""
+    """Return whether the device is the machine that runs Python, whose generator Accelerate saves."""
     return torch.empty(0, device=runtime.device).is_cpu

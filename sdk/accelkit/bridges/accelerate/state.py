@@ -1,7 +1,7 @@
-"""Accelerate's own picture of this process, ``PartialState``, filled from a Runtime.
+"""Accelerate's state of this process, ``PartialState``, filled from a Runtime.
 
-Accelerate asks a fixed list of device types and vendors' packages; what it would find out there, a Runtime has selected, checked and
-joined already. There is one such state in a process, whoever makes it.
+Accelerate would fill it from a fixed list of device types and vendors' packages. Here a Runtime has already selected and checked the
+device and joined the job. There is only one such state in a process.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from accelkit.specs.overrides import overrides
 from accelkit.specs.process_group import ProcessGroupOptions
 
 DEVICE_VARIABLE = "ACCELERATE_TORCH_DEVICE"
-_PRECISION = "32-true"  # Accelerate has its own autocast; which precision a device can do is asked when one is wanted
+_PRECISION = "32-true"  # Accelerate has its own autocast; support for a precision is checked when it is requested
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the process's state is to be, as it was asked for. Arguments as of Runtime.
+    """The requested state of the process.
 
     Attributes:
-        accelerator, devices, cpu: The arguments.
+        accelerator, devices, cpu: The arguments, as for Runtime.
     """
 
     accelerator: str | Accelerator | None = None
@@ -45,12 +45,12 @@ class Wanted:
 
 
 _current: tuple[Wanted, Runtime] | None = None
-_made_in: tuple[int, str | None, str | None] | None = None  # the process that _current was made in
+_made_in: tuple[int, str | None, str | None] | None = None  # the process that created _current
 _installed = Wanted()
 
 
 def installed() -> Wanted:
-    """What an ``Accelerator`` is on that nobody said more of: what ``install`` was told."""
+    """Return the state requested by ``install``, for an ``Accelerator`` created without further arguments."""
     return _installed
 
 
@@ -60,7 +60,7 @@ def set_installed(wanted: Wanted) -> None:
 
 
 def current_runtime() -> Runtime:
-    """The Runtime that Accelerate's state describes.
+    """Return the Runtime that Accelerate's state describes.
 
     Raises:
         UsageError: If there is none yet.
@@ -71,23 +71,23 @@ def current_runtime() -> Runtime:
 
 
 def runtime_named(name: str) -> Runtime:
-    """The Runtime of this process if it is this accelerator's; else one that has not started, which does nothing until it is used."""
+    """Return the Runtime of this process if it uses the accelerator ``name``, or else a new one, which does nothing until it is used."""
     if _current is not None and _current[1].accelerator.name == name:
         return _current[1]
     return Runtime(name, precision=_PRECISION)
 
 
 def ensure_state(wanted: Wanted, process_group: Mapping[str, Any] | None = None) -> Runtime:
-    """The Runtime that Accelerate's state of this process describes, made at the first call. Joins the job's process group.
+    """Return the Runtime that Accelerate's state of this process describes. The first call creates it and joins the process group.
 
     Args:
-        wanted: Which device.
-        process_group: What Accelerate would give ``init_process_group``: ``backend`` and ``timeout`` are honoured.
+        wanted: The requested device.
+        process_group: The arguments that Accelerate would pass to ``init_process_group``. Only ``backend`` and ``timeout`` are used.
 
     Raises:
-        ContradictionError: If the state is another device's.
-        UsageError: In a process that a launcher forked from one that had a device.
-        AccelkitError: As Runtime does.
+        ContradictionError: If the state describes another device.
+        UsageError: If a launcher forked this process from one that uses a device.
+        AccelkitError: If Runtime raises an error.
     """
     global _current, _made_in
     refuse_forks()
@@ -113,17 +113,17 @@ def ensure_state(wanted: Wanted, process_group: Mapping[str, Any] | None = None)
             )
     if not is_filled:
         if runtime.num_processes > 1 and not dist.is_initialized():
-            runtime.teardown()  # somebody destroyed the group, as end_training does: a Runtime that was torn down joins again
+            runtime.teardown()  # the group was destroyed, as end_training does; after a teardown, a Runtime joins again
         PartialState._shared_state.update(describe(runtime))
     _current, _made_in = (wanted, runtime), _this_process()
     return runtime
 
 
 def refuse_forks() -> None:
-    """Whether a launcher forked this process from one whose state it has now: each process would train for itself, on one device.
+    """Check that no launcher forked this process from one with a state, since every process would then train alone on one device.
 
     Raises:
-        UsageError: If so.
+        UsageError: If a launcher did.
     """
     if _current is None or _made_in is None:
         return
@@ -137,12 +137,12 @@ def refuse_forks() -> None:
 
 
 def _this_process() -> tuple[int, str | None, str | None]:
-    """Its number, and which one it is to a launcher. A worker of a DataLoader has another number only."""
+    """Return the process id and the launcher's rank and world size. In a DataLoader worker, only the process id differs."""
     return os.getpid(), os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
 
 
 def describe(runtime: Runtime) -> dict[str, Any]:
-    """What ``PartialState`` holds, for this process of the Runtime's job. Initialises the device."""
+    """Return the content of ``PartialState`` for this process of the Runtime's job. Initialises the device."""
     device, is_alone = runtime.device, runtime.num_processes == 1
     on_host = torch.empty(0, device=device).is_cpu
     return {
@@ -165,10 +165,11 @@ def _options(given: Mapping[str, Any]) -> ProcessGroupOptions:
 
 
 def _check(runtime: Runtime) -> None:
-    """Whether Accelerate can be made to drive the Runtime's device, and nothing asks for another one.
+    """Check that Accelerate can use the Runtime's device, and that no variable names another one.
 
     Raises:
-        UnsupportedError, ContradictionError: Why not.
+        UnsupportedError: If Accelerate cannot use the device or the strategy.
+        ContradictionError: If an environment variable names another device.
     """
     chosen = runtime.accelerator
     if overrides(chosen, Accelerator, "step_end"):

@@ -1,4 +1,4 @@
-"""For ``transformers.Trainer``, whose checkpoints have the random state of the devices that it knows."""
+"""A callback for ``transformers.Trainer``, whose checkpoints contain only the random state of the devices that it knows."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from accelkit.bridges.accelerate.state import current_runtime
 
 
 class DeviceRandomState(TrainerCallback):
-    """Saves the device's random state beside each checkpoint, and restores it before the first step after a resumption.
+    """A callback that saves the device's random state with each checkpoint, and restores it before the first step after resuming.
 
-    ``Trainer(..., callbacks=[DeviceRandomState()])``. It looks in ``args.resume_from_checkpoint`` if that is a folder, else in the
-    checkpoint of the step in ``args.output_dir``; a warning says that nothing was there.
+    Use it as ``Trainer(..., callbacks=[DeviceRandomState()])``. It reads the state from ``args.resume_from_checkpoint`` if that is a
+    folder, or else from the checkpoint of the step in ``args.output_dir``. It warns if there is no state.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What Accelerate offers and the bridge does not: refused by name, never left out in silence."""
+"""Features of Accelerate that the bridge does not support. Each raises an error that names it; none is silently ignored."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _STRATEGIES = ("single_device", "ddp")
 
 
 def refuse_arguments(arguments: Mapping[str, Any], environ: Mapping[str, str], name: str) -> None:
-    """Whether ``Accelerator`` was asked for what works on the devices only that Accelerate itself knows.
+    """Check that ``Accelerator`` was not asked for a feature that works only on the devices that Accelerate itself knows.
 
     Args:
-        arguments: The arguments of ``Accelerator`` that were given, by name.
-        environ: The variables, which ``accelerate launch`` sets.
-        name: The accelerator's, for the error.
+        arguments: The given arguments of ``Accelerator``, by name.
+        environ: The environment variables, some of which ``accelerate launch`` sets.
+        name: The name of the accelerator, for the error.
 
     Raises:
-        UnsupportedError: What, and what can do it.
+        UnsupportedError: If it was. The text names the feature and an alternative.
     """
     for argument, what in _ARGUMENTS.items():
         if arguments.get(argument) is not None:
@@ -50,10 +50,10 @@ def refuse_arguments(arguments: Mapping[str, Any], environ: Mapping[str, str], n
 
 
 def refuse_strategy(strategy: str, name: str) -> None:
-    """Whether the accelerator's, or ACCELKIT_STRATEGY's, strategy is one that Accelerate carries out.
+    """Check that Accelerate can train with the strategy that the accelerator or ACCELKIT_STRATEGY selects.
 
     Raises:
-        UnsupportedError: If not.
+        UnsupportedError: If it cannot.
     """
     if strategy not in _STRATEGIES:
         raise UnsupportedError(
@@ -64,7 +64,7 @@ def refuse_strategy(strategy: str, name: str) -> None:
 
 
 def refuse_lazy(name: str, plugin: str) -> UnsupportedError:
-    """The error for a device that traces: someone has to call what ends its steps, and Accelerate does so for XLA alone."""
+    """Return the error for a device that traces lazily. The end of its steps must be marked, which Accelerate does only for XLA."""
     return UnsupportedError(
         f"the bridge into Accelerate cannot drive {name}",
         plugin=plugin,

@@ -1,6 +1,6 @@
 """accelkit's plugins in Lightning: ``Trainer(**trainer_kwargs("acme"))``, or ``install()`` and then ``Trainer(accelerator="acme")``.
 
-With ``lightning``, ``pytorch_lightning`` and ``lightning_fabric``, 2.5 to 2.6 (``pip install 'accelkit[lightning]'``).
+Supports ``lightning``, ``pytorch_lightning`` and ``lightning_fabric``, 2.5 to 2.6 (``pip install 'accelkit[lightning]'``).
 """
 
 from accelkit.bridges.lightning.adapter import from_lightning

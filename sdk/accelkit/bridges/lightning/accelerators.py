@@ -1,4 +1,4 @@
-"""An accelkit accelerator as Lightning's: the class asks the plugin everything."""
+"""An accelkit accelerator as a Lightning accelerator, which delegates to the plugin."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from accelkit.specs.accelerator import Accelerator
 if TYPE_CHECKING:
     import torch
 
-_SEED = "PL_GLOBAL_SEED"  # where Lightning's seed_everything leaves its seed
+_SEED = "PL_GLOBAL_SEED"  # where Lightning's seed_everything stores its seed
 
 
 class PluginAccelerator:
-    """What Lightning asks of an accelerator, answered by ``plugin``. Lightning asks the class, so each plugin gets one.
+    """Lightning's accelerator interface, implemented by ``plugin``. Lightning calls methods of the class, so each plugin gets a class.
 
     Attributes:
-        plugin: accelkit's, loaded.
-        processes_of_one_device: How many processes of this machine see one device each, their own; None where all see all devices.
+        plugin: The accelkit accelerator, already loaded.
+        processes_of_one_device: The number of processes on this machine if each sees only its own device. None if all processes see all
+            devices.
     """
 
     plugin: ClassVar[Accelerator]
@@ -31,10 +32,10 @@ class PluginAccelerator:
 
     @classmethod
     def parse_devices(cls, devices: int | str | Sequence[int]) -> list[int]:
-        """Device indices.
+        """Return the indices of the requested devices.
 
         Raises:
-            DevicesError: If ``devices`` cannot be read, or asks for what does not exist.
+            DevicesError: If ``devices`` cannot be parsed or names a device that does not exist.
         """
         if cls.processes_of_one_device is not None:
             return list(range(cls.processes_of_one_device))
@@ -42,7 +43,7 @@ class PluginAccelerator:
 
     @classmethod
     def get_parallel_devices(cls, devices: Sequence[int]) -> list[torch.device]:
-        """A torch device for each process of this machine."""
+        """Return the torch device of each process on this machine."""
         if cls.processes_of_one_device is not None:
             return list(call(cls.plugin, "get_parallel_devices", [0])) * len(devices)
         return list(call(cls.plugin, "get_parallel_devices", devices))
@@ -60,10 +61,10 @@ class PluginAccelerator:
         return cls.plugin.name
 
     def setup_device(self, device: torch.device) -> None:
-        """See that the device computes, also backwards, and make it current. Initialises the driver.
+        """Check that the device can run forward and backward computations, and make it current. Initialises the driver.
 
         Raises:
-            UnavailableError: If torch does not drive the hardware, with the accelerator's reason.
+            UnavailableError: If torch cannot use the hardware. The text gives the accelerator's reason.
         """
         from accelkit.runtime.device_checks import check_backward, check_device
 
@@ -73,7 +74,7 @@ class PluginAccelerator:
         check_backward(self.plugin, device)
 
     def get_device_stats(self, device: torch.device | str | int) -> dict[str, Any]:
-        """For DeviceStatsMonitor: quantities with their unit in the key."""
+        """Return device statistics for DeviceStatsMonitor, with the unit in each key."""
         import torch
 
         return dict(call(self.plugin, "get_device_stats", torch.device(device) if isinstance(device, str) else device))
@@ -83,7 +84,7 @@ class PluginAccelerator:
 
 
 def make_accelerator(framework: Framework, plugin: Accelerator, processes_of_one_device: int | None = None) -> Any:
-    """A Lightning accelerator of this framework, of a class of its own."""
+    """Create a Lightning accelerator of this framework, an instance of a new class for the plugin."""
     base = framework.part("accelerators").Accelerator
     attributes: dict[str, Any] = {"plugin": plugin, "processes_of_one_device": processes_of_one_device}
     attributes |= {"__doc__": type(plugin).__doc__, "__module__": __name__}
@@ -91,7 +92,7 @@ def make_accelerator(framework: Framework, plugin: Accelerator, processes_of_one
 
 
 def load(plugin: Accelerator) -> None:
-    """Load the plugin. What Lightning's ``seed_everything`` could not seed, as torch did not know the device then, is seeded now."""
+    """Load the plugin, and seed its device if Lightning's ``seed_everything`` ran before torch knew the device."""
     was_there = plugin.torch_package is None or plugin.torch_package in sys.modules
     with loading.plugin_errors(plugin.plugin, f"loading the accelerator {plugin.name}"):
         plugin.load()

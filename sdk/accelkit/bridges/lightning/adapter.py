@@ -1,4 +1,4 @@
-"""The other way: a Lightning accelerator that somebody has already, as an accelkit accelerator."""
+"""An existing Lightning accelerator as an accelkit accelerator."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _METHODS = ("setup_device", "teardown", "parse_devices", "get_parallel_devices",
 
 
 class LightningAccelerator(Accelerator):
-    """An accelkit accelerator that asks a Lightning one. ``from_lightning`` makes subclasses of it.
+    """An accelkit accelerator that delegates to a Lightning accelerator. ``from_lightning`` creates subclasses of it.
 
     Attributes:
-        lightning_class: The Lightning accelerator.
-        options: What its constructor is given.
+        lightning_class: The class of the Lightning accelerator.
+        options: The keyword arguments of its constructor.
     """
 
     lightning_class: ClassVar[Any]
@@ -37,10 +37,10 @@ class LightningAccelerator(Accelerator):
         return Availability.absent(f"{cls.__name__}.is_available() says no, and Lightning's interface has no reason")
 
     def parse_devices(self, devices: int | str | Sequence[int]) -> list[int]:
-        """As the Lightning class reads it: a number of devices, or a list of indices.
+        """Return the device indices, as parsed by the Lightning class into a number of devices or a list of indices.
 
         Raises:
-            DevicesError: If it cannot, or asks for more than there are.
+            DevicesError: If it cannot be parsed, or requests more devices than exist.
         """
         count = self.auto_device_count()
         try:
@@ -48,13 +48,13 @@ class LightningAccelerator(Accelerator):
             indices = list(range(found)) if isinstance(found, int) else [getattr(one, "index", one) or 0 for one in found or ()]
             if not indices or max(indices) >= count:
                 raise ValueError(f"it reads that as {found!r}")
-        except Exception as error:  # whatever the Lightning class raises is its answer
+        except Exception as error:  # any error of the Lightning class means that it does not accept the devices
             why, hint = f"{self.lightning_class.__name__}: {error}", f"it has {count} device(s)"
             raise DevicesError(f"devices={devices!r} cannot be used with {self.name or self.device_type}", why=why, hint=hint) from error
         return indices
 
     def device(self, index: int) -> torch.device:
-        """The torch device that the Lightning class has for this index."""
+        """Return the torch device that the Lightning class uses for this index."""
         device: torch.device = self.lightning_class.get_parallel_devices(self.lightning_class.parse_devices(index + 1))[index]
         return device
 
@@ -76,22 +76,22 @@ class LightningAccelerator(Accelerator):
     def get_device_stats(self, device: torch.device) -> dict[str, Any]:
         try:
             return dict(self._lightning.get_device_stats(device))
-        except (AttributeError, NotImplementedError):  # Fabric's accelerators have no such method, the Trainer's raise by default
+        except (AttributeError, NotImplementedError):  # Fabric's accelerators lack the method, and the Trainer's raise by default
             return self.memory_stats(device)
 
 
 def from_lightning(cls: type, *, device_type: str | None = None, **options: Any) -> type[Accelerator]:
-    """An accelkit accelerator class that asks a Lightning one, of the Trainer's kind or of Fabric's.
+    """Create an accelkit accelerator class that delegates to a Lightning accelerator of the Trainer or of Fabric.
 
-    To be offered by an entry point (``acme = "vendor_acme:AcmeForAccelkit"``) or by ``accelkit.register``.
+    Provide the class through an entry point (``acme = "vendor_acme:AcmeForAccelkit"``) or with ``accelkit.register``.
 
     Args:
         cls: A subclass of Lightning's ``Accelerator``.
-        device_type: As in ``torch.device``; None asks the class for a device, which works where it is available.
-        options: For its constructor.
+        device_type: The device type, as in ``torch.device``. None takes it from a device of the class, which must be available.
+        options: The keyword arguments of its constructor.
 
     Raises:
-        UsageError: If ``cls`` is none, or its device type is not known.
+        UsageError: If ``cls`` is not a Lightning accelerator, or its device type is not known.
     """
     missing = [name for name in _METHODS if not hasattr(cls, name)]
     if not isinstance(cls, type) or missing:
@@ -104,7 +104,7 @@ def from_lightning(cls: type, *, device_type: str | None = None, **options: Any)
 
 
 def adopt_instance(instance: Any) -> Accelerator:
-    """The same of an instance that somebody made."""
+    """Like ``from_lightning``, for an existing instance."""
     adopted: Any = from_lightning(type(instance))
     accelerator: Any = adopted.__new__(adopted)
     accelerator._lightning = instance

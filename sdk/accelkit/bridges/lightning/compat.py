@@ -1,7 +1,7 @@
-"""Lightning's packages: where its classes are, and whether this version is known. Imports none of them by itself.
+"""Locations of the classes in Lightning's packages, and their known versions. Importing this module imports none of the packages.
 
-``lightning`` holds both the Trainer and Fabric; ``pytorch_lightning`` and ``lightning_fabric`` are separate copies of the same code, whose
-classes the other does not take.
+``lightning`` contains both the Trainer and Fabric. ``pytorch_lightning`` and ``lightning_fabric`` are separate copies of the same code,
+and the copies do not accept each other's classes.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from packaging.specifiers import SpecifierSet
 from accelkit.errors import UnavailableError, UnknownNameError, UnsupportedError
 
 KNOWN_VERSIONS = ">=2.5,<2.7"
-"""As the extra ``lightning`` of accelkit's own package says."""
+"""The same range as in the extra ``lightning`` of the package accelkit."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Framework:
-    """One Trainer's, or one Fabric's, home.
+    """The modules of one Trainer or one Fabric.
 
     Attributes:
-        root: The module that holds its accelerators, strategies and precisions.
-        fabric: The module that holds its cluster environments.
-        entry: The class that users make: ``Trainer`` or ``Fabric``.
+        root: The module that contains its accelerators, strategies and precisions.
+        fabric: The module that contains its cluster environments.
+        entry: The class that users instantiate, ``Trainer`` or ``Fabric``.
     """
 
     root: str
@@ -36,7 +36,7 @@ class Framework:
 
     @property
     def package(self) -> str:
-        """The top-level package, by which users choose."""
+        """The top-level package, by which users select the framework."""
         return self.root.partition(".")[0]
 
     @property
@@ -66,7 +66,7 @@ class Framework:
         return importlib.import_module(f"{self.root}.{path}")
 
     def owns(self, cls: type) -> bool:
-        """Whether a class is Lightning's own."""
+        """Return whether a class is defined in Lightning."""
         return cls.__module__.partition(".")[0] in (self.package, self.fabric.partition(".")[0])
 
 
@@ -75,7 +75,9 @@ FABRICS = (Framework("lightning.fabric", "lightning.fabric", "Fabric"), Framewor
 
 
 def find_framework(frameworks: tuple[Framework, ...], package: str | None) -> Framework:
-    """The one of this package; without a name, the one that the program has imported, else the first that is installed. Imports it.
+    """Return the framework of a package, and import it.
+
+    If ``package`` is None, the framework that the program has already imported is used, or else the first that is installed.
 
     Raises:
         UnknownNameError: If there is no such package.
@@ -101,12 +103,12 @@ def find_framework(frameworks: tuple[Framework, ...], package: str | None) -> Fr
 
 
 def installed(frameworks: tuple[Framework, ...]) -> list[Framework]:
-    """Those that could be imported."""
+    """Return the frameworks whose packages are installed."""
     return [one for one in frameworks if importlib.util.find_spec(one.package) is not None]
 
 
 def check_version(framework: Framework) -> None:
-    """Import the package, and compare.
+    """Import the package, and check its version.
 
     Raises:
         UnsupportedError: If its version is not known.

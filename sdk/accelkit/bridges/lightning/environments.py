@@ -1,4 +1,4 @@
-"""An accelkit cluster environment as Lightning's, and the other way round."""
+"""An accelkit cluster environment as a Lightning cluster environment, and vice versa."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from accelkit.specs.cluster import ClusterEnvironment
 
 
 class PluginEnvironment:
-    """What Lightning asks of a cluster environment, answered by ``plugin``. Ranks are the launcher's: Lightning cannot set them."""
+    """Lightning's interface of a cluster environment, implemented by ``plugin``. The launcher sets the ranks; Lightning cannot."""
 
     plugin: ClassVar[ClusterEnvironment]
 
     def __init__(self) -> None:
-        """Not the base class's: SLURMEnvironment's refuses jobs without --ntasks-per-node, which accelkit can read."""
+        """Skip the base class's, since SLURMEnvironment's refuses jobs without --ntasks-per-node, which accelkit supports."""
         self.auto_requeue = True
         self.requeue_signal = signal.SIGUSR1
 
@@ -48,24 +48,25 @@ class PluginEnvironment:
         return self.plugin.node_rank
 
     def set_world_size(self, size: int) -> None:
-        """Nothing: the launcher said it."""
+        """Do nothing, because the launcher has set the world size."""
 
     def set_global_rank(self, rank: int) -> None:
-        """Nothing: the launcher said it."""
+        """Do nothing, because the launcher has set the rank."""
 
     def validate_settings(self, num_devices: int, num_nodes: int) -> None:
-        """Compare with what was launched.
+        """Compare the settings with the processes that were launched.
 
         Raises:
-            ContradictionError: If it does not fit, with the launcher's flag to change.
+            ContradictionError: If the settings do not match. The error shows the launcher's flag to change.
         """
         self.plugin.validate_settings(num_devices, num_nodes)
 
 
 def make_environment(framework: Framework, cluster: ClusterEnvironment) -> Any:
-    """Lightning's cluster environment. Where nobody started this process, Lightning's own, which starts the others.
+    """Create a cluster environment for Lightning.
 
-    That of SLURM is a SLURMEnvironment: by that the Trainer knows that it has to save and requeue when SIGUSR1 comes.
+    If no launcher started this process, it is Lightning's own environment, which starts the other processes. For SLURM it is a
+    SLURMEnvironment, by which the Trainer knows that it has to save and requeue when it receives SIGUSR1.
     """
     if not cluster.creates_processes_externally:
         return framework.environments.LightningEnvironment()
@@ -75,7 +76,7 @@ def make_environment(framework: Framework, cluster: ClusterEnvironment) -> Any:
 
 
 class LightningCluster(ClusterEnvironment):
-    """What a Lightning cluster environment says, in accelkit's form."""
+    """An accelkit cluster environment that delegates to a Lightning cluster environment."""
 
     def __init__(self, environment: Any) -> None:
         super().__init__()

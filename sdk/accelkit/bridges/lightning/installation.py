@@ -1,7 +1,7 @@
-"""Bare names: ``install()`` lets ``Trainer(accelerator="acme")`` and ``Fabric(accelerator="acme")`` ask accelkit.
+"""``install()``, which makes ``Trainer(accelerator="acme")`` and ``Fabric(accelerator="acme")`` use accelkit's plugins.
 
-Only ``__init__`` of these two classes is replaced, by one that turns the arguments that Lightning could not serve into those of
-``trainer_kwargs`` or ``fabric_kwargs``. Nothing private of Lightning's is touched.
+Only ``__init__`` of these two classes is replaced. The replacement turns the arguments that Lightning does not support into those of
+``trainer_kwargs`` or ``fabric_kwargs``. No private part of Lightning is changed.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ _originals: dict[Framework, tuple[Any, Callable[..., None], Callable[..., None]]
 
 
 def install(*accelerators: str, package: str | None = None) -> None:
-    """Let Trainers and Fabrics take accelkit's names. Calling it again changes nothing.
+    """Make Trainer and Fabric accept the names of accelkit's accelerators. Further calls have no effect.
 
-    ``auto`` is then accelkit's: ACCELKIT_ACCELERATOR, else the one that can be used. Names of Lightning's own (``cpu``, ``gpu``, ...) stay
-    Lightning's. A Lightning accelerator that somebody else wrote, by name or as an instance, trains on its device instead of the CPU.
+    Afterwards accelkit resolves ``auto``, to ACCELKIT_ACCELERATOR or else the usable accelerator. Lightning's own names (``cpu``,
+    ``gpu``, ...) keep their meaning. A third-party Lightning accelerator, given by name or as an instance, trains on its device instead
+    of the CPU.
 
     Args:
-        accelerators: Plugins to load now, whose ``register_accelerators(registry)`` offers further names.
-        package: ``lightning``, ``pytorch_lightning`` or ``lightning_fabric``; None for all that are installed.
+        accelerators: The names of plugins to load now, whose ``register_accelerators(registry)`` provides further names.
+        package: The package, ``lightning``, ``pytorch_lightning`` or ``lightning_fabric``. None means all that are installed.
 
     Raises:
         UnavailableError: If Lightning is not installed.
-        UnsupportedError: If its version is not known, or its classes do not take the arguments that they should. Then nothing was changed.
+        UnsupportedError: If its version is not known, or its classes do not take the expected arguments. Nothing is changed then.
     """
     frameworks = [one for one in installed(TRAINERS) + installed(FABRICS) if package in (None, one.package)]
     if not frameworks:
@@ -60,7 +61,7 @@ def uninstall() -> None:
     """Undo ``install``.
 
     Raises:
-        UnsupportedError: If somebody else has replaced ``__init__`` since; what was not replaced is undone.
+        UnsupportedError: If other code has replaced an ``__init__`` since. The changes to the other class are undone.
     """
     foreign = []
     forget_all()
@@ -103,7 +104,10 @@ def _asking_accelkit(framework: Framework, original: Callable[..., None]) -> Cal
 
 
 def _from_environment(framework: Framework) -> dict[str, Any]:
-    """What ``PL_TRAINER_<ARGUMENT>`` says: Lightning reads it as a Python value if it is one, and what the call says comes before it."""
+    """Return the arguments set by ``PL_TRAINER_<ARGUMENT>``, which Lightning parses as Python values where possible.
+
+    Arguments of the call take precedence over them.
+    """
     found: dict[str, Any] = {}
     for name in _ARGUMENTS if framework.is_trainer else ():
         text = os.environ.get(f"PL_TRAINER_{name.upper()}")
@@ -116,7 +120,7 @@ def _from_environment(framework: Framework) -> dict[str, Any]:
 
 
 def _translated(framework: Framework, given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments as Lightning can serve them."""
+    """Translate the arguments into ones that Lightning supports."""
     asked: Any = given.get("accelerator", AUTO)
     if asked == AUTO:
         chosen = decide().chosen
@@ -129,7 +133,7 @@ def _translated(framework: Framework, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _accelkits(framework: Framework, asked: Any, *, has_strategy: bool) -> Accelerator | str | None:
-    """What accelkit has for ``accelerator=``: an instance, or a name. None if it is Lightning's business."""
+    """Return accelkit's accelerator, as an instance or a name, for the argument ``accelerator``. None if Lightning handles it."""
     if isinstance(asked, Accelerator):
         return asked
     if isinstance(asked, framework.part("accelerators").Accelerator):
@@ -146,5 +150,5 @@ def _accelkits(framework: Framework, asked: Any, *, has_strategy: bool) -> Accel
 
 
 def _is_lightnings(framework: Framework, name: str) -> bool:
-    """Whether Lightning itself knows the name, and the device."""
+    """Return whether Lightning itself knows the name and its device."""
     return name in device_table.aliases() or (name in framework.registry and framework.owns(framework.registry[name]["accelerator"]))

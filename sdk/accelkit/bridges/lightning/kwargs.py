@@ -1,4 +1,4 @@
-"""From names to the arguments of a Trainer or a Fabric: real Lightning objects, made from accelkit's plugins."""
+"""Arguments for a Trainer or a Fabric: Lightning objects created from the names of accelkit's plugins."""
 
 from __future__ import annotations
 
@@ -38,23 +38,26 @@ def trainer_kwargs(
     plugins: Any = (),
     package: str | None = None,
 ) -> dict[str, Any]:
-    """Arguments for a ``Trainer``: ``Trainer(**trainer_kwargs("acme", devices=2), max_epochs=3)``. Initialises no driver.
+    """Return arguments for a ``Trainer``, as in ``Trainer(**trainer_kwargs("acme", devices=2), max_epochs=3)``.
+
+    Does not initialise a driver.
 
     Args:
-        accelerator: As ``accelkit.select`` takes it: a name, an instance, or None for ACCELKIT_ACCELERATOR, then ``auto``.
-        devices: As in ``parse_devices``. ``auto``: ACCELKIT_DEVICES; else one for each process that a launcher started; else all of them.
-        num_nodes: Machines; None for what the cluster environment says.
+        accelerator: The accelerator, as for ``accelkit.select``: a name or an instance. None uses ACCELKIT_ACCELERATOR, or else ``auto``.
+        devices: The devices, as for ``parse_devices``. ``auto`` uses ACCELKIT_DEVICES, or else one device for each process that a
+            launcher started, or else all devices.
+        num_nodes: The number of machines. None takes it from the cluster environment.
         strategy: ``auto``, ``single_device``, ``ddp``, ``ddp_find_unused_parameters_true``, or a strategy object of a class of your own.
-        precision: As ``accelkit.Runtime`` takes it, as far as Lightning has it.
-        cluster: As ``accelkit.Runtime`` takes it: a name, an instance, or None to detect it.
-        plugins: Further Lightning plugins. A precision or a cluster environment among them takes the place of accelkit's.
-        package: ``lightning`` or ``pytorch_lightning``; None for the one that is imported.
+        precision: The precision, as for ``accelkit.Runtime``, if Lightning supports it.
+        cluster: The cluster environment, as for ``accelkit.Runtime``: a name or an instance. None detects it.
+        plugins: Further Lightning plugins. A precision or cluster environment among them replaces that of accelkit.
+        package: The package, ``lightning`` or ``pytorch_lightning``. None uses the one that is imported.
 
     Returns:
-        ``accelerator``, ``devices``, ``num_nodes``, ``strategy`` and ``plugins``.
+        A dict with ``accelerator``, ``devices``, ``num_nodes``, ``strategy`` and ``plugins``.
 
     Raises:
-        AccelkitError: Why this device, these devices, this precision or this strategy cannot be had, and what to do.
+        AccelkitError: If the accelerator, devices, precision or strategy cannot be used. The text says why and what to do.
     """
     framework = find_framework(TRAINERS, package)
     return make_arguments(
@@ -80,7 +83,7 @@ def fabric_kwargs(
     plugins: Any = (),
     package: str | None = None,
 ) -> dict[str, Any]:
-    """Arguments for a ``Fabric``, as ``trainer_kwargs``; ``package`` is ``lightning`` or ``lightning_fabric``."""
+    """Return arguments for a ``Fabric``. Like ``trainer_kwargs``, but ``package`` is ``lightning`` or ``lightning_fabric``."""
     framework = find_framework(FABRICS, package)
     return make_arguments(
         framework,
@@ -105,16 +108,16 @@ def make_arguments(
     cluster: str | ClusterEnvironment | None,
     plugins: Any,
 ) -> dict[str, Any]:
-    """As ``trainer_kwargs`` or ``fabric_kwargs``, for this framework.
+    """Return the arguments as ``trainer_kwargs`` or ``fabric_kwargs`` does, for this framework.
 
-    Where no variable says which process is on which machine, all processes of the job have to call this, and tell each other.
+    If no variable gives the placement of the processes on machines, all processes of the job must call this to exchange it.
     """
     selection = select(accelerator, devices=None if devices == AUTO else devices)
     plugin = selection.accelerator
     load(plugin)
     environment = select_cluster(cluster).environment
     check_environment(environment)
-    if any(environment.known(name) is None for name in PLACEMENT):  # Lightning asks for all of it before it joins
+    if any(environment.known(name) is None for name in PLACEMENT):  # Lightning needs all of it before it joins
         learn_placement(environment, ProcessGroupOptions().seconds)
     started = environment.local_world_size if environment.creates_processes_externally else None
     wanted = selection.devices

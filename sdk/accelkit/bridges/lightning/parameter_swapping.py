@@ -1,7 +1,7 @@
-"""Let ``tensor.data = other`` take a tensor of another device type, as torch's ``fully_shard`` writes when it moves a module to its mesh's.
+"""Support for ``tensor.data = other`` with a tensor of another device type, as ``fully_shard`` does to move a module to its mesh.
 
-Between the CPU and CUDA torch exchanges what a tensor holds; between the CPU and a device out of tree it refuses ("incompatible tensor
-type").
+Between the CPU and CUDA, torch replaces the tensor's content. Between the CPU and an out-of-tree device it raises an error
+("incompatible tensor type").
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ _SET_DATA: Any = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
 class SwappingParameters(TorchFunctionMode):
-    """Inside, an assignment to ``data`` that torch refuses swaps the two tensors instead. The object stays, and what is tied stays tied."""
+    """A mode in which an assignment to ``data`` that torch refuses swaps the two tensors instead.
+
+    The tensor keeps its identity, and tied parameters stay tied.
+    """
 
     def __torch_function__(
         self,

@@ -1,4 +1,4 @@
-"""A precision as Lightning's plugin: Lightning's own classes, told which device they are for."""
+"""Precisions as Lightning plugins: Lightning's own classes, created for the accelerator's device."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ if TYPE_CHECKING:
 
 _NARROW, _MIXED = ("16-true", "bf16-true"), ("16-mixed", "bf16-mixed")
 NAMES = ("32-true", "64-true", *_NARROW, *_MIXED)
-"""Those of accelkit's precisions that Lightning has, too."""
+"""The precisions of accelkit that Lightning also has."""
 
 
 def make_precision(framework: Framework, chosen: Precision, accelerator: Accelerator, device: torch.device) -> Any:
-    """Lightning's plugin for a precision that the accelerator can do. In 16-mixed, losses are scaled by the device's own scaler.
+    """Create Lightning's plugin for a precision that the accelerator supports.
+
+    In 16-mixed, losses are scaled by the device's own gradient scaler.
 
     Raises:
-        UnsupportedError: If Lightning has no such precision, or torch has no such autocast or scaler for this device.
+        UnsupportedError: If Lightning does not have the precision, or torch has no autocast or gradient scaler for it on this device.
     """
     own = overrides(accelerator, Accelerator, "make_precision") and call(accelerator, "make_precision", chosen.name, device) is not None
     if own or chosen.name not in NAMES:
@@ -43,7 +45,7 @@ def make_precision(framework: Framework, chosen: Precision, accelerator: Acceler
 
 
 def check_given(precision: Any, accelerator: Accelerator) -> None:
-    """Whether a Lightning plugin that the user gave is for this device: autocast of another one would do nothing, without a word.
+    """Check that a precision plugin given by the user is for this device, since autocast for another device would silently do nothing.
 
     Raises:
         ContradictionError: If it is for another device.

@@ -1,4 +1,4 @@
-"""Further names, as Lightning's accelerators offer them: ``register_accelerators(registry)``, honoured on accelkit's plugins."""
+"""Support for ``register_accelerators(registry)`` on accelkit's plugins, by which Lightning's accelerators register further names."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _offers: dict[str, tuple[Any, dict[str, Any], str]] = {}
 
 
 def register_all(name: str, framework: Framework) -> None:
-    """Load the plugin of this name and let it register, in a registry of Lightning's own class, what it offers.
+    """Load the plugin ``name`` and let it register its accelerators, in a registry of Lightning's own class.
 
     Raises:
         UsageError: If it has no ``register_accelerators``.
-        NameConflictError: If it takes a name that Lightning or another plugin has.
+        NameConflictError: If it registers a name that Lightning or another plugin uses.
         UnknownNameError, PluginError: If the plugin cannot be loaded.
     """
     loaded = load_named("accelerator", name)
@@ -47,7 +47,7 @@ def register_all(name: str, framework: Framework) -> None:
 
 
 def registered(name: str) -> Accelerator | None:
-    """An accelerator of a name that a plugin registered; None if none did."""
+    """Create the accelerator that a plugin registered under ``name``, or return None if there is none."""
     if name not in _offers:
         return None
     cls, options, plugin = _offers[name]

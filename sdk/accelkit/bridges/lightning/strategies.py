@@ -1,7 +1,7 @@
-"""Lightning's strategies for devices that it does not know: its own classes, with what is missing for such a device.
+"""Lightning's strategies for devices that it does not know: its own classes, extended with what such a device needs.
 
-On XLA and PrivateUse1 ``Module.to`` makes new Parameters. Lightning sees to that for XLA only: elsewhere, tied parameters would come
-apart, and an optimizer that was made before would train nothing.
+On XLA and PrivateUse1, ``Module.to`` creates new Parameters. Lightning handles this only for XLA. On other devices, tied parameters would
+no longer be tied, and an optimizer created before would not train the module.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _REFUSED = {"fsdp": _FSDP, "deepspeed": _CUDA_ONLY, "ddp_": _IN_PROCESS, "dp": _
 if TYPE_CHECKING:
 
     class Theirs:
-        """What is used of Lightning's strategies; all of it is public."""
+        """The part of Lightning's strategies that is used here. All of it is public."""
 
         accelerator: Any
         cluster_environment: Any
@@ -62,7 +62,7 @@ else:
 
 
 class TrainerPlacing(Theirs):
-    """Moves a Trainer's module, and lets what is tied be tied and optimizers follow."""
+    """A mixin that moves a Trainer's module. It keeps tied parameters tied and updates the optimizers to the new parameters."""
 
     _moves: ParameterMoves | None = None
 
@@ -75,7 +75,7 @@ class TrainerPlacing(Theirs):
         self._follow()
 
     def teardown(self) -> None:
-        """Lightning moves the module to the host here."""
+        """Tear down the strategy, which moves the module to the host."""
         if self.lightning_module is None:
             super().teardown()
             return
@@ -94,7 +94,7 @@ class TrainerPlacing(Theirs):
 
 
 class FabricPlacing(Theirs):
-    """Moves a Fabric's modules, and lets what is tied be tied and optimizers follow."""
+    """A mixin that moves a Fabric's modules. It keeps tied parameters tied and updates the optimizers to the new parameters."""
 
     _moves: ParameterMoves | None = None
 
@@ -110,9 +110,9 @@ class FabricPlacing(Theirs):
 
 
 class Joining(Theirs):
-    """Makes the process group for the device and the host before Lightning would, and sees that it reduces on the device.
+    """A mixin that creates the process group for the device and the host before Lightning does, and checks that it reduces on the device.
 
-    Lightning leaves a group alone that is there.
+    Lightning does not replace an existing process group.
     """
 
     plugin: ClassVar[Accelerator]
@@ -129,14 +129,14 @@ def _join(strategy: Theirs, plugin: Accelerator) -> None:
 
 
 class TrainerDDP(Joining, TrainerPlacing):
-    """Without device ids torch takes the module where it is; with them, Lightning would ask for a stream of CUDA's."""
+    """DDP for a Trainer. Without device ids, torch uses the module's device. With them, Lightning would request a CUDA stream."""
 
     def determine_ddp_device_ids(self) -> None:
         return None
 
 
 class FabricDDP(Joining, FabricPlacing):
-    """As TrainerDDP."""
+    """DDP for a Fabric, without device ids, like ``TrainerDDP``."""
 
     options: ClassVar[dict[str, Any]]
 
@@ -145,11 +145,11 @@ class FabricDDP(Joining, FabricPlacing):
 
 
 def make_strategy(framework: Framework, name: str, plugin: Accelerator, device: torch.device) -> Any:
-    """Lightning's strategy of this name, for a device of this plugin.
+    """Create Lightning's strategy ``name`` for a device of this plugin.
 
     Raises:
-        UnsupportedError: If Lightning has it, but not for this device.
-        UnknownNameError: If Lightning has none of that name.
+        UnsupportedError: If Lightning does not support the strategy on this device.
+        UnknownNameError: If Lightning has no strategy of this name.
     """
     strategies = framework.part("strategies")
     if name == "single_device":
@@ -174,11 +174,11 @@ def make_strategy(framework: Framework, name: str, plugin: Accelerator, device: 
 
 
 def check_given(framework: Framework, strategy: Any, plugin: Accelerator, device: torch.device) -> Any:
-    """A Lightning strategy that the user made, if it is one for this device.
+    """Check that a Lightning strategy created by the user can be used on this device, and return the strategy to use.
 
     Raises:
-        UnsupportedError: If it is one of Lightning's own that cannot be.
-        ContradictionError: If it was made for another device.
+        UnsupportedError: If it is one of Lightning's own strategies that does not support the device.
+        ContradictionError: If it was created for another device.
     """
     if isinstance(strategy, Joining | TrainerPlacing | FabricPlacing) or not framework.owns(type(strategy)):
         return strategy
@@ -198,10 +198,10 @@ def check_given(framework: Framework, strategy: Any, plugin: Accelerator, device
 
 
 def check_precision(framework: Framework, strategy: Any, precision: str, plugin: Accelerator) -> None:
-    """Whether Lightning has this precision in this strategy.
+    """Check that Lightning supports this precision with this strategy.
 
     Raises:
-        UnsupportedError: If not.
+        UnsupportedError: If it does not.
     """
     if isinstance(strategy, framework.part("strategies").ModelParallelStrategy) and precision not in _SHARDED:
         raise UnsupportedError(
@@ -213,9 +213,9 @@ def check_precision(framework: Framework, strategy: Any, precision: str, plugin:
 
 
 def _joining_first(strategy: Any, plugin: Accelerator, framework: Framework) -> Any:
-    """The user's object, which from now on makes its process group as ``Joining`` does, and lets the user's code shard modules on the CPU.
+    """Make the user's strategy create its process group as ``Joining`` does, and let the user's code shard modules on the CPU.
 
-    A class with two bases could not become its.
+    The object is given a new class with one base, because a class with two bases could not be assigned to it.
     """
     parent = type(strategy)
 
@@ -242,7 +242,7 @@ def _joining_first(strategy: Any, plugin: Accelerator, framework: Framework) -> 
 
 @contextlib.contextmanager
 def _meshes_of_any_device_type() -> Iterator[None]:
-    """torch's ``init_device_mesh``, which Lightning calls, refuses a device type that is not of letters only; a DeviceMesh takes it."""
+    """Make ``init_device_mesh``, which Lightning calls, accept device types that do not consist only of letters, as DeviceMesh does."""
     before = device_mesh.init_device_mesh
 
     def init(device_type: str, mesh_shape: tuple[int, ...], **options: Any) -> device_mesh.DeviceMesh:

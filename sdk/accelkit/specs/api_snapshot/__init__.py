@@ -1,1 +1,1 @@
-"""What plugins build on, as each version of accelkit had it: a JSON file a version, how one is made, and what differs between two."""
+"""Snapshots of the specifications that plugins build on, one JSON file per version of accelkit, and comparison of two of them."""

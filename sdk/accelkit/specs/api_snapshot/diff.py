@@ -1,4 +1,4 @@
-"""What differs between two records, whom it concerns, and what they must do."""
+"""Differences between two records, with the plugins that each concerns and what their authors must do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from accelkit.specs.api_snapshot.signature_diff import differences
 from accelkit.specs.api_snapshot.snapshot import Record
 
 Concern = Literal["nobody", "who overrides it", "who leaves it", "who uses it", "everybody"]
-"""Which plugins must change. Those that use a thing override, call, read or make it; those that leave it have the specification's own."""
+"""The plugins that must change. Plugins that use a member override, call, read or make it; plugins that leave it inherit it."""
 
 Aspect = Literal["added", "removed", "renamed", "form", "parameters", "returns", "type", "default", "requirement", "marker"]
 
@@ -20,16 +20,16 @@ Member = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Change:
-    """One difference.
+    """A difference between two records.
 
     Attributes:
-        specification, member: As ``Strategy`` and ``step``; without a member the whole specification is meant.
-        aspect: What of it changed.
-        old, new: How it was and is spelled; empty where it was or is not there.
-        parameter: Which one, if it is about one.
+        specification, member: The names, such as ``Strategy`` and ``step``. An empty member means the whole specification.
+        aspect: The aspect that changed.
+        old, new: The old and the new signature. Empty if there was or is none.
+        parameter: The name of the parameter, if the change is about one.
         what: The difference, as a sentence about the member.
-        concerns: Which plugins must change.
-        what_to_do: What they must do.
+        concerns: The plugins that must change.
+        what_to_do: What the authors of these plugins must do.
     """
 
     specification: str
@@ -48,7 +48,7 @@ class Change:
 
 
 def compare(old: Record, new: Record) -> list[Change]:
-    """Everything that differs from ``old`` to ``new``, in the order of ``new``; what is gone comes last."""
+    """Return all changes from ``old`` to ``new``, in the order of ``new``. Removed specifications come last."""
     olds, news = old["specifications"], new["specifications"]
     changes: list[Change] = []
     for name, now in news.items():
@@ -61,7 +61,7 @@ def compare(old: Record, new: Record) -> list[Change]:
 
 
 def spell(name: str, member: Member) -> str:
-    """A member as it stands in a class, in one line."""
+    """Format a member on one line, as it is written in a class."""
     default = f" = {member['default']}" if "default" in member else ""
     if "parameters" not in member:
         return f"{name}: {member['type']}{default}" if "type" in member else f"{name}{default}"
@@ -86,7 +86,7 @@ def _spell_parameter(parameter: Member) -> str:
 
 
 class _Comparison:
-    """One specification, then and now."""
+    """Comparison of the old and the new members of one specification."""
 
     def __init__(self, name: str, role: str, olds: Mapping[str, Member], news: Mapping[str, Member]) -> None:
         self._name, self._olds, self._news = name, olds, news
@@ -118,7 +118,7 @@ class _Comparison:
         return Change(self._name, name, aspect, old, new, what, concerns, what_to_do)
 
     def _renamed(self) -> dict[str, str]:
-        """What is gone, and what is new, alike in all but the name, and near in that."""
+        """Return removed members and the new ones that replace them: they are equal except for a similar name."""
         found: dict[str, str] = {}
         for name, then in self._olds.items():
             alike = [other for other, now in self._news.items() if other not in self._olds and other not in found.values() and now == then]
@@ -182,7 +182,7 @@ class _Comparison:
             yield dataclasses.replace(change, parameter=one.parameter)
 
     def _order(self) -> Iterator[Change]:
-        """Fields that stand elsewhere: whoever makes such an object gives them by position."""
+        """Yield a change if fields are in another order, since plugins that make such objects may pass them by position."""
         stayed = [name for name in self._olds if name in self._news and self._olds[name]["form"] == self._news[name]["form"] == "field"]
         order = [name for name in self._news if name in stayed]
         if stayed != order and not self._is_given:

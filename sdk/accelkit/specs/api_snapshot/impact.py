@@ -1,4 +1,4 @@
-"""Which changes concern one plugin: what its class defines, what its code mentions, and what it has adapted to already."""
+"""The changes that concern one plugin, based on what its class defines, what its code mentions and what it has already adapted to."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ _STARRED = ("var_positional", "var_keyword")
 
 
 def concerned(changes: Sequence[Change], old: Record, new: Record, kind: str, definitions: Mapping[str, Any]) -> list[Change]:
-    """Those of ``changes`` that ask something of a plugin.
+    """Return those of ``changes`` that require a plugin to change.
 
     Args:
-        changes: What differs from ``old`` to ``new``.
-        kind: Of plugin.
-        definitions: As ``recording.definitions`` makes them of its class. Its other functions are not seen.
+        changes: The changes from ``old`` to ``new``.
+        old, new: The two records.
+        kind: The kind of the plugin.
+        definitions: The result of ``snapshot.definitions`` for the plugin's class. Its other functions are not considered.
     """
     specifications = {**old["specifications"], **new["specifications"]}
     found = []
@@ -50,7 +51,7 @@ def _as_its_own(change: Change, now: Member, is_hook: bool, definitions: Mapping
 
 
 def _as_data(change: Change, now: Member, is_made: bool, mentions: Sequence[str]) -> bool:
-    """Of objects that it makes, the class is mentioned; of those that it is given, a field."""
+    """Return whether a change to a data class concerns a plugin that mentions the class (if it makes such objects) or a field of it."""
     if change.concerns != "who uses it":
         return False
     if not is_made:
@@ -60,7 +61,7 @@ def _as_data(change: Change, now: Member, is_made: bool, mentions: Sequence[str]
 
 
 def _has_adapted(change: Change, own: Member | None, now: Member) -> bool:
-    """Whether the plugin's own definition is already what the change asks for."""
+    """Return whether the plugin's own definition already meets the change."""
     if own is None or change.aspect in ("removed", "renamed"):
         return False
     if change.aspect == "form":
@@ -73,7 +74,7 @@ def _has_adapted(change: Change, own: Member | None, now: Member) -> bool:
 
 
 def _takes(own: Member, now: Member) -> bool:
-    """Whether every call that the specification allows fits what the plugin takes."""
+    """Return whether the plugin's method accepts every call that the specification allows."""
     mine, asked = own.get("parameters", []), now["parameters"]
     if now["form"] == "hook" or now.get("is_hook"):
         return {one["name"] for one in mine if "default" not in one and one.get("kind") not in _STARRED} <= {one["name"] for one in asked}

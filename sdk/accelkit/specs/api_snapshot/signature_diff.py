@@ -1,4 +1,4 @@
-"""What differs between the parameters of a callable, then and now."""
+"""Differences between the old and the new parameters of a callable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STARRED = ("var_positional", "var_keyword")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Difference:
-    """One of them, whom it concerns, and what they must do."""
+    """A difference in a parameter, with the plugins that it concerns and what their authors must do."""
 
     parameter: str
     what: str
@@ -25,11 +25,12 @@ class Difference:
 
 
 def differences(olds: Sequence[Parameter], news: Sequence[Parameter], *, is_by_name: bool, is_called: bool) -> Iterator[Difference]:
-    """From ``olds`` to ``news``.
+    """Yield the differences between the parameters ``olds`` and ``news``.
 
     Args:
-        is_by_name: A hook: an implementation takes any of the arguments, by name.
-        is_called: Plugins call it, and do not override it.
+        olds, news: The old and the new parameters.
+        is_by_name: Whether the callable is a hook, whose implementations take any of the arguments by name.
+        is_called: Whether plugins call it rather than override it.
     """
     then, now = {one["name"]: one for one in olds}, {one["name"]: one for one in news}
     renamed = {} if is_by_name else _renamed(olds, news)
@@ -58,7 +59,7 @@ def differences(olds: Sequence[Parameter], news: Sequence[Parameter], *, is_by_n
 
 
 def _renamed(olds: Sequence[Parameter], news: Sequence[Parameter]) -> dict[str, str]:
-    """Those that have another name in the same place; only where there are as many as there were."""
+    """Return the parameters that have a new name in the same position. Empty if the number of parameters has changed."""
     if len(olds) != len(news):
         return {}
     known, gone = {one["name"] for one in news}, {one["name"] for one in olds}

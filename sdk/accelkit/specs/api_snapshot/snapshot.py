@@ -1,8 +1,8 @@
-"""The record of a version: every member of what plugins implement, are given and make, with its signature and default.
+"""The record of a version: every member of the classes that plugins implement, receive and make, with its signature and default.
 
-``python -m accelkit.specs.api_snapshot.snapshot`` writes the one of this version beside this file; a test holds it against the code, so
-that no specification changes unseen. The record of a version that is released is never written again: raise the version first.
-``... snapshot --released 2027-01-31`` marks it so, on the day of the release.
+``python -m accelkit.specs.api_snapshot.snapshot`` writes the record of this version to the folder of this file. A test compares it with
+the code, so that no specification changes unnoticed. The record of a released version is never written again: raise the version first.
+``... snapshot --released 2027-01-31`` marks the version as released, on the day of the release.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ SCHEMA = "accelkit.spec/1"
 FOLDER = Path(__file__).parent
 
 Role = Literal["accelerator", "precision", "cluster", "strategy", "hooks", "made", "given"]
-"""What a plugin does with a specification: subclass it (the plugin's kind), implement its hooks, make such objects, or be given them."""
+"""How a plugin uses a specification: it subclasses it (the plugin's kind), implements its hooks, or makes or is given such objects."""
 
 Record = dict[str, Any]
-"""``schema``, ``version``, ``released`` (a date; empty before), and ``specifications``: by name their ``role`` and ``members``.
+"""A dict with ``schema``, ``version``, ``released`` (a date, empty before the release) and ``specifications``.
 
-A member has its ``form``; a callable its ``parameters`` and what it ``returns``; an attribute or a field its ``type``. What has no default
-has no key ``default``, and what is false is left out.
+``specifications`` maps names to a ``role`` and ``members``. Each member has a ``form``. Callables also have ``parameters`` and
+``returns``, attributes and fields have a ``type``. Members without a default have no key ``default``, and false values are left out.
 """
 
 SPECIFICATIONS: Mapping[type, Role] = {
@@ -58,7 +58,7 @@ _WRAPPERS: Mapping[type, str] = {classmethod: "classmethod", staticmethod: "stat
 
 
 def record(specifications: Mapping[type, Role] = SPECIFICATIONS, version: str = __version__, released: str = "") -> Record:
-    """What this code specifies. Imports no torch."""
+    """Create the record of the specifications in this code. Does not import torch."""
     found = {
         cls.__name__: {"role": role, "members": members([one for one in cls.__mro__ if one.__module__.startswith(_OWN_PACKAGE)])}
         for cls, role in specifications.items()
@@ -67,13 +67,16 @@ def record(specifications: Mapping[type, Role] = SPECIFICATIONS, version: str = 
 
 
 def definitions(cls: type, specification: type) -> dict[str, Any]:
-    """What a plugin's class defines itself, and not its specification: ``members``, and the names that its code ``mentions``."""
+    """Return what a plugin's class defines beyond its specification: its ``members``, and the names that its code ``mentions``."""
     own = [one for one in cls.__mro__ if one not in specification.__mro__ and one is not object]
     return {"members": members(own, cls.__mro__), "mentions": sorted({name for one in own for name in _mentioned(one)})}
 
 
 def members(classes: list[type], inherited: tuple[type, ...] = ()) -> dict[str, Any]:
-    """The public members of these classes, the most derived first; of the marks of hooks, those of ``inherited`` classes count too."""
+    """Return the public members of these classes, ordered from the most derived class.
+
+    For the markers of hooks, ``inherited`` classes are considered too.
+    """
     found: dict[str, Any] = {}
     for cls in reversed(classes):
         fields = {field.name: field for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
@@ -142,7 +145,7 @@ def write(path: Path, released: str = "") -> None:
     """Write the record of this version.
 
     Raises:
-        UsageError: If this version is released, and its record would change.
+        UsageError: If this version has been released and its record would change.
     """
     before = json.loads(path.read_text("utf-8")) if path.exists() else {"released": ""}
     made = record(released=before["released"] or released)
@@ -156,13 +159,13 @@ def write(path: Path, released: str = "") -> None:
 
 
 def read(old: str) -> Record:
-    """The record of a version that accelkit carries, or the one in a file.
+    """Read the record of a version that is included in accelkit, or one from a file.
 
     Args:
-        old: A version (``0.1.0``, ``0.1``), or the path of a JSON file.
+        old: A version (``0.1.0``, ``0.1``) or the path of a JSON file.
 
     Raises:
-        UsageError: If there is none, or it cannot be read.
+        UsageError: If there is no such record, or it cannot be read.
     """
     path = Path(old) if old.endswith(".json") else _path_of(old)
     try:
@@ -175,10 +178,10 @@ def read(old: str) -> Record:
 
 
 def _path_of(version: str) -> Path:
-    """Where the record of a version is.
+    """Return the path of the record of a version.
 
     Raises:
-        UsageError: If accelkit carries none of it.
+        UsageError: If accelkit does not include a record of the version.
     """
     try:
         return next(path for path in _carried() if Version(path.stem) == Version(Version(version).base_version))
