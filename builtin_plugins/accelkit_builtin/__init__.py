@@ -1,4 +1,4 @@
-"""The plugins that come with accelkit: they register through entry points and import ``accelkit``'s public names, as a third party's do.
+"""The plugins that ship with accelkit. Like third-party plugins, they register through entry points and import ``accelkit``'s public names.
 
-A file in ``accelerators/``, ``precisions/``, ``clusters/`` or ``strategies/`` holds the plugin of its name.
+Each plugin has a module of its own name in ``accelerators/``, ``precisions/``, ``clusters/`` or ``strategies/``.
 """

@@ -1,2 +1,4 @@
-"""The conformance suite: what proves a plugin on the hardware in front of you. ``accelkit conformance run NAME``; docs/conformance.md
-tells the rest."""
+"""The conformance suite, which tests a plugin on the hardware of the current machine.
+
+``accelkit conformance run NAME`` runs it; see docs/conformance.md.
+"""

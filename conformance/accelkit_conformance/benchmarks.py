@@ -1,6 +1,6 @@
-"""Benchmarks: what the device does, measured. Informative; nothing passes or fails by them.
+"""Measure the performance of a device. The numbers are informative; no test passes or fails because of them.
 
-``python -m accelkit_conformance.benchmarks`` is run in a process of its own, with a request (JSON) on standard input.
+``python -m accelkit_conformance.benchmarks`` runs in its own process and reads a request (JSON) from standard input.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _SIZES = {"float32": 1024, "bfloat16": 1024, "float16": 1024, "float64": 512}
 
 
 def measure(record: PluginRecord) -> dict[str, Any]:
-    """Groups of rows for a report: ``{"groups": [{"title", "unit", "rows": [{"name", "value"}]}]}``. The device is used in a child process.
+    """Measure the device of a plugin, in a child process.
+
+    Returns:
+        Groups of rows for a report: ``{"groups": [{"title", "unit", "rows": [{"name", "value"}]}]}``.
 
     Raises:
         AssertionError: If the process ends without an answer.
@@ -33,7 +36,7 @@ def measure(record: PluginRecord) -> dict[str, Any]:
 
 
 def main() -> None:
-    """The child's side."""
+    """Answer a request of ``measure``. Runs in the child process."""
     request = json.load(sys.stdin)
     sys.path[:] = request["sys_path"]
     record = PluginRecord(**request["record"])
@@ -48,7 +51,7 @@ def main() -> None:
 
 
 def _median_seconds(accelerator: Any, device: Any, call: Callable[[], Any], repeat: int) -> float:
-    """Seconds of one call: the median of rounds, each synchronised at its end."""
+    """Return the seconds per call: the median over several rounds, each synchronised at its end."""
     call()
     rounds = []
     for _ in range(_ROUNDS):
@@ -62,7 +65,7 @@ def _median_seconds(accelerator: Any, device: Any, call: Callable[[], Any], repe
 
 
 def _launches(accelerator: Any, device: Any) -> dict[str, Any]:
-    """Microseconds of an operator on one element: what a launch costs."""
+    """Measure the launch latency: the microseconds that an operator takes on one element."""
     import torch
 
     x = torch.ones(1, device=device)
@@ -72,7 +75,7 @@ def _launches(accelerator: Any, device: Any) -> dict[str, Any]:
 
 
 def _bandwidth(accelerator: Any, device: Any) -> dict[str, Any]:
-    """GB/s of copies of 64 MiB between host and device, from pageable and from pinned memory, and within the device."""
+    """Measure copies of 64 MiB in GB/s: between host and device, from pageable and from pinned memory, and within the device."""
     import torch
 
     host = torch.ones(_COPY_BYTES // 4)
@@ -91,7 +94,10 @@ def _bandwidth(accelerator: Any, device: Any) -> dict[str, Any]:
 
 
 def _matmuls(accelerator: Any, device: Any) -> dict[str, Any]:
-    """Billion floating-point operations a second of a square matmul (2 n^3 each), by dtype, with the best as the device's measured peak."""
+    """Measure square matmuls of each dtype in GFLOP/s (2 n^3 operations per matmul).
+
+    The best result counts as the measured peak of the device; each row shows its share of that peak.
+    """
     import torch
 
     rows = []
@@ -106,7 +112,7 @@ def _matmuls(accelerator: Any, device: Any) -> dict[str, Any]:
 
 
 def _collectives(accelerator: Any) -> dict[str, Any]:
-    """GB/s of an all-reduce of 16 MiB between two processes (bytes of one rank over seconds)."""
+    """Measure an all-reduce of 16 MiB between two processes in GB/s (bytes of one rank divided by seconds)."""
     rows = []
     if accelerator.capabilities().can("process_group"):
         import tempfile
@@ -121,7 +127,7 @@ def _collectives(accelerator: Any) -> dict[str, Any]:
 
 
 def _reduce(rank: int, cls: Any, name: str, folder: str) -> None:
-    """One of two ranks."""
+    """Run one of the two ranks of the all-reduce. Rank 0 writes the rate into ``folder``."""
     import torch
     import torch.distributed as dist
 

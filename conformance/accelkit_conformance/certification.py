@@ -1,4 +1,4 @@
-"""Certification: what a report must show so that its subject may be called conformant."""
+"""Certification: the conditions under which a plugin counts as conformant."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ MANDATORY = (
     "precision",
     "training", "checkpoint", "determinism", "dataloader", "errors", "collectives", "ddp", "fsdp",
 )  # fmt: skip
-"""Areas in which no failure may be declared. The others (operators, autograd, layout, modules, compile) may have declared ones."""
+"""Areas in which no failure may be declared. In the others (operators, autograd, layout, modules, compile) they may be."""
 LEAST_RUN = 0.95
 
 
 def objections(tests: Sequence[str], results: Iterable[Result], *, is_whole: bool, expired: Sequence[str] = ()) -> list[str]:
-    """Why a run certifies nothing; empty if it does.
+    """Return the reasons why a run cannot be certified; an empty list if it can.
 
     Args:
-        tests: Ids of the whole profile.
-        results: What came of those that were run.
-        is_whole: Whether nothing was selected or left out.
-        expired: Declared failures whose date was past when the run started.
+        tests: The ids of all tests of the profile.
+        results: The results of the tests that were run.
+        is_whole: Whether the run covered the whole profile, without a selection.
+        expired: The declared failures that had expired when the run started.
     """
     found = {result.id: result for result in results}
     reasons = [] if is_whole else ["only a part of the profile was selected"]
@@ -46,5 +46,5 @@ def objections(tests: Sequence[str], results: Iterable[Result], *, is_whole: boo
 
 
 def some(names: Sequence[str]) -> str:
-    """The first three."""
+    """Return the first three names as text, with an ellipsis if there are more."""
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

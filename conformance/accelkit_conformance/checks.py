@@ -1,6 +1,7 @@
-"""What the suite is made of: checks, found in the modules of ``areas``. This module imports no torch.
+"""Checks, of which the suite consists. They are defined in the modules of ``areas``. This module does not import torch.
 
-A check is a function of the subject, and of parameters where it has any. It passes by returning; an AssertionError says what is wrong::
+A check is a function of the subject and, optionally, of parameters. It passes if it returns, and raises an AssertionError
+that says what is wrong if it fails::
 
     @check("smoke", requires=["memory_statistics"])
     def peak_resets(subject):
@@ -21,7 +22,7 @@ from typing import Literal, get_args
 from accelkit import UsageError
 
 Profile = Literal["contract", "smoke", "training", "distributed", "full"]
-"""Cumulative: each holds those before it."""
+"""The profiles. Each one includes those before it."""
 PROFILES: tuple[Profile, ...] = get_args(Profile)
 
 AREAS = (
@@ -29,15 +30,15 @@ AREAS = (
     "autograd", "modules", "optimizers", "precision", "training", "checkpoint", "determinism", "dataloader", "errors", "compile",
     "collectives", "ddp", "fsdp", "bridges",
 )  # fmt: skip
-"""In the order of reports. The module ``areas/<area>.py`` holds an area's checks; its docstring says what it asserts."""
+"""The areas, in the order of reports. The module ``areas/<area>.py`` holds an area's checks; its docstring says what they assert."""
 
 SUBJECT_KINDS = ("accelerator", "precision", "cluster", "strategy")
 
 SIZES = ("2", "3")
-"""How many processes run a distributed check together."""
+"""The numbers of processes with which each distributed check runs."""
 
 Case = tuple[Profile, tuple[str, ...]]
-"""The first profile in which a case of a check stands, and its parameters."""
+"""The first profile that includes a case of a check, and the parameters of that case."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,15 +46,18 @@ class Check:
     """One assertion about a subject.
 
     Attributes:
-        area, name, function: Where it stands, and what runs.
-        profile: The first profile that holds it; a case may have its own.
-        requires: Capabilities without which there is nothing to assert. ``{0}`` stands for the first parameter.
-        probes: The capability that it decides, if any: it runs although ``none`` is declared, and passing is then over-claimed unsupported.
-        cases: What its parameters are; None for a check without.
-        needs_hardware: Whether the subject is loaded first.
-        is_distributed: Its first parameter is the number of processes that run it together.
-        seconds: Its time limit.
-        kind: Of subjects that it is about.
+        area: The area that contains the check.
+        name: The name of the check within its area.
+        function: The function that makes the assertion.
+        profile: The first profile that includes the check; a case may have its own.
+        requires: The capabilities without which there is nothing to assert. ``{0}`` stands for the first parameter.
+        probes: The capability whose presence the check decides, if any. The check runs even if ``none`` is declared; if it
+            passes then, the result is ``over-unsupported``.
+        cases: A function that returns the cases; None for a check without parameters.
+        needs_hardware: Whether the subject is loaded before the check runs.
+        is_distributed: Whether several processes run the check together. Its first parameter is their number.
+        seconds: The time limit in seconds.
+        kind: The kind of plugin that the check tests.
     """
 
     area: str
@@ -69,7 +73,7 @@ class Check:
     kind: str = "accelerator"
 
     def ids(self) -> list[tuple[Profile, str]]:
-        """The id of every case, and the first profile that holds it. May import torch."""
+        """Return the id of every case, with the first profile that includes it. May import torch."""
         if self.cases is None:
             return [(self.profile, f"{self.area}/{self.name}")]
         return [(profile, f"{self.area}/{self.name}[{','.join(parameters)}]") for profile, parameters in self.cases()]
@@ -90,8 +94,13 @@ def check(
     seconds: float = 60.0,
     kind: str = "accelerator",
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a function of a module in ``areas`` a check. Arguments are those of ``Check``; ``over`` is its cases, or values of one
-    parameter."""
+    """Register a function of a module in ``areas`` as a check.
+
+    Args:
+        over: The ``cases`` of the check, or the parameters of each case as text, separated by commas.
+
+    The other arguments are the attributes of :class:`Check`.
+    """
 
     def mark(function: Callable[..., None]) -> Callable[..., None]:
         area = function.__module__.rpartition(".")[2]
@@ -105,14 +114,14 @@ def check(
 
 
 def checks_of(area: str) -> list[Check]:
-    """The checks of an area, in the order of its module."""
+    """Return the checks of an area, in the order of its module."""
     module = importlib.import_module(f"accelkit_conformance.areas.{area}")
     found = (getattr(value, "conformance_check", None) for value in vars(module).values())
     return [one for one in found if isinstance(one, Check) and one.area == area]
 
 
 def all_checks() -> list[Check]:
-    """Every check, by area. Imports no torch."""
+    """Return all checks, ordered by area. Does not import torch."""
     return [one for area in AREAS for one in checks_of(area)]
 
 
@@ -122,7 +131,7 @@ def _by_name(area: str) -> dict[str, Check]:
 
 
 def find(test: str) -> tuple[Check, tuple[str, ...]]:
-    """The check of an id, and its parameters.
+    """Return the check that a test id names, and the parameters in the id.
 
     Raises:
         UsageError: If there is no such check.
@@ -136,7 +145,7 @@ def find(test: str) -> tuple[Check, tuple[str, ...]]:
 
 
 def num_processes(test: str) -> int:
-    """How many processes run this test together."""
+    """Return the number of processes that run this test together."""
     found, parameters = find(test)
     return int(parameters[0]) if found.is_distributed else 1
 
@@ -146,5 +155,5 @@ def area_of(test: str) -> str:
 
 
 def capability(key: str, parameters: Sequence[str]) -> str:
-    """``key`` with its places filled: ``dtype.{1}`` of ``("add", "float32")`` is ``dtype.float32``."""
+    """Fill the placeholders of ``key``: ``dtype.{1}`` with ``("add", "float32")`` gives ``dtype.float32``."""
     return key.format(*parameters)

@@ -1,8 +1,8 @@
-"""Dispatcher coverage: which ATen overloads that a device must serve were really seen on it.
+"""Dispatcher coverage: which of the required ATen overloads were called on the device.
 
-What a device must serve are the overloads for which torch registers a kernel of the CPU's own: everything else torch composes of them.
-Left out are those of formats that are devices' own matter (quantized, sparse, nested, MKL-DNN), the CPU's own ways to convolve and
-attend, and what torch has for its tests.
+The required overloads are those for which torch registers a separate CPU kernel: torch composes everything else of them. Not
+required are the overloads of formats that are specific to a device (quantized, sparse, nested, MKL-DNN), the CPU's own
+implementations of convolution and attention, and operators that torch has for its own tests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OWN_FORMATS = re.compile(
 
 
 def required() -> list[str]:
-    """The overloads that a device must serve, for the installed torch: ``aten::add.Tensor``."""
+    """Return the overloads that a device must support for the installed torch, as ``aten::add.Tensor``."""
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
     return sorted(
@@ -30,7 +30,7 @@ def required() -> list[str]:
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While it is entered, keeps the name of every overload that a tensor of the device goes into or comes out of."""
+    """Dispatch mode that records the name of every overload that takes or returns a tensor on the device."""
 
     def __init__(self, device_type: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -46,7 +46,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def news(self) -> tuple[str, ...]:
-        """What was seen since this was asked last."""
+        """Return the names recorded since the last call, sorted."""
         new = self._seen - self._told
         self._told |= new
         return tuple(sorted(new))

@@ -1,4 +1,4 @@
-"""What a report says of the device and of what it ran with."""
+"""Descriptions of the device and of the software versions, for a report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def describe(subject: Subject) -> dict[str, Any]:
-    """Of the device under test, as a worker sees it: names, count, capabilities."""
+    """Describe the device under test as a worker sees it: its names, number and capabilities."""
     accelerator = subject.accelerator
     return {
         "device_type": accelerator.device_type,
@@ -25,7 +25,7 @@ def describe(subject: Subject) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of what matters to a result. Reads metadata; imports neither torch nor a plugin."""
+    """Return the versions of everything that can affect a result. Reads metadata; imports neither torch nor a plugin."""
     from accelkit import __version__
     from accelkit.discovery.metadata import installed_version
 
@@ -38,8 +38,8 @@ def versions() -> dict[str, str]:
 def _name_of(subject: Subject, device: Any) -> str:
     import torch
 
-    getter = getattr(getattr(torch, subject.device_type, None), "get_device_name", None)  # not every device has a module
+    getter = getattr(getattr(torch, subject.device_type, None), "get_device_name", None)  # some devices have no module in torch
     try:
         return str(getter(device)) if getter is not None else str(device)
-    except Exception as error:  # a name is information only
+    except Exception as error:  # the name is only informative
         return f"{device} ({type(error).__name__}: {error})"

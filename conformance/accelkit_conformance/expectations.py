@@ -1,20 +1,22 @@
-"""Expected failures: what a vendor knows to be wrong, declared in a file, with a reason and a date on which the excuse ends.
+"""Expected failures: known defects that a vendor declares in a file, each with a reason and an expiry date.
 
-The file is TOML. The vendor's wheel offers it by an entry point of the group ``accelkit.conformance`` whose name is the accelerator's
-and whose value is ``package:file``, as in ``acme = "vendor_acme:expected_failures.toml"``. Or it is given with ``--expected-failures``::
+The file is TOML. The vendor's wheel declares it with an entry point in the group ``accelkit.conformance`` whose name is that of
+the accelerator and whose value is ``package:file``, as in ``acme = "vendor_acme:expected_failures.toml"``. A file can also be
+given with ``--expected-failures``::
 
     [[expected_failure]]
     test = "operators/*[to_sparse,*]"      # a glob over test ids, or a list of them
     dtypes = ["float32", "bfloat16"]       # optional
-    sample = "ndim == 0"                   # optional: which inputs, Python over shape, ndim, args, kwargs, input, dtype
-    error = "NotImplementedError"          # optional: the class of the error; SIGSEGV where the process dies, timeout where it hangs
-    torch = ">=2.9"                        # optional: with which torch
-    reason = "sparse tensors are not there"
+    sample = "ndim == 0"                   # optional: which inputs; Python over shape, ndim, args, kwargs, input, dtype
+    error = "NotImplementedError"          # optional: class of the error; SIGSEGV if the process dies, timeout if it hangs
+    torch = ">=2.9"                        # optional: versions of torch
+    reason = "sparse tensors are not supported"
     issue = "https://..."
     expires = 2027-06-30
 
-Strict: one that matches no test at all is an error, and one that passes is a failure. One that has expired still counts as expected, so
-that a released wheel can be tested later; the run cannot be certified, and its report says so.
+Expectations are strict: one that matches no test is an error, and a test that passes although it is declared to fail is a
+failure. An expired one still counts as expected, so that a released wheel can be tested later, but the run cannot be certified
+and its report says so.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from accelkit import UsageError
 
 GROUP = "accelkit.conformance"
 TIMEOUT = "timeout"
-"""The error of a test that does not end in its time."""
+"""The value of ``error`` for a test that exceeds its time limit."""
 _REQUIRED = ("test", "reason", "issue", "expires")
 
 
@@ -56,19 +58,19 @@ class Expectation:
     origin: str = ""
 
     def matches(self, test: str) -> bool:
-        """Whether a test is meant. Brackets in the glob are brackets."""
+        """Return whether this expectation applies to a test. Brackets in the glob are literal."""
         if not _pattern(self.test).match(test):
             return False
         parameters = test.removesuffix("]").partition("[")[2].split(",")
         return not self.dtypes or any(parameter in self.dtypes for parameter in parameters)
 
     def holds_for(self, facts: Mapping[str, Any]) -> bool:
-        """Whether an input is meant. The expression is the vendor's own, run in a worker process."""
+        """Return whether this expectation applies to an input. The vendor's expression is evaluated in a worker process."""
         return not self.sample or bool(eval(self.sample, {}, dict(facts)))  # noqa: S307 # it is code of the plugin, which runs here anyway
 
     @property
     def is_crash(self) -> bool:
-        """Whether the process is expected not to answer any more: it is killed by a signal, or hangs."""
+        """Whether the process is expected to stop answering, because a signal kills it or because it hangs."""
         return self.error.startswith("SIG") or self.error == TIMEOUT
 
     def explains(self, error: BaseException) -> bool:
@@ -88,10 +90,10 @@ def _pattern(glob: str) -> re.Pattern[str]:
 
 
 def read(path: Path, torch_version: str) -> list[Expectation]:
-    """The expected failures of a file that are about this torch.
+    """Read the expected failures in a file that apply to this version of torch.
 
     Raises:
-        UsageError: If it cannot be read, or one lacks what it must have.
+        UsageError: If the file cannot be read, or an entry is invalid.
     """
     try:
         entries = tomllib.loads(path.read_text("utf-8"))
@@ -104,7 +106,7 @@ def read(path: Path, torch_version: str) -> list[Expectation]:
 
 
 def _parse(path: Path, number: int, entry: Mapping[str, Any]) -> list[Expectation]:
-    """One for each test that the entry names."""
+    """Return one expectation for each test or glob that the entry names."""
     where = f"expected failure {number} of {path}"
     known = {field.name for field in dataclasses.fields(Expectation)} - {"origin"}
     if missing := [name for name in _REQUIRED if not entry.get(name)]:
@@ -124,17 +126,24 @@ def _parse(path: Path, number: int, entry: Mapping[str, Any]) -> list[Expectatio
 
 
 def expired(declared: Iterable[Mapping[str, Any]], started: str) -> list[str]:
-    """What of a report's expected failures had expired when its run started: each test, with its date.
+    """Return the expected failures of a report that had expired when its run started, as test and date.
 
     Args:
-        declared: As the report has them.
-        started: Date, or date and time, in ISO 8601.
+        declared: The expected failures as they are in the report.
+        started: The date, or date and time, of the start in ISO 8601.
     """
     return [f"{one['test']} ({one['expires']})" for one in declared if one["expires"] < started[:10]]
 
 
 def file_of(distribution: str, name: str) -> Path | None:
-    """The file that a distribution offers for its accelerator, found without importing it; None if it offers none."""
+    """Find the file that a distribution declares for its accelerator, without importing the distribution.
+
+    Returns:
+        The path; None if the distribution declares no file.
+
+    Raises:
+        UsageError: If the declared package does not exist.
+    """
     try:
         entry_points = importlib_metadata.distribution(distribution).entry_points
     except importlib_metadata.PackageNotFoundError:
@@ -150,10 +159,10 @@ def file_of(distribution: str, name: str) -> Path | None:
 
 
 def check_all_match(expectations: Iterable[Expectation], tests: Sequence[str]) -> None:
-    """Every one must be about a test that exists.
+    """Check that every expectation matches at least one test.
 
     Raises:
-        UsageError: That names those which are not.
+        UsageError: If some match none. The message names them.
     """
     idle = [one for one in expectations if not any(one.matches(test) for test in tests)]
     if idle:

@@ -1,4 +1,4 @@
-"""Freezing profiles: ``python -m accelkit_conformance.freeze_profiles`` writes the list of tests for the installed torch."""
+"""Freeze the profiles: ``python -m accelkit_conformance.freeze_profiles`` writes the list of tests for the installed torch."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from accelkit_conformance.profiles import FOLDER
 
 
 def current() -> list[tuple[Profile, str]]:
-    """The tests that the code has, for the installed torch. Imports torch."""
+    """Return the tests that the checks define for the installed torch. Imports torch."""
     return [entry for one in checks.all_checks() for entry in one.ids()]
 
 
 def written(entries: Iterable[tuple[Profile, str]]) -> str:
-    """The text of a file: a line for each test, those that differ in their last parameter on one line."""
+    """Return the text of a profile file: one line per test; tests that differ only in their last parameter share a line."""
     lines: dict[tuple[str, str], list[str]] = {}
     for profile, test in entries:
         head, comma, last = test.removesuffix("]").rpartition(",")

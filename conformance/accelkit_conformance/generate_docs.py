@@ -1,6 +1,7 @@
-"""What each area asserts, from the docstrings of its checks: ``python -m accelkit_conformance.generate_docs PAGE`` writes it into a page.
+"""Document what each area asserts, from the docstrings of its checks.
 
-A test holds the page against the code.
+``python -m accelkit_conformance.generate_docs PAGE`` writes the documentation into a page. A test compares the page with the
+code.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+import textwrap
 from pathlib import Path
 
 from accelkit_conformance import checks
@@ -18,7 +20,7 @@ START, END = "<!-- made of the checks' docstrings by python -m accelkit_conforma
 
 
 def generated() -> str:
-    """Kinds of results, and every area with its checks, as Markdown."""
+    """Return the kinds of results and every area with its checks, as Markdown."""
     lines = ["## Results", "", "| kind | meaning |", "|---|---|", *(f"| {kind} | {meaning} |" for kind, meaning in MEANING.items()), ""]
     lines += ["## What each area asserts", ""]
     for area in checks.AREAS:
@@ -27,7 +29,7 @@ def generated() -> str:
         lines += [
             f"### {area}{mandatory}",
             "",
-            _one_line(module.__doc__),
+            textwrap.fill(_one_line(module.__doc__), 100, break_long_words=False, break_on_hyphens=False),
             "",
             "| check | first in | asserts | needs |",
             "|---|---|---|---|",
@@ -41,7 +43,7 @@ def generated() -> str:
 
 
 def written(page: str) -> str:
-    """What a page says between the marks."""
+    """Return the text between the marks of a page; an empty string if the marks are missing."""
     found = re.search(f"{re.escape(START)}\n(.*?){re.escape(END)}", page, re.DOTALL)
     return found[1] if found else ""
 

@@ -1,5 +1,8 @@
-"""The journal of a run: each result is written as it comes, so that a run that was killed is continued, and one that failed is run
-again in part."""
+"""The journal of a run.
+
+Each result is written as soon as it is known, so that an interrupted run can be resumed and the failed tests of a run can be run
+again.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from accelkit.discovery.verdict_cache import cache_folder
 from accelkit.regular_file import read_regular
 from accelkit_conformance.results import Result
 
-_LARGEST = 500_000_000  # bytes of a journal
+_LARGEST = 500_000_000  # maximum size of a journal in bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,10 +29,10 @@ class _Time:
 
 
 class Journal:
-    """Lines of JSON in the user's cache folder: a head, what the device said, then a line for each result.
+    """A file of JSON lines in the user's cache folder: a header, the description of the device, then one line per result.
 
     Args:
-        key: What the run is about. Two runs with one key are about the same tests of the same installation.
+        key: The identity of the run. Two runs with the same key run the same tests on the same installation.
     """
 
     def __init__(self, key: Mapping[str, Any]) -> None:
@@ -43,7 +46,11 @@ class Journal:
         self.started, self.seconds, self.is_complete = "", 0.0, False
 
     def read(self) -> bool:
-        """Take in what an earlier run wrote; a last line that was cut off is dropped. Whether there was one."""
+        """Read the journal of an earlier run and return whether there is one. A truncated last line is dropped.
+
+        Raises:
+            UsageError: If the journal cannot be read.
+        """
         if not self._path.exists():
             return False
         try:
@@ -57,10 +64,10 @@ class Journal:
         return bool(self.started)
 
     def _take(self, entry: object) -> None:
-        """Take in one line.
+        """Apply one line of the file to this journal.
 
         Raises:
-            ValueError: If it is none of ours.
+            ValueError: If it is not a valid line of a journal.
         """
         if not isinstance(entry, dict):
             raise ValueError("it is no object")
@@ -75,7 +82,12 @@ class Journal:
         self.is_complete = "complete" in entry
 
     def open(self, started: str, *, is_new: bool) -> None:
-        """Start writing: anew, or after what is there."""
+        """Open the journal for writing.
+
+        Args:
+            started: The date and time of the start in ISO 8601.
+            is_new: Whether to start a new journal and remove the old logs, instead of appending to the existing journal.
+        """
         private_folder(self.folder)
         if is_new:
             for log in self.folder.glob("worker-*.log"):
@@ -85,15 +97,15 @@ class Journal:
             self.started = started
             self._write({"started": started, "key": self._key})
         else:
-            self._file.write("\n")  # after a line that was cut off
+            self._file.write("\n")  # the last line may be truncated
 
     def say_hello(self, hello: Mapping[str, Any]) -> None:
-        """What the first worker said of the device."""
+        """Record how the first worker described the device."""
         self.hello = dict(hello)
         self._write({"hello": self.hello})
 
     def add(self, result: Result, at: float) -> None:
-        """Keep a result; ``at`` is seconds since the run began."""
+        """Record a result; ``at`` is the time in seconds since the run began."""
         self.results[result.id] = result
         self.seconds = at
         self._write(result.as_dict() | {"at": round(at, 2)})

@@ -1,10 +1,10 @@
-"""The suite in a vendor's own tests, one line of pytest::
+"""Run the suite from a vendor's own pytest tests::
 
     from accelkit_conformance.pytest_api import conformance
 
     test_conformance = conformance("acme", profile="training")
 
-Each test of the profile is one of pytest's; it runs in a worker process, so that a crash costs one test.
+Each test of the profile becomes a pytest test. It runs in a worker process, so that a crash fails only that test.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from accelkit_conformance.runner import Executor
 
 
 class Suite:
-    """The tests of a profile on a plugin, run one at a time.
+    """The tests of a profile for a plugin, run one at a time.
 
     Args:
-        name: The plugin; ``kind`` says what it is.
-        options: How.
+        name: The name of the plugin.
+        kind: The kind of the plugin.
+        options: The options of the run.
 
     Raises:
-        AccelkitError: If there is no such plugin, or nothing to run.
+        AccelkitError: If there is no such plugin, or no test to run.
     """
 
     def __init__(self, name: str, kind: str, options: Options) -> None:
@@ -42,7 +43,7 @@ class Suite:
         self._executor: Executor | None = None
 
     def run(self, test: str) -> Result:
-        """What comes of a test. The first starts a worker, which ends with this process."""
+        """Run a test and return its result. The first call starts a worker, which ends with this process."""
         if self._executor is None:
             folder = tempfile.TemporaryDirectory(prefix="accelkit-conformance-")
             self._executor = Executor(self._run.order(), Path(folder.name), reruns=self._run.options.reruns)
@@ -52,10 +53,10 @@ class Suite:
 
 
 def conformance(name: str, *, profile: Profile = "training", kind: str = "accelerator", select: tuple[str, ...] = ()) -> Callable[..., Any]:
-    """A pytest test that is parametrised over the tests of a profile.
+    """Return a pytest test that is parametrised over the tests of a profile.
 
     Raises:
-        AccelkitError: If there is no such plugin, or nothing to run.
+        AccelkitError: If there is no such plugin, or no test to run.
     """
     suite = Suite(name, kind, Options(profile=profile, select=select))
 
@@ -67,7 +68,7 @@ def conformance(name: str, *, profile: Profile = "training", kind: str = "accele
 
 
 def report_to_pytest(result: Result) -> None:
-    """Pass, or raise what pytest takes for a failure, a skip or an expected failure."""
+    """Report a result to pytest: return if the test passed; otherwise raise pytest's failure, skip or xfail exception."""
     if result.kind in (*BAD, "flaky"):
         pytest.fail(printable(f"{result.kind}: {result.reason}\n{result.detail}\n{result.reproducer}".rstrip()), pytrace=False)
     if result.kind == "unsupported":

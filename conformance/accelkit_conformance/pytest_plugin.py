@@ -1,6 +1,6 @@
 """The suite as a pytest plugin: ``pytest -p accelkit_conformance.pytest_plugin --pyargs accelkit_conformance --accelerator NAME``.
 
-It is never loaded unless it is named: installing accelkit changes nobody's pytest.
+The plugin is loaded only if it is named with ``-p``: installing accelkit does not affect other pytest runs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Fil
 
 
 class Tests(pytest.File):
-    """The tests of a profile, as pytest's items."""
+    """Collector of the tests of a profile as pytest items."""
 
     def collect(self) -> Iterator[pytest.Item]:
         name = self.config.getoption("--accelerator")

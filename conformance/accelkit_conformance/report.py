@@ -1,4 +1,4 @@
-"""The report of a run: JSON with a published schema (``reports/schema.json``), of which every other form is made."""
+"""The report of a run: JSON with a published schema (``reports/schema.json``). All other formats are generated from it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from accelkit_conformance import checks
 from accelkit_conformance.results import BAD, KINDS, Result
 
 SCHEMA = "accelkit.conformance/1"
-LARGEST_FILE = 50_000_000  # bytes of a report or a bundle
+LARGEST_FILE = 50_000_000  # maximum size of a report or a bundle in bytes
 Report = dict[str, Any]
 
 
 def summarise(results: Sequence[Result]) -> dict[str, Any]:
-    """Counts by kind, and by area and kind; areas in their order."""
+    """Count the results by kind, and by area and kind. Areas are in the order of ``checks.AREAS``."""
     by_area: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for result in results:
         by_area[checks.area_of(result.id)][result.kind] += 1
@@ -28,30 +28,30 @@ def summarise(results: Sequence[Result]) -> dict[str, Any]:
 
 
 def coverage(must: Iterable[str], seen: Iterable[str]) -> dict[str, Any]:
-    """Dispatcher coverage: how many of the overloads that a device must serve were seen on it, and which were not."""
+    """Return the dispatcher coverage: how many of the required overloads were seen on the device, and which were not."""
     wanted = set(must)
     return {"required": len(wanted), "seen": len(wanted & set(seen)), "missing": sorted(wanted - set(seen))}
 
 
 def is_good(summary: Mapping[str, Any]) -> bool:
-    """Whether nothing failed. What is flaky is neither good nor bad."""
+    """Return whether no test failed. A flaky test does not count as a failure."""
     return not any(summary["kinds"].get(kind) for kind in BAD)
 
 
 def read(path: Path) -> Report:
-    """A report that was written before.
+    """Read a report from a JSON file.
 
     Raises:
-        UsageError: If it is none.
+        UsageError: If the file cannot be read or is not a report.
     """
     return parsed(content_of(path), path)
 
 
 def content_of(path: Path) -> bytes:
-    """What is in the file of a report or a bundle, which may be a pipe.
+    """Return the content of a report or bundle file, which may be a pipe.
 
     Raises:
-        UsageError: If it cannot be read, or is larger than any report.
+        UsageError: If the file cannot be read, or is larger than ``LARGEST_FILE``.
     """
     try:
         with path.open("rb") as file:
@@ -64,10 +64,10 @@ def content_of(path: Path) -> bytes:
 
 
 def parsed(content: bytes, origin: Path) -> Report:
-    """The report in a file's content.
+    """Parse the content of a report file.
 
     Raises:
-        UsageError: If there is none.
+        UsageError: If it is not a report.
     """
     try:
         report = untrusted_json.parse(content)
@@ -84,7 +84,7 @@ def parsed(content: bytes, origin: Path) -> Report:
 
 
 def results_of(report: Report) -> list[Result]:
-    """The results of a report that follows its schema, which knows nothing of ``seen``."""
+    """Return the results of a report that follows the schema. The schema has no field ``seen``, so it is ignored."""
     return [Result.from_dict({name: value for name, value in one.items() if name != "seen"}) for one in report["results"]]
 
 

@@ -1,4 +1,4 @@
-"""What came of a test: its kind, and everything needed to understand it. Imports no torch."""
+"""The result of a test: its kind, and everything needed to understand it. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Kind = Literal[
 ]  # fmt: skip
 KINDS: tuple[Kind, ...] = get_args(Kind)
 BAD: tuple[Kind, ...] = ("fail", "wrong-error", "crash", "timeout", "oom", "unexpected-pass", "over-unsupported")
-"""What makes a run fail."""
+"""The kinds of result that make a run fail."""
 RERUN: tuple[Kind, ...] = ("fail", "wrong-error", "crash", "timeout", "oom")
-"""What is tried again: one that passes then is flaky."""
+"""The kinds of result after which a test is run again. A test that then passes is flaky."""
 
 DECLARED_NONE = "declared none"
-"""What an unsupported result's reason says where the capability is declared none: then there is nothing to run."""
+"""The text in the reason of an unsupported result if the capability is declared ``none``, so that there was nothing to run."""
 
 MEANING: Mapping[Kind, str] = {
     "pass": "it holds",
@@ -37,30 +37,30 @@ MEANING: Mapping[Kind, str] = {
 
 
 class WrongError(AssertionError):
-    """An error was due, and another one came."""
+    """Raised if a check expects an error and gets a different one."""
 
 
 class NotSupported(Exception):
-    """There is nothing to assert on this machine: the text says why."""
+    """Raised by a check that has nothing to assert on this machine. The message says why."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Result:
-    """What came of one test.
+    """The result of one test.
 
     Attributes:
-        id: The test.
-        kind: What came of it.
-        seconds: How long the last attempt took.
-        reason: Why it is not a pass: one line.
-        error: The class of the error, if there was one.
-        detail: Traceback, or the last lines that a process that died had written.
-        reproducer: A program that shows the failure.
-        attempts: How often it was run.
-        worker: Which worker process ran it.
-        notes: Remarks, as 'fell back to the CPU'.
-        samples: How many inputs were tried.
-        seen: ATen overloads that this worker saw on the device for the first time.
+        id: The id of the test.
+        kind: The kind of the result.
+        seconds: The duration of the last attempt.
+        reason: The reason why the test did not pass, in one line.
+        error: The class name of the error, if there was one.
+        detail: The traceback, or the last lines of output of a process that died.
+        reproducer: A program that reproduces the failure.
+        attempts: The number of times that the test was run.
+        worker: The number of the worker process that ran the test.
+        notes: Remarks such as 'fell back to the CPU'.
+        samples: The number of inputs that were tried.
+        seen: The ATen overloads that this worker saw on the device for the first time.
     """
 
     id: str
@@ -78,19 +78,19 @@ class Result:
 
     @property
     def is_declared_none(self) -> bool:
-        """Whether there was nothing to run, because the capability is declared none."""
+        """Whether the result is unsupported because the capability is declared ``none``."""
         return self.kind == "unsupported" and DECLARED_NONE in self.reason
 
     def as_dict(self) -> dict[str, Any]:
-        """Without what is empty."""
+        """Return the fields as a dictionary, without empty ones."""
         fields = dataclasses.asdict(self)
         return {name: value for name, value in fields.items() if value or name in ("id", "kind", "seconds")}
 
     @classmethod
     def from_dict(cls, fields: object) -> Self:
-        """What ``as_dict`` gave.
+        """Create a result from the output of ``as_dict``.
 
         Raises:
-            ValueError: If a field has not the type that it should have.
+            ValueError: If a field has the wrong type.
         """
         return untrusted_json.decode(cls, fields)

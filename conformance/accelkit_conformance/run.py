@@ -1,4 +1,4 @@
-"""One run of the suite: what to run, running it, and the report. No plugin and no torch is imported into this process."""
+"""A run of the suite: choose the tests, run them, and report. Neither a plugin nor torch is imported into this process."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ FEW_SAMPLES = 8
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Options:
-    """How a run is made.
+    """Options of a run.
 
     Attributes:
-        profile: Which tests.
-        select: Patterns that choose among them.
-        parallel: How many tests run at a time; None for as many as there are cores, at most four.
-        reruns: How often a failed test is tried again.
-        seconds: A time limit for every test, instead of its own.
-        expected_failures: A file, instead of the plugin's own.
-        resume, rerun_failed: Whether to go on from the journal.
+        profile: The profile to run.
+        select: Patterns that select tests of the profile; empty for all tests.
+        parallel: The number of tests that run at a time; None for the number of cores, at most four.
+        reruns: The number of times that a failed test is run again.
+        seconds: The time limit of every test in seconds; None for each test's own limit.
+        expected_failures: A file of expected failures that replaces the plugin's own.
+        resume: Whether to continue an interrupted run from its journal.
+        rerun_failed: Whether to run only the failed and missing tests of an earlier run, from its journal.
     """
 
     profile: Profile = "training"
@@ -54,16 +55,16 @@ class Options:
 
 
 def find_subject(name: str, kind: str) -> PluginRecord:
-    """The plugin that is proved: an accelerator by any name that Runtime takes, or a plugin of another kind.
+    """Find the plugin to test. An accelerator may have any name that Runtime accepts.
 
     Raises:
-        UnknownNameError, PluginError: If there is none.
+        UnknownNameError, PluginError: If there is no such plugin.
     """
     return resolve(name) if kind == "accelerator" else find(kind, name)  # type: ignore[arg-type]
 
 
 def availability_of(record: PluginRecord) -> dict[str, str]:
-    """Whether it can be used here: probed and tried in a child process."""
+    """Return whether a plugin can be used on this machine, by probing and trying it in a child process."""
     if record.status != "available":
         return {"status": "broken", "reason": record.reason or record.status, "hint": record.hint}
     verdict = verdict_cache.tried([record])[record]
@@ -74,12 +75,13 @@ class Run:
     """A run of a profile on a plugin.
 
     Args:
-        record: The plugin.
-        availability: What its probe and trial said: ``status``, ``reason``, ``hint``. Unless usable, only the profile ``contract`` is run.
-        options: How.
+        record: The plugin under test.
+        availability: The outcome of its probe and trial: ``status``, ``reason``, ``hint``. Unless the plugin is usable, only the
+            profile ``contract`` is run.
+        options: The options of the run.
 
     Raises:
-        UsageError, UnsupportedError: If there is nothing to run, or what to run cannot be read.
+        UsageError, UnsupportedError: If there is no test to run, or the list of tests cannot be read.
     """
 
     def __init__(self, record: PluginRecord, availability: dict[str, str], options: Options) -> None:
@@ -110,7 +112,10 @@ class Run:
         self._peak_bytes, self._num_workers = 0, 0
 
     def execute(self, watch: Watcher) -> Report:
-        """Run what is to be run; ``watch`` sees every event. Interrupted, the journal holds what was done.
+        """Run the tests and return the report. If the run is interrupted, the journal has the results so far.
+
+        Args:
+            watch: A function that is called with every event.
 
         Raises:
             BrokenPluginError: If no worker can be started.
@@ -135,7 +140,7 @@ class Run:
         return self.report()
 
     def order(self) -> Order:
-        """What workers are started for."""
+        """Return the settings with which workers are started."""
         return Order(
             self.record,
             expectations=tuple(one.as_dict() for one in self.expectations),
@@ -145,7 +150,7 @@ class Run:
         )
 
     def report(self) -> Report:
-        """Of what is in the journal."""
+        """Return the report on the results in the journal."""
         results = [self.journal.results[test] for test in self.tests if test in self.journal.results]
         declared = [one.as_dict() for one in self.expectations]
         objections = certification.objections(

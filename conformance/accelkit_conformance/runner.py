@@ -1,4 +1,4 @@
-"""Run tests in worker processes. Executors run in parallel; a crash or a hang costs one test; failed tests are run again."""
+"""Run tests in worker processes. Executors run in parallel; a crash or hang fails only one test; failed tests are run again."""
 
 from __future__ import annotations
 
@@ -35,18 +35,19 @@ _Event = Result | Started | _Failed | None
 
 
 class Executor:
-    """Runs one test after the other in a worker process, or in as many as the test needs, and replaces those that end.
+    """Runs tests one at a time, each in as many worker processes as it needs, and replaces workers that end.
 
     Args:
-        order: What workers are started for.
-        folder: Where what they print goes.
-        slot: Index of this executor; it spreads executors over devices.
-        reruns: How often a failed test is run again.
-        numbers: Numbers for new workers, shared by all executors.
+        order: The settings with which workers are started.
+        folder: The folder for the logs of the workers.
+        slot: The index of this executor, which distributes executors over the devices.
+        reruns: The number of times that a failed test is run again.
+        numbers: The numbers for new workers, shared by all executors.
 
     Attributes:
-        hello: What the first worker with hardware said of the device.
-        peak_bytes: Resident memory of the largest worker.
+        hello: The description of the device by the first worker that loaded the plugin.
+        peak_bytes: The resident memory of the largest worker in bytes.
+        num_workers: The number of worker processes that were started.
     """
 
     def __init__(self, order: Order, folder: Path, *, slot: int = 0, reruns: int = 0, numbers: Iterator[int] | None = None) -> None:
@@ -58,7 +59,7 @@ class Executor:
         self.is_stopped = False
 
     def run(self, test: str) -> Result:
-        """What comes of a test.
+        """Run a test and return its result.
 
         Raises:
             BrokenPluginError: If no worker can be started for the plugin at all.
@@ -81,7 +82,7 @@ class Executor:
         return dataclasses.replace(first, attempts=attempts)
 
     def stop(self) -> None:
-        """From another thread: kill the workers, so that ``run`` returns."""
+        """Kill the workers, so that ``run`` returns. Called from another thread."""
         self.is_stopped = True
         if self._group is not None:
             self._group.kill()
@@ -94,7 +95,10 @@ class Executor:
             self._group = None
 
     def _group_for(self, test: str, *, is_fresh: bool = False) -> WorkerGroup:
-        """A group that can run this test: the one at hand, or a new one. The last attempt at a test is a fresh process's."""
+        """Return a group that can run this test: the current one, or a new one.
+
+        The last attempt at a test always runs in a new process.
+        """
         size, needs_hardware = checks.num_processes(test), checks.find(test)[0].needs_hardware
         if self._group is not None and self._group.fits(size, needs_hardware) and not is_fresh:
             return self._group
@@ -112,7 +116,7 @@ class Runner:
     """Runs tests in several executors.
 
     Attributes:
-        executors: One for each test that runs at the same time.
+        executors: The executors, one for each test that runs at the same time.
     """
 
     def __init__(self, order: Order, folder: Path, *, parallel: int, reruns: int) -> None:
@@ -123,21 +127,23 @@ class Runner:
 
     @property
     def hello(self) -> dict[str, Any]:
-        """What the first worker with hardware said of the device; empty before."""
+        """The description of the device by the first worker that loaded the plugin; empty before that."""
         return next((executor.hello for executor in self.executors if executor.hello), {})
 
     @property
     def peak_bytes(self) -> int:
-        """Resident memory of the largest worker."""
+        """The resident memory of the largest worker in bytes."""
         return max(executor.peak_bytes for executor in self.executors)
 
     @property
     def num_workers(self) -> int:
-        """How many worker processes were started."""
+        """The number of worker processes that were started."""
         return sum(executor.num_workers for executor in self.executors)
 
     def run(self, tests: Sequence[str]) -> Iterator[Result | Started]:
-        """One Result for each test, in the order in which they end. Closing the iterator kills the workers.
+        """Yield a Started event and a Result for each test, in the order in which they occur.
+
+        Closing the iterator kills the workers.
 
         Raises:
             BrokenPluginError: If no worker can be started for the plugin at all.
@@ -161,7 +167,10 @@ class Runner:
                 executor.stop()
 
     def _batches(self, tests: Sequence[str]) -> collections.deque[list[str]]:
-        """Tests of one kind of group in batches of neighbours; what needs several processes first: it takes longest."""
+        """Split the tests into batches of neighbours that the same kind of group can run.
+
+        Tests that need several processes come first, because they take longest.
+        """
         kinds: dict[tuple[int, bool], list[str]] = collections.defaultdict(list)
         for test in tests:
             kinds[-checks.num_processes(test), checks.find(test)[0].needs_hardware].append(test)
@@ -182,7 +191,7 @@ class Runner:
                     self._events.put(Started(test))
                     result = executor.run(test)
                     if executor.is_stopped:
-                        break  # what was killed on purpose is no result
+                        break  # the test was killed on purpose, so this is not its result
                     self._events.put(result)
         except BaseException as error:
             self._events.put(_Failed(error))

@@ -1,8 +1,8 @@
-"""The suite's proof of itself: each broken accelerator is run, and which tests found it is written down.
+"""Mutation testing of the suite: run it on broken accelerators and record which tests detect each of them.
 
-A mutant is killed if a test of its area fails on it. It is run on the profile ``smoke`` and, of its own area, on ``training``
-(``distributed`` for what needs several processes, ``full`` for the bridges); the areas that need no hardware are run only where they
-are what is broken.
+A mutant is killed if a test of its area fails on it. The tests that run on a mutant are the profile ``smoke`` and, for its own
+area, the profile ``training`` (``distributed`` for areas that need several processes, ``full`` for the bridges). The areas that
+need no hardware run only on mutants of these areas.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _WITHOUT_HARDWARE = ("contract", "isolation")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Autopsy:
-    """What became of a mutant.
+    """The outcome of running the suite on a mutant.
 
     Attributes:
-        mutant: It.
-        killers: Tests that found it: id to kind of result.
-        num_run: How many tests it was run on.
+        mutant: The mutant.
+        killers: The tests that failed on the mutant, as test id to kind of result.
+        num_run: The number of tests that were run on the mutant.
     """
 
     mutant: Mutant
@@ -48,7 +48,7 @@ class Autopsy:
 
     @property
     def is_killed(self) -> bool:
-        """Whether a test of the area that it breaks found it."""
+        """Whether a test of the mutant's own area failed on it."""
         return any(checks.area_of(test) == self.mutant.area for test in self.killers)
 
     def by_area(self) -> dict[str, int]:
@@ -57,7 +57,7 @@ class Autopsy:
 
 
 def suite_of(mutant: Mutant, *, is_own_area_only: bool = False) -> list[str]:
-    """Return the ids of the tests that a mutant is run on: those of its area, and unless ``is_own_area_only`` the profile ``smoke``."""
+    """Return the ids of the tests to run on a mutant: those of its area and, unless ``is_own_area_only``, the profile ``smoke``."""
     version = installed_version("torch") or ""
     widest = _WIDEST.get(mutant.area, "training")
     passed_over = _LONG if mutant.area in _WITHOUT_HARDWARE else (*_LONG, *_WITHOUT_HARDWARE)
@@ -69,7 +69,16 @@ def suite_of(mutant: Mutant, *, is_own_area_only: bool = False) -> list[str]:
 def examine(
     record: PluginRecord, mutant: Mutant, folder: Path, tests: Sequence[str], *, parallel: int = 1, seconds: float | None = SECONDS
 ) -> Autopsy:
-    """Run the tests on a mutant, each for so many seconds at most; None is each check's own limit."""
+    """Run the tests on a mutant.
+
+    Args:
+        record: The accelerator that the mutant is made of.
+        mutant: The broken accelerator.
+        folder: The folder for the logs of the workers.
+        tests: The ids of the tests.
+        parallel: The number of tests that run at a time.
+        seconds: The time limit of each test in seconds; None for each check's own limit.
+    """
     order = Order(mutant.record(record), seconds=seconds)
     folder.mkdir(parents=True, exist_ok=True)
     found = [event for event in Runner(order, folder, parallel=parallel, reruns=0).run(tests) if isinstance(event, Result)]
@@ -79,19 +88,19 @@ def examine(
 def examine_all(
     record: PluginRecord, mutants: Sequence[Mutant], parallel: int, watch: Callable[[Autopsy], Any], *, is_own_area_only: bool = False
 ) -> list[Autopsy]:
-    """Run every mutant, several at a time.
+    """Run the tests on every mutant, several mutants at a time.
 
-    The same tests first run on the accelerator as it is: a test that fails there proves nothing.
+    The same tests first run on the unbroken accelerator: a test that fails there proves nothing.
 
     Args:
         record: The accelerator that the mutants are made of.
         mutants: The broken accelerators.
-        parallel: How many run at a time.
-        watch: Is told of each mutant that is done.
-        is_own_area_only: Run each mutant on the tests of its area, and not on the profile ``smoke`` too.
+        parallel: The number of mutants that run at a time.
+        watch: A function that is called with the outcome of each mutant.
+        is_own_area_only: Whether to run only the tests of each mutant's area, without the profile ``smoke``.
 
     Raises:
-        AccelkitError: If a test fails where nothing is broken.
+        AccelkitError: If a test fails on the unbroken accelerator.
     """
     with tempfile.TemporaryDirectory(prefix="accelkit-selftest-") as name, ThreadPoolExecutor(parallel) as pool:
         tests = {one.name: suite_of(one, is_own_area_only=is_own_area_only) for one in mutants}
@@ -115,7 +124,10 @@ def examine_all(
 
 
 def narrow(autopsies: Sequence[Autopsy]) -> list[str]:
-    """Mutants that were found only by checks that found nothing else. They do not count: the check may have been written for the mutant."""
+    """Return the names of mutants that were detected only by checks that detected no other mutant.
+
+    They do not count, because such a check may have been written for its mutant.
+    """
     victims: dict[str, set[str]] = collections.defaultdict(set)
     for one in autopsies:
         for test in one.killers:
@@ -124,7 +136,7 @@ def narrow(autopsies: Sequence[Autopsy]) -> list[str]:
 
 
 def objections(autopsies: Sequence[Autopsy], *, is_whole: bool) -> Iterator[str]:
-    """What speaks against the proof: survivors, too few that count, mechanisms that are used too often."""
+    """Yield the problems of a self-test: surviving mutants, too few mutants that count, mechanisms that are used too often."""
     for one in autopsies:
         if not one.is_killed:
             elsewhere = f"; {len(one.killers)} tests of other areas did" if one.killers else ""
@@ -142,14 +154,14 @@ def _check_of(test: str) -> str:
 
 
 def idle_checks(autopsies: Sequence[Autopsy]) -> list[str]:
-    """Checks that ran and found no mutant, by ``area/name``."""
+    """Return the checks that ran and detected no mutant, as ``area/name``."""
     run = {_check_of(test) for one in autopsies for test in suite_of(one.mutant)}
     found = {_check_of(test) for one in autopsies for test in one.killers}
     return sorted(run - found)
 
 
 def report(autopsies: Sequence[Autopsy], *, is_whole: bool) -> Report:
-    """The kill matrix: ``accelkit.conformance.selftest/1``."""
+    """Return the kill matrix, in the format ``accelkit.conformance.selftest/1``."""
     return {
         "schema": "accelkit.conformance.selftest/1",
         "mutants": [

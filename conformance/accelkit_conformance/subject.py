@@ -1,4 +1,4 @@
-"""What a check is given: the accelerator under test, its devices, and what it declares."""
+"""The subject, which is passed to every check: the accelerator under test, its devices and its declared capabilities."""
 
 from __future__ import annotations
 
@@ -23,7 +23,14 @@ Input = TypeVar("Input")
 
 @dataclasses.dataclass(slots=True)
 class SampleFailure:
-    """One input of a check that gave a wrong result."""
+    """One input on which a check failed.
+
+    Attributes:
+        sample: A description of the input.
+        error: The error that was raised.
+        reproducer: A program that reproduces the failure; may be empty.
+        expectation: The expected failure that explains the error, if any.
+    """
 
     sample: str
     error: BaseException
@@ -35,13 +42,15 @@ class Subject:
     """The plugin under test, in a worker process.
 
     Attributes:
-        record: Its plugin; ``cls`` is its class.
-        accelerator: The instance, loaded and set up where a check needs hardware.
-        device: What the worker works on: the worker's own, or that of its rank.
-        devices: All of them.
-        rank, world_size: Of the processes that run a distributed check together.
-        most_samples: How many inputs of an operator are tried.
-        announce: Called before an input that is expected to kill this process.
+        record: The record of the plugin.
+        cls: The class of the plugin.
+        accelerator: The instance, loaded and set up; only for checks that need hardware.
+        device: The device that this worker uses, chosen by worker and rank.
+        devices: All devices of the accelerator.
+        rank: The rank of this process among those that run a distributed check together.
+        world_size: The number of processes that run a distributed check together.
+        most_samples: The largest number of inputs of an operator that are tried.
+        announce: A function that is called before an input that is expected to kill this process.
     """
 
     def __init__(self, record: PluginRecord, cls: type, *, rank: int = 0, world_size: int = 1, most_samples: int = 8) -> None:
@@ -56,7 +65,7 @@ class Subject:
         self.devices: list[torch.device] = []
 
     def use(self, accelerator: Accelerator, slot: int) -> None:
-        """Work on this accelerator, which is loaded; ``slot`` spreads workers over its devices."""
+        """Use a loaded accelerator and set up one of its devices. ``slot`` distributes workers over the devices."""
         self._accelerator = accelerator
         count = accelerator.auto_device_count()
         self.devices = accelerator.get_parallel_devices(list(range(count)))
@@ -78,22 +87,22 @@ class Subject:
 
     @property
     def module(self) -> ModuleType:
-        """``torch.<device_type>``."""
+        """The module ``torch.<device_type>``."""
         return self.accelerator.device_module
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it declares; refined by the device where there is one."""
+        """The capabilities of the device if the accelerator is loaded; otherwise those that its class declares."""
         if self._accelerator is not None:
             return self._accelerator.capabilities(self.device)
         declared: Capabilities = self.cls.declared_capabilities  # type: ignore[attr-defined]
         return declared
 
     def second_device(self) -> torch.device:
-        """Another device of this kind.
+        """Return another device of the same type.
 
         Raises:
-            NotSupported: If there is one only.
+            NotSupported: If there is only one device.
         """
         others = [device for device in self.devices if device != self.device]
         if not others:
@@ -101,7 +110,7 @@ class Subject:
         return others[0]
 
     def runtime(self, **options: Any) -> Runtime:
-        """A Runtime on this accelerator and device."""
+        """Return a Runtime that uses this accelerator and device."""
         from accelkit import Runtime
 
         return Runtime(accelerator=self.accelerator, devices=[self.devices.index(self.device)], **options)
@@ -110,40 +119,40 @@ class Subject:
         self.accelerator.synchronize(self.device)
 
     def compute(self) -> None:
-        """Have a device that computes lazily do what it was told, as one program: each result that is read by itself is one more."""
+        """Make a lazy device run all pending operations as one program. Otherwise each result that is read runs a program of its own."""
         self.accelerator.step_end()
 
     def allocated(self) -> float:
-        """Bytes that this process holds on the device."""
+        """Return the number of bytes that this process has allocated on the device."""
         return self.accelerator.memory_stats(self.device)["memory.allocated.bytes"]
 
     def allocated_before(self) -> float:
-        """As ``allocated``, without the garbage of earlier tests, which would go at any moment."""
+        """Like ``allocated``, after collecting the garbage of earlier tests, which could otherwise be freed at any moment."""
         gc.collect()
         return self.allocated()
 
     def function(self, name: str) -> Callable[..., Any]:
-        """A function of the device's module.
+        """Return a function of the device's module.
 
         Raises:
-            AssertionError: If it is not there.
+            AssertionError: If the module does not have it.
         """
         found: Callable[..., Any] | None = getattr(self.module, name, None)
         assert found is not None, f"torch.{self.device_type} has no {name}"
         return found
 
     def stays(self, *tensors: torch.Tensor) -> None:
-        """All of them are on the device: nothing fell back to another one silently."""
+        """Assert that all tensors are on the device, so that nothing has silently fallen back to another one."""
         stay_on(self.device, *tensors)
 
     @contextlib.contextmanager
     def sample(self, description: str, facts: Mapping[str, Any], reproducer: Callable[[], str] | None = None) -> Iterator[None]:
-        """One input of a check. What goes wrong inside is kept, and held against what is expected to fail; the check goes on.
+        """Context for one input of a check. An error inside is recorded and matched with the expected failures; the check continues.
 
         Args:
-            description: The input, for people.
-            facts: What an expectation's ``sample`` predicate may ask about.
-            reproducer: Makes a program that shows the failure.
+            description: A readable description of the input.
+            facts: The names that an expectation's ``sample`` predicate may use.
+            reproducer: A function that returns a program which reproduces the failure.
         """
         self.num_samples += 1
         expectation = next((one for one in self.expectations if one.holds_for(facts)), None)
@@ -159,20 +168,20 @@ class Subject:
                 self.passed_though_expected.append(description)
 
     def crashing_last(self, inputs: Iterable[Input], facts: Callable[[Input], Mapping[str, Any]]) -> Iterable[Input]:
-        """The inputs of a check, so that those which are expected to kill this process take no other with them."""
+        """Return the inputs of a check with those last that are expected to kill this process, so that the others still run."""
         deadly = [one for one in self.expectations if one.is_crash]
         return sorted(inputs, key=lambda one: any(crash.holds_for(facts(one)) for crash in deadly)) if deadly else inputs
 
     def begin(self, expectations: tuple[Expectation, ...]) -> None:
-        """Forget the last check."""
+        """Prepare for the next check: set its expectations and clear the state of the last one."""
         self.expectations, self.failures, self.passed_though_expected, self.num_samples = expectations, [], [], 0
 
 
 def stay_on(device: torch.device, *tensors: torch.Tensor) -> None:
-    """All of them are there.
+    """Assert that all tensors are on ``device``.
 
     Raises:
-        AssertionError: If one is elsewhere.
+        AssertionError: If one is not.
     """
     for tensor in tensors:
         assert tensor.device == device, f"a result is on {tensor.device}, not on {device}"
@@ -180,10 +189,11 @@ def stay_on(device: torch.device, *tensors: torch.Tensor) -> None:
 
 @contextlib.contextmanager
 def raises(*errors: type[BaseException], about: str = "", doing: str) -> Iterator[None]:
-    """An error of one of these classes is due, whose text holds ``about``.
+    """Assert that the block raises an error of one of these classes whose text contains ``about``, ignoring case.
 
     Raises:
-        AssertionError: If none came. WrongError if another one did.
+        AssertionError: If no error is raised.
+        WrongError: If a different error is raised.
     """
     try:
         yield

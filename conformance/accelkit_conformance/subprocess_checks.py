@@ -1,4 +1,4 @@
-"""Doing things with a plugin in a fresh process, and seeing what that changed there."""
+"""Run steps with a plugin in a new process and report what they changed there."""
 
 from __future__ import annotations
 
@@ -17,31 +17,36 @@ from accelkit import PluginRecord, child_processes
 from accelkit.discovery import subprocess_env
 
 ROOT = Path(__file__).parents[1]
-"""Where this package is found."""
+"""The folder that contains this package."""
 _SECONDS = 60.0
 _ANSWER = "accelkit-answer "
 
 
 @functools.cache
 def in_child(record: PluginRecord, *steps: str) -> dict[str, Any]:
-    """Take these steps in a fresh process, once: ``import``, ``probe``, ``fork``, ``footprint``. What was seen.
+    """Run steps in a new process and return the observations. The result is cached.
+
+    Args:
+        record: The plugin.
+        steps: Any of ``import``, ``probe``, ``fork`` and ``footprint``.
 
     Raises:
-        AssertionError: If the process ends before it answers; with the end of what it printed.
+        AssertionError: If the process ends before it answers. The message has the end of its output.
     """
     return ask(__name__, about(record) | {"steps": steps}, _SECONDS)
 
 
 def about(record: PluginRecord) -> dict[str, Any]:
-    """What a child process must be told to load the plugin."""
+    """Return the part of a request that a child process needs to load the plugin."""
     return {"sys_path": subprocess_env.search_path(), "record": dataclasses.asdict(record) | {"registered_class": None}}
 
 
 def ask(module: str, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    """Run a module with a request (JSON) on standard input. Its answer: the last line that it prints.
+    """Run a module with a request (JSON) on standard input and return its answer, the last line that ``answer`` printed.
 
     Raises:
-        AssertionError: If the process ends, or the time does, before it answers; with the end of what it printed.
+        AssertionError: If the process ends or exceeds the time limit before it answers. If it ended, the message has the end of
+            its output.
     """
     try:
         run = child_processes.run(
@@ -62,12 +67,12 @@ def ask(module: str, request: Mapping[str, Any], seconds: float) -> dict[str, An
 
 
 def answer(found: Mapping[str, Any]) -> None:
-    """The child's side of ``ask``: whatever a plugin printed before stands on lines of its own."""
+    """Print the answer to ``ask`` in the child process, on its own line even if the plugin has printed an unfinished one."""
     sys.stdout.write(f"\n{_ANSWER}{json.dumps(found)}\n")
 
 
 def main() -> None:
-    """The child's side."""
+    """Answer a request of ``in_child``. Runs in the child process."""
     request = json.load(sys.stdin)
     sys.path[:] = request["sys_path"]
     record, steps = PluginRecord(**request["record"]), request["steps"]
@@ -95,7 +100,7 @@ def main() -> None:
 
 
 def _is_driver_up(device_type: str) -> bool:
-    """Whether the device's module says that its driver is initialised; one that is not there is not."""
+    """Return whether the device's module reports an initialised driver. False if torch has no such module, or for the CPU."""
     module = getattr(sys.modules["torch"], device_type, None)
     asked = getattr(module, "is_initialized", None)
     return bool(asked()) if callable(asked) and device_type != "cpu" else False

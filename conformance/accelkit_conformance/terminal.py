@@ -1,4 +1,4 @@
-"""What a person sees: a progress bar while tests run, and a summary by area after."""
+"""Terminal output: a progress bar while tests run, and a summary by area afterwards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ _COLOURS = {"pass": "green", "flaky": "yellow", "expected-failure": "yellow", "u
 
 
 class Progress:
-    """Follows a run on standard error: a bar with what runs and the time left on a terminal, else a line every ten seconds."""
+    """Show the progress of a run on standard error.
+
+    On a terminal this is a bar with the current test and the remaining time; otherwise a line every ten seconds.
+    """
 
     def __init__(self, total: int) -> None:
         self._total, self._done, self._bad = total, 0, 0
@@ -53,7 +56,7 @@ class Progress:
             self._bar.stop()
 
     def __call__(self, event: Result | Started) -> None:
-        """One event of the run."""
+        """Handle one event of the run."""
         if isinstance(event, Started):
             self._running[event.test] = None
         else:
@@ -71,12 +74,12 @@ class Progress:
 
 
 def summary_lines(report: Report) -> list[str]:
-    """The summary as plain text, a line each: a table by area, failures, what certification says."""
+    """Return the lines of the summary as plain text: a table by area, the failures, and the verdict."""
     return [*_table(report), "", *_failures(report), *_verdict(report)]
 
 
 def show(report: Report) -> None:
-    """Print the summary on standard output; kinds are coloured on a terminal."""
+    """Print the summary on standard output. On a terminal, lines about a test are coloured by kind of result."""
     for line in summary_lines(report):
         word = line.split(":")[0].strip()
         click.secho(printable(line), fg=_COLOURS.get(word)) if word in KINDS else click.echo(printable(line))

@@ -1,7 +1,8 @@
-"""A worker process: runs the tests that it is sent, one line of JSON each way, until its standard input ends.
+"""A worker process, which runs tests until its standard input ends. Requests and answers are lines of JSON.
 
-``python -m accelkit_conformance.worker`` with a request (JSON, one line) and then one line a test on standard input; answers go to what was
-standard output, and whatever a plugin prints goes to standard error. A crash of this process costs the test that it was running.
+``python -m accelkit_conformance.worker`` reads a request (one line) and then one line per test from standard input. It writes
+answers to the original standard output; whatever a plugin prints goes to standard error. A crash of this process fails only the
+test that it was running.
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ def main() -> None:
 
 
 class Worker:
-    """Runs tests on one subject, which it makes when the first of them needs it."""
+    """Runs tests on one subject. The plugin is loaded at the start if the request needs hardware."""
 
     def __init__(self, request: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
-        """``say`` answers the runner, before a test has ended."""
+        """``say`` sends a message to the runner before a test has ended."""
         self._say = say
         self._number, self._slot = request["worker"], request["slot"]
         self._expectations = [Expectation.from_dict(one) for one in request["expectations"]]
@@ -75,7 +76,7 @@ class Worker:
                 self._recorder = Recorder(self.subject.device_type)
 
     def introduce(self) -> dict[str, Any]:
-        """What the runner wants to know of the device, before any test."""
+        """Return the description of the device that is sent to the runner before any test; empty if the plugin is not loaded."""
         if not self.subject.is_loaded:
             return {"hello": {}}
         from accelkit_conformance.device_info import describe
@@ -119,7 +120,7 @@ class Worker:
         return [checks.capability(key, parameters) for key in found.requires]
 
     def _call(self, found: checks.Check, parameters: tuple[str, ...]) -> BaseException | None:
-        """Run it; what it raised."""
+        """Call a check and return the error that it raised, or None."""
         try:
             if found.is_distributed:
                 self._join()
@@ -131,7 +132,10 @@ class Worker:
         return None
 
     def _watched(self, found: checks.Check, parameters: tuple[str, ...]) -> tuple[str, ...]:
-        """Run it once more, for what goes through the dispatcher only: torch takes other paths while it is watched."""
+        """Run a check again to record its ATen overloads, and return the new ones.
+
+        This is a separate run whose outcome is ignored, because torch takes other paths while a dispatch mode is active.
+        """
         samples, self.subject.most_samples = self.subject.most_samples, _RECORDED_SAMPLES
         self._reset()
         with warnings.catch_warnings(), contextlib.suppress(Exception), self._recorder:
@@ -171,7 +175,7 @@ class Worker:
                 detail="".join(traceback.format_exception(surprise.error))[-4000:],
                 reproducer=surprise.reproducer,
             )
-        whole = [one for one in expected if not one.sample]  # the others are held to the inputs that they mean
+        whole = [one for one in expected if not one.sample]  # the others apply only to the inputs that they select
         if subject.passed_though_expected or (whole and not subject.failures):
             which = f" ({subject.passed_though_expected[0]})" if subject.passed_though_expected else ""
             return Result(test, "unexpected-pass", reason=f"declared to fail, and it does not{which}: {expected[0].reason}")
@@ -183,7 +187,7 @@ class Worker:
         return Result(test, "pass")
 
     def _but_for(self, crash: Expectation, test: str, expected: tuple[Expectation, ...]) -> Result:
-        """What comes of a test if this process dies now, as declared."""
+        """Return the result of a test if this process now dies as declared."""
         result = self._judge(test, None, tuple(one for one in expected if one.sample or one is not crash))
         result = dataclasses.replace(result, worker=self._number, samples=self.subject.num_samples)
         if result.kind not in ("pass", "expected-failure"):
@@ -197,7 +201,7 @@ class Worker:
             self.subject.use(instance, self._slot)
 
     def _join(self) -> None:
-        """Form a group with the other ranks, once, on the accelerator's backend."""
+        """Initialise the process group with the other ranks on the accelerator's backend, unless that has been done."""
         import torch.distributed as dist
 
         from accelkit.runtime.process_group import backend_of
@@ -214,7 +218,7 @@ class Worker:
         )
 
     def _reset(self) -> None:
-        """Every test starts from the same state, whatever the one before left."""
+        """Reset global state, so that every test starts from the same state."""
         random.seed(0)
         if not self.subject.is_loaded:
             return
@@ -236,7 +240,7 @@ def _kind_of(error: BaseException) -> Kind:
 
 
 def _line(error: BaseException) -> str:
-    """The error in one line; a check's own words need no class."""
+    """Return the error in one line. The class name is left out for an AssertionError with a message, which a check has written."""
     text = " ".join(str(error).split())[:400]
     if not text and isinstance(error, AssertionError) and (frames := traceback.extract_tb(error.__traceback__)):
         return f"it does not hold that {(frames[-1].line or '').removeprefix('assert ')}"
@@ -244,12 +248,15 @@ def _line(error: BaseException) -> str:
 
 
 def _tells_of_fallback(text: str) -> bool:
-    """torch's ``at::native::cpu_fallback`` and vendors' own say so in these words."""
+    """Return whether a warning reports a CPU fallback, in the words of torch's ``at::native::cpu_fallback`` and of vendors."""
     return "fall back" in text.lower() and "cpu" in text.lower()
 
 
 def _requests() -> queue.SimpleQueue[dict[str, Any]]:
-    """Lines of standard input. Where it ends the runner is gone, and so is this process, whatever it is doing."""
+    """Return a queue of the requests that a thread reads from standard input.
+
+    When standard input ends, the runner is gone, and this process exits immediately, whatever it is doing.
+    """
     found: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     source = os.fdopen(os.dup(0), "rb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

@@ -24,16 +24,16 @@ _LAST_LINES = 40
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Order:
-    """What workers are started for.
+    """The settings with which worker processes are started.
 
     Attributes:
         record: The plugin under test.
-        expectations: Expected failures, as dictionaries.
-        most_samples: How many inputs of an operator are tried.
-        most_bytes: A worker that is larger is replaced.
-        most_tests: A worker that ran so many is replaced.
-        seconds: A test's time limit, if it is not the test's own.
-        wants_coverage: Whether workers record what goes through the dispatcher.
+        expectations: The expected failures, as dictionaries.
+        most_samples: The largest number of inputs of an operator that are tried.
+        most_bytes: The resident memory in bytes above which a worker is replaced.
+        most_tests: The number of tests after which a worker is replaced.
+        seconds: The time limit of every test in seconds; None for each test's own limit.
+        wants_coverage: Whether workers record the ATen overloads that go through the dispatcher.
     """
 
     record: PluginRecord
@@ -46,15 +46,18 @@ class Order:
 
 
 class WorkerGroup:
-    """Worker processes for tests of one size, ended with everything they started when ``end`` is called.
+    """Worker processes that run tests together. ``end`` kills them and everything that they started.
 
     Args:
-        order: What they are started for.
-        size: Number of worker processes.
-        number: Number of the first worker, counted over all groups.
-        slot: Index of the executor; it spreads workers over devices.
-        needs_hardware: Whether the plugin is loaded.
-        folder: Where what they print goes.
+        order: The settings with which the workers are started.
+        size: The number of worker processes.
+        number: The number of the first worker, counted over all groups.
+        slot: The index of the executor, which distributes workers over the devices.
+        needs_hardware: Whether the workers load the plugin.
+        folder: The folder for the logs of the workers.
+
+    Raises:
+        BrokenPluginError: If a worker does not start.
     """
 
     def __init__(self, order: Order, *, size: int, number: int, slot: int, needs_hardware: bool, folder: Path) -> None:
@@ -62,11 +65,11 @@ class WorkerGroup:
         self.needs_hardware = needs_hardware
         self.num_tests, self.peak_bytes = 0, 0
         self._log = folder / f"worker-{number}.log"
-        self._rendezvous = str(folder / f"rendezvous-{uuid.uuid4().hex}")  # the library makes it
+        self._rendezvous = str(folder / f"rendezvous-{uuid.uuid4().hex}")  # created by torch.distributed
         self._selector = selectors.DefaultSelector()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._partial: list[bytes] = [b""] * size
-        self._if_it_dies: tuple[str, Result] | None = None  # of what, and what comes of the test then
+        self._if_it_dies: tuple[str, Result] | None = None  # the expected error, and the test's result after it
         for rank in range(size):
             self._start(rank, slot)
         hellos = self._answers(time.monotonic() + START_SECONDS)
@@ -82,7 +85,7 @@ class WorkerGroup:
         self.hello: dict[str, Any] = hellos[0]["hello"]
 
     def run(self, test: str, seconds: float) -> Result:
-        """Run a test. Afterwards ``is_spent`` says whether the group can run another."""
+        """Run a test and return its result. Afterwards ``is_spent`` says whether the group can run another test."""
         start = time.perf_counter()
         mark = self._log.stat().st_size if self._log.exists() else 0
         line = json.dumps({"test": test}).encode() + b"\n"
@@ -116,19 +119,22 @@ class WorkerGroup:
 
     @property
     def is_spent(self) -> bool:
-        """Whether it has ended, or has grown or worked so much that it is replaced."""
+        """Whether the group must be replaced: it has ended, has run ``most_tests`` tests, or exceeds ``most_bytes``."""
         return not self._processes or self.num_tests >= self.order.most_tests or self.peak_bytes > self.order.most_bytes
 
     def fits(self, size: int, needs_hardware: bool) -> bool:
         return size == self.size and needs_hardware == self.needs_hardware and not self.is_spent
 
     def kill(self) -> None:
-        """Kill every process of the group and what it started. Any thread may call it; the thread that runs tests still calls ``end``."""
+        """Kill every process of the group and everything that it started.
+
+        Any thread may call this; the thread that runs tests must still call ``end``.
+        """
         for process in self._processes:
             child_processes.kill(process)
 
     def end(self) -> None:
-        """Kill the group and forget it."""
+        """Kill the group and release its resources."""
         self.kill()
         for process in self._processes:
             child_processes.end(process)
@@ -140,7 +146,7 @@ class WorkerGroup:
         self._selector.close()
 
     def tail(self, since: int = 0) -> str:
-        """The last lines that the group printed after this many bytes of its log."""
+        """Return the last lines of the group's log, starting at byte ``since``."""
         if not self._log.exists():
             return ""
         with self._log.open("rb") as file:
@@ -178,7 +184,11 @@ class WorkerGroup:
             process.stdin.flush()
 
     def _answers(self, deadline: float) -> list[dict[str, Any]] | None:
-        """One line of each process; None if one died or the deadline passed. What one says of a crash that it expects is kept apart."""
+        """Wait for an answer from every process and return the answers in the order of ranks.
+
+        Returns None if a process died or the deadline passed. The announcement of an expected crash is not an answer; it is
+        stored in ``_if_it_dies``.
+        """
         found: dict[int, dict[str, Any]] = {}
         while len(found) < self.size:
             ready = self._selector.select(max(0.0, deadline - time.monotonic()))
@@ -198,7 +208,7 @@ class WorkerGroup:
         return [found[rank] for rank in range(self.size)]
 
     def _why(self) -> str:
-        """How the first process that ended, ended."""
+        """Return how the first process that has ended did so."""
         deadline = time.monotonic() + 1.0
         while time.monotonic() < deadline:
             for rank, process in enumerate(self._processes):

@@ -1,6 +1,6 @@
-"""AMD's GPUs, which a torch that was built for ROCm drives under the name ``cuda``.
+"""AMD GPUs, which a torch built for ROCm exposes as ``cuda`` devices.
 
-They are read from the kernel's files, so no library is loaded and no driver is initialised. Sources: the amdkfd driver's topology
+The GPUs are read from the kernel's files, so no library is loaded and no driver is initialised. Sources: the amdkfd driver's topology
 (https://docs.kernel.org/gpu/amdgpu/) and 'GPU isolation techniques' (https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html).
 """
 
@@ -19,9 +19,10 @@ INSTALL_HINT = "install torch for ROCm, as https://pytorch.org/get-started/local
 
 
 def uuids() -> list[str]:
-    """The UUID of each AMD GPU of this machine that this process may see, in ROCm's order: ``GPU-`` and 16 hexadecimal digits.
+    """Return the UUID of each AMD GPU of this machine that this process may see, in ROCm's order.
 
-    Empty without the kernel driver. A node without SIMD units is a CPU. A GPU that a container was not given cannot be read.
+    A UUID is ``GPU-`` followed by 16 hexadecimal digits. The list is empty without the kernel driver. A node without SIMD units is a
+    CPU and is skipped. A GPU that was not passed to the container cannot be read and is skipped too.
     """
     found = []
     for node in sorted((entry for entry in _entries() if entry.name.isdecimal()), key=lambda entry: int(entry.name)):
@@ -35,10 +36,10 @@ def uuids() -> list[str]:
 
 
 def visible(environ: Mapping[str, str]) -> list[int]:
-    """The machine's AMD GPUs that ROCm would show, in its order.
+    """Return the indices of the machine's AMD GPUs that ROCm would show, in ROCm's order.
 
-    ``ROCR_VISIBLE_DEVICES`` chooses among the machine's GPUs. ``HIP_VISIBLE_DEVICES``, or else ``CUDA_VISIBLE_DEVICES``, chooses among what
-    is left, with new indices.
+    ``ROCR_VISIBLE_DEVICES`` selects from the machine's GPUs. ``HIP_VISIBLE_DEVICES``, or ``CUDA_VISIBLE_DEVICES`` if that is not set,
+    selects from the remaining GPUs by their new indices.
     """
     machine = uuids()
     chosen = visible_indices(environ.get("ROCR_VISIBLE_DEVICES"), machine)
@@ -47,13 +48,13 @@ def visible(environ: Mapping[str, str]) -> list[int]:
 
 
 def limiting_variable(environ: Mapping[str, str]) -> str:
-    """The variable that limits what this process sees; HIP's if none is set."""
+    """Return the name of the variable that limits which GPUs this process sees, or HIP's if none is set."""
     names = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
     return next((name for name in names if name in environ), "HIP_VISIBLE_DEVICES")
 
 
 def probe() -> Availability:
-    """Whether a torch for ROCm finds GPUs here. Opens no device."""
+    """Return whether a torch built for ROCm finds GPUs on this machine. Opens no device."""
     machine = uuids()
     if not machine:
         return Availability.absent(

@@ -1,4 +1,4 @@
-"""The CPU: the machine that runs Python. Always there, and what ``auto`` takes when nothing else can be used."""
+"""The CPU of the machine that runs Python. It is always available, and ``auto`` selects it if no other device can be used."""
 
 from __future__ import annotations
 
@@ -38,34 +38,36 @@ class CPUAccelerator(Accelerator):
         return Availability.usable(f"{os.cpu_count()} logical cores")
 
     def device(self, index: int) -> torch.device:
-        """``torch.device("cpu")``: as torch names it, without an index."""
+        """Return ``torch.device("cpu")``, without an index, as torch names it."""
         import torch
 
         return torch.device("cpu")
 
     def setup_device(self, device: torch.device) -> None:
-        """Nothing to do: there is one CPU, and torch uses it already."""
+        """Do nothing: there is only one CPU, and torch already uses it."""
 
     def auto_device_count(self) -> int:
-        """One: its cores are threads of one device to torch."""
+        """Return 1: torch treats the cores as threads of one device."""
         return 1
 
     def parse_devices(self, devices: int | str | Sequence[int]) -> list[int]:
-        """A number of processes: all of them compute on the one CPU, whose cores are threads to torch.
+        """Parse ``devices`` as a number of processes. All of them compute on the one CPU, whose cores torch uses as threads.
+
+        ``-1`` and ``"auto"`` mean one process.
 
         Raises:
-            DevicesError: If it cannot be read. ``-1`` and ``"auto"`` are one.
+            DevicesError: If ``devices`` cannot be parsed.
         """
         return parse_devices(devices, self.auto_device_count(), self.name or self.device_type, counts_processes=True)
 
     def synchronize(self, device: torch.device) -> None:
-        """Nothing to wait for: the CPU computes before it returns."""
+        """Do nothing: operations on the CPU are complete when they return."""
 
     def empty_cache(self) -> None:
-        """Nothing to give back: torch keeps no cache of CPU memory."""
+        """Do nothing: torch keeps no cache of CPU memory."""
 
     def memory_stats(self, device: torch.device) -> dict[str, float]:
-        """Resident memory of this process, and the machine's total and available memory, in bytes."""
+        """Return the resident memory of this process, and the machine's total and available memory, in bytes."""
         import psutil
 
         machine = psutil.virtual_memory()
@@ -76,7 +78,7 @@ class CPUAccelerator(Accelerator):
         }
 
     def get_device_stats(self, device: torch.device) -> dict[str, Any]:
-        """Memory, torch's threads, and the machine's load (processes waiting for a core, over one minute)."""
+        """Return memory statistics, torch's thread counts, and the machine's load (processes waiting for a core, over one minute)."""
         import psutil
         import torch
 

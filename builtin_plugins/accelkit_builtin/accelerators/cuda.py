@@ -1,5 +1,7 @@
-"""NVIDIA GPUs, and AMD's with a torch for ROCm. What is asked before training is asked of NVML or read from the kernel's files: neither
-creates a context on a device, and ``fork`` works afterwards.
+"""NVIDIA GPUs, and AMD GPUs with a torch built for ROCm.
+
+Information that is needed before training comes from NVML or from the kernel's files. Reading it creates no context on a device, and
+``fork`` still works afterwards.
 """
 
 from __future__ import annotations
@@ -29,22 +31,23 @@ _SAY = {
     15: "a GPU has fallen off the bus, or is otherwise inaccessible",
     18: "the driver and its library are of different versions",
 }
-_FLOAT8_ARCHITECTURES = ("gfx94", "gfx95", "gfx120")  # families on which torch tests its float8 products with ROCm
+_FLOAT8_ARCHITECTURES = ("gfx94", "gfx95", "gfx120")  # families on which torch tests float8 products with ROCm
 _DRIVER_HINT = "check nvidia-smi; a reboot loads the driver that was installed last"
 
 
 class NVMLError(Exception):
-    """NVML's return code, in words."""
+    """An error of NVML, described by its return code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"{_SAY.get(code, 'NVML failed')} (NVML error {code})")
 
 
 class NVML:
-    """The three calls of NVIDIA's management library that a probe needs, by ctypes: probing must work without the extra ``cuda``.
+    """A ctypes binding of the three calls of NVIDIA's management library that a probe needs.
 
-    A context manager: init and shutdown. Source: https://docs.nvidia.com/deploy/nvml-api/ (nvmlInit_v2,
-    nvmlDeviceGetCount_v2, nvmlDeviceGetHandleByIndex_v2, nvmlDeviceGetUUID).
+    It does not depend on the extra ``cuda``, because probing must work without it. As a context manager, it initialises the library and
+    shuts it down. Source: https://docs.nvidia.com/deploy/nvml-api/ (nvmlInit_v2, nvmlDeviceGetCount_v2,
+    nvmlDeviceGetHandleByIndex_v2, nvmlDeviceGetUUID).
     """
 
     soname = "libnvidia-ml.so.1"
@@ -58,7 +61,7 @@ class NVML:
         self._library.nvmlShutdown()
 
     def uuids(self) -> list[str]:
-        """The UUID of each GPU of the machine, in PCI bus order."""
+        """Return the UUID of each GPU of the machine, in PCI bus order."""
         count = ctypes.c_uint()
         self._call("nvmlDeviceGetCount_v2", ctypes.byref(count))
         found = []
@@ -84,7 +87,7 @@ class CUDAAccelerator(Accelerator):
 
     device_type = "cuda"
     process_group_backend = "nccl"
-    visible_devices_variable = "CUDA_VISIBLE_DEVICES"  # on an AMD machine, amd_gpus.limiting_variable
+    visible_devices_variable = "CUDA_VISIBLE_DEVICES"  # on an AMD machine, the result of amd_gpus.limiting_variable
     declared_capabilities = Capabilities.declare(
         native=[
             "dtype.float32",
@@ -124,7 +127,10 @@ class CUDAAccelerator(Accelerator):
 
     @classmethod
     def probe(cls) -> Availability:
-        """Asks NVML, or reads the kernel's files where torch was built for ROCm. Creates no context on a device and imports no torch."""
+        """Return whether GPUs can be used. Creates no context on a device and does not import torch.
+
+        Asks NVML, or reads the kernel's files if torch was built for ROCm.
+        """
         build = _torch_build()
         if build == "hip":
             return amd_gpus.probe()
@@ -155,7 +161,7 @@ class CUDAAccelerator(Accelerator):
         return Availability.usable(f"{len(visible)} GPU(s)")
 
     def auto_device_count(self) -> int:
-        """How many GPUs this process may use, from NVML or the kernel's files: no context is created on a device."""
+        """Return the number of GPUs that this process may use, from NVML or the kernel's files. Creates no context on a device."""
         if _torch_build() == "hip":
             return len(amd_gpus.visible(os.environ))
         try:
@@ -165,9 +171,9 @@ class CUDAAccelerator(Accelerator):
             return 0
 
     def capabilities(self, device: torch.device | None = None) -> Capabilities:
-        """With ``device``, refined by its compute capability: bfloat16 is native from 8.0 on, float8 from 8.9 on. Initialises CUDA.
+        """Return the declared capabilities, refined by the compute capability of ``device`` if given. This initialises CUDA.
 
-        AMD's GPUs have bfloat16, and float8 from gfx942 on.
+        bfloat16 is native from compute capability 8.0 on, float8 from 8.9 on. AMD GPUs have bfloat16, and float8 from gfx942 on.
         """
         if device is None:
             return self.declared_capabilities
@@ -193,14 +199,18 @@ class CUDAAccelerator(Accelerator):
         )
 
     def get_device_stats(self, device: torch.device) -> dict[str, Any]:
-        """torch's memory of this process; with the extra ``cuda`` also the board's memory, utilisation, temperature and power."""
+        """Return torch's memory statistics of this process.
+
+        With the extra ``cuda``, the result also has the board's memory, utilisation, temperature and power.
+        """
         return {**self.memory_stats(device), **board_stats(device)}
 
 
 def board_stats(device: torch.device) -> dict[str, float]:
-    """What NVML says of the whole board, by quantity and unit; what the board does not measure is left out. Creates no CUDA context.
+    """Return NVML's readings for the whole board, keyed by quantity and unit. Creates no CUDA context.
 
-    Empty without ``nvidia-ml-py`` (the extra ``cuda``), or where NVML cannot see the board, as AMD's.
+    Quantities that the board does not measure are left out. The result is empty without ``nvidia-ml-py`` (the extra ``cuda``), or if
+    NVML cannot see the board, as with AMD's.
     """
     try:
         import pynvml
@@ -218,13 +228,16 @@ def board_stats(device: torch.device) -> dict[str, float]:
     }
     found: dict[str, float] = {}
     for name, read in readings.items():
-        with contextlib.suppress(pynvml.NVMLError, RuntimeError):  # torch says RuntimeError where there is no driver
+        with contextlib.suppress(pynvml.NVMLError, RuntimeError):  # torch raises RuntimeError if there is no driver
             found[name] = float(read(device))
     return found
 
 
 def _torch_build() -> str | None:
-    """``cuda`` or ``hip``: what the installed torch was built for. '' if neither; None if unknown. Reads a file, imports nothing."""
+    """Return the platform that the installed torch was built for: ``cuda``, ``hip``, '' if neither, or None if unknown.
+
+    Reads a file and imports nothing.
+    """
     specification = importlib.util.find_spec("torch")
     if specification is None or specification.origin is None:
         return None

@@ -1,6 +1,6 @@
-"""Vendors' devices that have no accelkit plugin yet, from the table in ``known_devices.toml``: a fallback, not a claim.
+"""Devices whose vendors have no accelkit plugin yet, from the table in ``known_devices.toml``. This is a fallback, not a claim of support.
 
-``known_vendor:npu`` is the accelerator of the table's row ``npu``. An installed plugin of that name is always preferred.
+``known_vendor:npu`` is the accelerator for the row ``npu`` of the table. An installed plugin of that name is always preferred.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class KnownVendorAccelerator(Accelerator):
 
     @classmethod
     def probe(cls) -> Availability:
-        """Is the vendor's package installed, and the driver's library there? Imports neither."""
+        """Return whether the vendor's package is installed and the driver's library is present. Imports neither."""
         if cls.torch_package and not _is_installed(cls.torch_package):
             return Availability.absent(f"the package {cls.torch_package} is not installed", cls.install_hint)
         if cls.library:
@@ -60,7 +60,7 @@ def _rows() -> Mapping[str, Mapping[str, Any]]:
 
 
 def _is_installed(package: str) -> bool:
-    """Whether the top-level package is there. A parent package is not imported to look for a child."""
+    """Return whether the top-level package is installed. Does not import a parent package to look for a child."""
     return importlib.util.find_spec(package.partition(".")[0]) is not None
 
 

@@ -32,7 +32,7 @@ class MPSAccelerator(Accelerator):
 
     @classmethod
     def probe(cls) -> Availability:
-        """By platform and macOS version. Imports no torch."""
+        """Return whether the platform and the macOS version support Metal. Does not import torch."""
         if platform.system() != "Darwin":
             return Availability.absent(f"Metal is macOS's; this is {platform.system()}", "use it on a Mac with Apple silicon")
         if platform.machine() != "arm64":
@@ -48,7 +48,7 @@ class MPSAccelerator(Accelerator):
         return torch.device("mps", index)
 
     def setup_device(self, device: torch.device) -> None:
-        """Nothing to do: there is one GPU."""
+        """Do nothing: there is only one GPU."""
 
     def auto_device_count(self) -> int:
         return 1
@@ -57,7 +57,7 @@ class MPSAccelerator(Accelerator):
         self.device_module.synchronize()
 
     def memory_stats(self, device: torch.device) -> dict[str, float]:
-        """torch's and the driver's memory of this process, in bytes. Metal keeps no peak."""
+        """Return the memory that torch and the driver hold for this process, in bytes. Metal records no peak."""
         module = self.device_module
         return {
             "memory.allocated.bytes": float(module.current_allocated_memory()),

@@ -10,7 +10,7 @@ class TorchDeviceAccelerator(Accelerator):
 
     @classmethod
     def for_device_type(cls, device_type: str) -> type[TorchDeviceAccelerator]:
-        """The accelerator of this device type. Whether torch has the device is known when it is loaded and checked."""
+        """Return the accelerator class for this device type. Whether torch has the device is known once it is loaded and checked."""
         return type(f"TorchDevice_{device_type}", (cls,), {"device_type": device_type, "__module__": cls.__module__})
 
     @classmethod
@@ -24,7 +24,9 @@ class TorchDeviceAccelerator(Accelerator):
         return Availability.usable(f"torch says whether it has the device {cls.device_type} when it is first used")
 
     def load(self) -> None:
-        """Nothing to import: the device must be torch's own, or added by a package that the program imported.
+        """Check that torch knows the device type.
+
+        Nothing is imported: the device must be torch's own, or have been added by a package that the program imported.
 
         Raises:
             UnavailableError: If torch does not know the device type.

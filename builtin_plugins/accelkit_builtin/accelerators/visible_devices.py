@@ -6,9 +6,9 @@ import re
 
 
 def visible_indices(variable: str | None, uuids: list[str]) -> list[int]:
-    """The machine's GPUs that CUDA would show, in its order: indices, UUIDs or their prefixes, MIG slices.
+    """Return the indices of the machine's GPUs that CUDA would show, in CUDA's order.
 
-    What follows an entry that names nothing is hidden, as CUDA hides it.
+    ``variable`` lists indices, UUIDs or their prefixes, or MIG slices. As in CUDA, everything after an entry that names no GPU is hidden.
     Source: CUDA C++ Programming Guide, 'CUDA Environment Variables', CUDA_VISIBLE_DEVICES.
     """
     if variable is None:

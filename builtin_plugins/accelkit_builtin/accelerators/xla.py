@@ -1,7 +1,8 @@
-"""Google's TPUs, and whatever else XLA compiles for, through PyTorch/XLA.
+"""Google TPUs, and other devices that XLA compiles for, through PyTorch/XLA.
 
-Nothing runs until a step ends: operations are traced, then compiled.
-Which device XLA drives is PJRT_DEVICE's word, else a TPU if there is one. XLA's own CPU device is never taken unasked.
+Operations are traced, then compiled. Nothing runs until a step ends.
+PJRT_DEVICE selects the device that XLA drives. If it is not set, XLA drives a TPU if there is one. XLA's own CPU device is only used on
+request.
 Source: https://github.com/pytorch/xla/blob/master/docs/source/learn/pjrt.md (PJRT_DEVICE, CPU_NUM_DEVICES).
 """
 
@@ -28,7 +29,7 @@ _CHIPS = frozenset({"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", 
 
 
 class _OnTheCPU:
-    """Whether XLA's device is the CPU, read when it is asked for."""
+    """Descriptor that returns whether XLA's device is the CPU, evaluated at each access."""
 
     def __get__(self, instance: object, owner: type) -> bool:
         return pjrt_device() == "CPU"
@@ -57,7 +58,7 @@ class XLAAccelerator(Accelerator):
 
     @classmethod
     def probe(cls) -> Availability:
-        """Looks at PJRT_DEVICE, the packages' versions, and the PCI bus. Imports neither torch nor torch_xla."""
+        """Return whether XLA can be used, from PJRT_DEVICE, the packages' versions and the PCI bus. Imports neither torch nor torch_xla."""
         answer = _package()
         if not answer.is_usable:
             return answer
@@ -72,15 +73,15 @@ class XLAAccelerator(Accelerator):
         return Availability.usable(f"{_num_chips()} TPU chip(s)" if device == "TPU" else f"{PJRT_DEVICE}={device}")
 
     def load(self) -> None:
-        """Import torch_xla. In a process that torchrun or accelkit launch started on a TPU machine, limit it to its own chip first."""
+        """Import torch_xla. Limits a process that torchrun or accelkit launch started on a TPU machine to its own chip."""
         super().load()
-        if pjrt_device() != "CPU":  # there XLA has no collectives between processes: github.com/pytorch/xla/issues/9089
+        if pjrt_device() != "CPU":  # on the CPU, XLA has no collectives between processes: github.com/pytorch/xla/issues/9089
             self.process_group_backend = "xla"  # type: ignore[misc]
         if pjrt_device() == "TPU":
             _take_own_chip()
 
     def setup_device(self, device: torch.device) -> None:
-        """Make it XLA's default device of this process."""
+        """Make ``device`` XLA's default device in this process."""
         import torch_xla
 
         torch_xla.device(device.index)
@@ -88,24 +89,28 @@ class XLAAccelerator(Accelerator):
     # -- devices ------------------------------------------------------------------------------------------------------
 
     def device(self, index: int) -> torch.device:
-        """The device of this index; number 0 in a process that has one device of its own, whatever its place among the processes."""
+        """Return the device with this index, or device 0 in a process that has one device of its own, whatever its rank."""
         import torch
 
         return torch.device(self.device_type, index if index < self.auto_device_count() else 0)
 
     def parse_devices(self, devices: int | str | Sequence[int]) -> list[int]:
-        """As written. On the CPU also a number of processes: each has a device of its own.
+        """Convert the user's ``devices`` argument to device indices.
+
+        On the CPU, the argument may also be a number of processes, each of which has a device of its own.
 
         Raises:
-            DevicesError: If it cannot be read, or asks for what does not exist.
+            DevicesError: If the argument cannot be parsed or names devices that do not exist.
         """
         return parse_devices(devices, self.auto_device_count(), self.name or self.device_type, counts_processes=self.is_simulated)
 
     def auto_device_count(self) -> int:
-        """How many devices this process sees: TPU chips (one device each, though v2 and v3 have two), or CPU_NUM_DEVICES on the CPU.
+        """Return the number of devices that this process sees.
+
+        On TPUs, this is the number of chips (one device each, although v2 and v3 have two). On the CPU, it is CPU_NUM_DEVICES.
 
         Raises:
-            UsageError: If CPU_NUM_DEVICES is no number.
+            UsageError: If CPU_NUM_DEVICES is not a positive integer.
         """
         device = pjrt_device()
         if device == "CPU":
@@ -121,16 +126,16 @@ class XLAAccelerator(Accelerator):
         return int(runtime.addressable_device_count()) if device else 0
 
     def synchronize(self, device: torch.device) -> None:
-        """Compile and run what was traced, and wait for it."""
+        """Compile and run the traced operations, and wait for them."""
         import torch_xla
 
         torch_xla.sync(wait=True)
 
     def empty_cache(self) -> None:
-        """Nothing to give back: XLA's runtime keeps memory to itself."""
+        """Do nothing: XLA's runtime gives no memory back."""
 
     def memory_stats(self, device: torch.device) -> dict[str, float]:
-        """Of the whole device, as its runtime says; empty where it does not, as on the CPU."""
+        """Return the memory statistics that the runtime reports for the whole device. Empty if it reports none, as on the CPU."""
         import torch_xla.core.xla_model as xm
 
         try:
@@ -141,10 +146,10 @@ class XLAAccelerator(Accelerator):
         return {f"memory.{names[key]}.bytes": float(value) for key, value in info.items() if key in names}
 
     def reset_peak_memory_stats(self, device: torch.device) -> None:
-        """XLA's runtime has no way to start a new peak."""
+        """Do nothing: XLA's runtime has no way to start a new peak."""
 
     def get_device_stats(self, device: torch.device) -> dict[str, Any]:
-        """Memory, and how often this process has compiled and run a graph: one that compiles in every step is slow."""
+        """Return memory statistics and how often this process compiled and ran a graph. A program that compiles in every step is slow."""
         from torch_xla.debug import metrics
 
         counted = {"xla.compilations": ["CompileTime"], "xla.executions": ["ExecuteTime", "ExecuteReplicatedTime"]}
@@ -154,7 +159,7 @@ class XLAAccelerator(Accelerator):
     # -- random state -------------------------------------------------------------------------------------------------
 
     def manual_seed(self, seed: int) -> None:
-        """Seed the generators of all devices of this process; ``torch.manual_seed`` does not."""
+        """Seed the generators of all devices of this process, which ``torch.manual_seed`` does not do."""
         import torch_xla
         import torch_xla.core.xla_model as xm
 
@@ -162,7 +167,7 @@ class XLAAccelerator(Accelerator):
             xm.set_rng_state(seed % 2**63, device=str(device))
 
     def get_rng_state(self, device: torch.device) -> torch.Tensor:
-        """XLA's one integer, as 8 bytes; with the draws that were traced and have not run yet."""
+        """Return XLA's state, a single integer, as 8 bytes. It includes draws that were traced but have not run yet."""
         import torch
         import torch_xla.core.xla_model as xm
 
@@ -177,26 +182,29 @@ class XLAAccelerator(Accelerator):
     # -- computing ----------------------------------------------------------------------------------------------------
 
     def step_end(self) -> None:
-        """Compile (the first time) and start what was traced since the last step's end. Does not wait for it."""
+        """Compile (the first time) and start the operations traced since the end of the last step. Does not wait for them."""
         import torch_xla
 
         torch_xla.sync()
 
     def upload(self, batches: Iterator[list[torch.Tensor]], device: torch.device) -> Iterator[list[torch.Tensor]]:
-        """torch_xla's ParallelLoader reads and uploads ahead in threads."""
+        """Yield the batches on ``device``. torch_xla's ParallelLoader reads and uploads them ahead in threads."""
         from accelkit_builtin.accelerators.xla_loader import uploaded
 
         return uploaded(batches, device)
 
     def capabilities(self, device: torch.device | None = None) -> Capabilities:
-        """On the CPU the runtime keeps no statistics of memory, and there are none of its bfloat16 units."""
+        """Return the capabilities of XLA's device. On the CPU, the runtime keeps no memory statistics, and there are no bfloat16 units."""
         if pjrt_device() != "CPU":
             return self.declared_capabilities.updated({"memory_statistics": "native"})
         return self.declared_capabilities.updated({"memory_statistics": "none", "dtype.bfloat16": "emulated", "dtype.float64": "native"})
 
 
 def pjrt_device() -> str | None:
-    """The kind of device that XLA drives here: PJRT_DEVICE, else ``TPU`` where there is a chip, else ``NEURON`` where its package is."""
+    """Return the kind of device that XLA drives on this machine, or None.
+
+    This is PJRT_DEVICE if set, else ``TPU`` if there is a chip, else ``NEURON`` if its package is installed.
+    """
     if named := os.environ.get(PJRT_DEVICE):
         return named.upper()
     if _num_chips():
@@ -205,7 +213,7 @@ def pjrt_device() -> str | None:
 
 
 def _package() -> Availability:
-    """Whether torch_xla is installed, and for the installed torch: it is linked against one minor version of it."""
+    """Return whether torch_xla is installed and matches the installed torch. It is linked against one minor version of torch."""
     try:
         ours = importlib.metadata.version("torch_xla")
     except importlib.metadata.PackageNotFoundError:
@@ -222,7 +230,7 @@ def _minor(version: str) -> str:
 
 
 def _num_chips() -> int:
-    """TPU chips on the PCI bus."""
+    """Return the number of TPU chips on the PCI bus."""
     count = 0
     for vendor in Path("/sys/bus/pci/devices").glob("*/vendor"):
         if vendor.read_text().strip() == _GOOGLE and vendor.with_name("device").read_text().strip() in _CHIPS:
@@ -231,7 +239,10 @@ def _num_chips() -> int:
 
 
 def _take_own_chip() -> None:
-    """What torch_xla.launch does in each of its processes, for torchrun's and accelkit launch's: by LOCAL_RANK and LOCAL_WORLD_SIZE."""
+    """Limit a process of torchrun or accelkit launch to its own chip, selected by LOCAL_RANK and LOCAL_WORLD_SIZE.
+
+    torch_xla.launch does the same in each of its processes.
+    """
     local_rank, local_size = os.environ.get("LOCAL_RANK", ""), os.environ.get("LOCAL_WORLD_SIZE", "")
     if local_rank.isdigit() and local_size.isdigit() and not os.environ.get("PJRT_LOCAL_PROCESS_COUNT"):
         from torch_xla._internal import pjrt

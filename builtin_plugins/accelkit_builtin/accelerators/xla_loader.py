@@ -1,4 +1,4 @@
-"""Batches to an XLA device through torch_xla's ParallelLoader, which reads and uploads ahead in two threads."""
+"""Uploading batches to an XLA device through torch_xla's ParallelLoader, which reads and uploads ahead in two threads."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _AHEAD = 2
 
 
 def uploaded(batches: Iterator[list[torch.Tensor]], device: torch.device) -> Iterator[list[torch.Tensor]]:
-    """Each batch on ``device``, in their order.
+    """Yield the batches on ``device``, in order.
 
     Args:
-        batches: Read in a thread. An error of it, which would end ParallelLoader's thread and the epoch without a word, is raised here
-            after the batches that came before it.
-        device: An XLA device.
+        batches: The batches, which are read in a thread. An error of this iterator would silently end ParallelLoader's thread and the
+            epoch, so it is raised here, after the batches that came before it.
+        device: The XLA device.
     """
     from torch_xla.distributed.parallel_loader import ParallelLoader
 
     source = _Source(batches)
     parallel = ParallelLoader(source, [device], loader_prefetch_size=_AHEAD, device_prefetch_size=_AHEAD)
     try:
-        # Not by its per_device_loader, which ends a step as often as it is asked: random numbers depend on how many steps ended.
+        # per_device_loader is not used: it ends a step whenever it is asked, and random numbers depend on how many steps have ended.
         while (batch := parallel.next_item(device)) is not None:
             yield batch
         if source.error is not None:
@@ -37,7 +37,7 @@ def uploaded(batches: Iterator[list[torch.Tensor]], device: torch.device) -> Ite
 
 
 class _Source:
-    """What ParallelLoader reads, with the error that ended it."""
+    """The iterable that ParallelLoader reads. It records the error that ended it."""
 
     def __init__(self, batches: Iterator[list[torch.Tensor]]) -> None:
         self._batches = batches
@@ -46,5 +46,5 @@ class _Source:
     def __iter__(self) -> Iterator[list[torch.Tensor]]:
         try:
             yield from self._batches
-        except BaseException as error:  # this thread has nobody to tell
+        except BaseException as error:  # this thread has no caller to raise it to
             self.error = error

@@ -1,7 +1,8 @@
-"""torch's variables that somebody exported for the processes of srun, jsrun or mpirun, as RANK=$SLURM_PROCID in a script.
+"""torch's variables that a user exported for the processes of srun, jsrun or mpirun, such as RANK=$SLURM_PROCID in a script.
 
-They come with no sign of a launcher that made processes of its own. The launcher that did make these processes says the same of them and
-more: on which machine each is. And it is right where the script exported RANK before srun, when it is 0 for all tasks.
+These variables come without the signs of a launcher that created processes of its own. The launcher that did create the processes gives
+the same values, and also the machine of each process. It is also right if the script exported RANK before srun, where RANK is 0 for all
+tasks.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ _OF_A_LAUNCHER = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "GROUP_RANK", "GROUP_WORLD_S
 
 
 def raised(claim: Detection, environ: Mapping[str, str], process: Sequence[str], size: Sequence[str]) -> Detection:
-    """A launcher's claim, above that of torch's variables if these were set by hand for the launcher's processes.
+    """Return a launcher's claim, ranked above that of torch's variables if these were set by hand for the launcher's processes.
 
     Args:
-        claim: On this process.
-        environ: The variables.
-        process, size: The names of the launcher's own variables for the process's rank and the number of processes, preferred first.
+        claim: The launcher's claim on this process.
+        environ: The environment variables.
+        process, size: The names of the launcher's own variables for the rank of the process and the number of processes, in order of
+            preference.
     """
     if not is_by_hand(environ, process, size):
         return claim
@@ -29,10 +31,10 @@ def raised(claim: Detection, environ: Mapping[str, str], process: Sequence[str],
 
 
 def is_by_hand(environ: Mapping[str, str], process: Sequence[str], size: Sequence[str]) -> bool:
-    """Whether torch's variables are about the processes that these variables number.
+    """Return whether torch's variables describe the processes that the launcher's variables ``process`` and ``size`` number.
 
-    torchrun that runs inside such a process makes others, and says so with TORCHELASTIC_RUN_ID; DeepSpeed's launcher has the number of
-    processes on the machine beside them. A launcher without a sign of its own has another number of processes, as a rule.
+    A torchrun inside such a process creates other processes and sets TORCHELASTIC_RUN_ID in them. DeepSpeed's launcher also sets the
+    number of processes on the machine. A launcher without such a sign usually has a different number of processes.
     """
     said = {variable: environ.get(variable, "").strip() for variable in (*TORCH, *_OF_A_LAUNCHER, "TORCHELASTIC_RUN_ID")}
     if said["TORCHELASTIC_RUN_ID"] or not all(said[variable] for variable in TORCH):

@@ -1,4 +1,4 @@
-"""Kubeflow: a pod of a PyTorchJob (Training Operator, v1) or of a TrainJob (Trainer, v2), one process a pod."""
+"""Kubeflow: a pod of a PyTorchJob (Training Operator, v1) or of a TrainJob (Trainer, v2), with one process per pod."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _ADDRESS, _PORT = ("PET_MASTER_ADDR", "MASTER_ADDR"), ("PET_MASTER_PORT", "MASTE
 class KubeflowEnvironment(ClusterEnvironment):
     """Kubeflow: this process is the only one of its pod in a PyTorchJob (v1) or a TrainJob (v2).
 
-    Protocol: v1 (kubeflow/training-operator, pkg/controller.v1/pytorch/envvar.go) sets RANK (the pod's), WORLD_SIZE (pods, in newer
-    versions times nprocPerNode), MASTER_ADDR and MASTER_PORT, and PET_* variables; v2 (kubeflow/trainer,
-    pkg/runtime/framework/plugins/torch) only PET_NNODES, PET_NPROC_PER_NODE, PET_NODE_RANK, PET_MASTER_ADDR and PET_MASTER_PORT. PET_* are
-    torchrun's: it starts several processes in a pod, and is then what describes them.
+    Protocol: v1 (kubeflow/training-operator, pkg/controller.v1/pytorch/envvar.go) sets RANK (the rank of the pod), WORLD_SIZE (the number
+    of pods, in newer versions times nprocPerNode), MASTER_ADDR and MASTER_PORT, and PET_* variables. v2 (kubeflow/trainer,
+    pkg/runtime/framework/plugins/torch) sets only PET_NNODES, PET_NPROC_PER_NODE, PET_NODE_RANK, PET_MASTER_ADDR and PET_MASTER_PORT. The
+    PET_* variables are meant for torchrun, which starts several processes in a pod. Its own variables then describe these processes.
     """
 
     launcher = "torchrun, which reads PET_*, or one process in each pod"
@@ -24,7 +24,7 @@ class KubeflowEnvironment(ClusterEnvironment):
     nodes_flag = "{} pods (replicas in v1, numNodes in v2)"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
-        """Below every launcher that may run in the pod."""
+        """Return a claim that ranks below every launcher that may run in the pod."""
         if not (environ.get("KUBERNETES_SERVICE_HOST") or environ.get("KUBERNETES_PORT")):
             return None
         if environ.get("RANK") and environ.get("WORLD_SIZE") and environ.get("MASTER_ADDR"):
@@ -40,10 +40,10 @@ class KubeflowEnvironment(ClusterEnvironment):
 
     @property
     def world_size(self) -> int:
-        """PET_NNODES, else WORLD_SIZE: the number of pods, each of which has one process.
+        """Number of pods, each of which has one process. Read from PET_NNODES, else WORLD_SIZE.
 
         Raises:
-            ContradictionError: If several processes a pod, or pods that come and go, were asked for: torchrun does that.
+            ContradictionError: If several processes per pod, or a changing number of pods, were requested. torchrun supports these.
         """
         wanted, pods = self.text("PET_NPROC_PER_NODE"), self.text("PET_NNODES")
         if pods is not None and ":" in pods:
@@ -55,27 +55,27 @@ class KubeflowEnvironment(ClusterEnvironment):
 
     @property
     def global_rank(self) -> int:
-        """PET_NODE_RANK, else RANK: the pod's."""
+        """Rank of the pod. Read from PET_NODE_RANK, else RANK."""
         return self.number(*_INDEX, below=self.world_size)
 
     @property
     def node_rank(self) -> int:
-        """The pod's rank."""
+        """Rank of the pod."""
         return self.global_rank
 
     @property
     def num_nodes(self) -> int:
-        """The number of pods."""
+        """Number of pods."""
         return self.world_size
 
     @property
     def main_address(self) -> str:
-        """PET_MASTER_ADDR, else MASTER_ADDR: the service of the first pod."""
+        """Address of the first pod's service. Read from PET_MASTER_ADDR, else MASTER_ADDR."""
         return self.address(*_ADDRESS)
 
     @property
     def main_port(self) -> int:
-        """PET_MASTER_PORT, else MASTER_PORT. The pod has its own network: no other job is there."""
+        """Value of PET_MASTER_PORT, else MASTER_PORT. The pod has its own network, so no other job uses the port."""
         return self.port(*_PORT)
 
     def _for_torchrun(self, what: str) -> ContradictionError:

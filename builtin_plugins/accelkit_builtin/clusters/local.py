@@ -1,4 +1,4 @@
-"""This machine, this process: what a process is in when no launcher or scheduler says otherwise."""
+"""The environment of a single process on this machine, used if no launcher or scheduler started the process."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ class LocalEnvironment(ClusterEnvironment):
     """This machine, without a launcher."""
 
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection:
-        """Rank 0: every other environment that recognises itself is preferred."""
+        """Return a claim of rank 0, so that every other environment that recognises itself is preferred."""
         return Detection("local", 0, "no launcher or scheduler started this process")
 
     def validate_settings(self, num_devices: int | None, num_nodes: int | None) -> None:
-        """A launcher that started this process beside others expects them to train together.
+        """Check that no launcher started this process as one of several, which would have to train together.
 
         Raises:
             ContradictionError: If WORLD_SIZE is not 1, or RANK not 0.

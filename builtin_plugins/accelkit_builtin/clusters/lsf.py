@@ -1,4 +1,4 @@
-"""IBM Spectrum LSF: a process that jsrun started."""
+"""IBM Spectrum LSF: processes started by jsrun."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class LSFEnvironment(ClusterEnvironment):
     """IBM Spectrum LSF: jsrun started this process in a job.
 
     Protocol: "Environment variables set for job execution" of IBM's LSF reference (LSB_JOBID, LSB_JOBINDEX, LSB_DJOB_RANKFILE) and jsrun's
-    JSM_NAMESPACE_RANK, _SIZE, _LOCAL_RANK and _LOCAL_SIZE. The rank file has a line for each slot; the first is the launch node's.
-    jsrun may use fewer hosts than the file names.
+    JSM_NAMESPACE_RANK, _SIZE, _LOCAL_RANK and _LOCAL_SIZE. The rank file has one line per slot, and the first
+    line is that of the launch node. jsrun may use fewer hosts than the file names.
     """
 
     launcher = "jsrun"
@@ -26,7 +26,7 @@ class LSFEnvironment(ClusterEnvironment):
     nodes_flag = "bsub -nnodes {}"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
-        """Above MPI, whose variables jsrun sets too."""
+        """Return a claim that ranks above MPI, whose variables jsrun sets too."""
         job = environ.get("LSB_JOBID")
         if not job:
             return None
@@ -39,27 +39,27 @@ class LSFEnvironment(ClusterEnvironment):
 
     @property
     def creates_processes_externally(self) -> bool:
-        """True: jsrun started all of them."""
+        """True: jsrun started all processes."""
         return True
 
     @property
     def world_size(self) -> int:
-        """JSM_NAMESPACE_SIZE."""
+        """Value of JSM_NAMESPACE_SIZE."""
         return self.number(*_SIZE, least=1)
 
     @property
     def global_rank(self) -> int:
-        """JSM_NAMESPACE_RANK."""
+        """Value of JSM_NAMESPACE_RANK."""
         return self.number("JSM_NAMESPACE_RANK", below=_SIZE)
 
     @property
     def local_rank(self) -> int:
-        """JSM_NAMESPACE_LOCAL_RANK."""
+        """Value of JSM_NAMESPACE_LOCAL_RANK."""
         return self.number("JSM_NAMESPACE_LOCAL_RANK", below=self.known("local_world_size") or self.world_size)
 
     @property
     def local_world_size(self) -> int:
-        """JSM_NAMESPACE_LOCAL_SIZE, else OMPI_COMM_WORLD_LOCAL_SIZE; else it is known once the processes have joined."""
+        """Value of JSM_NAMESPACE_LOCAL_SIZE, else OMPI_COMM_WORLD_LOCAL_SIZE. Without them, known once the processes have joined."""
         size = self.world_size
         if self.text(*_LOCAL_SIZE) is not None:
             return self.number(*_LOCAL_SIZE, least=1, below=size + 1)
@@ -67,10 +67,12 @@ class LSFEnvironment(ClusterEnvironment):
 
     @property
     def node_rank(self) -> int:
-        """This host's place among the hosts of the rank file, if the job uses all of them; else it is known once the processes have joined.
+        """Index of this host among the hosts of the rank file, if the job uses all of them.
+
+        Otherwise it is known once the processes have joined.
 
         Raises:
-            UsageError: If this host is not in it.
+            UsageError: If this host is not in the rank file.
         """
         nodes = self.known("num_nodes")
         if self.placement is not None or nodes == 1 or nodes != len(self._hosts()):
@@ -90,9 +92,9 @@ class LSFEnvironment(ClusterEnvironment):
 
     @property
     def num_nodes(self) -> int:
-        """How many hosts the processes are on, which may be fewer than were allocated: the rank file has all of these.
+        """Number of hosts that the processes run on, which may be fewer than the allocated hosts that the rank file lists.
 
-        It is certain for one host, and for two if processes are on both; else it is known once the processes have joined.
+        It is certain for one host, and for two if processes run on both. Otherwise it is known once the processes have joined.
         """
         local = self.known("local_world_size")
         if local == self.world_size:
@@ -101,27 +103,27 @@ class LSFEnvironment(ClusterEnvironment):
 
     @property
     def main_address(self) -> str:
-        """MASTER_ADDR if set, else the first host after the launch node."""
+        """Value of MASTER_ADDR if set, else the first host after the launch node."""
         return self.address("MASTER_ADDR") if self.text("MASTER_ADDR") is not None else self._host(self._hosts()[0], "LSB_DJOB_RANKFILE")
 
     @property
     def main_port(self) -> int:
-        """MASTER_PORT if set, else one made of LSB_JOBID and, in an array, LSB_JOBINDEX."""
+        """Value of MASTER_PORT if set, else a port derived from LSB_JOBID and, in a job array, LSB_JOBINDEX."""
         return self.port("MASTER_PORT", default=job_port(self.number("LSB_JOBID"), self.number("LSB_JOBINDEX", default=0)))
 
     @property
     def job_id(self) -> str | None:
-        """LSB_JOBID; in an array with the index, as ``123[4]``."""
+        """Value of LSB_JOBID, in a job array with the index, as in ``123[4]``."""
         job, index = self.text("LSB_JOBID"), self.text("LSB_JOBINDEX")
         return f"{job}[{index}]" if job and index not in (None, "0") else job
 
     @property
     def restart_count(self) -> int:
-        """1 if LSB_RESTART is ``Y``: LSF says that the job was started again, not how often."""
+        """1 if LSB_RESTART is ``Y``, else 0. LSF tells that the job was restarted, but not how often."""
         return int(self.text("LSB_RESTART") == "Y")
 
     def _hosts(self) -> Sequence[str]:
-        """The different hosts that jsrun may use, in the order of the file."""
+        """Return the distinct hosts that jsrun may use, in the order of the rank file."""
         path = self.text("LSB_DJOB_RANKFILE")
         try:
             lines = Path(path or "").read_text("utf-8", "replace").split() if path else []

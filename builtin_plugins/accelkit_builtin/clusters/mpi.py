@@ -1,4 +1,4 @@
-"""MPI launchers: mpirun of Open MPI and MPICH (Intel MPI, MVAPICH2), and what else speaks PMI."""
+"""MPI launchers: mpirun of Open MPI and MPICH (Intel MPI, MVAPICH2), and other launchers that speak PMI."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SHARED = ("PMI_RANK", "PMI_SIZE")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Dialect:
-    """What one launcher calls the four numbers; not all give the last two."""
+    """One launcher's variables for rank, size, local rank and local size. Not every launcher sets the last two."""
 
     launcher: str
     rank: str
@@ -56,14 +56,17 @@ class MPIEnvironment(ClusterEnvironment):
 
     Protocols: Open MPI's "run-time environment variables" (https://docs.open-mpi.org, OMPI_COMM_WORLD_*), MPICH's Hydra (PMI_RANK,
     PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS), HPE PALS (PMI_LOCAL_RANK, PMI_LOCAL_SIZE). PMIx alone puts the rank into the environment,
-    not the size. None of them numbers the machines: the processes tell each other where they are when they join.
+    but not the size. None of these protocols numbers the machines. The processes exchange their locations when they join.
     """
 
     launcher = "mpirun"
     nodes_flag = "mpirun --host (or -hosts) naming {} machines"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
-        """A launcher of MPI's own above SLURM and LSF, whose jobs it runs in; plain PMI below SLURM, which speaks it too."""
+        """Return a claim whose rank depends on the launcher.
+
+        MPI's own launchers rank above SLURM and LSF, in whose jobs they run. Plain PMI ranks below SLURM, which speaks it too.
+        """
         for dialect in _DIALECTS:
             if name := next((name for name in dialect.own_names if environ.get(name)), None):
                 reason = f"{name}: {dialect.launcher} started this process"
@@ -77,27 +80,27 @@ class MPIEnvironment(ClusterEnvironment):
 
     @property
     def processes_flag(self) -> str:  # type: ignore[override]
-        """That of the launcher that was recognised."""
+        """The flag of the launcher that was recognised."""
         return self._dialect.processes_flag
 
     @property
     def creates_processes_externally(self) -> bool:
-        """True: the launcher started all of them."""
+        """True: the launcher started all processes."""
         return True
 
     @property
     def world_size(self) -> int:
-        """OMPI_COMM_WORLD_SIZE, PMI_SIZE, or as the launcher calls it."""
+        """Value of OMPI_COMM_WORLD_SIZE, PMI_SIZE or the launcher's equivalent."""
         return self.number(self._dialect.size, least=1)
 
     @property
     def global_rank(self) -> int:
-        """OMPI_COMM_WORLD_RANK, PMI_RANK, or as the launcher calls it."""
+        """Value of OMPI_COMM_WORLD_RANK, PMI_RANK or the launcher's equivalent."""
         return self.number(self._dialect.rank, below=(self._dialect.size,))
 
     @property
     def local_rank(self) -> int:
-        """OMPI_COMM_WORLD_LOCAL_RANK, MPI_LOCALRANKID, PMI_LOCAL_RANK. Plain PMI gives none."""
+        """Value of OMPI_COMM_WORLD_LOCAL_RANK, MPI_LOCALRANKID or PMI_LOCAL_RANK. Plain PMI sets none of them."""
         dialect = self._dialect
         if dialect is _PLAIN and self.text(dialect.local_rank) is None:
             return super().local_rank
@@ -105,7 +108,7 @@ class MPIEnvironment(ClusterEnvironment):
 
     @property
     def local_world_size(self) -> int:
-        """OMPI_COMM_WORLD_LOCAL_SIZE, MPI_LOCALNRANKS, PMI_LOCAL_SIZE. Plain PMI gives none."""
+        """Value of OMPI_COMM_WORLD_LOCAL_SIZE, MPI_LOCALNRANKS or PMI_LOCAL_SIZE. Plain PMI sets none of them."""
         dialect, size = self._dialect, self.world_size
         if dialect is _PLAIN and self.text(dialect.local_size) is None:
             return self.told("local_world_size", 1 if size == 1 else None)
@@ -113,12 +116,12 @@ class MPIEnvironment(ClusterEnvironment):
 
     @property
     def node_rank(self) -> int:
-        """0 on one machine. No launcher numbers several (OMPI_COMM_WORLD_NODE_RANK is the rank on the machine)."""
+        """0 if there is one machine. No launcher numbers several machines (OMPI_COMM_WORLD_NODE_RANK is the rank on the machine)."""
         return self.told("node_rank", 0 if self.known("num_nodes") == 1 else None)
 
     @property
     def num_nodes(self) -> int:
-        """1 where all processes are on this machine; OMPI_MCA_orte_num_nodes of Open MPI 4."""
+        """1 if all processes are on this machine, else the value of OMPI_MCA_orte_num_nodes, which Open MPI 4 sets."""
         if self.known("local_world_size") == self.world_size:
             return 1
         if self.text("OMPI_MCA_orte_num_nodes") is not None:
@@ -127,19 +130,19 @@ class MPIEnvironment(ClusterEnvironment):
 
     @property
     def main_address(self) -> str:
-        """MASTER_ADDR if set; 127.0.0.1 where all ranks are on this machine, and (with one warning) where they are not."""
+        """Value of MASTER_ADDR if set, else 127.0.0.1, with one warning if not all ranks are on this machine."""
         is_alone = self.known("local_world_size") == self.world_size
         return self.address("MASTER_ADDR", default="127.0.0.1" if is_alone else None)
 
     @property
     def main_port(self) -> int:
-        """MASTER_PORT if set, else one made of PMIX_NAMESPACE (Open MPI's name for this run), else 12910 with one warning."""
+        """Value of MASTER_PORT, else a port derived from PMIX_NAMESPACE (Open MPI's name for this run), else 12910 with one warning."""
         run = self.text("PMIX_NAMESPACE")
         return self.port("MASTER_PORT", default=None if run is None else job_port(run))
 
     @property
     def job_id(self) -> str | None:
-        """Of the scheduler in whose job mpirun was called: SLURM_JOB_ID, LSB_JOBID, PBS_JOBID, COBALT_JOBID."""
+        """Id of the scheduler's job in which mpirun was called, from SLURM_JOB_ID, LSB_JOBID, PBS_JOBID or COBALT_JOBID."""
         return self.text("SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID", "COBALT_JOBID")
 
     @property

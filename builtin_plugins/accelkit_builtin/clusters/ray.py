@@ -1,4 +1,4 @@
-"""Ray: an actor, of a TorchTrainer or with variables that its driver gave it."""
+"""Ray: an actor of a TorchTrainer, or an actor with variables that its driver gave it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from accelkit import ClusterEnvironment, Detection
 class RayEnvironment(ClusterEnvironment):
     """Ray: a worker process of a Ray cluster, one of several actors that train together, or alone.
 
-    Protocol: Ray tells a process that it is a worker (RAY_RAYLET_PID), and not which of several. ``ray.train``'s TorchTrainer sets RANK,
-    WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK, MASTER_ADDR and MASTER_PORT in its actors; ``variables`` makes them for others.
+    Protocol: Ray tells a process that it is a worker (RAY_RAYLET_PID), but not which of several. ``ray.train``'s TorchTrainer sets RANK,
+    WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK, MASTER_ADDR and MASTER_PORT in its actors. ``variables`` creates them for others.
     """
 
     launcher = "ray.train's TorchTrainer, or RayEnvironment.variables for actors of your own"
@@ -19,7 +19,10 @@ class RayEnvironment(ClusterEnvironment):
     nodes_flag = "ScalingConfig(num_workers=...) on {} machines"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
-        """Above SLURM and MPI, whose variables a worker inherits from whoever started Ray on its machine; below torchrun."""
+        """Return a claim that ranks above SLURM and MPI, and below torchrun.
+
+        A worker inherits variables of SLURM and MPI from the process that started Ray on its machine.
+        """
         if not environ.get("RAY_RAYLET_PID"):
             return None
         if environ.get("WORLD_SIZE") or environ.get("RANK"):
@@ -28,15 +31,15 @@ class RayEnvironment(ClusterEnvironment):
 
     @staticmethod
     def variables(actors: Sequence[tuple[str, str]], port: int) -> list[dict[str, str]]:
-        """The variables with which actors train together: each sets its own in ``os.environ`` before it makes a Runtime.
+        """Return the variables for actors that train together. Each actor sets its own in ``os.environ`` before it creates a Runtime.
 
         Args:
-            actors: Each actor's machine as (node id, address), as ``ray.get_runtime_context().get_node_id()`` and
-                ``ray.util.get_node_ip_address()`` say in the actor.
+            actors: The machine of each actor as (node id, address), which ``ray.get_runtime_context().get_node_id()`` and
+                ``ray.util.get_node_ip_address()`` return in the actor.
             port: A TCP port that is free on the first actor's machine.
 
         Returns:
-            For each actor, in the order given: ranks count machine by machine, and the first actor is rank 0.
+            The variables of each actor, in the order given. Ranks are numbered machine by machine, and the first actor has rank 0.
         """
         nodes = list(dict.fromkeys(node for node, _ in actors))
         order = sorted(range(len(actors)), key=lambda index: nodes.index(actors[index][0]))
@@ -58,32 +61,32 @@ class RayEnvironment(ClusterEnvironment):
 
     @property
     def creates_processes_externally(self) -> bool:
-        """True: Ray started all of them."""
+        """True: Ray started all processes."""
         return True
 
     @property
     def world_size(self) -> int:
-        """WORLD_SIZE; 1 where no variable speaks of ranks."""
+        """Value of WORLD_SIZE, or 1 if no variable describes ranks."""
         return self.number("WORLD_SIZE", least=1, default=self._alone(1))
 
     @property
     def global_rank(self) -> int:
-        """RANK."""
+        """Value of RANK, or 0 if no variable describes ranks."""
         return self.number("RANK", below=self.world_size, default=self._alone(0))
 
     @property
     def local_rank(self) -> int:
-        """LOCAL_RANK."""
+        """Value of LOCAL_RANK, or 0 if no variable describes ranks."""
         return self.number("LOCAL_RANK", below=self.local_world_size, default=self._alone(0))
 
     @property
     def local_world_size(self) -> int:
-        """LOCAL_WORLD_SIZE."""
+        """Value of LOCAL_WORLD_SIZE, or 1 if no variable describes ranks."""
         return self.number("LOCAL_WORLD_SIZE", least=1, below=self.world_size + 1, default=self._alone(1))
 
     @property
     def node_rank(self) -> int:
-        """NODE_RANK; else it is known once the processes have joined, or if all are on this machine."""
+        """Value of NODE_RANK. Without it, known once the processes have joined, or if all of them are on this machine."""
         nodes = self.known("num_nodes")
         if self.text("NODE_RANK") is not None:
             return self.number("NODE_RANK", below=nodes or self.world_size)
@@ -91,24 +94,27 @@ class RayEnvironment(ClusterEnvironment):
 
     @property
     def num_nodes(self) -> int:
-        """NNODES; TorchTrainer does not say it, and then it is known once the processes have joined, or if all are on this machine."""
+        """Value of NNODES, which TorchTrainer does not set.
+
+        Without it, known once the processes have joined, or if all of them are on this machine.
+        """
         if self.text("NNODES") is not None:
             return self.number("NNODES", least=1, below=self.world_size + 1)
         return self.told("num_nodes", 1 if self.local_world_size == self.world_size else None)
 
     @property
     def main_address(self) -> str:
-        """MASTER_ADDR."""
+        """Value of MASTER_ADDR."""
         return self.address("MASTER_ADDR")
 
     @property
     def main_port(self) -> int:
-        """MASTER_PORT."""
+        """Value of MASTER_PORT."""
         return self.port("MASTER_PORT")
 
     @property
     def job_id(self) -> str | None:
-        """RAY_JOB_ID, unless Ray started the process before it knew (``ffffffff``)."""
+        """Value of RAY_JOB_ID, or None if Ray started the process before it knew the job (``ffffffff``)."""
         job = self.text("RAY_JOB_ID")
         return None if job == "ffffffff" else job
 

@@ -1,4 +1,4 @@
-"""SLURM: a process that srun started in a job step."""
+"""SLURM: processes that srun started in a job step."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _SIZE = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
 _NODES = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 _NODE_LIST = ("SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST")
 _TASKS = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
-_FIRST_SPECIAL_STEP = 0xFFFFFFF0  # the batch script, interactive shells and external processes are steps with numbers from here on
+_FIRST_SPECIAL_STEP = 0xFFFFFFF0  # batch scripts, interactive shells and external processes are steps numbered from here on
 _REQUEUE_SECONDS = 60
 
 
 class SlurmEnvironment(ClusterEnvironment):
     """SLURM: srun started this process in a step of a job.
 
-    Protocol: "OUTPUT ENVIRONMENT VARIABLES" of https://slurm.schedmd.com/srun.html. What is of the step comes before what is of the job,
-    and nothing is computed that SLURM says. The batch script and interactive shells are no steps to train in.
+    Protocol: "OUTPUT ENVIRONMENT VARIABLES" of https://slurm.schedmd.com/srun.html. The variables of the step take precedence over
+    those of the job, and values that SLURM gives are never computed. The batch script and interactive shells are not steps to train in.
     """
 
     launcher = "srun"
@@ -30,7 +30,10 @@ class SlurmEnvironment(ClusterEnvironment):
     nodes_flag = "--nodes={}"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
-        """Above plain PMI, which srun sets too, and variables set by hand; below launchers that start their daemons with srun."""
+        """Return a claim that ranks above plain PMI and variables set by hand, and below launchers that start their daemons with srun.
+
+        srun sets the variables of PMI too.
+        """
         if not (environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")):
             return None
         job, step = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID"), environ.get("SLURM_STEP_ID", "")
@@ -47,15 +50,15 @@ class SlurmEnvironment(ClusterEnvironment):
 
     @property
     def creates_processes_externally(self) -> bool:
-        """True: srun started all of them."""
+        """True: srun started all processes."""
         return True
 
     @property
     def world_size(self) -> int:
-        """SLURM_STEP_NUM_TASKS, else SLURM_NTASKS. Of all components of a heterogeneous step.
+        """Number of tasks in all components of a heterogeneous step. Read from SLURM_STEP_NUM_TASKS, else SLURM_NTASKS.
 
         Raises:
-            ContradictionError: If the two differ: sbatch and salloc hand on the variables of the step that they are called in.
+            ContradictionError: If the two differ. sbatch and salloc pass on the variables of the step that they are called in.
         """
         of_step, of_job = self.number(*_SIZE, least=1), self.number(*_SIZE[1:], *_SIZE[:1], least=1)
         if of_step != of_job:
@@ -69,17 +72,17 @@ class SlurmEnvironment(ClusterEnvironment):
 
     @property
     def global_rank(self) -> int:
-        """SLURM_PROCID."""
+        """Value of SLURM_PROCID."""
         return self.number("SLURM_PROCID", below=_SIZE)
 
     @property
     def local_rank(self) -> int:
-        """SLURM_LOCALID."""
+        """Value of SLURM_LOCALID."""
         return self.number("SLURM_LOCALID", below=self.local_world_size)
 
     @property
     def local_world_size(self) -> int:
-        """This node's entry in SLURM_STEP_TASKS_PER_NODE, as in ``2(x3),1``."""
+        """This node's entry in SLURM_STEP_TASKS_PER_NODE, which has the form ``2(x3),1``."""
         written = self.text(*_TASKS)
         if written is None and self.num_nodes == 1:
             return self.world_size
@@ -98,20 +101,20 @@ class SlurmEnvironment(ClusterEnvironment):
 
     @property
     def node_rank(self) -> int:
-        """SLURM_NODEID."""
+        """Value of SLURM_NODEID."""
         return self.number("SLURM_NODEID", below=_NODES)
 
     @property
     def num_nodes(self) -> int:
-        """SLURM_STEP_NUM_NODES, else SLURM_NNODES."""
+        """Value of SLURM_STEP_NUM_NODES, else SLURM_NNODES."""
         return self.number(*_NODES, least=1)
 
     @property
     def main_address(self) -> str:
-        """MASTER_ADDR if set, else the first node of the step, on which rank 0 is; rank 0 checks that.
+        """Value of MASTER_ADDR if set, else the first node of the step. Rank 0 checks that it runs on that node.
 
         Raises:
-            ContradictionError: If rank 0 may be on another node, where ``--distribution=arbitrary`` places it.
+            ContradictionError: If rank 0 may be on another node, as with ``--distribution=arbitrary``.
         """
         if self.text("MASTER_ADDR") is not None:
             return self.address("MASTER_ADDR")
@@ -135,20 +138,23 @@ class SlurmEnvironment(ClusterEnvironment):
 
     @property
     def main_port(self) -> int:
-        """MASTER_PORT if set, else the last of the ports that SLURM reserved for the step, else one made of the numbers of job and step."""
+        """Value of MASTER_PORT if set, else the last of the ports that SLURM reserved for the step.
+
+        Without reserved ports, a port derived from the numbers of the job and the step.
+        """
         if self.text("MASTER_PORT") is not None:
             return self.port("MASTER_PORT")
         reserved = self.text("SLURM_STEP_RESV_PORTS")
         if reserved is not None:
             try:
-                return reserved_ports(reserved)[-1]  # an MPI under srun takes the first ones
+                return reserved_ports(reserved)[-1]  # an MPI under srun uses the first ones
             except ValueError as error:
                 raise self._unreadable(("SLURM_STEP_RESV_PORTS",), error) from None
         return job_port(self.number("SLURM_JOB_ID", "SLURM_JOBID"), self.number("SLURM_STEP_ID", "SLURM_STEPID", default=0))
 
     @property
     def job_id(self) -> str | None:
-        """As scontrol takes it: ``ARRAYJOB_TASK`` in an array, the leader's number in a heterogeneous job."""
+        """Id of the job as scontrol accepts it: ``ARRAYJOB_TASK`` in an array, the leader's number in a heterogeneous job."""
         array, task = self.text("SLURM_ARRAY_JOB_ID"), self.text("SLURM_ARRAY_TASK_ID")
         if array and task:
             return f"{array}_{task}"
@@ -156,14 +162,16 @@ class SlurmEnvironment(ClusterEnvironment):
 
     @property
     def restart_count(self) -> int:
-        """SLURM_RESTART_COUNT."""
+        """Value of SLURM_RESTART_COUNT."""
         return self.number("SLURM_RESTART_COUNT", default=0)
 
     def requeue(self) -> bool:
-        """``scontrol requeue`` of this job, which ends its processes. The job waits until SLURM starts it again, by default two minutes.
+        """Run ``scontrol requeue`` for this job, which ends its processes.
+
+        The job then waits until SLURM starts it again, by default two minutes.
 
         Raises:
-            UnavailableError: If scontrol is not there or refuses, with what it said. It takes jobs of sbatch only.
+            UnavailableError: If scontrol is missing or refuses. The error contains its output. It only accepts jobs submitted by sbatch.
         """
         command = ["scontrol", "requeue", self.job_id or ""]
         try:

@@ -1,4 +1,4 @@
-"""SLURM's lists: ``rack[1-2]node[08-11],login`` of nodes, ``2(x3),1`` of tasks, ``12000-12003`` of ports."""
+"""Parsers for SLURM's lists of nodes (``rack[1-2]node[08-11],login``), tasks (``2(x3),1``) and ports (``12000-12003``)."""
 
 from __future__ import annotations
 
@@ -15,19 +15,24 @@ _PART = re.compile(r"([^\[\]]*)\[([^\[\]]*)\]")
 
 
 def expand_nodes(written: str) -> Iterator[str]:
-    """The names in a node list, as ``scontrol show hostnames`` prints them: in order, none left out, leading zeros kept.
+    """Return an iterator over the names in a node list, in order.
+
+    The names are those that ``scontrol show hostnames`` prints: none is left out, and leading zeros are kept.
 
     Raises:
-        ValueError: If the list is none, before the first name.
+        ValueError: If this is not a node list. Raised before the first name is returned.
     """
     return itertools.chain.from_iterable([_names(item) for item in _items(written)])
 
 
 def tasks_on(node: int, written: str) -> tuple[int, int, int]:
-    """Of a list of tasks per node: the tasks on the node of this number, how many nodes there are, and how many tasks.
+    """Read a list of tasks per node.
+
+    Returns:
+        The number of tasks on the node with the number ``node``, the number of nodes, and the total number of tasks.
 
     Raises:
-        ValueError: If the list is none, or too short.
+        ValueError: If this is not a list of tasks, or the list is too short.
     """
     here, nodes, total = 0, 0, 0
     for part in written.split(","):
@@ -43,10 +48,10 @@ def tasks_on(node: int, written: str) -> tuple[int, int, int]:
 
 
 def reserved_ports(written: str) -> Sequence[int]:
-    """The ports in a list as ``12000-12003,12007``, in order.
+    """Return the ports in a list such as ``12000-12003,12007``, in order.
 
     Raises:
-        ValueError: If the list is none.
+        ValueError: If this is not a list of ports.
     """
     ports = list(itertools.islice((port for part in written.split(",") for port in _numbers(part)[0]), _MAX_IN_RANGE))
     if not all(0 < port < 65536 for port in ports):
@@ -69,7 +74,7 @@ def _items(written: str) -> list[str]:
 
 
 def _names(item: str) -> Iterator[str]:
-    """The product of the item's brackets in scontrol's order: the last one counts fastest, then the first, the second and so on."""
+    """Return the product of the item's brackets in scontrol's order: the last one varies fastest, then the first, the second and so on."""
     parts, end = [], 0
     for match in _PART.finditer(item):
         numbers = [_numbers(part) for part in match[2].split(",")]
@@ -78,7 +83,7 @@ def _names(item: str) -> Iterator[str]:
         parts.append([f"{match[1]}{number:0{width}}" for range_, width in numbers for number in range_])
         end = match.end()
     if parts and end < len(item):
-        raise ValueError(f"{item[end:]!r:.60} follows a bracket")  # scontrol refuses that too
+        raise ValueError(f"{item[end:]!r:.60} follows a bracket")  # scontrol rejects this too
     if not parts:
         return iter([item])
     counted = itertools.product(*reversed(parts[:-1]), parts[-1])
@@ -86,7 +91,10 @@ def _names(item: str) -> Iterator[str]:
 
 
 def _numbers(part: str) -> tuple[range, int]:
-    """The numbers of ``08-11`` and the width at which they are written. Like scontrol, count blanks around the first number as digits."""
+    """Return the numbers of a range such as ``08-11``, and the width at which they are written.
+
+    Like scontrol, this counts blanks around the first number as digits.
+    """
     if (match := _RANGE.fullmatch(part)) is None:
         raise ValueError(f"{part!r:.60} is no range of numbers")
     first, last = int(match[1]), int(match[3] or match[1])

@@ -1,4 +1,4 @@
-"""torchrun and every launcher that sets torch.distributed's variables, as DeepSpeed's."""
+"""torchrun and all other launchers that set torch.distributed's variables, such as DeepSpeed's."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _NODE, _NODES = ("GROUP_RANK", "CROSS_RANK", "NODE_RANK"), ("GROUP_WORLD_SIZE", 
 class TorchElasticEnvironment(ClusterEnvironment):
     """torchrun, accelkit launch, or another launcher that sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
 
-    Protocol: "Environment Variables" of https://docs.pytorch.org/docs/stable/elastic/run.html. DeepSpeed's launcher says LOCAL_SIZE,
-    CROSS_RANK and CROSS_SIZE for LOCAL_WORLD_SIZE, GROUP_RANK and GROUP_WORLD_SIZE. Where variables were set by hand, the processes tell
-    each other on which machine they are when they join.
+    Protocol: "Environment Variables" of https://docs.pytorch.org/docs/stable/elastic/run.html. DeepSpeed's launcher sets LOCAL_SIZE,
+    CROSS_RANK and CROSS_SIZE instead of LOCAL_WORLD_SIZE, GROUP_RANK and GROUP_WORLD_SIZE. If variables were set by hand, the processes
+    tell each other which machine they are on when they join.
     """
 
     launcher = "torchrun or accelkit launch"
@@ -24,9 +24,10 @@ class TorchElasticEnvironment(ClusterEnvironment):
     nodes_flag = "--nnodes={}"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
-        """Above all others: torchrun runs inside their jobs, and their variables then describe its agents.
+        """Return a claim that ranks above all others. torchrun runs inside their jobs, and their variables then describe its agents.
 
-        Variables without its sign may also have been set by hand for the processes of another launcher, whose claim is then higher.
+        Variables without TORCHELASTIC_RUN_ID may also have been set by hand for the processes of another launcher. That launcher's claim
+        then ranks higher.
         """
         if environ.get("TORCHELASTIC_RUN_ID"):
             return Detection("torchelastic", 100, "TORCHELASTIC_RUN_ID: torchrun started this process")
@@ -36,27 +37,27 @@ class TorchElasticEnvironment(ClusterEnvironment):
 
     @property
     def creates_processes_externally(self) -> bool:
-        """True: the agent started all of them."""
+        """True: the agent started all processes."""
         return True
 
     @property
     def world_size(self) -> int:
-        """WORLD_SIZE."""
+        """Value of WORLD_SIZE."""
         return self.number(*_SIZE, least=1)
 
     @property
     def global_rank(self) -> int:
-        """RANK."""
+        """Value of RANK."""
         return self.number("RANK", below=_SIZE)
 
     @property
     def local_rank(self) -> int:
-        """LOCAL_RANK."""
+        """Value of LOCAL_RANK."""
         return self.number("LOCAL_RANK", below=self.known("local_world_size") or self.world_size)
 
     @property
     def local_world_size(self) -> int:
-        """LOCAL_WORLD_SIZE, or LOCAL_SIZE. Where a launcher gives neither, it is known once the processes have joined."""
+        """Value of LOCAL_WORLD_SIZE or LOCAL_SIZE. If the launcher sets neither, known once the processes have joined."""
         size = self.world_size
         if self.text(*_LOCAL_SIZE) is not None:
             return self.number(*_LOCAL_SIZE, least=1, below=size + 1)
@@ -65,7 +66,7 @@ class TorchElasticEnvironment(ClusterEnvironment):
 
     @property
     def node_rank(self) -> int:
-        """GROUP_RANK, CROSS_RANK or NODE_RANK; else it is known once the processes have joined."""
+        """Value of GROUP_RANK, CROSS_RANK or NODE_RANK. Without them, known once the processes have joined."""
         nodes = self.known("num_nodes")
         if self.text(*_NODE) is not None:
             return self.number(*_NODE, below=nodes or self.world_size)
@@ -73,33 +74,36 @@ class TorchElasticEnvironment(ClusterEnvironment):
 
     @property
     def num_nodes(self) -> int:
-        """GROUP_WORLD_SIZE (the agents), CROSS_SIZE or NNODES; else it is known once the processes have joined."""
+        """Value of GROUP_WORLD_SIZE (the number of agents), CROSS_SIZE or NNODES. Without them, known once the processes have joined."""
         if self.text(*_NODES) is not None:
             return self.number(*_NODES, least=1)
         size = self.world_size
         return self.told("num_nodes", 1 if self.number(*_LOCAL_SIZE, least=1, below=size + 1, default=1) == size else None)
 
     def has_to_ask(self) -> bool:
-        """Also where everything is said, if by hand: one machine may say less than another."""
+        """Return whether the processes have to exchange their places.
+
+        They also do if all values are set but by hand, because fewer may be set on one machine than on another.
+        """
         return self.placement is None and self.world_size > 1 and (super().has_to_ask() or not self.text("TORCHELASTIC_RUN_ID"))
 
     @property
     def main_address(self) -> str:
-        """MASTER_ADDR."""
+        """Value of MASTER_ADDR."""
         return self.address("MASTER_ADDR")
 
     @property
     def main_port(self) -> int:
-        """MASTER_PORT. The agent of rank 0 found it free."""
+        """Value of MASTER_PORT. The agent of rank 0 found this port free."""
         return self.port("MASTER_PORT")
 
     @property
     def job_id(self) -> str | None:
-        """TORCHELASTIC_RUN_ID, unless it is torchrun's ``none``."""
+        """Value of TORCHELASTIC_RUN_ID, or None if it is torchrun's ``none``."""
         run = self.text("TORCHELASTIC_RUN_ID")
         return None if run == "none" else run
 
     @property
     def restart_count(self) -> int:
-        """TORCHELASTIC_RESTART_COUNT: of this machine's agent. Agents of one job may have counted differently."""
+        """Value of TORCHELASTIC_RESTART_COUNT, counted by this machine's agent. Agents of one job may have counted differently."""
         return self.number("TORCHELASTIC_RESTART_COUNT", default=0)

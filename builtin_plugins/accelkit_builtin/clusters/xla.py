@@ -1,4 +1,4 @@
-"""``torch_xla.launch`` on TPUs: one process a chip, which it gives TPU's own variables."""
+"""``torch_xla.launch`` on TPUs, which starts one process per chip and sets TPU's own variables in it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,18 @@ _PORT = 12355
 class XLAEnvironment(ClusterEnvironment):
     """torch_xla.launch, one process a TPU chip.
 
-    Protocol: what torch_xla._internal.tpu.configure_topology and torch_xla._internal.pjrt.initialize_multiprocess set in each process.
+    Protocol: the variables that torch_xla._internal.tpu.configure_topology and torch_xla._internal.pjrt.initialize_multiprocess set in
+    each process.
     """
 
     processes_flag = "torch_xla.launch(function) on machines with {} chips"
     nodes_flag = "torch_xla.launch(function) on each of {} machines"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
-        """Below torchrun, which sets its own variables beside these, and above MPI, which may have started the machines' programs."""
+        """Return a claim that ranks below torchrun and above MPI.
+
+        torchrun sets its own variables beside these, and MPI may have started the programs of the machines.
+        """
         if not environ.get(_LOCAL_RANK):
             return None
         if environ.get("PJRT_DEVICE", "").upper() == "CPU" or environ.get(_ADDRESSES):
@@ -29,11 +33,13 @@ class XLAEnvironment(ClusterEnvironment):
         return Detection("xla", -1, f"{_LOCAL_RANK} is set, and {_ADDRESSES}, which torch_xla.launch sets on TPUs, is not")
 
     def validate_settings(self, num_devices: int | None, num_nodes: int | None) -> None:
-        """On the CPU torch_xla.launch makes threads, one a device, and XLA has no collectives between those.
+        """Check the user's settings, and that there are not several CPU devices.
+
+        On the CPU, torch_xla.launch creates one thread per device, and XLA has no collectives between these threads.
 
         Raises:
-            UnsupportedError: For several CPU devices.
-            ContradictionError: As for every environment.
+            UnsupportedError: If there are several CPU devices.
+            ContradictionError: If the settings do not match, as for every environment.
         """
         is_on_cpu = self.environ.get("PJRT_DEVICE", "").upper() == "CPU"
         if is_on_cpu and self.number("CPU_NUM_DEVICES", least=1, default=1) > 1:
@@ -48,47 +54,47 @@ class XLAEnvironment(ClusterEnvironment):
 
     @property
     def creates_processes_externally(self) -> bool:
-        """True: torch_xla.launch started all of them."""
+        """True: torch_xla.launch started all processes."""
         return True
 
     @property
     def world_size(self) -> int:
-        """How many addresses TPU_PROCESS_ADDRESSES has."""
+        """Number of addresses in TPU_PROCESS_ADDRESSES."""
         return len(self._addresses())
 
     @property
     def global_rank(self) -> int:
-        """CLOUD_TPU_TASK_ID."""
+        """Value of CLOUD_TPU_TASK_ID."""
         return self.number(_RANK, default=0, below=self.world_size)
 
     @property
     def local_rank(self) -> int:
-        """PJRT_LOCAL_PROCESS_RANK."""
+        """Value of PJRT_LOCAL_PROCESS_RANK."""
         return self.number(_LOCAL_RANK, below=self.local_world_size)
 
     @property
     def local_world_size(self) -> int:
-        """PJRT_LOCAL_PROCESS_COUNT."""
+        """Value of PJRT_LOCAL_PROCESS_COUNT."""
         return self.number(_LOCAL_SIZE, least=1, default=1)
 
     @property
     def node_rank(self) -> int:
-        """By the rank: as many processes on each machine."""
+        """Rank of this machine, computed from the global rank. Each machine has the same number of processes."""
         return self.global_rank // self.local_world_size
 
     @property
     def num_nodes(self) -> int:
-        """As many processes on each machine."""
+        """Number of machines. Each machine has the same number of processes."""
         return -(-self.world_size // self.local_world_size)
 
     @property
     def main_address(self) -> str:
-        """MASTER_ADDR, else the machine of the first address."""
+        """Value of MASTER_ADDR, else the machine of the first address."""
         return self.address("MASTER_ADDR", default=self._addresses()[0].rpartition(":")[0])
 
     @property
     def main_port(self) -> int:
-        """MASTER_PORT, else torch_xla's own, 12355."""
+        """Value of MASTER_PORT, else torch_xla's own port, 12355."""
         return self.port("MASTER_PORT", default=_PORT)
 
     def _addresses(self) -> list[str]:

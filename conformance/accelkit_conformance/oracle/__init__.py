@@ -1,1 +1,1 @@
-"""Where truth comes from: torch's own samples, the CPU in higher precision, and how far from it a device may be."""
+"""Reference results for checks: torch's own samples, the CPU in higher precision, and the tolerances for a device."""

@@ -1,6 +1,6 @@
-"""What the checks of the area ``bridges`` train inside frameworks, and the program that does so on several devices.
+"""Training inside frameworks for the checks of the area ``bridges``, and a program that does so on several devices.
 
-Imported by these checks only: it imports torch.
+This module imports torch, so only these checks import it. The program is run with:
 
 ``accelkit launch --accelerator NAME --devices 2 -m accelkit_conformance.oracle.bridge_training FRAMEWORK NAME``
 """
@@ -25,20 +25,25 @@ QUIET = {"logger": False, "enable_progress_bar": False, "enable_model_summary": 
 
 
 def make_loader(batch_size: int = 8, *, is_shared: bool = False) -> DataLoader[Any]:
-    """32 rows, and the sum of each: four batches of eight by default; ``is_shared``: of this process's rows."""
+    """Return a loader of 32 rows and the sum of each row, by default in four batches of eight.
+
+    Args:
+        batch_size: The number of rows in a batch.
+        is_shared: Whether the rows are distributed among the processes, so that this loader has only those of this process.
+    """
     rows = torch.randn(8 * BATCHES, 4, generator=torch.Generator().manual_seed(1))
     data = TensorDataset(rows, rows.sum(1, keepdim=True))
     return DataLoader(data, batch_size=batch_size, sampler=DistributedSampler(data, shuffle=False) if is_shared else None)
 
 
 def make_model() -> torch.nn.Module:
-    """The same on every process."""
+    """Return a new model, with the same parameters on every process."""
     torch.default_generator.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
 
 
 def loss_of(model: Any, batch: Any, device: torch.device) -> torch.Tensor:
-    """The loss; everything that it is made of is on the device."""
+    """Return the loss of a batch, and assert that the batch, the result and the parameters are on the device."""
     rows, sums = batch
     result = model(rows)
     stay_on(device, rows, sums, result, *model.parameters())
@@ -46,19 +51,23 @@ def loss_of(model: Any, batch: Any, device: torch.device) -> torch.Tensor:
 
 
 def step(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
-    """The optimizer's step, by gradients that are on the device."""
+    """Make an optimizer step and clear the gradients, and assert that the gradients are on the device."""
     stay_on(device, *(parameter.grad for group in optimizer.param_groups for parameter in group["params"]))
     optimizer.step()
     optimizer.zero_grad()
 
 
 def check_trained(trained: torch.nn.Module, *, is_exact: bool, batch_size: int = 8) -> None:
-    """The parameters are those of a plain loop on the CPU in float32.
+    """Assert that a trained model matches one trained in a plain loop on the CPU in float32.
 
     Args:
-        trained: The model of ``make_model`` after as many epochs.
-        is_exact: Else it was trained in a lower precision, and only the loss is near; the scaler's first steps may have been skipped.
-        batch_size: Of the whole job.
+        trained: The model of ``make_model``, after ``EPOCHS`` epochs.
+        is_exact: Whether the parameters must match. If not, the model was trained in a lower precision and only the loss must be
+            near; the scaler may have skipped the first steps.
+        batch_size: The batch size of the whole job.
+
+    Raises:
+        AssertionError: If they differ.
     """
     host = torch.device("cpu")
     plain, mine = make_model(), copy.deepcopy(trained).cpu().float()
@@ -80,7 +89,12 @@ def check_trained(trained: torch.nn.Module, *, is_exact: bool, batch_size: int =
 
 
 def make_lightning_module(package: ModuleType, device: torch.device | None = None) -> Any:
-    """A LightningModule that looks where its parameters, batches and gradients are: on the device, or on its process's."""
+    """Return a LightningModule that asserts that its parameters, batches and gradients are on the device.
+
+    Args:
+        package: The ``pytorch`` module of Lightning, which has ``LightningModule``.
+        device: The expected device; None for the root device of the process.
+    """
 
     class Watched(package.LightningModule):  # type: ignore[misc,name-defined] # it is what is installed
         def __init__(self) -> None:
@@ -129,7 +143,7 @@ def _with_trainer(name: str) -> torch.nn.Module:
 
 
 def train_with_fabric(fabric: Any, device: torch.device) -> torch.nn.Module:
-    """A plain loop with this Fabric, which was launched: the model that was trained, on this device."""
+    """Train a model in a plain loop with a launched Fabric, on this device, and return it."""
     model = make_model()
     wrapped, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), lr=RATE))
     loader = fabric.setup_dataloaders(make_loader())
@@ -141,7 +155,7 @@ def train_with_fabric(fabric: Any, device: torch.device) -> torch.nn.Module:
 
 
 def train_with_accelerate(accelerator: Any, device: torch.device) -> Any:
-    """A plain loop with this Accelerator: the prepared model that was trained, on this device."""
+    """Train a model in a plain loop with this Accelerator, on this device, and return the prepared model."""
     model = make_model()
     wrapped, optimizer, loader = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=RATE), make_loader())
     for _ in range(EPOCHS):
@@ -172,7 +186,7 @@ FRAMEWORKS = {"trainer": _with_trainer, "fabric": _with_fabric, "accelerate": _w
 
 
 def main(framework: str, name: str) -> None:
-    """Train as one rank of a job of two, and compare with one process that has the batches of both."""
+    """Train as one rank of a job of two, and compare with a single process that trains on the batches of both."""
     trained = FRAMEWORKS[framework](name)
     assert torch.distributed.get_world_size() == 2, f"{torch.distributed.get_world_size()} processes train together"
     check_trained(trained, is_exact=True, batch_size=16)

@@ -1,4 +1,4 @@
-"""Calls that torch's database of operators does not make: functions of a device, that give the same on every one of them."""
+"""Calls that torch's database of operators does not make. Each function takes a device and gives the same results on all."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # as everybody writes it
+import torch.nn.functional as F  # the usual name
 
 
 def _floats(device: Any, *shape: int) -> torch.Tensor:

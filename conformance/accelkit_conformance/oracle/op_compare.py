@@ -1,4 +1,4 @@
-"""Running an operator's sample three times: on the CPU, on the CPU in double, on the device; and comparing."""
+"""Run a sample of an operator on the CPU, on the CPU in double precision and on the device, and compare the results."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
     from accelkit_conformance.subject import Subject
 
-# Operators that never have a host argument moved: where to split is said on the CPU, for every device.
+# Operators of which only the input is moved: the split points are given on the CPU for every device.
 _HOST_ARGUMENTS = ("tensor_split",)
 
 
 def place(op: Any, given: Any, device: torch.device, *, is_plain: bool = True) -> Any:
-    """The sample on the device; a factory that is given no tensor and no device is told ``device=``."""
+    """Move a sample to the device. A factory function without a tensor and ``device=`` in its arguments gets ``device=``."""
     if not tensors(given) and "device" not in given[2] and op.name not in opdb.NO_TENSORS:
         return given[0], given[1], {**given[2], "device": device}
     if is_plain and op.name in _HOST_ARGUMENTS:
@@ -40,15 +40,19 @@ def compare_forward(
     *,
     is_variant: bool = False,
 ) -> None:
-    """Run the operator on ``(input, args, kwargs)`` here and there, and compare every leaf of the results.
+    """Run the operator on ``(input, args, kwargs)`` on the CPU and on the device, and compare every leaf of the results.
 
     Args:
-        variant: What runs on the device instead, in place or with ``out=``: it must give what the operator gives on the CPU.
-        expected: What runs on the CPU instead of the operator.
-        is_variant: Whether the CPU may refuse, in the variant or in the layout of this sample; then there is nothing to compare with.
+        subject: The subject with the device.
+        op: The OpInfo of the operator.
+        given: The sample, as ``(input, args, kwargs)``.
+        variant: The function to run on the device instead of the operator, in place or with ``out=``. It must return what the
+            operator returns on the CPU.
+        expected: The function to run on the CPU instead of the operator.
+        is_variant: Whether the CPU may reject the variant or the layout of this sample; then there is nothing to compare with.
 
     Raises:
-        AssertionError: Where they differ.
+        AssertionError: If the results differ.
     """
     expected = expected or op
     try:
@@ -79,10 +83,10 @@ def compare_forward(
 
 
 def compare_backward(subject: Subject, op: Any, sample: Any, given: Any) -> bool:
-    """Compare the gradients of all inputs that require them. Whether there were any.
+    """Compare the gradients of all inputs that require them, and return whether there were any.
 
     Raises:
-        AssertionError: Where they differ.
+        AssertionError: If the gradients differ.
     """
     there = place(op, given, subject.device)
     with _watching_draws(op) as draws:
@@ -94,7 +98,7 @@ def compare_backward(subject: Subject, op: Any, sample: Any, given: Any) -> bool
     subject.compute()
     truth: list[Any] = [None] * len(reference)
     if not is_random:
-        with contextlib.suppress(Exception):  # an operator that has no double: the CPU's own result is what there is
+        with contextlib.suppress(Exception):  # the operator does not support double: compare with the CPU's own result
             computed = _gradients(op, sample, to_double(given))
             truth = computed if len(computed) == len(reference) else truth
     assert len(found) == len(reference), f"{len(found)} inputs have a gradient, not {len(reference)}"
@@ -108,17 +112,17 @@ def compare_backward(subject: Subject, op: Any, sample: Any, given: Any) -> bool
 
 
 def _on_cpu(op: Any, call: Any, given: Any) -> tuple[list[Any], bool]:
-    """The results of a call of this operator, and whether random numbers were drawn for them."""
+    """Return the results of a call of this operator, and whether the call drew random numbers."""
     with _watching_draws(op) as draws:
         results = _flat(call(given[0], *given[1], **given[2]))
     return results, draws.are_seen
 
 
 class _Draws(TorchDispatchMode):
-    """Sees operators that draw from a generator.
+    """Dispatch mode that detects operators which draw from a generator.
 
     Attributes:
-        are_seen: Whether there was one.
+        are_seen: Whether such an operator was called.
     """
 
     def __init__(self) -> None:
@@ -132,10 +136,10 @@ class _Draws(TorchDispatchMode):
 
 @contextlib.contextmanager
 def _watching_draws(op: Any) -> Iterator[_Draws]:
-    """Says whether what is called inside, of this operator, draws random numbers on the CPU: by the generator's state.
+    """Detect whether calls of this operator inside the block draw random numbers on the CPU, from the state of the generator.
 
-    torch's entries of random operators seed it and put it back (``wrapper_set_seed``), so that a device that draws as the CPU does gives
-    the same; of these, by what is called.
+    torch's OpInfos of random operators seed the generator and restore it (``wrapper_set_seed``), so that a device which draws like
+    the CPU gives the same results. For these operators the draws are detected from the operators that are called.
     """
     draws = _Draws()
     code = getattr(getattr(op, "op", op), "__code__", None)
@@ -149,7 +153,7 @@ def _watching_draws(op: Any) -> Iterator[_Draws]:
 
 
 def _truth(call: Any, given: Any, reference: list[Any]) -> list[Any]:
-    """The results in double; None each where that cannot be had, or would be the same computation again."""
+    """Return the results in double precision; None for each that is not available or would repeat the same computation."""
     is_low = any(
         leaf.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex32) for leaf in tensors(reference)
     )
@@ -158,7 +162,7 @@ def _truth(call: Any, given: Any, reference: list[Any]) -> list[Any]:
     try:
         given = to_double(given)
         found = _flat(call(given[0], *given[1], **given[2]))
-    except Exception:  # an operator that has no double: the CPU's own result is what there is
+    except Exception:  # the operator does not support double: compare with the CPU's own result
         return [None] * len(reference)
     if len(found) != len(reference):
         return [None] * len(reference)
@@ -179,7 +183,10 @@ def _gradients(op: Any, sample: Any, given: Any) -> list[Any]:
 
 
 def _is_as_good(op: Any, mine: Any, theirs: torch.Tensor, given: Any) -> bool:
-    """Another choice among equal values, or the other side of a step in low precision."""
+    """Return whether a differing result is also right.
+
+    It may be another choice among equal values, or the other side of a step in low precision.
+    """
     there = mine.cpu()
     if op.name in opdb.DISCONTINUOUS:
         if theirs.dtype not in (torch.bfloat16, torch.float16):

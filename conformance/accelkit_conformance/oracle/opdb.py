@@ -1,4 +1,4 @@
-"""torch's own database of operators, modules and optimizers. Private to torch: this is the only module that imports it.
+"""torch's own database of operators, modules and optimizers. It is private to torch; only this module imports it.
 
 ``torch.testing._internal`` ships in torch's wheel and needs ``expecttest``; importing it takes two to three seconds.
 """
@@ -15,13 +15,13 @@ import torch
 from accelkit import UnsupportedError
 
 _MOST = 400
-# One device's own, which nothing else can run: CUDA's compiler, and the CPU's part of scaled_dot_product_attention.
+# Operators of a single device, which no other can run: CUDA's compiler, and the CPU kernel of scaled_dot_product_attention.
 _LEFT_OUT = ("jiterator", "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu")
-# What these return is whatever was in memory.
+# Operators that return uninitialised memory.
 UNINITIALIZED = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize_", "resize_as_")
-# Neither take tensors nor make them.
+# Operators that neither take nor return tensors.
 NO_TENSORS = ("broadcast_shapes",)
-# ATen overloads whose results are memory as it was, or which kernel torch would choose.
+# ATen overloads whose results are uninitialised memory, or the kernel that torch would choose.
 UNPREDICTABLE = (
     "aten::empty_like",
     "aten::new_empty",
@@ -31,7 +31,7 @@ UNPREDICTABLE = (
     "aten::_ctc_loss",
     "aten::_ctc_loss.Tensor",
 )
-# Vectors that are right up to their sign or phase.
+# Operators that return vectors which are unique only up to their sign or phase.
 UP_TO_PHASE = (
     "linalg.svd",
     "svd",
@@ -44,9 +44,9 @@ UP_TO_PHASE = (
     "pca_lowrank",
     "linalg.householder_product",
 )
-# A step in the function: in low precision either side of it is right.
+# Functions with steps: in low precision, either side of a step is right.
 DISCONTINUOUS = ("floor_divide", "fmod", "remainder", "round", "floor", "ceil", "trunc", "frac", "div", "sign", "heaviside", "sgn")
-# Which of several equal values is meant is the device's to choose.
+# Operators for which the device may choose any of several equal values.
 CHOOSES_AMONG_EQUALS = (
     "sort", "argsort", "topk", "kthvalue", "mode", "median", "nanmedian", "max", "min", "argmax", "argmin", "msort", "cummax",
     "cummin", "unique",
@@ -55,7 +55,11 @@ CHOOSES_AMONG_EQUALS = (
 
 @functools.cache
 def operators() -> dict[str, Any]:
-    """Every OpInfo by name; variants as ``name.variant``."""
+    """Return every OpInfo by name; a variant is named ``name.variant``.
+
+    Raises:
+        UnsupportedError: If the database cannot be imported.
+    """
     try:
         from torch.testing._internal.common_methods_invocations import op_db
     except ImportError as error:
@@ -72,7 +76,7 @@ def dtype_of(name: str) -> torch.dtype:
 
 
 def supports(op: Any, dtype: str, *, backward: bool = False) -> bool:
-    """Whether torch says that the CPU has the operator in this dtype."""
+    """Return whether the CPU supports the operator in this dtype, according to torch."""
     has = op.supported_dtypes("cpu")
     if backward:
         return bool(op.supports_autograd and dtype_of(dtype) in op.supported_backward_dtypes("cpu"))
@@ -80,9 +84,10 @@ def supports(op: Any, dtype: str, *, backward: bool = False) -> bool:
 
 
 def samples(op: Any, dtype: str, most: int, *, requires_grad: bool = False) -> Iterator[Any]:
-    """Inputs on the CPU, the same ones every time: of more than ``most`` some at even distances, the first and the last among them.
+    """Yield sample inputs on the CPU, the same ones every time.
 
-    Each sample's ``name`` is its number among all.
+    If there are more than ``most``, they are evenly spaced and include the first and the last. The ``name`` of a sample is its
+    index among all samples.
     """
     torch.default_generator.manual_seed(0)
     every = list(itertools.islice(op.sample_inputs("cpu", dtype_of(dtype), requires_grad=requires_grad), _MOST))
@@ -99,7 +104,7 @@ def is_pointwise(op: Any) -> bool:
 
 
 def num_arguments(op: Any) -> int:
-    """Of a pointwise operator: one or two tensors."""
+    """Return the number of tensor arguments of a pointwise operator, 1 or 2."""
     from torch.testing._internal.opinfo.core import BinaryUfuncInfo
 
     return 2 if isinstance(op, BinaryUfuncInfo) else 1
@@ -107,14 +112,14 @@ def num_arguments(op: Any) -> int:
 
 @functools.cache
 def modules() -> dict[str, Any]:
-    """Every ModuleInfo by name, as ``Conv2d``. Lazy modules are left out: they have no parameters to move."""
+    """Return every ModuleInfo by name, as ``Conv2d``, except those of lazy modules, which have no parameters to move."""
     from torch.testing._internal.common_modules import module_db
 
     return {info.name.removeprefix("nn.").replace(".", "_"): info for info in module_db if not info.is_lazy}
 
 
 def module_inputs(info: Any, *, training: bool) -> list[Any]:
-    """How a module is made and called: ModuleInputs in float32 on the CPU, the same ones every time."""
+    """Return the ModuleInputs to construct and call a module, in float32 on the CPU, the same ones every time."""
     torch.default_generator.manual_seed(0)
     found: list[Any] = info.module_inputs_func(info, device="cpu", dtype=torch.float32, requires_grad=True, training=training)
     return found
@@ -122,13 +127,13 @@ def module_inputs(info: Any, *, training: bool) -> list[Any]:
 
 @functools.cache
 def optimizers() -> dict[str, Any]:
-    """Every OptimizerInfo by name, as ``AdamW``."""
+    """Return every OptimizerInfo by name, as ``AdamW``."""
     from torch.testing._internal.common_optimizers import optim_db
 
     return {info.name: info for info in optim_db}
 
 
 def optimizer_inputs(info: Any) -> list[Any]:
-    """Configurations of an optimizer: ``kwargs`` and ``desc``."""
+    """Return the configurations of an optimizer, each with ``kwargs`` and ``desc``."""
     found: list[Any] = info.optim_inputs_func(device="cpu")
     return found

@@ -1,7 +1,7 @@
-"""The ATen calls that an operator is made of, and their variants: what a device serves below the functions that people call.
+"""The ATen calls that implement an operator, and the variants of their overloads.
 
-An operator's forward and backward pass on the CPU are watched; each functional ATen call that was seen is then made on the device, as
-it was, with ``out=`` and in place, on the arguments that it had.
+The forward and backward pass of an operator are recorded on the CPU. Each recorded functional ATen call is then repeated on the
+device with the same arguments: as it was, with ``out=`` and in place.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _EACH = 2
 
 
 class Calls(TorchDispatchMode):
-    """While it is entered, keeps functional ATen calls with copies of their arguments: the first of each overload."""
+    """Dispatch mode that records the first functional ATen calls of each overload, with copies of their arguments."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,8 +40,12 @@ class Calls(TorchDispatchMode):
 
 
 def variants(func: Any) -> Iterator[tuple[str, Callable[..., Any], bool]]:
-    """Names of the overload's variants, how to call each with the functional one's arguments, and whether it writes into its first
-    argument."""
+    """Yield the variants of an overload, the functional one first.
+
+    Yields:
+        The name of the variant, a function that calls it with the arguments of the functional overload, and whether it writes
+        into its first argument.
+    """
     yield func.name(), func, False
     packet = func.overloadpacket
     for name in packet.overloads():
@@ -77,14 +81,14 @@ def _is_view(func: Any) -> bool:
 
 
 def _copied(nested: Any) -> Any:
-    """Tensors as they are now: what is called next may write into them."""
+    """Return a copy of nested data with cloned tensors, because later calls may write into the originals."""
     return tree_map(lambda leaf: leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf, nested)
 
 
 def calls_of(programs: Iterable[Callable[[], Any]]) -> list[tuple[Any, Any, Any]]:
-    """The functional ATen calls that these programs make on the CPU."""
+    """Return the functional ATen calls that these programs make on the CPU, as ``(func, args, kwargs)``."""
     mode = Calls()
     for program in programs:
-        with contextlib.suppress(Exception), mode:  # what was called before an error was called
+        with contextlib.suppress(Exception), mode:  # calls before an error still count
             program()
     return [call for kept in mode.calls.values() for call in kept]

@@ -1,4 +1,4 @@
-"""A program that shows a failure: what somebody pastes into a terminal on the machine with the device."""
+"""Programs that reproduce a failure, to be run on the machine with the device."""
 
 from __future__ import annotations
 
@@ -14,21 +14,27 @@ _SMALL = 64
 
 
 def facts_of(given: Any, dtype: str) -> dict[str, Any]:
-    """What an expectation's ``sample`` predicate may ask about: ``shape``, ``ndim``, ``args``, ``kwargs``, ``dtype``."""
+    """Return the names that an expectation's ``sample`` predicate may use.
+
+    These are ``shape``, ``ndim``, ``args``, ``kwargs``, ``dtype`` and ``input``.
+    """
     first = given[0]
     shape = tuple(first.shape) if isinstance(first, torch.Tensor) else ()
     return {"shape": shape, "ndim": len(shape), "args": given[1], "kwargs": given[2], "dtype": dtype, "input": first}
 
 
 def describe_sample(given: Any) -> str:
-    """The input in one line."""
+    """Describe a sample in one line."""
     first, args, kwargs = given
     parts = [_short(first), *map(_short, args), *(f"{name}={_short(value)}" for name, value in kwargs.items())]
     return f"({', '.join(parts)})"[:300]
 
 
 def program(subject: Subject, name: str, given: Any, *, dtype: str, number: str = "", is_backward: bool = False) -> str:
-    """The program: it runs the operator's samples as the check does, until the one that fails, and prints both results."""
+    """Return a program that runs the failing sample of an operator on the CPU and on the device, and prints both results.
+
+    The sample is written out if it is small; otherwise the program generates the samples as the check does.
+    """
     literal = _literal(given)
     head = [
         "import torch",
@@ -78,7 +84,7 @@ def _short(value: Any) -> str:
 
 
 def _literal(value: Any) -> str | None:
-    """Python source of a sample whose tensors are small and contiguous; None if there is none."""
+    """Return the Python source of a sample whose tensors are small and contiguous; None if it cannot be written as source."""
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided or value.numel() > _SMALL or not value.is_contiguous() or value.is_conj() or value.is_neg():
             return None

@@ -1,4 +1,4 @@
-"""Moving a sample to the device: storage, offset and strides there are what they are on the CPU, and what was shared stays shared."""
+"""Copy a sample to the device. Storage, offset and strides are kept, and tensors that share a storage still share one."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _DOUBLE = {
 
 
 def tensors(nested: Any) -> list[torch.Tensor]:
-    """Every tensor in nested data."""
+    """Return every tensor in nested data."""
     return [leaf for leaf in tree_leaves(nested) if isinstance(leaf, torch.Tensor)]
 
 
 def to_device(nested: Any, device: torch.device) -> Any:
-    """A copy on ``device``, laid out as the original; devices named in arguments become ``device`` too."""
+    """Return a copy on ``device`` with the memory layout of the original. Devices in arguments are replaced by ``device``."""
     storages: dict[tuple[int, torch.dtype], torch.Tensor] = {}
 
     def whole(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.Tensor:
-        """All of a storage, there."""
+        """Return a copy of the whole storage on the device."""
         key = (storage.data_ptr(), dtype)
         if key not in storages:
             storages[key] = torch.empty(0, dtype=dtype).set_(storage).to(device, copy=True)  # type: ignore[call-overload]
@@ -43,7 +43,7 @@ def to_device(nested: Any, device: torch.device) -> Any:
         memory = whole(storage, torch.uint8)
         if not memory.numel():
             there = torch.empty_strided(leaf.size(), leaf.stride(), dtype=leaf.dtype, device=device)
-        elif not memory.data_ptr():  # a device without addresses has no storage that could be read as another dtype
+        elif not memory.data_ptr():  # without addresses, a storage cannot be read as another dtype
             there = whole(storage, leaf.dtype).as_strided(leaf.size(), leaf.stride(), leaf.storage_offset())
         else:
             there = torch.empty(0, dtype=leaf.dtype, device=device)
@@ -58,7 +58,7 @@ def to_device(nested: Any, device: torch.device) -> Any:
 
 
 def to_double(nested: Any) -> Any:
-    """A copy on the CPU in which floating-point tensors and dtypes are float64, and complex ones complex128."""
+    """Return a copy on the CPU in which floating-point tensors and dtypes are float64, and complex ones complex128."""
 
     def convert(leaf: Any) -> Any:
         if isinstance(leaf, torch.dtype):

@@ -1,11 +1,14 @@
-"""How far from the truth a device's result may be.
+"""Tolerances for the results of a device.
 
-The truth t is the CPU's result in float64 (complex128), c the CPU's in the dtype under test, x the device's. With
-e(x) = max|x - t| / max|t|, the device is wrong if e(x) > C * max(e(c), eps), C = 8, eps that of the dtype: it may be as wrong as the CPU
-is, some times over, and no more. Where nothing more precise than c is to be had (float64), t is c, and C is 64. So that a large element
-does not hide small ones, each element is also held to 64 times the CPU's worst error relative to |t| + s, s being the median magnitude of
-t's nonzero elements. A result of few elements is a poor sample of what rounding does: e(c) counts as at least what the CPU's other
-results of the same call show, up to 8 eps. NaN and infinity must stand where the CPU has them; integers must be equal.
+Let the truth t be the CPU's result in float64 (complex128), c the CPU's result in the dtype under test, and x the device's result.
+With e(x) = max|x - t| / max|t|, the device is wrong if e(x) > C * max(e(c), eps), where C = 8 and eps is that of the dtype: its
+error may be a small multiple of the CPU's, and no more. If nothing more precise than c is available (float64), t is c and C is 64.
+
+So that a large element does not hide small ones, each element may also have at most 64 times the CPU's worst error relative to
+|t| + s, where s is the median magnitude of the nonzero elements of t.
+
+A result of few elements is a poor sample of the rounding errors, so e(c) is at least the error of the CPU's other results of the
+same call, up to 8 eps. NaN and infinity must be in the same places as in the CPU's result; integers must be equal.
 """
 
 from __future__ import annotations
@@ -33,17 +36,21 @@ def check_result(
     cancels: bool = False,
     others: float = 0.0,
 ) -> None:
-    """One leaf of a result: ``found`` is the device's, ``reference`` the CPU's, ``truth`` the CPU's in double or None.
+    """Check one leaf of a device's result.
 
     Args:
-        strides: Whether strides are promised.
-        phase: Whether elements are right up to sign or phase.
-        cancels: Whether a truth below 1e-6 throughout is what is left of numbers around 1 that cancel, as gradients are: the error is
-        absolute then.
+        found: The device's result.
+        reference: The CPU's result.
+        truth: The CPU's result in double precision, or None.
+        device: The device on which the result must be.
+        strides: Whether the strides must be equal.
+        phase: Whether elements are unique only up to sign or phase.
+        cancels: Whether a truth below 1e-6 throughout is the remainder of numbers around 1 that cancel, as with gradients. Its
+            error is then absolute.
         others: The largest :func:`relative_error` of the CPU's results of the same call.
 
     Raises:
-        AssertionError: That says what is wrong, and by how much.
+        AssertionError: If the result is wrong. The message says how, and by how much.
     """
     if not isinstance(reference, torch.Tensor):
         is_same = found == reference or (isinstance(found, float) and math.isnan(found) and math.isnan(reference))
@@ -57,7 +64,7 @@ def check_result(
 
 
 def relative_error(reference: torch.Tensor, truth: torch.Tensor | None) -> float:
-    """How far the CPU is from the truth, relative to the largest magnitude; 0 where the truth is zero, not known, or not finite."""
+    """Return the CPU's error relative to the largest magnitude of the truth; 0 if the truth is zero, unknown or not finite."""
     if truth is None or truth.shape != reference.shape or not (reference.is_floating_point() or reference.is_complex()):
         return 0.0
     if reference.layout is not torch.strided or not reference.numel():
@@ -68,13 +75,13 @@ def relative_error(reference: torch.Tensor, truth: torch.Tensor | None) -> float
 
 
 def check_form(found: Any, reference: torch.Tensor, device: torch.device, *, strides: bool = False) -> None:
-    """Device, dtype, shape, layout; strides where they are promised."""
+    """Check the type, device, dtype, shape and layout of a result, and its strides if ``strides`` is True."""
     assert isinstance(found, torch.Tensor), f"gave {type(found).__name__}, not a tensor"
     assert found.device == device, f"the result is on {found.device}, not on {device}"
     assert found.dtype == reference.dtype, f"the result is {found.dtype}, not {reference.dtype}"
     assert found.shape == reference.shape, f"the result has shape {list(found.shape)}, not {list(reference.shape)}"
     assert found.layout == reference.layout, f"the result is {found.layout}, not {reference.layout}"
-    if strides and found.numel():  # of a tensor without elements they say nothing
+    if strides and found.numel():  # strides mean nothing without elements
         assert found.stride() == reference.stride(), f"the result has strides {found.stride()}, not {reference.stride()}"
 
 
@@ -87,10 +94,10 @@ def check_values(
     cancels: bool = False,
     others: float = 0.0,
 ) -> None:
-    """Values, all three on the CPU.
+    """Check the values of a result. All three tensors are on the CPU; for the arguments see :func:`check_result`.
 
     Raises:
-        AssertionError: That says what is wrong, and by how much.
+        AssertionError: If a value is wrong. The message says how, and by how much.
     """
     if found.layout is not torch.strided:
         found, reference, truth = found.to_dense(), reference.to_dense(), None if truth is None else truth.to_dense()
@@ -150,7 +157,7 @@ _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: t
 
 
 def _parts(values: torch.Tensor, phase: bool) -> torch.Tensor:
-    """As one-dimensional float64: real and imaginary parts, or magnitudes."""
+    """Return the values as one-dimensional float64: real and imaginary parts, or magnitudes if ``phase`` is True."""
     if values.is_complex():
         values = values.to(torch.complex128)
         values = values.abs() if phase else torch.view_as_real(values.resolve_conj())
@@ -159,7 +166,7 @@ def _parts(values: torch.Tensor, phase: bool) -> torch.Tensor:
 
 
 def _is_near_overflow(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Where rounding decides between the largest number and infinity."""
+    """Return a mask of the elements where rounding decides between the largest finite number and infinity."""
     return (t.abs() > 0.98 * torch.finfo(dtype).max) & torch.isfinite(t)
 
 

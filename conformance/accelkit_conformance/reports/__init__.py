@@ -1,4 +1,4 @@
-"""The forms of a report: each is made of the JSON report and nothing else (a bundle also holds the logs)."""
+"""The formats of a report. Each is generated from the JSON report alone (a bundle also contains the logs)."""
 
 from __future__ import annotations
 
@@ -24,4 +24,4 @@ WRITERS: dict[str, Writer] = {
     "json": lambda report, path, folder: write(report, path),
     **{form: _writer(form) for form in ("junit", "html", "badge", "bundle")},
 }
-"""By form: writes a report to a path; ``folder`` holds the run's logs."""
+"""The writer of each format. It is called with the report, the path to write to, and the folder with the logs of the run."""

@@ -31,7 +31,7 @@ _SVG = """\
 
 
 def write(report: Report, path: Path, folder: Path) -> None:
-    """Write the badge: green if certified, red if something failed, blue if nothing failed and nothing is certified."""
+    """Write the badge: red if a test failed, green if certified, blue if no test failed but the run is not certified."""
     message, colour = _state(report)
     label_width, message_width = _width(_LABEL), _width(message)
     left, right = label_width + 2 * _PADDING, message_width + 2 * _PADDING
@@ -61,5 +61,5 @@ def _state(report: Report) -> tuple[str, str]:
 
 
 def _width(text: str) -> float:
-    """About how wide ``text`` is at 11 pixels of Verdana. ``textLength`` makes it so."""
+    """Return the approximate width of ``text`` in 11-pixel Verdana; ``textLength`` in the SVG enforces it."""
     return round(sum(4.2 if c in _NARROW else 10.3 if c in _WIDE else 7.0 for c in text), 1)

@@ -1,4 +1,4 @@
-"""The report as a bundle: a deterministic tar with everything that is needed to check it offline, and checking it."""
+"""The report as a bundle, a deterministic tar with everything that is needed to verify it offline; and its verification."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def write(report: Report, path: Path, folder: Path) -> None:
 
 
 def sums(members: Mapping[str, bytes]) -> bytes:
-    """The checksums of members, as ``sha256sum`` prints them."""
+    """Return the checksums of the members in the format of ``sha256sum``."""
     return "".join(f"{hashlib.sha256(members[name]).hexdigest()}  {name}\n" for name in sorted(members)).encode()
 
 
 def pack(members: Mapping[str, bytes], path: Path) -> None:
-    """Write a tar of these members in which nothing depends on time, user or order."""
+    """Write a tar of these members. Its bytes do not depend on the time, the user or the order of the members."""
     with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
         for name in sorted(members):
             member = tarfile.TarInfo(name)
@@ -59,10 +59,10 @@ def pack(members: Mapping[str, bytes], path: Path) -> None:
 
 
 def load(path: Path) -> Report:
-    """The report of a JSON file or of a bundle. A bundle is not verified by this.
+    """Load the report from a JSON file or a bundle. This does not verify a bundle.
 
     Raises:
-        UsageError: If there is none, or it does not follow the schema.
+        UsageError: If there is no report, or it does not follow the schema.
     """
     content = content_of(path)
     if not content.startswith(_MAGIC, _MAGIC_AT):
@@ -75,10 +75,13 @@ def load(path: Path) -> Report:
 
 
 def unpack(path: Path) -> tuple[dict[str, bytes], list[str]]:
-    """The members of a bundle that belong in one, in memory, and what is wrong with the others.
+    """Read the valid members of a bundle into memory.
+
+    Returns:
+        The content of the valid members by name, and the problems of the other members.
 
     Raises:
-        UsageError: If the file cannot be read, or is larger than any bundle.
+        UsageError: If the file cannot be read, or is larger than ``LARGEST_FILE``.
     """
     return _unpacked(content_of(path))
 
@@ -104,7 +107,7 @@ def _unpacked(content: bytes) -> tuple[dict[str, bytes], list[str]]:
 
 
 def verify(path: Path) -> list[str]:
-    """Everything that is wrong with a bundle, a line each; empty if it is sound. Nothing is written to disk."""
+    """Return the problems of a bundle, one line each; an empty list if it is valid. Nothing is written to disk."""
     members, problems = unpack(path)
     problems += [f"{name} is missing" for name in _FIXED if name not in members]
     problems += _check_sums(members)
@@ -197,7 +200,7 @@ def _check_results(report: Report, tests: list[str]) -> list[str]:
 
 
 def _parse(content: bytes) -> Any:
-    """JSON; None if it is none."""
+    """Parse JSON; return None if it is invalid."""
     try:
         return untrusted_json.parse(content)
     except ValueError:

@@ -18,11 +18,11 @@ from accelkit_conformance.results import BAD, KINDS, MEANING
 
 _SLOWEST = 20
 TONES: Mapping[str, str] = {"pass": "good", "flaky": "mid", "expected-failure": "mid", "unsupported": "none"} | dict.fromkeys(BAD, "bad")
-"""By kind of result: the class that colours it."""
+"""The CSS class that colours each kind of result."""
 
 
 def write(report: Report, path: Path, folder: Path) -> None:
-    """Write the page: no other file and no network is needed to read it."""
+    """Write the page. It needs no other file and no network access."""
     subject, kinds = report["subject"], report["summary"]["kinds"]
     results = report["results"]
     page = render(
@@ -39,12 +39,12 @@ def write(report: Report, path: Path, folder: Path) -> None:
 
 
 def render(template: str, **values: Any) -> str:
-    """A page of this folder's template, with everything from outside escaped."""
+    """Render a template of this folder. Values are escaped, except Markup."""
     return _environment().get_template(template).render(tones=TONES, meaning=MEANING, **values)
 
 
 def embedded(value: object) -> Markup:
-    """JSON for a script element: nothing in it can end the element."""
+    """Return a value as JSON for a script element. Nothing in it can end the element."""
     return Markup(json.dumps(value, separators=(",", ":")).replace("<", "\\u003c"))  # noqa: S704 # no "<" is left in it
 
 
@@ -69,7 +69,7 @@ def _row(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _expected(report: Report) -> list[dict[str, Any]]:
-    """The expected failures, each with whether its issue may be a link."""
+    """Return the expected failures, each with a field that says whether its issue can be a link."""
     return [{**one, "is_link": one["issue"].startswith(("http://", "https://"))} for one in explained(report)]
 
 
@@ -84,5 +84,5 @@ def _duration(seconds: float) -> str:
 
 
 def _share(part: float, whole: float) -> str:
-    """A percentage for a width; 0 of a whole that is nothing."""
+    """Return a percentage for a CSS width; ``0%`` if ``whole`` is 0."""
     return f"{100 * part / whole:.2f}%" if whole else "0%"

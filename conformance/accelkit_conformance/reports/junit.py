@@ -1,4 +1,4 @@
-"""The report as JUnit XML: a testsuite for each area."""
+"""The report as JUnit XML, with a testsuite for each area."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 def write(report: Report, path: Path, folder: Path) -> None:
-    """Write JUnit XML. What failed is a failure, what died or hung an error, what was not asserted is skipped, what was flaky passes."""
+    """Write the report as JUnit XML.
+
+    Crashes and timeouts become errors, other failed tests failures. Unsupported tests and expected failures are skipped; flaky
+    tests pass.
+    """
     subject, suite, run = report["subject"], report["suite"], report["run"]
     results = results_of(report)
     name = _text(f"accelkit conformance: {subject['name']} ({subject['plugin']}), profile {suite['profile']}")
@@ -73,5 +77,5 @@ def _area(result: Result) -> str:
 
 
 def _text(text: str) -> str:
-    """``text`` with the characters that XML forbids written as escapes."""
+    """Return ``text`` with the characters that XML forbids replaced by escape sequences."""
     return _FORBIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

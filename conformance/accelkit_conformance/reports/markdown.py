@@ -1,4 +1,4 @@
-"""The report as Markdown tables, for a plugin's README: what passed by area, and what the device declares."""
+"""The report as Markdown tables for a plugin's README: passed tests by area, and declared capabilities."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _REMARKS = {"flaky": "flaky", "expected-failure": "known to fail", "unsupported"
 
 
 def table(report: Report) -> str:
-    """What was run on what, a table of areas, and one of capabilities."""
+    """Return a headline about the run, a table of areas, and a table of capabilities."""
     lines = [_headline(report), "", "| area | passed |", "|---|---|"]
     lines += [f"| {plain(area)} | {passed(counts)} |" for area, counts in report["summary"]["areas"].items()]
     if declared := report["subject"].get("capabilities", {}):
@@ -35,7 +35,7 @@ def _headline(report: Report) -> str:
 
 
 def passed(counts: Mapping[str, int]) -> str:
-    """Of those that apply; with what else came of the others."""
+    """Format how many of the applicable tests passed, and how many failed, are flaky, are known to fail or are not supported."""
     applicable = sum(number for kind, number in counts.items() if kind != "unsupported")
     failed = sum(counts.get(kind, 0) for kind in BAD)
     remarks = [f"**{failed} failed**"] if failed else []
@@ -44,6 +44,6 @@ def passed(counts: Mapping[str, int]) -> str:
 
 
 def plain(text: str) -> str:
-    """What comes from a plugin, as text and nothing else: no element, cell, code, link, image, heading or stress."""
+    """Escape text from a plugin, so that it cannot make an element, cell, code, link, image, heading or emphasis."""
     escaped = one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace("`", "'")
     return re.sub(r"[\\|\[\]*#]", r"\\\g<0>", escaped)

@@ -1,4 +1,7 @@
-"""Many reports side by side: areas and capabilities down, subjects across; as data, and as Markdown for a page of documentation."""
+"""Several reports side by side: as data, and as Markdown for a page of documentation.
+
+Areas and capabilities are rows, subjects are columns.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,11 @@ _LINK = re.compile(r"https?://[^\s()<>|`]+")
 
 
 def matrix(found: Sequence[tuple[Path, Report]]) -> dict[str, list[dict[str, Any]]]:
-    """``subjects``, ``areas`` and ``capabilities``, of summaries and the files that they are from."""
+    """Return the matrix of several summaries, each given with the path of its file.
+
+    Returns:
+        A dictionary with ``subjects``, ``areas`` and ``capabilities``.
+    """
     reports = [report for _, report in found]
     areas = [area for area in checks.AREAS if any(area in report["summary"]["areas"] for report in reports)]
     declared = [report["subject"].get("capabilities", {}) for report in reports]
@@ -30,7 +37,7 @@ def matrix(found: Sequence[tuple[Path, Report]]) -> dict[str, list[dict[str, Any
 
 
 def markdown(found: Sequence[tuple[Path, Report]]) -> str:
-    """Subjects and what they were tested with, areas, capabilities, and the failures that are declared, as Markdown."""
+    """Return the matrix as Markdown: the subjects and what they were tested with, areas, capabilities, and declared failures."""
     made = matrix(found)
     subjects, reports = made["subjects"], [report for _, report in found]
     names = [f"`{plain(one['name'])}`" for one in subjects]
@@ -57,7 +64,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
 
 
 def _expected(report: Report) -> list[list[object]]:
-    """One row for each reason: where, what, how many tests, until when."""
+    """Return a row for each reason: the area, the reason, the number of tests, and the expiry date."""
     grouped: dict[tuple[str, str, str, str], int] = collections.Counter()
     for one in report["expected_failures"]:
         grouped[checks.area_of(one["test"]), one["reason"], one["issue"], one["expires"]] += one["explains"]
@@ -88,7 +95,7 @@ def _subject(path: Path, report: Report) -> dict[str, Any]:
 
 
 def _cell(report: Report, area: str) -> dict[str, Any]:
-    """What passed of what applies: everything but the unsupported."""
+    """Return the cell of an area: how many of the applicable tests passed. Unsupported tests do not apply."""
     counts: Mapping[str, int] = report["summary"]["areas"].get(area, {})
     number = counts.get("pass", 0)
     applicable = sum(number for kind, number in counts.items() if kind != "unsupported")

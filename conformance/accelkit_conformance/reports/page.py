@@ -1,4 +1,4 @@
-"""What is made of reports, put into a Markdown page between two marks; the rest of the page is left alone."""
+"""Insert generated text into a Markdown page between two marks (HTML comments). The rest of the page is left unchanged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from accelkit.atomic_file import atomic_file
 
 
 def begin(what: str) -> str:
-    """The line after which what ``accelkit conformance <what>`` makes begins."""
+    """Return the mark before the output of ``accelkit conformance <what>``."""
     return f"<!-- accelkit conformance {what} -->\n"
 
 
@@ -18,10 +18,15 @@ def end(what: str) -> str:
 
 
 def put(made: str, path: Path, what: str) -> None:
-    """Replace what stands between the marks.
+    """Replace the text between the marks of a page.
+
+    Args:
+        made: The new text.
+        path: The page.
+        what: The name of the text, as in the marks.
 
     Raises:
-        UsageError: If the page has not each mark once, in this order.
+        UsageError: If the page does not have each mark once, in this order.
     """
     before, first, rest = path.read_text("utf-8").partition(begin(what))
     _, last, after = rest.partition(end(what))
@@ -31,6 +36,6 @@ def put(made: str, path: Path, what: str) -> None:
             why="its two marks are not there, once each",
             hint=f"write {begin(what).strip()} and {end(what)} into it",
         )
-    content = f"{before}{first}{made}{last}{after}".encode("utf-8", "backslashreplace")  # before the page is touched
+    content = f"{before}{first}{made}{last}{after}".encode("utf-8", "backslashreplace")  # encode before the page is opened for writing
     with atomic_file(path) as temporary:
         temporary.write_bytes(content)

@@ -1,4 +1,4 @@
-"""Holds a report against ``schema.json``. Knows only the keywords that this schema uses."""
+"""Validate a report against ``schema.json``. Only the keywords that this schema uses are supported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from accelkit_conformance.report import Report
 
 FILE = Path(__file__).with_name("schema.json")
 _SHOWN = 5
-_LARGEST: Mapping[str, float] = {"integer": 2**53, "number": 1e18}  # beyond the first, readers of JSON do not agree on a number
+_LARGEST: Mapping[str, float] = {"integer": 2**53, "number": 1e18}  # JSON parsers disagree on larger integers
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "object": (dict,),
     "array": (list,),
@@ -26,7 +26,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 
 
 def problems(report: object) -> list[str]:
-    """Where ``report`` does not follow the schema, a line each; empty if it does. The first few suffice."""
+    """Return the first problems of a report that does not follow the schema, one line each; an empty list if it does."""
     schema = _schema()
     found = []
     for problem in _check(report, schema, schema["$defs"], "report"):
@@ -37,7 +37,7 @@ def problems(report: object) -> list[str]:
 
 
 def checked(report: Report, origin: Path) -> Report:
-    """``report`` itself.
+    """Return ``report`` if it follows the schema.
 
     Raises:
         UsageError: If it does not follow the schema.

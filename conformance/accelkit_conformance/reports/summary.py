@@ -1,4 +1,7 @@
-"""A report without its results: all that a page of many reports needs, small enough to be kept beside it."""
+"""Summaries: reports without their results.
+
+A summary has all that a page of several reports needs, and is small enough to be kept with it.
+"""
 
 from __future__ import annotations
 
@@ -16,30 +19,33 @@ _LEFT_OUT = ("results", "benchmarks")
 
 
 def of(report: Report) -> Report:
-    """Its summary: without results and measurements, and of the expected failures those that explain some, with their number."""
+    """Return the summary of a report.
+
+    It has no results and benchmarks. Of the expected failures it has those that explain results, each with their number.
+    """
     kept = {name: value for name, value in report.items() if name not in _LEFT_OUT}
-    kept["versions"] = {name: version for name, version in report["versions"].items() if name != "platform"}  # one machine's kernel
+    kept["versions"] = {name: version for name, version in report["versions"].items() if name != "platform"}  # it names a machine's kernel
     return kept | {"schema": SCHEMA, "expected_failures": [one for one in explained(report) if one["explains"]]}
 
 
 def explained(report: Report) -> list[dict[str, Any]]:
-    """The expected failures, each with how many results it explains."""
+    """Return the expected failures of a report, each with the number of results that it explains."""
     excused = [result.id for result in results_of(report) if result.kind == "expected-failure"]
     meant = [(one, Expectation(one["test"], "", "", "", tuple(one.get("dtypes", ())))) for one in report["expected_failures"]]
     return [{**one, "explains": sum(expectation.matches(test) for test in excused)} for one, expectation in meant]
 
 
 def read(path: Path) -> Report:
-    """The summary in a file, or that of the report in it.
+    """Read a summary from a file. If the file holds a report, return the summary of that report.
 
     Raises:
-        UsageError: If it holds neither.
+        UsageError: If the file holds neither.
     """
     content = reports.content_of(path)
     try:
         found = untrusted_json.parse(content)
     except ValueError:
-        found = None  # what is wrong with it is said below
+        found = None  # the error is raised below
     if isinstance(found, dict) and found.get("schema") == SCHEMA:
         schema.checked({**found, "schema": reports.SCHEMA, "results": []}, path)
         if not all("explains" in one for one in found["expected_failures"]):
