@@ -171,7 +171,7 @@ class CUDAAccelerator(Accelerator):
             return 0
 
     def capabilities(self, device: torch.device | None = None) -> Capabilities:
-        """Return the declared capabilities, refined by the compute capability of ``device`` if given. This initialises CUDA.
+        """Return the declared capabilities. With ``device``, refine them by its compute capability, which initialises CUDA.
 
         bfloat16 is native from compute capability 8.0 on, float8 from 8.9 on. AMD GPUs have bfloat16, and float8 from gfx942 on.
         """

@@ -20,10 +20,10 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AutocastOptions:
-    """What ``torch.autocast`` can be told.
+    """Options of ``torch.autocast``.
 
     Args:
-        cache_enabled: Whether a parameter that is used several times in a forward pass is cast once.
+        cache_enabled: Whether a parameter that is used several times in a forward pass is cast only once.
     """
 
     cache_enabled: bool = True
@@ -33,7 +33,7 @@ class AutocastPrecision(Precision):
     """Autocast in a dtype narrower than float32, over float32 parameters.
 
     Args:
-        autocast: Options.
+        autocast: Options of autocast.
     """
 
     dtype_name: ClassVar[str]
@@ -42,10 +42,10 @@ class AutocastPrecision(Precision):
         self.autocast = autocast or AutocastOptions()
 
     def setup(self, accelerator: Accelerator, device: torch.device) -> None:
-        """Ask torch for this device type's autocast.
+        """Check that torch supports autocast for this device type.
 
         Raises:
-            UnsupportedError: If there is none in this dtype.
+            UnsupportedError: If it does not support autocast in this dtype.
         """
         import torch
 
@@ -58,7 +58,7 @@ class AutocastPrecision(Precision):
 
     @contextmanager
     def _asking_torch(self, accelerator: Accelerator, call: str, hint: str) -> Iterator[None]:
-        """An UnsupportedError where torch refuses what is called inside, or only warns, and then computes in float32."""
+        """Raise UnsupportedError if torch refuses the call inside, or only warns and then computes in float32."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
@@ -75,5 +75,5 @@ class AutocastPrecision(Precision):
         return self._context()
 
     def convert_output(self, data: T) -> T:
-        """Results in the narrow dtype as float32, so that losses and metrics are computed in full precision."""
+        """Convert results in the narrow dtype to float32, so that losses and metrics are computed in full precision."""
         return widen(data, self._dtype)

@@ -1,4 +1,4 @@
-"""``bitsandbytes-4bit``: the weights of ``Linear`` layers in 4 bits, frozen; everything else as ``bf16-true``."""
+"""``bitsandbytes-4bit``: the weights of ``Linear`` layers are stored in 4 bits and frozen; everything else is as in ``bf16-true``."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FourBitOptions:
-    """How weights are quantised.
+    """Options of the quantisation to 4 bits.
 
     Args:
-        quant_type: ``nf4``, whose 16 values suit normally distributed weights, or ``fp4``, a float of 4 bits.
-        is_nested: Whether the scales of blocks of weights are quantised themselves: 0.4 bits fewer a weight.
-        compute_dtype: Of products, and of everything that is not quantised.
-        ignore: Layers that are not quantised, and train: names or parts of names between dots, as ``lm_head``, ``blocks.0``, ``lora_A``.
+        quant_type: The 4-bit format: ``nf4``, whose 16 values suit normally distributed weights, or ``fp4``, a 4-bit float.
+        is_nested: Whether the scales of blocks of weights are quantised too, which saves 0.4 bits per weight.
+        compute_dtype: The dtype of products, and of everything that is not quantised.
+        ignore: Layers that are not quantised and that train: names, or parts of names between dots, such as ``lm_head``, ``blocks.0`` or
+            ``lora_A``.
     """
 
     quant_type: Literal["nf4", "fp4"] = "nf4"
@@ -34,10 +35,10 @@ class Bitsandbytes4Bit(QuantizedPrecision):
     """Weights in 4 bits.
 
     Args:
-        options: How.
+        options: How weights are quantised.
 
     Raises:
-        UsageError: If an option has no such value.
+        UsageError: If an option has an invalid value.
     """
 
     required_capabilities = ("dtype.uint8", "dtype.bfloat16")

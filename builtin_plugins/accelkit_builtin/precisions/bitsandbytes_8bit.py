@@ -1,4 +1,4 @@
-"""``bitsandbytes-8bit``: the weights of ``Linear`` layers as int8, frozen (LLM.int8); everything else as ``bf16-true``."""
+"""``bitsandbytes-8bit``: the weights of ``Linear`` layers are int8 and frozen (LLM.int8); everything else is as in ``bf16-true``."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ class EightBitOptions:
     """How products with int8 weights are computed.
 
     Args:
-        threshold: Features of an input that are larger than this are multiplied in ``compute_dtype``, not as int8; 0 for none.
-        compute_dtype: Of everything that is not quantised.
-        ignore: Layers that are not quantised, and train: names or parts of names between dots, as ``lm_head``, ``blocks.0``, ``lora_A``.
+        threshold: The limit above which features of an input are multiplied in ``compute_dtype`` instead of int8. 0 for no limit.
+        compute_dtype: The dtype of everything that is not quantised.
+        ignore: Layers that are not quantised and that train: names, or parts of names between dots, such as ``lm_head``, ``blocks.0`` or
+            ``lora_A``.
     """
 
     threshold: float = 6.0
@@ -31,10 +32,10 @@ class Bitsandbytes8Bit(QuantizedPrecision):
     """Weights as int8.
 
     Args:
-        options: How.
+        options: How products with int8 weights are computed.
 
     Raises:
-        UsageError: If an option has no such value.
+        UsageError: If an option has an invalid value.
     """
 
     required_capabilities = ("dtype.int8", "dtype.float16", "dtype.bfloat16")
@@ -63,11 +64,11 @@ class Bitsandbytes8Bit(QuantizedPrecision):
 
     def _load(self, layer: Any, state: MutableMapping[str, Any], prefix: str) -> None:
         key = f"{prefix}weight"
-        state.pop(f"{prefix}weight_format", None)  # there is one
+        state.pop(f"{prefix}weight_format", None)  # there is only one format
         scales = state.pop(f"{prefix}SCB", None)
         if scales is None and key in state and state[key].is_floating_point():
             _, quantized = self._quantized(layer, state[key].to(layer.weight.device))
             state[key], scales = quantized.data, quantized.SCB
         if scales is not None:
-            own = layer.state.SCB if layer.weight.SCB is None else layer.weight.SCB  # the first forward pass moves them there
+            own = layer.state.SCB if layer.weight.SCB is None else layer.weight.SCB  # the first forward pass moves the scales there
             own.copy_(scales)

@@ -1,4 +1,4 @@
-"""What precisions have in common: casting nested data, and torch's default dtype for a while."""
+"""Casting of nested data, and a context manager for torch's default dtype."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def cast(data: T, dtype: torch.dtype, has_to_be: Callable[[torch.Tensor], bool]) -> T:
-    """Nested data with the tensors for which ``has_to_be`` says so in ``dtype``; all else as it is."""
+    """Return nested data with the tensors for which ``has_to_be`` returns True cast to ``dtype``, and everything else unchanged."""
     import torch
 
     def one(leaf: Any) -> Any:
@@ -26,7 +26,10 @@ def cast(data: T, dtype: torch.dtype, has_to_be: Callable[[torch.Tensor], bool])
 
 
 def widen(data: T, narrow: torch.dtype) -> T:
-    """Nested data with the tensors of dtype ``narrow`` in float32; all else as it is. On the step path: a tensor alone is not walked."""
+    """Return nested data with the tensors of dtype ``narrow`` cast to float32, and everything else unchanged.
+
+    This is on the step path, so a single tensor is cast without walking it as nested data.
+    """
     import torch
 
     if isinstance(data, torch.Tensor):
@@ -41,14 +44,14 @@ _before: list[torch.dtype] = []
 
 @contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Floating tensors that are made inside have this dtype, if nothing else is said.
+    """Context manager that makes ``dtype`` the default dtype of floating-point tensors.
 
-    torch has one such setting for all threads. With several inside, the last to enter decides, and when the last has left it is what it was
-    before the first.
+    torch has one such setting for all threads. If several threads are inside, the last to enter decides. When the last one has left, the
+    setting is what it was before the first one entered.
     """
     import torch
 
-    if torch.compiler.is_compiling():  # one thread traces, and its graph keeps the dtypes
+    if torch.compiler.is_compiling():  # a single thread traces, and its graph records the dtypes
         before = torch.get_default_dtype()
         torch.set_default_dtype(dtype)
         try:

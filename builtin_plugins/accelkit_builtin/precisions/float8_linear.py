@@ -1,4 +1,7 @@
-"""The layer of ``fp8``: torchao's, under any device's autocast. Imports torchao, and is imported when a model is converted."""
+"""The layer of ``fp8``: torchao's ``Float8Linear``, under any device's autocast.
+
+This module imports torchao. It is imported when a model is converted.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ if TYPE_CHECKING:
 class AutocastFloat8Linear(Float8Linear):  # type: ignore[misc]  # torchao has no types
     """A ``Float8Linear`` that rounds its input to the dtype of its own device's autocast, as a ``Linear`` under autocast does.
 
-    torchao 0.18 asks for CUDA's dtype on every device, by a deprecated function: https://github.com/pytorch/ao/issues/4601. Other devices
-    round nothing then; with torch 2.15 those out of tree round to float16, in which 1e5 is infinite.
+    torchao 0.18 asks for CUDA's dtype on every device, with a deprecated function: https://github.com/pytorch/ao/issues/4601. Other devices
+    then round nothing. With torch 2.15, out-of-tree devices round to float16, in which 1e5 is infinite.
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
@@ -24,7 +27,7 @@ class AutocastFloat8Linear(Float8Linear):  # type: ignore[misc]  # torchao has n
         if not (torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type)):
             return self._product(input)
         input = input.to(torch.get_autocast_dtype(device_type))
-        with torch.autocast(device_type, enabled=False):  # so that torchao does not ask
+        with torch.autocast(device_type, enabled=False):  # keeps torchao from asking for the dtype
             return self._product(input)
 
     def _product(self, input: torch.Tensor) -> torch.Tensor:

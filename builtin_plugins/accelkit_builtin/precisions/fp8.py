@@ -1,7 +1,7 @@
-"""``fp8``: the matrix products of ``Linear`` layers in float8, forward and backward, by the package torchao. The rest is ``bf16-mixed``.
+"""``fp8``: matrix products of ``Linear`` layers in float8, forward and backward, with the package torchao. The rest is ``bf16-mixed``.
 
-Parameters, gradients and the optimizer's state stay float32. Each product scales its operands to the range of their float8 dtype first
-(forward e4m3; gradients e5m2, which has more range and less precision), and gives bfloat16.
+Parameters, gradients and the optimizer's state stay in float32. Each product first scales its operands to the range of their float8 dtype
+(e4m3 in the forward pass; e5m2, which has more range and less precision, for gradients). The result is bfloat16.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
 Recipe = Literal["tensorwise", "rowwise"]
-_MULTIPLE = 16  # of which float8 kernels want both sides of a weight
+_MULTIPLE = 16  # float8 kernels require both sides of a weight to be multiples of this
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -27,10 +27,12 @@ class Float8Options:
     """How torchao computes in float8.
 
     Args:
-        recipe: What shares one scale. ``tensorwise``: a tensor, the fastest. ``rowwise``: a row, more exact; gradients are e4m3 too.
-        ignore: Layers that stay in bfloat16: names or parts of names between dots, as ``lm_head`` or ``blocks.0``, with everything inside.
-        pad: Whether the inner side of a product is filled with zeros to a multiple of 16 where it is none, as in a last batch that is not
-            full. Without, it is an error on most devices.
+        recipe: The unit that shares one scale. ``tensorwise`` uses one scale per tensor and is the fastest. ``rowwise`` uses one per row
+            and is more exact; gradients are e4m3 too.
+        ignore: Layers that stay in bfloat16: names, or parts of names between dots, such as ``lm_head`` or ``blocks.0``, with everything
+            inside them.
+        pad: Whether the inner dimension of a product is padded with zeros to a multiple of 16 if it is not one, as in a last batch that is
+            not full. Without padding, such a product is an error on most devices.
     """
 
     recipe: Recipe = "tensorwise"
@@ -42,11 +44,11 @@ class Float8(AutocastPrecision):
     """float8 products over float32 parameters, under bfloat16 autocast.
 
     Args:
-        options: How.
+        options: How torchao computes.
         autocast: Options of autocast.
 
     Raises:
-        UsageError: If the recipe is none.
+        UsageError: If the recipe is unknown.
     """
 
     required_capabilities = ("fp8", "autocast.bfloat16")
@@ -60,11 +62,11 @@ class Float8(AutocastPrecision):
             raise UsageError(f"Float8Options(recipe={self.options.recipe!r})", why=why, hint="leave it out for the fastest")
 
     def setup(self, accelerator: Accelerator, device: torch.device) -> None:
-        """Multiply two small matrices on the device.
+        """Check float8 on the device by multiplying two small matrices.
 
         Raises:
             UnavailableError: If torchao is not installed.
-            UnsupportedError: If this device cannot do it, whatever its kind declares.
+            UnsupportedError: If this device does not support float8 products, whatever its accelerator declares.
         """
         import torch
 
@@ -92,10 +94,12 @@ class Float8(AutocastPrecision):
             ) from error
 
     def convert_module(self, module: torch.nn.Module) -> torch.nn.Module:
-        """The same module, its ``Linear`` layers the same objects with another class, where both sides are multiples of 16.
+        """Convert the ``Linear`` layers of which both sides are multiples of 16, in place.
+
+        The layers remain the same objects and get another class.
 
         Raises:
-            UnsupportedError: If it has parameters, and none is in such a layer.
+            UnsupportedError: If the module has parameters, and none of them is in such a layer.
         """
         chosen = choose_linears(module, self, converted=(self._class,), ignore=self.options.ignore, multiples=(_MULTIPLE, _MULTIPLE))
         for layer in chosen.values():
@@ -103,7 +107,10 @@ class Float8(AutocastPrecision):
         return module
 
     def _convert(self, layer: torch.nn.Linear) -> None:
-        """torchao makes another layer of the same parameters; what it has more is put into the user's, which keeps hooks."""
+        """Convert a layer in place, so that it keeps its hooks.
+
+        torchao creates another layer with the same parameters. Its additional attributes are copied into the user's layer.
+        """
         torchao = self._torchao()
         from accelkit_builtin.precisions.float8_linear import AutocastFloat8Linear
 

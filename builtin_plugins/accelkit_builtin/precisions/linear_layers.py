@@ -1,4 +1,4 @@
-"""Which ``Linear`` layers a precision gives other arithmetic."""
+"""Selection of the ``Linear`` layers that a precision converts."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ def choose_linears(
     ignore: Collection[str] = (),
     multiples: tuple[int, int] = (1, 1),
 ) -> Mapping[str, torch.nn.Linear]:
-    """The layers to convert, by their names: of the class ``torch.nn.Linear`` itself, for subclasses compute something else.
+    """Return the layers to convert, by name.
 
-    Warns of ignored names of which there is nothing.
+    Only layers of the class ``torch.nn.Linear`` itself are chosen, because subclasses compute something else. Warns about names in
+    ``ignore`` that match nothing.
 
     Args:
-        module: Is only looked at.
-        precision: For the errors.
+        module: The module to search. It is not changed.
+        precision: The precision that errors and warnings name.
         converted: Classes of layers that were converted before.
-        ignore: Names within ``module``, or parts of names between dots, each of a layer or of what holds layers. They stay.
-        multiples: What ``in_features`` and ``out_features`` must be multiples of.
+        ignore: Names of layers, or of modules that contain layers, within ``module``, or parts of such names between dots. These layers are
+            not chosen.
+        multiples: The numbers of which ``in_features`` and ``out_features`` must be multiples.
 
     Raises:
-        UnsupportedError: If the module has parameters, and no layer can be converted or was before.
+        UnsupportedError: If the module has parameters, but no layer that can be converted or was converted before.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Packages that a precision computes with and that accelkit does not require."""
+"""Import of the packages that a precision needs but accelkit does not require."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from accelkit import Precision, UnavailableError
 
 
 def load_package(precision: Precision, module: str, *, distribution: str, minimum: str, install: str) -> ModuleType:
-    """Import ``module``, for one precision.
+    """Import ``module`` for a precision.
 
     Args:
-        precision: For the errors.
-        module: Its name, as ``torchao.float8``. The part before the dot is looked for first.
-        distribution: Under which it is installed.
-        minimum: The oldest version that does what is needed.
-        install: The command that installs it.
+        precision: The precision that errors name.
+        module: The name of the module, such as ``torchao.float8``. The package before the first dot is looked for first.
+        distribution: The name of the distribution that provides the module.
+        minimum: The oldest version that is sufficient.
+        install: The command that installs the distribution.
 
     Raises:
-        UnavailableError: If it is not installed, too old, or cannot be imported.
+        UnavailableError: If the module is not installed, is too old, or cannot be imported.
     """
     what, package = f"precision {precision.name!r} cannot be used", module.partition(".")[0]
     if importlib.util.find_spec(package) is None:
@@ -31,12 +31,12 @@ def load_package(precision: Precision, module: str, *, distribution: str, minimu
     try:
         version = importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
-        version = ""  # a copy of its sources on the path
+        version = ""  # a copy of the sources on the path
     if version and Version(version) < Version(minimum):
         why = f"{distribution} {version} is installed, and {minimum} or newer is needed"
         raise UnavailableError(what, plugin=precision.plugin, why=why, hint=f"{install} --upgrade")
     try:
         return importlib.import_module(module)
-    except (ImportError, OSError, RuntimeError) as error:  # a library of its own that does not load, or asks for a GPU
+    except (ImportError, OSError, RuntimeError) as error:  # such as a shared library that does not load, or needs a GPU
         why = f"importing {module} failed: {type(error).__name__}: {' '.join(str(error).split())}"
         raise UnavailableError(what, plugin=precision.plugin, why=why, hint=f"{install} --upgrade --force-reinstall") from error

@@ -1,7 +1,7 @@
-"""``16-mixed``: parameters in float32, the forward pass under the device's own autocast in float16, and losses scaled up.
+"""``16-mixed``: parameters in float32, the forward pass under the device's own autocast in float16, and scaled losses.
 
-float16 ends at 6e-8 and 65504: gradients below vanish, so the loss is multiplied by a scale before the backward pass, and gradients are
-divided by it. A scale that is too large makes them infinite; that step is skipped, and the scale made smaller.
+float16 ranges from 6e-8 to 65504. Smaller gradients vanish, so the loss is multiplied by a scale before the backward pass, and gradients
+are divided by it. A scale that is too large makes gradients infinite. That step is then skipped, and the scale is reduced.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GradScalerOptions:
-    """What ``torch.amp.GradScaler`` can be told; the names are its own.
+    """Options of ``torch.amp.GradScaler``, under its own names.
 
     Args:
-        init_scale: The first scale.
-        growth_factor: What it is multiplied by after ``growth_interval`` steps without an infinite gradient.
-        backoff_factor: What it is multiplied by after a step with one.
-        growth_interval: How many steps.
+        init_scale: The initial scale.
+        growth_factor: The factor applied to the scale after ``growth_interval`` steps without an infinite gradient.
+        backoff_factor: The factor applied to the scale after a step with an infinite gradient.
+        growth_interval: The number of steps without an infinite gradient after which the scale grows.
     """
 
     init_scale: float = 65536.0
@@ -54,10 +54,10 @@ class Float16Mixed(AutocastPrecision):
         self.scaler_options = scaler or GradScalerOptions()
 
     def setup(self, accelerator: Accelerator, device: torch.device) -> None:
-        """Ask torch for this device type's autocast and scaler.
+        """Check that torch supports autocast and a gradient scaler for this device type.
 
         Raises:
-            UnsupportedError: If there is none in float16.
+            UnsupportedError: If it does not support them in float16.
         """
         super().setup(accelerator, device)
         with self._asking_torch(accelerator, f"torch.amp.GradScaler({self._device_type!r})", "use precision='bf16-mixed' or '32-true'"):
@@ -65,11 +65,15 @@ class Float16Mixed(AutocastPrecision):
 
     @property
     def scale(self) -> float:
-        """What the next loss is multiplied by, as far as is known yet. Waits for the device."""
+        """The factor for the next loss, as far as it is known yet. Waits for the device."""
         return float(self.state_dict()["scale"])
 
     def pre_backward(self, loss: torch.Tensor) -> torch.Tensor:
-        """The loss, times the scale. That is adapted here to what the last steps found: before, another optimizer may have to step."""
+        """Return the loss multiplied by the scale.
+
+        The scale is first updated with the results of the last steps. An earlier update would be wrong for another optimizer that may
+        still have to step.
+        """
         if self._unscaled:
             self._scaler.update()
             self._unscaled.clear()
@@ -78,19 +82,27 @@ class Float16Mixed(AutocastPrecision):
         return scaled
 
     def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Watch the gradients of its first step: clipping them while they are scaled would train next to nothing, in silence."""
+        """Watch the gradients of the optimizer's first step.
+
+        If the program clips gradients while they are scaled, it silently trains next to nothing.
+        """
         self._versions.setdefault(optimizer, {})
 
     def post_backward(self, loss: torch.Tensor) -> None:
-        """Before an optimizer's first step, remember its gradients' versions: torch counts the changes of a tensor in place."""
+        """Record the versions of an optimizer's gradients before its first step.
+
+        The version of a tensor is torch's count of its in-place changes.
+        """
         for optimizer in self._versions:
             self._versions[optimizer] = _gradient_versions(optimizer)
 
     def unscale_gradients(self, optimizer: torch.optim.Optimizer) -> None:
-        """Divide by the scale, once before each step. Warns if the gradients of the first step were changed before, by the program.
+        """Divide the gradients by the scale, once before each step.
+
+        Warns if the program has changed the gradients of the first step before.
 
         Raises:
-            UsageError: If the gradients are not those of ``Runtime.backward``.
+            UsageError: If the gradients do not come from ``Runtime.backward``.
         """
         if optimizer in self._unscaled or not _has_gradients(optimizer):
             return
@@ -116,10 +128,10 @@ class Float16Mixed(AutocastPrecision):
             )
 
     def optimizer_step(self, optimizer: torch.optim.Optimizer, step: Callable[..., Any], closure: Callable[[], Any] | None = None) -> Any:
-        """Step unless a gradient is infinite or nan. Waits for the device, to know.
+        """Step unless a gradient is infinite or nan. Waits for the device to find out.
 
         Raises:
-            UnsupportedError: If there is a closure: the scale may not change between its calls.
+            UnsupportedError: If a closure is given, because the scale must not change between its calls.
         """
         if closure is not None:
             raise UnsupportedError(
@@ -132,9 +144,9 @@ class Float16Mixed(AutocastPrecision):
         return None if self._has_found_infinity(optimizer) else step()
 
     def state_dict(self) -> dict[str, Any]:
-        """torch's, as it will be at the next backward pass: ``scale``, ``_growth_tracker`` and the options."""
+        """Return the scaler's state as it will be at the next backward pass: ``scale``, ``_growth_tracker`` and the options."""
         state: dict[str, Any] = self._scaler.state_dict()
-        if self._unscaled:  # what GradScaler.update does, which would forget them
+        if self._unscaled:  # computes what GradScaler.update does, which would forget these optimizers
             state["_growth_tracker"] += 1
             if any(self._has_found_infinity(optimizer) for optimizer in self._unscaled):
                 state["scale"] *= state["backoff_factor"]
@@ -145,16 +157,16 @@ class Float16Mixed(AutocastPrecision):
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Nothing is restored of a checkpoint that a precision without a scaler saved."""
+        """Restore the scaler's state. Nothing is restored from a checkpoint that a precision without a scaler saved."""
         if state:
             self._scaler.load_state_dict(dict(state))
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy (of a module, whose precision this is) has a scaler of its own, with the same scale."""
+        """Return the state of a copy. The copy (of a module with this precision) has a scaler of its own, with the same scale."""
         state = dict(vars(self))
         if "_scaler" in state:
             state["_scaler"] = self._scaler.state_dict()
-            del state["_unscaled"], state["_versions"]  # of optimizers
+            del state["_unscaled"], state["_versions"]  # these refer to optimizers
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -180,6 +192,6 @@ def _has_gradients(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _gradient_versions(optimizer: torch.optim.Optimizer) -> dict[int, int]:
-    """How often each gradient was changed in place, by the ``id`` of the gradient."""
+    """Return how often each gradient was changed in place, keyed by the ``id`` of the gradient."""
     gradients = (parameter.grad for group in optimizer.param_groups for parameter in group["params"])
     return {id(gradient): gradient._version for gradient in gradients if gradient is not None}

@@ -1,4 +1,4 @@
-"""``32-true``: everything as torch has it by default. Prepared modules come back as they were, and nothing is added to a step."""
+"""``32-true``: everything as in torch by default. Prepared modules are returned unchanged, and nothing is added to a step."""
 
 from __future__ import annotations
 

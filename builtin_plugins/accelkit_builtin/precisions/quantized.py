@@ -1,7 +1,8 @@
-"""Precisions that store the weights of ``Linear`` layers in fewer bits, by the package bitsandbytes. They are frozen; the rest trains.
+"""Precisions that store the weights of ``Linear`` layers in fewer bits, with the package bitsandbytes.
 
-bitsandbytes' own layers are used, so that what knows them (adapters) finds them. Weights are quantised on the device they are for: its
-own ``Linear.to`` cannot do that on a device that torch does not name, and its operators can, on any.
+These weights are frozen; the rest trains. bitsandbytes' own layers are used, so that code that knows them (adapters) finds them. Weights
+are quantised on the device that they are for. bitsandbytes' layers cannot do that in ``Linear.to`` on a device that torch does not name,
+but its operators can on any device.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ class QuantizedPrecision(NarrowPrecision):
     """Weights of ``Linear`` layers in few bits, everything else in one dtype throughout.
 
     Args:
-        compute_dtype: That dtype.
-        ignore: Layers whose weights stay in it.
+        compute_dtype: The dtype of everything else.
+        ignore: Layers whose weights stay in ``compute_dtype``.
     """
 
     def __init__(self, compute_dtype: ComputeDtype, ignore: Collection[str]) -> None:
@@ -39,18 +40,18 @@ class QuantizedPrecision(NarrowPrecision):
 
     @property
     def dtype(self) -> torch.dtype:
-        """In which all is computed, and stored unless it is quantised."""
+        """The dtype of computation, and of storage unless it is quantised."""
         import torch
 
         found: torch.dtype = getattr(torch, self._dtype_name)
         return found
 
     def setup(self, accelerator: Accelerator, device: torch.device) -> None:
-        """Quantise a small layer on the device, and compute with it.
+        """Check bitsandbytes by quantising a small layer on the device and computing with it.
 
         Raises:
             UnavailableError: If bitsandbytes is not installed.
-            UnsupportedError: If it cannot do this device.
+            UnsupportedError: If bitsandbytes does not support this device.
         """
         import torch
 
@@ -60,7 +61,7 @@ class QuantizedPrecision(NarrowPrecision):
         torch.nn.init.ones_(layer.weight)
         try:
             self._convert(layer)
-            layer(torch.ones(2, 64, device=device, dtype=self.dtype)).max().item()  # which waits until it is done
+            layer(torch.ones(2, 64, device=device, dtype=self.dtype)).max().item()  # item() waits until the device is done
         except (RuntimeError, ValueError, AssertionError) as error:
             raise UnsupportedError(
                 f"{accelerator.name} cannot do {self.name}",
@@ -70,11 +71,13 @@ class QuantizedPrecision(NarrowPrecision):
             ) from error
 
     def convert_module(self, module: torch.nn.Module) -> torch.nn.Module:
-        """The same module, its ``Linear`` layers the same objects with another class and weight. A weight that other layers hold too
-        (tied embeddings) stays.
+        """Quantise the weights of the ``Linear`` layers in place.
+
+        The layers remain the same objects and get another class and weight. A weight that is shared with other layers (tied embeddings)
+        is not quantised.
 
         Raises:
-            UnsupportedError: If it has parameters, and none is in such a layer.
+            UnsupportedError: If the module has parameters, and none of them is in such a layer.
         """
         chosen = choose_linears(module, self, converted=self._classes(), ignore=self._ignore)
         others = [layer for name, layer in module.named_modules() if name not in chosen]
@@ -86,15 +89,18 @@ class QuantizedPrecision(NarrowPrecision):
 
     @abstractmethod
     def _classes(self) -> tuple[type, ...]:
-        """bitsandbytes' own, of layers that were converted."""
+        """Return bitsandbytes' classes of converted layers."""
 
     @abstractmethod
     def _quantized(self, layer: torch.nn.Linear, weight: torch.Tensor) -> tuple[torch.nn.Linear, Any]:
-        """A layer on the meta device, as ``layer`` and of bitsandbytes' class, and its weight, quantised from ``weight``."""
+        """Return a meta-device layer of bitsandbytes' class that corresponds to ``layer``, and its weight, quantised from ``weight``."""
 
     @abstractmethod
     def _load(self, layer: Any, state: MutableMapping[str, Any], prefix: str) -> None:
-        """Take from a state dict what belongs to a quantised weight, but the weight itself; bitsandbytes alone refuses what it saved."""
+        """Take the entries of a quantised weight, except the weight itself, from a state dict.
+
+        Without this, bitsandbytes refuses to load what it saved.
+        """
 
     def _convert(self, layer: Any) -> None:
         made, weight = self._quantized(layer, layer.weight.detach().to(self._device))
@@ -113,7 +119,7 @@ class QuantizedPrecision(NarrowPrecision):
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """bitsandbytes says at every forward pass that it casts what it quantises."""
+    """Return False for bitsandbytes' message, logged at every forward pass, that it casts the inputs that it quantises."""
     return not str(record.msg).startswith("MatMul8bitLt: inputs will be cast")
 
 

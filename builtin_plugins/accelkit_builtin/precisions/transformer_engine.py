@@ -1,4 +1,4 @@
-"""``transformer-engine``: ``Linear`` and ``LayerNorm`` of NVIDIA's Transformer Engine, in float8; everything else as ``bf16-true``."""
+"""``transformer-engine``: float8 with ``Linear`` and ``LayerNorm`` of NVIDIA's Transformer Engine; everything else as in ``bf16-true``."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from accelkit_builtin.precisions.true_precision import NarrowPrecision
 if TYPE_CHECKING:
     import torch
 
-_MULTIPLE = 16  # of which its float8 kernels want both sides of a weight
+_MULTIPLE = 16  # its float8 kernels require both sides of a weight to be multiples of this
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TransformerEngineOptions:
-    """What Transformer Engine is told.
+    """Options of Transformer Engine.
 
     Args:
-        recipe: One of ``transformer_engine.common.recipe``, as ``DelayedScaling(amax_history_len=16)``. None for its default on this GPU.
-        ignore: Layers that stay torch's: names or parts of names between dots, as ``lm_head`` or ``blocks.0``, with everything inside.
+        recipe: A recipe of ``transformer_engine.common.recipe``, such as ``DelayedScaling(amax_history_len=16)``. None selects Transformer
+            Engine's default for this GPU.
+        ignore: Layers that stay torch's: names, or parts of names between dots, such as ``lm_head`` or ``blocks.0``, with everything inside
+            them.
     """
 
     recipe: Any = None
@@ -36,7 +38,7 @@ class TransformerEngine(NarrowPrecision):
     """float8 by Transformer Engine, parameters in bfloat16.
 
     Args:
-        options: What it is told.
+        options: Options of Transformer Engine.
     """
 
     required_capabilities: ClassVar[tuple[str, ...]] = ("transformer_engine",)
@@ -46,10 +48,10 @@ class TransformerEngine(NarrowPrecision):
         self.options = options or TransformerEngineOptions()
 
     def setup(self, accelerator: Accelerator, device: torch.device) -> None:
-        """Ask Transformer Engine whether this GPU computes in float8. Initialises CUDA.
+        """Check that Transformer Engine can compute in float8 on this GPU. Initialises CUDA.
 
         Raises:
-            UnsupportedError: If it does not, or the device is none of CUDA's.
+            UnsupportedError: If it cannot, or the device is not a CUDA device.
             UnavailableError: If the package is not installed.
         """
         what, hint = f"{accelerator.name} cannot do {self.name}", "use precision='fp8' or 'bf16-mixed'"
@@ -62,11 +64,12 @@ class TransformerEngine(NarrowPrecision):
         self._device = device
 
     def convert_module(self, module: torch.nn.Module) -> torch.nn.Module:
-        """The module with Transformer Engine's layers in the places of torch's, with copies of their parameters. Hooks on those layers are
-        not carried over. A module that has such layers already keeps those that it has.
+        """Replace torch's layers with Transformer Engine's, which receive copies of their parameters.
+
+        Hooks on the replaced layers are not carried over. Layers of Transformer Engine that the module already has are kept.
 
         Raises:
-            UnsupportedError: If it has parameters, and no ``Linear`` whose sides are multiples of 16.
+            UnsupportedError: If the module has parameters, but no ``Linear`` whose sides are multiples of 16.
         """
         import torch
 

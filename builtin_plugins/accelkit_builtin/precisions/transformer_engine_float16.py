@@ -1,4 +1,4 @@
-"""``transformer-engine-float16``: as ``transformer-engine``, with parameters and everything else in float16, as ``16-true``."""
+"""``transformer-engine-float16``: like ``transformer-engine``, with parameters and everything else in float16, as in ``16-true``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class TransformerEngineFloat16(TransformerEngine, Float16):
     """float8 by Transformer Engine, parameters in float16.
 
     Args:
-        options: What it is told.
+        options: Options of Transformer Engine.
     """
 
     required_capabilities = ("transformer_engine", "dtype.float16")

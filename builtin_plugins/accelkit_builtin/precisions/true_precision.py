@@ -21,7 +21,7 @@ class TruePrecision(Precision):
 
     @property
     def dtype(self) -> torch.dtype:
-        """In which all is stored and computed."""
+        """The dtype of storage and computation."""
         import torch
 
         found: torch.dtype = getattr(torch, self.dtype_name)
@@ -31,13 +31,13 @@ class TruePrecision(Precision):
         return module.to(self.dtype)
 
     def convert_input(self, data: T) -> T:
-        """Floating tensors in this dtype; integers and complex numbers as they are."""
+        """Cast floating-point tensors to this dtype. Integers and complex numbers are unchanged."""
         import torch
 
         return cast(data, self.dtype, torch.is_floating_point)
 
     def forward_context(self) -> AbstractContextManager[None]:
-        """Tensors that the forward pass makes are of this dtype too."""
+        """Return a context manager inside which the tensors that the forward pass creates have this dtype too."""
         return default_dtype(self.dtype)
 
     def tensor_init_context(self) -> AbstractContextManager[None]:

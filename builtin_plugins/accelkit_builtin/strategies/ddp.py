@@ -19,19 +19,19 @@ CommunicationHook = Literal["fp16_compress", "bf16_compress", "power_sgd", "batc
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DDPOptions:
-    """What ``torch.nn.parallel.DistributedDataParallel`` can be told; the names are its own.
+    """Options of ``torch.nn.parallel.DistributedDataParallel``, under its own names.
 
     Args:
-        find_unused_parameters: Whether a forward pass may leave parameters out; costs a walk of the graph each time.
-        static_graph: The same parameters are used in every step: allows reentrant checkpointing, and parameters used twice.
-        gradient_as_bucket_view: Gradients are views of the communication buffers: saves their memory, and a copy.
-        broadcast_buffers: Buffers are rank 0's before each forward pass.
-        bucket_cap_mb: Size of a communication buffer in MiB; None for torch's default.
-        communication_hook: How a buffer is reduced: a name of torch's own hooks, or ``hook(state, bucket)`` as they are.
-        communication_state: The state of a hook given as a function.
-        powersgd_rank: Rank of the approximation of ``power_sgd``.
-        sync_batch_norm: Batch norms compute their statistics over all processes.
-        sync_batch_norm_group: Over these only: a process group.
+        find_unused_parameters: Whether a forward pass may leave parameters unused. Costs a traversal of the graph each time.
+        static_graph: Whether the same parameters are used in every step. Allows reentrant checkpointing, and parameters used twice.
+        gradient_as_bucket_view: Whether gradients are views of the communication buffers, which saves their memory and a copy.
+        broadcast_buffers: Whether rank 0's buffers are copied to all processes before each forward pass.
+        bucket_cap_mb: The size of a communication buffer in MiB. None selects torch's default.
+        communication_hook: How a buffer is reduced: the name of one of torch's hooks, or a function ``hook(state, bucket)`` like them.
+        communication_state: The state of a hook that is given as a function.
+        powersgd_rank: The rank of the approximation of ``power_sgd``.
+        sync_batch_norm: Whether batch norms compute their statistics over all processes.
+        sync_batch_norm_group: The process group over which batch norms compute their statistics, instead of all processes.
     """
 
     find_unused_parameters: bool = False
@@ -50,8 +50,8 @@ class DDPStrategy(Strategy):
     """torch's DistributedDataParallel.
 
     Args:
-        options: How to wrap.
-        device: As for every strategy.
+        options: How to wrap modules.
+        device: The device or device type, as for every strategy.
     """
 
     is_distributed = True
@@ -65,10 +65,10 @@ class DDPStrategy(Strategy):
         self.options = options or DDPOptions()
 
     def wrap_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
-        """The module in DistributedDataParallel; one without parameters to train as it is, for there is nothing to average.
+        """Return the module in DistributedDataParallel, or unchanged if it has no parameters to train: nothing is averaged then.
 
         Raises:
-            UnsupportedError: If a parameter is on the meta device: every process needs the whole model.
+            UnsupportedError: If a parameter is on the meta device, because every process needs the whole model.
         """
         from torch.nn.parallel import DistributedDataParallel
 
@@ -87,7 +87,7 @@ class DDPStrategy(Strategy):
             module = convert(module, options.sync_batch_norm_group)
         if not any(parameter.requires_grad for parameter in module.parameters()):
             return module
-        renamed: dict[str, Any] = {} if options.broadcast_buffers else {"broadcast_buffers": False}  # torch 2.13 warns of the name
+        renamed: dict[str, Any] = {} if options.broadcast_buffers else {"broadcast_buffers": False}  # torch 2.13 warns about this name
         wrapped = DistributedDataParallel(
             module,
             find_unused_parameters=options.find_unused_parameters,
@@ -100,19 +100,19 @@ class DDPStrategy(Strategy):
         return wrapped
 
     def unwrap_module(self, module: torch.nn.Module) -> torch.nn.Module:
-        """The module inside DistributedDataParallel."""
+        """Return the module inside DistributedDataParallel."""
         from torch.nn.parallel import DistributedDataParallel
 
         return module.module if isinstance(module, DistributedDataParallel) else module
 
     def no_sync(self, module: torch.nn.Module) -> AbstractContextManager[Any]:
-        """DistributedDataParallel's own."""
+        """Return DistributedDataParallel's own ``no_sync`` context manager."""
         from torch.nn.parallel import DistributedDataParallel
 
         return module.no_sync() if isinstance(module, DistributedDataParallel) else contextlib.nullcontext()
 
     def join(self, modules: Sequence[torch.nn.Module]) -> AbstractContextManager[Any]:
-        """torch's Join: a process without batches takes part in the others' reductions until the last has none."""
+        """Return torch's Join, with which a process without batches takes part in the others' reductions until the last has none."""
         from torch.distributed.algorithms.join import Join, Joinable
 
         joinable: list[Joinable] = [module for module in modules if isinstance(module, Joinable)]

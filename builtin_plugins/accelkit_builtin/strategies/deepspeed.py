@@ -1,7 +1,7 @@
 """``deepspeed``: optimizer state, gradients and parameters are sharded by the package deepspeed (ZeRO 1 to 3).
 
-DeepSpeed wraps a module together with its optimizer in an engine, which owns the backward pass, clipping and the step. By its option
-``managed_gradient_accumulation=false`` every call of ``optimizer.step()`` is a step, as elsewhere in torch.
+DeepSpeed wraps a module together with its optimizer in an engine, which owns the backward pass, clipping and the step. With its option
+``managed_gradient_accumulation=false``, every call of ``optimizer.step()`` is a step, as elsewhere in torch.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class DeepSpeedStrategy(Strategy):
 
     Args:
         options: How to shard.
-        device: As for every strategy.
+        device: The device or device type, as for every strategy.
     """
 
     is_distributed = True
@@ -60,11 +60,11 @@ class DeepSpeedStrategy(Strategy):
         self._clipping: tuple[float, torch.Tensor] | None = None
 
     def check(self, accelerator: Accelerator) -> None:
-        """DeepSpeed is installed, new enough, and has an accelerator of this device type. It is not imported.
+        """Check that DeepSpeed is installed, new enough, and has an accelerator for this device type. Does not import it.
 
         Raises:
-            UnavailableError: If it is not installed, or too old.
-            UnsupportedError: If DeepSpeed does not know the device type; it would compute on the CPU.
+            UnavailableError: If DeepSpeed is not installed or too old.
+            UnsupportedError: If DeepSpeed does not know the device type. It would compute on the CPU.
             ContradictionError: If DS_ACCELERATOR names another device.
         """
         super().check(accelerator)
@@ -72,12 +72,12 @@ class DeepSpeedStrategy(Strategy):
 
     @hookimpl(wrapper=True)
     def make_precision(self) -> Generator[None, Precision, Precision]:
-        """``16-mixed`` with the engine's scaler."""
+        """Replace ``16-mixed`` with a precision that uses the engine's scaler."""
         precision = yield
         return EngineScaledFloat16(precision, lambda: self._engine) if isinstance(precision, Float16Mixed) else precision
 
     def place_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
-        """On the device, whole: DeepSpeed shards it there.
+        """Move the whole module to the device, where DeepSpeed shards it.
 
         Raises:
             UnsupportedError: If a parameter is on the meta device.
@@ -92,11 +92,11 @@ class DeepSpeedStrategy(Strategy):
         return module.to(device)
 
     def wrap_training(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, training: Training) -> torch.nn.Module:
-        """The module in a DeepSpeedEngine.
+        """Return the module in a DeepSpeedEngine.
 
         Raises:
-            UnsupportedError: If this Runtime has an engine already, or the precision is none of DeepSpeed's.
-            ContradictionError, UsageError: If DeepSpeed's configuration is not the Runtime's, or DeepSpeed refuses it.
+            UnsupportedError: If this Runtime already has an engine, or DeepSpeed does not support the precision.
+            ContradictionError, UsageError: If DeepSpeed's configuration contradicts the Runtime's, or DeepSpeed refuses it.
         """
         if self._held is not None and self._held() is not None:
             raise UnsupportedError(
@@ -122,10 +122,10 @@ class DeepSpeedStrategy(Strategy):
         return wrapped
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        """The engine's.
+        """Run the engine's backward pass.
 
         Raises:
-            UnsupportedError: For any other argument than ``retain_graph``.
+            UnsupportedError: If any argument other than ``retain_graph`` is given.
         """
         if kwargs.keys() - {"retain_graph"}:
             raise UnsupportedError(
@@ -137,7 +137,11 @@ class DeepSpeedStrategy(Strategy):
         self._engine.backward(loss, retain_graph=bool(kwargs.get("retain_graph")))
 
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
-        """The engine's, which clips and clears gradients too. False if it skipped the step for an infinite gradient."""
+        """Run the engine's step, which also clips and clears gradients.
+
+        Returns:
+            False if the engine skipped the step because of an infinite gradient.
+        """
         engine = self._engine
         engine.step()
         if self._clipping is not None:
@@ -147,10 +151,10 @@ class DeepSpeedStrategy(Strategy):
         return bool(engine.was_step_applied())
 
     def zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
-        """Forget gradients, also those that are reduced already. After a step there are none."""
+        """Discard all gradients, including those that are already reduced. After a step there are none."""
         zero = self._engine.optimizer
         zero.zero_grad(set_to_none=True)
-        if hasattr(zero, "all_grad_tensors"):  # ZeRO 1 and 2 sum up beside the parameters: dropped as its own step drops what overflowed
+        if hasattr(zero, "all_grad_tensors"):  # ZeRO 1 and 2 keep sums elsewhere: drop them as their step does on overflow
             zero.micro_step_id = -1
             zero._release_preflattened_grad_buffers()
             for held in (zero.all_grad_tensors, zero.averaged_gradients):
@@ -160,7 +164,7 @@ class DeepSpeedStrategy(Strategy):
                 zero.reset_cpu_buffers()
 
     def check_state(self) -> None:
-        """Refuse: what the optimizer holds are flat pieces of this process, which mean nothing elsewhere.
+        """Refuse to save or load state: the optimizer holds flat pieces of this process, which are meaningless elsewhere.
 
         Raises:
             CheckpointError: Always.
@@ -173,7 +177,7 @@ class DeepSpeedStrategy(Strategy):
         )
 
     def unwrap_module(self, module: torch.nn.Module) -> torch.nn.Module:
-        """The module inside the engine."""
+        """Return the module inside the engine."""
         deepspeed = sys.modules.get("deepspeed")
         if deepspeed is None or not isinstance(module, deepspeed.DeepSpeedEngine):
             return module
@@ -181,7 +185,7 @@ class DeepSpeedStrategy(Strategy):
         return inner
 
     def whole_parameters(self, module: torch.nn.Module) -> AbstractContextManager[Any]:
-        """Stage 3: all parameters gathered on every process."""
+        """Return a context manager inside which all parameters of stage 3 are gathered on every process."""
         sharded = [parameter for parameter in module.parameters() if hasattr(parameter, "ds_id")]
         if not sharded:
             return contextlib.nullcontext()
@@ -189,15 +193,18 @@ class DeepSpeedStrategy(Strategy):
         return gathered
 
     def join(self, modules: Sequence[torch.nn.Module]) -> None:
-        """Not there: sharded steps need every process."""
+        """Return None: this is not supported, because sharded steps need every process."""
 
     def clip_grad_norm_(
         self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float, **kwargs: Any
     ) -> torch.Tensor:
-        """The next step clips. What is returned has the norm when that step is done, and is nan before.
+        """Let the next step clip.
+
+        Returns:
+            A tensor that contains the norm once that step is done, and nan before.
 
         Raises:
-            UnsupportedError: For another norm than the 2-norm of all parameters, or other arguments.
+            UnsupportedError: If a norm other than the 2-norm of all parameters, or another argument, is given.
             ContradictionError: If DeepSpeed's configuration clips by another norm.
             UsageError: If ``max_norm`` is not positive.
         """
@@ -231,7 +238,7 @@ class DeepSpeedStrategy(Strategy):
         return norm
 
     def clip_grad_value_(self, parameters: torch.Tensor | Iterable[torch.Tensor], clip_value: float) -> None:
-        """Not there.
+        """Refuse: DeepSpeed cannot clip the values of gradients.
 
         Raises:
             UnsupportedError: Always.
@@ -244,13 +251,13 @@ class DeepSpeedStrategy(Strategy):
         )
 
     def teardown(self) -> None:
-        """Release what DeepSpeed holds for the process groups, which the Runtime is about to leave."""
+        """Destroy the engine and release DeepSpeed's references to the process groups, which the Runtime is about to leave."""
         deepspeed = sys.modules.get("deepspeed")
         engine = self._held() if self._held is not None else None
         self._held = self._clipping = None
         if deepspeed is not None and engine is not None:
             engine.destroy()
-            deepspeed.utils.groups._release_process_group_references()  # what deepspeed.comm.destroy_process_group does besides
+            deepspeed.utils.groups._release_process_group_references()  # deepspeed.comm.destroy_process_group also does this
 
     @property
     def _engine(self) -> Any:

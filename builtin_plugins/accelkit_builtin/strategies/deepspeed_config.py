@@ -1,4 +1,4 @@
-"""What DeepSpeed is told: the options, a configuration of its own form, and what the Runtime knows."""
+"""DeepSpeed's configuration, merged from the options, a configuration in DeepSpeed's own format, and the Runtime's settings."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class DeepSpeedOptions:
     """How DeepSpeed shards.
 
     Args:
-        stage: ZeRO stage: 1 shards the optimizer's state, 2 gradients too, 3 parameters too.
-        offload_optimizer: Keep the optimizer's state in host memory, and step there.
-        offload_parameters: Keep parameters in host memory (stage 3).
-        config: Everything else: a mapping as DeepSpeed's documentation of its JSON configuration has it, or the path of such a file. Its
-            values win over those above. ``"auto"`` is filled by the Runtime, or left to DeepSpeed's default.
+        stage: The ZeRO stage: 1 shards the optimizer's state, 2 also gradients, 3 also parameters.
+        offload_optimizer: Whether to keep the optimizer's state in host memory, and to step there.
+        offload_parameters: Whether to keep parameters in host memory (stage 3).
+        config: All other settings: a mapping in the form of DeepSpeed's JSON configuration, or the path of such a file. Its values take
+            precedence over those above. ``"auto"`` is filled in by the Runtime, or left to DeepSpeed's default.
     """
 
     stage: Literal[1, 2, 3] = 2
@@ -38,11 +38,11 @@ class DeepSpeedOptions:
 
 
 def configuration(options: DeepSpeedOptions, training: Training, plugin: str) -> dict[str, Any]:
-    """The configuration for ``deepspeed.initialize``, as a dict of DeepSpeed's own names.
+    """Return the configuration for ``deepspeed.initialize``, a dict with DeepSpeed's own names.
 
     Raises:
-        UnsupportedError: If DeepSpeed has nothing for the Runtime's precision.
-        ContradictionError: If the configuration says something else than the Runtime.
+        UnsupportedError: If DeepSpeed does not support the Runtime's precision.
+        ContradictionError: If the configuration contradicts the Runtime.
         UsageError: If the configuration cannot be read, or a value cannot be used.
     """
     section = _section(training.precision, plugin)
@@ -65,7 +65,7 @@ def configuration(options: DeepSpeedOptions, training: Training, plugin: str) ->
         given,
     )
     _check(merged, training, section)
-    # The Runtime divides losses and says when to step: for DeepSpeed every step is of one batch.
+    # The Runtime divides losses and decides when to step. For DeepSpeed, every step has one batch.
     merged["gradient_accumulation_steps"] = 1
     merged.pop("train_batch_size", None)
     return merged
@@ -86,7 +86,7 @@ def _read(config: Any) -> dict[str, Any]:
 
 
 def _merged(ours: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """``given`` over ``ours``, where it is not "auto"."""
+    """Return ``ours`` updated with the values of ``given`` that are not "auto"."""
     result = dict(ours)
     for key, value in given.items():
         if isinstance(value, Mapping):
@@ -98,7 +98,7 @@ def _merged(ours: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _batch_size(given: Mapping[str, Any], training: Training) -> int:
-    """Samples a process has in a batch. DeepSpeed counts samples by it, and nothing else."""
+    """Return the number of samples in a batch of one process. DeepSpeed only uses it to count samples."""
     whole = given.get("train_batch_size", AUTO)
     if training.batch_size is None and isinstance(whole, int):
         return max(whole // (training.num_processes * training.accumulation_steps), 1)
@@ -106,7 +106,10 @@ def _batch_size(given: Mapping[str, Any], training: Training) -> int:
 
 
 def _section(precision: Precision, plugin: str) -> str | None:
-    """What DeepSpeed calls a precision; None for float32. An accelerator's own is known by its name, one with options by its class."""
+    """Return DeepSpeed's name for a precision, or None for float32.
+
+    An accelerator's own precision is recognised by its name, one with options by its class.
+    """
     if isinstance(precision, EngineScaledFloat16):
         return "fp16"
     if isinstance(precision, BFloat16Mixed) or precision.name == "bf16-mixed":

@@ -1,4 +1,4 @@
-"""``16-mixed`` under DeepSpeed, whose engine scales the loss, looks for infinite gradients and skips steps by itself."""
+"""``16-mixed`` under DeepSpeed, whose engine scales the loss, detects infinite gradients and skips steps itself."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from accelkit_builtin.precisions.p16_mixed import Float16Mixed
 
 
 class EngineScaledFloat16(AutocastPrecision):
-    """float16 autocast; parameters in float16, with float32 ones in the engine's optimizer.
+    """float16 autocast over float16 parameters, with float32 parameters in the engine's optimizer.
 
     Args:
-        asked: What the user asked for.
-        engine: Returns the engine.
+        asked: The precision that the user asked for.
+        engine: A function that returns the engine.
     """
 
     required_capabilities = Float16Mixed.required_capabilities
@@ -30,14 +30,14 @@ class EngineScaledFloat16(AutocastPrecision):
 
     @property
     def scale(self) -> float:
-        """What the engine multiplies the next loss by."""
+        """The factor by which the engine multiplies the next loss."""
         return float(self._engine().optimizer.loss_scale)
 
     def configuration(self) -> dict[str, Any]:
-        """The options in DeepSpeed's names.
+        """Return the options under DeepSpeed's names.
 
         Raises:
-            UnsupportedError: If DeepSpeed's scaler cannot do what they say.
+            UnsupportedError: If DeepSpeed's scaler does not support them.
         """
         options = self.scaler_options
         power = math.log2(options.init_scale)
@@ -52,12 +52,12 @@ class EngineScaledFloat16(AutocastPrecision):
             )
         return {
             "enabled": True,
-            "loss_scale": 0,  # a changing one
+            "loss_scale": 0,  # dynamic
             "initial_scale_power": int(power),
             "loss_scale_window": options.growth_interval,
             "hysteresis": 1,  # halve at the first infinite gradient, as torch does
         }
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy of a module, whose precision this is, has no engine."""
+        """Return the state without the engine, which a copy of a module with this precision does not have."""
         return dict(vars(self)) | {"_engine": None}

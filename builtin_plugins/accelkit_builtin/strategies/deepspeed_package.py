@@ -1,7 +1,8 @@
-"""The package deepspeed: whether it can be used for a device, and starting it for that one.
+"""Checking whether the package deepspeed can be used for a device, and starting it for that device.
 
-Importing it takes seconds, sets variables in ``os.environ`` (which is put back here) and chooses a device for the whole process. It logs
-through the logger ``DeepSpeed``, warnings and worse unless its configuration has another ``log_level``. It installs no signal handler.
+Importing deepspeed takes seconds, sets variables in ``os.environ`` (which is restored here) and chooses a device for the whole process. It
+logs through the logger ``DeepSpeed``, at level warning and above unless its configuration has another ``log_level``. It installs no signal
+handler.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from accelkit import Accelerator, ContradictionError, UnavailableError, Unsuppor
 if TYPE_CHECKING:
     import torch
 
-MINIMUM = (0, 19, 8)  # this one does managed_gradient_accumulation=false in every stage
+MINIMUM = (0, 19, 8)  # this version supports managed_gradient_accumulation=false in every stage
 _COMPILED_FOR_INFERENCE = "deepspeed_shm_comm"
 _LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
 
 
 def check_package(accelerator: Accelerator) -> None:
-    """Whether DeepSpeed is installed, new enough, and has an accelerator of this device type. It is not imported.
+    """Check that DeepSpeed is installed, new enough, and has an accelerator for this device type. Does not import it.
 
     Raises:
-        UnavailableError: If it is not installed, or too old.
-        UnsupportedError: If DeepSpeed does not know the device type; it would compute on the CPU.
+        UnavailableError: If DeepSpeed is not installed or too old.
+        UnsupportedError: If DeepSpeed does not know the device type. It would compute on the CPU.
         ContradictionError: If DS_ACCELERATOR names another device.
     """
     device_type = accelerator.device_type
@@ -62,17 +63,17 @@ def check_package(accelerator: Accelerator) -> None:
 
 
 def initialize(module: torch.nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any], device: torch.device) -> Any:
-    """The DeepSpeedEngine of a module and its optimizer. ``os.environ`` is afterwards as it was before.
+    """Return the DeepSpeedEngine of a module and its optimizer. ``os.environ`` is restored afterwards.
 
     Raises:
-        ContradictionError: If this process has DeepSpeed at work on another device.
-        Exception: DeepSpeed's own, of any type.
+        ContradictionError: If DeepSpeed already uses another device in this process.
+        Exception: If DeepSpeed raises an error, which may be of any type.
     """
     with _environment(device):
         deepspeed = _load(device)
         compatible = deepspeed.ops.__compatible_ops__
         before = compatible.get(_COMPILED_FOR_INFERENCE, False)
-        compatible[_COMPILED_FOR_INFERENCE] = False  # else it would be compiled now, and training does not use it
+        compatible[_COMPILED_FOR_INFERENCE] = False  # otherwise it would be compiled now, and training does not use it
         try:
             return deepspeed.initialize(model=module, optimizer=optimizer, config=config)[0]
         finally:
@@ -80,7 +81,7 @@ def initialize(module: torch.nn.Module, optimizer: torch.optim.Optimizer, config
 
 
 def _known_devices(package: Path) -> list[str]:
-    """What DeepSpeed has accelerators for: each is a file named after its device."""
+    """Return the device types that DeepSpeed has accelerators for. Each accelerator is a file named after its device."""
     names = {path.name.removesuffix("_accelerator.py") for path in (package / "accelerator").glob("*_accelerator.py")}
     return sorted(names - {"abstract", "real"})
 
@@ -95,14 +96,17 @@ def _load(device: torch.device) -> Any:
             why="the program imported deepspeed before, and DeepSpeed chose by itself",
             hint=f"set DS_ACCELERATOR={device.type}, or import deepspeed after the model is prepared",
         )
-    # torch 2.13 has new names for what DeepSpeed calls in every step.
+    # torch 2.13 has new names for functions that DeepSpeed calls in every step.
     warnings.filterwarnings("ignore", r"`torch\.distributed\.(all_gather_into|reduce_scatter)_tensor` is deprecated", FutureWarning)
     return deepspeed
 
 
 @contextlib.contextmanager
 def _environment(device: torch.device) -> Iterator[None]:
-    """What DeepSpeed reads: which device it is, and the index of this process's. What it and its imports set is undone."""
+    """Set the variables from which DeepSpeed reads the device type and the device index of this process.
+
+    Changes that DeepSpeed and its imports make to ``os.environ`` are undone on exit.
+    """
     before = dict(os.environ)
     os.environ["DS_ACCELERATOR"] = device.type
     if device.index is not None or "LOCAL_RANK" not in os.environ:

@@ -19,17 +19,17 @@ WrapPolicy = Literal["blocks", "root"] | type | Collection[type] | Callable[["to
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FSDPOptions:
-    """What ``fully_shard`` can be told.
+    """Options of ``fully_shard``.
 
     Args:
-        wrap: Which modules inside are sharded and gathered by themselves, besides the whole: ``blocks`` (each entry of a ``ModuleList``,
-            the repeated blocks of most models), ``root`` (none), classes, or a function of a module.
-        reshard_after_forward: Whether parameters are given back between forward and backward: less memory, one more gathering.
-        param_dtype, reduce_dtype, output_dtype: Names of dtypes, as ``bfloat16``: of gathered parameters and computation, of the reduction
-            of gradients, of results. None leaves the parameters' own. The sharded parameters stay as they are.
+        wrap: The inner modules that are sharded and gathered separately, besides the whole module: ``blocks`` (each entry of a
+            ``ModuleList``, the repeated blocks of most models), ``root`` (none), classes, or a function of a module.
+        reshard_after_forward: Whether gathered parameters are freed between forward and backward. Saves memory, but gathers once more.
+        param_dtype, reduce_dtype, output_dtype: The names of the dtypes, such as ``bfloat16``, of gathered parameters and computation, of
+            the reduction of gradients, and of results. None keeps the parameters' dtype. The sharded parameters are not changed.
         cast_forward_inputs: Whether inputs are cast to ``param_dtype``.
-        cpu_offload: Keep sharded parameters, gradients and optimizer state in host memory.
-        pin_memory: Pin that memory, so that copies overlap with computing.
+        cpu_offload: Whether to keep sharded parameters, gradients and optimizer state in host memory.
+        pin_memory: Whether to pin that memory, so that copies overlap with computation.
     """
 
     wrap: WrapPolicy = "blocks"
@@ -45,12 +45,12 @@ class FSDPOptions:
 class FSDPStrategy(Strategy):
     """torch's FSDP2.
 
-    A model that was made on the meta device is never whole anywhere: its shards are allocated on the device, and each module's
-    ``reset_parameters`` fills them, one module after another, with the same values whatever the number of processes.
+    A model that was created on the meta device never exists as a whole: its shards are allocated on the device, and each module's
+    ``reset_parameters`` fills them, one module after another, with the same values for any number of processes.
 
     Args:
         options: How to shard.
-        device: As for every strategy.
+        device: The device or device type, as for every strategy.
     """
 
     is_distributed = True
@@ -64,10 +64,10 @@ class FSDPStrategy(Strategy):
         self.options = options or FSDPOptions()
 
     def check(self, accelerator: Accelerator) -> None:
-        """Sharding needs a process group of the device, and torch's module for it; offloading with pinned memory needs that.
+        """Check that the device has a process group and a module in torch, and pinned memory if offloading uses it.
 
         Raises:
-            UnsupportedError: If the accelerator declares that it has none, or torch has no such module.
+            UnsupportedError: If the accelerator declares that it lacks one of these, or torch has no such module.
         """
         super().check(accelerator)
         try:
@@ -89,10 +89,10 @@ class FSDPStrategy(Strategy):
 
     @hookimpl(wrapper=True)
     def make_precision(self) -> Generator[None, Precision, Precision]:
-        """The precision as it is: parameters are sharded as it stores them, and autocast computes as on one device.
+        """Return the precision unchanged. Parameters are sharded as it stores them, and autocast computes as on one device.
 
         Raises:
-            UnsupportedError: For int8 weights, whose scales bitsandbytes keeps on the parameter that sharding replaces.
+            UnsupportedError: If weights are int8, because bitsandbytes keeps their scales on the parameter that sharding replaces.
         """
         precision = yield
         if isinstance(precision, Bitsandbytes8Bit):
@@ -105,11 +105,13 @@ class FSDPStrategy(Strategy):
         return precision
 
     def place_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
-        """On the device, unless it is on the meta device: then its shards are allocated once they are known."""
+        """Move the module to the device, unless it is on the meta device. Its shards are then allocated once they are known."""
         return module if _is_on_meta(module) else module.to(device)
 
     def wrap_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
-        """The same module, its parameters sharded DTensors, and its class a subclass of its own that gathers and reduces.
+        """Shard the module in place and return it.
+
+        Its parameters become sharded DTensors, and its class becomes a subclass of its own that gathers and reduces.
 
         Raises:
             UnsupportedError: If a module with parameters on the meta device has no ``reset_parameters``.
@@ -129,13 +131,13 @@ class FSDPStrategy(Strategy):
         return module
 
     def no_sync(self, module: torch.nn.Module) -> AbstractContextManager[Any]:
-        """Gradients stay whole and unreduced on each process inside."""
+        """Return a context manager inside which gradients stay whole and unreduced on each process."""
         from torch.distributed.fsdp import FSDPModule
 
         return _without_reduction(module) if isinstance(module, FSDPModule) else contextlib.nullcontext()
 
     def join(self, modules: Sequence[torch.nn.Module]) -> None:
-        """Not there: gathering parameters needs every process in every step."""
+        """Return None: this is not supported, because gathering parameters needs every process in every step."""
 
     def _settings(self, device: torch.device) -> dict[str, Any]:
         import torch
@@ -166,7 +168,7 @@ class FSDPStrategy(Strategy):
         }
 
     def _inner(self, module: torch.nn.Module) -> list[torch.nn.Module]:
-        """The modules that are sharded by themselves, the innermost first, as ``fully_shard`` wants them."""
+        """Return the modules that are sharded separately, innermost first, as ``fully_shard`` requires."""
         import torch
 
         wrap = self.options.wrap
@@ -205,14 +207,14 @@ def _owns_tensors(module: torch.nn.Module) -> bool:
 
 
 def _fill(module: torch.nn.Module) -> None:
-    """Let each module fill whole parameters of its own on the CPU, all processes from one seed, and keep this process's shards.
+    """Let each module fill its own whole parameters on the CPU, with one seed for all processes, and keep this process's shards.
 
-    DTensor draws shard by shard only on devices whose generator has an offset; elsewhere all shards would be alike.
+    DTensor draws random numbers shard by shard only on devices whose generator has an offset. Elsewhere all shards would be alike.
     """
     import torch
     import torch.distributed as dist
 
-    seed = torch.empty((), dtype=torch.int64).random_()  # moves the generator on, as filling the model would
+    seed = torch.empty((), dtype=torch.int64).random_()  # advances the generator, as filling the model would
     seed = seed.to(next(module.parameters()).device)
     dist.broadcast(seed, src=0)
     before = torch.default_generator.get_state()

@@ -1,4 +1,4 @@
-"""``xla``: one process drives all XLA devices of its machine as one. Each batch is divided among them, and XLA reduces what it must.
+"""``xla``: one process drives all XLA devices of its machine as one. Each batch is divided among them, and XLA inserts the reductions.
 
 Source: https://github.com/pytorch/xla/blob/master/docs/source/perf/spmd_basic.md (GSPMD: arXiv:2105.04663).
 """
@@ -19,16 +19,16 @@ T = TypeVar("T")
 class XLAStrategy(Strategy):
     """Data parallelism by XLA's partitioner (SPMD): parameters on every device, each batch divided along its first dimension.
 
-    A program that computes on one device computes the same on all of them: losses and metrics are the whole batch's.
+    A program for one device computes the same on all of them: losses and metrics are those of the whole batch.
     """
 
     drives_all_devices = True
 
     def check(self, accelerator: Accelerator) -> None:
-        """XLA's partitioner is XLA's.
+        """Check that the accelerator is XLA, which has the partitioner.
 
         Raises:
-            UnsupportedError: For another accelerator.
+            UnsupportedError: If it is another accelerator.
         """
         if accelerator.device_type != "xla":
             raise UnsupportedError(
@@ -39,10 +39,10 @@ class XLAStrategy(Strategy):
             )
 
     def setup(self, accelerator: Accelerator, devices: Sequence[int]) -> None:
-        """Switch this process to SPMD, which cannot be undone, and make the mesh of its devices.
+        """Switch this process to SPMD, which cannot be undone, and create the mesh of its devices.
 
         Raises:
-            UnsupportedError: If these are not all devices of this process.
+            UnsupportedError: If ``devices`` are not all devices of this process.
         """
         from torch_xla import runtime
         from torch_xla.distributed import spmd
@@ -59,11 +59,11 @@ class XLAStrategy(Strategy):
         self._mesh: Any = spmd.Mesh(list(range(count)), (count,), ("data",))
 
     def root_device(self, accelerator: Accelerator, devices: Sequence[int], local_rank: int) -> torch.device:
-        """``xla:0``, which stands for all of them."""
+        """Return ``xla:0``, which stands for all devices."""
         return accelerator.device(0)
 
     def place_batch(self, batch: T) -> T:
-        """Its tensors divided along their first dimension; those that cannot be divided evenly are on every device."""
+        """Divide the tensors of the batch along their first dimension. Those that cannot be divided evenly are on every device."""
         import torch
         from torch_xla.distributed import spmd
 

@@ -1,4 +1,4 @@
-"""The plugin: what accelkit needs to know. Everything else is the default of ``accelkit.Accelerator``."""
+"""The accelkit plugin of the device. Everything that is not defined here is the default of ``accelkit.Accelerator``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ class FakeXPUAccelerator(Accelerator):
 
     @classmethod
     def probe(cls) -> Availability:
-        """Reads the environment and looks for the compiled library, or for a compiler that can compile an empty function."""
+        """Return whether the device can be used.
+
+        Reads the environment and looks for the compiled library, or for a compiler that can compile an empty function.
+        """
         try:
             count = len(settings.read().devices)
             problem = build.problem()

@@ -1,4 +1,7 @@
-"""The compiled half: built once for each torch, Python and machine, in the user's cache folder. Imports no torch."""
+"""Building of the compiled library, once per torch, Python and machine, in the user's cache folder.
+
+This module does not import torch.
+"""
 
 from __future__ import annotations
 
@@ -28,20 +31,20 @@ _INSTALL_A_COMPILER = (
 
 
 class BuildError(RuntimeError):
-    """It could not be compiled. The text has the compiler's own first errors."""
+    """The library could not be compiled. The text contains the compiler's own first errors."""
 
 
 def torch_version() -> str:
-    """The version of the installed torch, from its metadata.
+    """Return the version of the installed torch, from its metadata.
 
     Raises:
-        importlib.metadata.PackageNotFoundError: If there is none.
+        importlib.metadata.PackageNotFoundError: If torch is not installed.
     """
     return importlib.metadata.version("torch")
 
 
 def cache_folder() -> Path:
-    """FAKE_XPU_CACHE_DIR, or ``accelkit-fake-xpu`` in the user's cache folder."""
+    """Return FAKE_XPU_CACHE_DIR, or ``accelkit-fake-xpu`` in the user's cache folder."""
     if chosen := os.environ.get("FAKE_XPU_CACHE_DIR"):
         return Path(chosen)
     import platformdirs
@@ -50,7 +53,7 @@ def cache_folder() -> Path:
 
 
 def library_path() -> Path:
-    """Where the library for this torch, this Python ABI, these sources and this machine is, or would be."""
+    """Return the path of the library for this torch, Python ABI, machine and these sources, whether or not it exists."""
     surroundings = (torch_version(), sysconfig.get_config_var("SOABI"), platform.machine(), _FLAGS)
     digest = hashlib.sha256(repr(surroundings).encode())
     for path in sorted(_SOURCES.iterdir()):
@@ -59,9 +62,9 @@ def library_path() -> Path:
 
 
 def problem() -> tuple[str, str] | None:
-    """Why the library is not there and could not be built either, with the remedy; None if there is no such reason.
+    """Return why the library is missing and cannot be built either, and the remedy. None if it exists or can be built.
 
-    Compiles one empty function at most.
+    Compiles at most one empty function.
     """
     try:
         torch_version()
@@ -98,10 +101,12 @@ def _not_private(error: NotPrivateError) -> tuple[str, str]:
 
 
 def build() -> Path:
-    """The library, compiled now if it is not there yet. Says so on standard error; many processes at once compile it once.
+    """Return the path of the library, and compile it first if it does not exist.
+
+    Reports the compilation on standard error. If many processes call this at once, the library is compiled once.
 
     Raises:
-        BuildError: If it cannot be compiled, or somebody else could have written it; it says why and what to do.
+        BuildError: If the library cannot be compiled, or another user could have written it. The text says why and what to do.
     """
     library = library_path()
     if library.exists():
@@ -129,10 +134,10 @@ def _compile(library: Path) -> None:
     torch = Path(spec.origin).parent
     includes = [f"-I{torch}/include", f"-I{torch}/include/torch/csrc/api/include"]
     links = [f"-L{torch}/lib", f"-Wl,-rpath,{torch}/lib", "-ltorch_cpu", "-lc10", "-lpthread"]
-    for left_behind in library.parent.glob(f"{library.stem}-building-*"):  # by a process that was killed: this one holds the lock
+    for left_behind in library.parent.glob(f"{library.stem}-building-*"):  # by a killed process, because this one holds the lock
         shutil.rmtree(left_behind, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=library.parent, prefix=f"{library.stem}-building-") as folder:
-        sources = sorted(_SOURCES.glob("*.cpp"), key=lambda path: -path.stat().st_size)  # the longest first
+        sources = sorted(_SOURCES.glob("*.cpp"), key=lambda path: -path.stat().st_size)  # the largest first
         objects = [f"{folder}/{source.stem}.o" for source in sources]
         commands = [[*_compiler(), *_FLAGS, "-c", str(source), *includes, "-o", out] for source, out in zip(sources, objects, strict=True)]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -143,7 +148,7 @@ def _compile(library: Path) -> None:
 
 
 def _compiler() -> tuple[str, ...]:
-    """The command, from CXX or the first of the usual names that is there."""
+    """Return the compiler's command, from CXX or the first of the usual names that is installed."""
     chosen = shlex.split(os.environ.get("CXX", ""))
     names = [chosen[0]] if chosen else ["c++", "g++", "clang++"]
     for name in names:

@@ -1,4 +1,7 @@
-"""fxccl, the collectives of ``fake_xpu``: ``init_process_group("fxccl")``, or ``"cpu:gloo,fake_xpu:fxccl"`` for both kinds of tensors."""
+"""fxccl, the backend for collectives on ``fake_xpu``.
+
+Use ``init_process_group("fxccl")``, or ``"cpu:gloo,fake_xpu:fxccl"`` to communicate CPU tensors too.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,16 @@ from torch.distributed.distributed_c10d import Store
 
 
 def register() -> None:
-    """Tell torch.distributed of the backend. Connects nothing."""
+    """Register the backend with torch.distributed. Opens no connection."""
     if dist.is_available() and dist.is_gloo_available():
         dist.Backend.register_backend("fxccl", _create, devices=["fake_xpu"])
 
 
 def _create(store: Store, rank: int, size: int, timeout: timedelta) -> object:
-    """The backend of one group: the C++ class around gloo. torch hands C++ backends to Python through a group, so one is made for that."""
+    """Return the backend of one group: the C++ class around gloo.
+
+    torch passes C++ backends to Python through a process group, so a group is created for that purpose.
+    """
     gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
     gloo._set_sequence_number_for_group()
     group = dist.ProcessGroup(store, rank, size)

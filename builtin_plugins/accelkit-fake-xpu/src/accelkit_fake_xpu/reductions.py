@@ -1,4 +1,4 @@
-"""Sending tensors to other processes: device memory belongs to one process, and whoever tries is told so."""
+"""Sending of tensors to other processes. Device memory belongs to one process, so an attempt raises a clear error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.multiprocessing.reductions import reduce_tensor
 
 
 def register() -> None:
-    """Put a clear error before torch's own way of sending tensors, which would speak of file descriptors."""
+    """Replace torch's own way of sending tensors, whose error would mention file descriptors, with one that raises a clear error."""
     for cls in (torch.Tensor, torch.nn.Parameter):
         ForkingPickler.register(cls, _reduce)
 

@@ -1,12 +1,12 @@
-"""The environment variables, read in one place. Imports no torch.
+"""The environment variables of the device, read in one place. This module does not import torch.
 
 ================================  =======================================================================================
-``FAKE_XPU_DEVICES``              how many devices the machine has; 2 by default
-``FAKE_XPU_VISIBLE_DEVICES``      which of them this process sees, in this order: ``1,0``; all by default
-``FAKE_XPU_MEMORY``               bytes of each device, also as ``512MiB`` or ``4GiB``; 16 GiB by default
-``FAKE_XPU_PROTECT``              ``1``: touching device memory outside kernels and copies is a segmentation fault
-``FAKE_XPU_FAULT``                faults to come, see ``Faults.parse``
-``FAKE_XPU_CACHE_DIR``            where the compiled library is kept; a folder in the user's cache by default
+``FAKE_XPU_DEVICES``              number of devices of the machine; 2 by default
+``FAKE_XPU_VISIBLE_DEVICES``      devices that this process sees, in this order, as in ``1,0``; all by default
+``FAKE_XPU_MEMORY``               memory of each device in bytes, or as ``512MiB`` or ``4GiB``; 16 GiB by default
+``FAKE_XPU_PROTECT``              ``1``: access to device memory outside kernels and copies is a segmentation fault
+``FAKE_XPU_FAULT``                faults to inject, see ``Faults.parse``
+``FAKE_XPU_CACHE_DIR``            folder of the compiled library; a folder in the user's cache by default
 ================================  =======================================================================================
 """
 
@@ -24,7 +24,7 @@ _FAULT_FORMS = "write oom@N (allocation), lost@N (kernel), nan@OPERATOR, slow_co
 
 
 class SettingsError(ValueError):
-    """A variable that cannot be read. ``hint`` says what would be right."""
+    """A setting that cannot be read. ``hint`` says which values are valid."""
 
     def __init__(self, variable: str, value: str, why: str, hint: str) -> None:
         super().__init__(f"{variable}={value!r}: {why}")
@@ -33,13 +33,14 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What is to go wrong.
+    """The faults to inject.
 
     Attributes:
-        oom_at: The n-th allocation from now on fails as if the device were full. 0 for none.
-        lost_at: The n-th kernel from now on loses the device: it, and every use of a device after it, raises. 0 for none.
-        nan_operator: Floating-point results of this operator ("mm", "add") are NaN. Empty for none.
-        copy_milliseconds: How much longer each copy takes.
+        oom_at: The number of the allocation, counted from now on, that fails as if the device were full. 0 for none.
+        lost_at: The number of the kernel, counted from now on, that loses the device. This kernel and every later use of a device raise.
+            0 for none.
+        nan_operator: The operator ("mm", "add") whose floating-point results are NaN. Empty for none.
+        copy_milliseconds: The additional duration of each copy, in milliseconds.
     """
 
     oom_at: int = 0
@@ -49,10 +50,10 @@ class Faults:
 
     @classmethod
     def parse(cls, text: str, variable: str = "FAKE_XPU_FAULT") -> Faults:
-        """From ``oom@3,lost@100,nan@mm,slow_copy@50``; nothing means no faults.
+        """Parse a text such as ``oom@3,lost@100,nan@mm,slow_copy@50``. An empty text means no faults.
 
         Raises:
-            SettingsError: If it cannot be read.
+            SettingsError: If the text cannot be parsed.
         """
         fields: dict[str, int | str] = {}
         for part in filter(None, (part.strip() for part in text.split(","))):
@@ -75,13 +76,13 @@ class Faults:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the environment asks for.
+    """The settings that the environment gives.
 
     Attributes:
         devices: The visible devices, each as its number on the machine.
-        memory: Bytes of each device.
-        is_protected: Whether device memory is closed outside kernels and copies.
-        faults: What is to go wrong.
+        memory: The memory of each device in bytes.
+        is_protected: Whether device memory is inaccessible outside kernels and copies.
+        faults: The faults to inject.
     """
 
     devices: tuple[int, ...] = (0, 1)
@@ -91,7 +92,7 @@ class Settings:
 
 
 def read(environ: Mapping[str, str] = os.environ) -> Settings:
-    """The settings of this process.
+    """Return the settings of this process.
 
     Raises:
         SettingsError: If a variable cannot be read.
@@ -110,7 +111,7 @@ def _devices(environ: Mapping[str, str]) -> tuple[int, ...]:
     chosen: list[int] = []
     for part in (part.strip() for part in visible.split(",")):
         if not part.isdecimal() or int(part) not in there or int(part) in chosen:
-            break  # as CUDA_VISIBLE_DEVICES: what comes after an index that is not there is not seen
+            break  # as in CUDA_VISIBLE_DEVICES, everything after an index that does not exist is hidden
         chosen.append(int(part))
     return tuple(chosen)
 

@@ -1,6 +1,6 @@
-"""Adds the device type ``fake_xpu`` to torch: ``import accelkit_fake_xpu.torch_backend``. Compiles it the first time.
+"""Add the device type ``fake_xpu`` to torch: ``import accelkit_fake_xpu.torch_backend``. The first import compiles it.
 
-Initialises no device: the process can still fork.
+The import initialises no device, so the process can still fork.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ visible_devices = _settings.devices
 
 
 def _finish() -> None:
-    """Let queued copies end before the interpreter does: their threads would outlive what they use."""
-    with contextlib.suppress(RuntimeError):  # a device that was lost, or is another process's
+    """Wait for queued copies before the interpreter exits, because their threads would outlive what they use."""
+    with contextlib.suppress(RuntimeError):  # the device was lost, or belongs to another process
         if device_module.is_initialized():
             for index in range(device_module.device_count()):
                 device_module.synchronize(index)
@@ -34,7 +34,7 @@ def _add_to_torch() -> None:
     generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True, unsupported_dtype=None
     )
-    if not os.environ.get("ACCELKIT_PROBING"):  # faults are for the program, not for whoever asks whether the device works
+    if not os.environ.get("ACCELKIT_PROBING"):  # faults are for the program, not for a probe of the device
         device_module.faults.inject(_settings.faults)
     process_group.register()
     atexit.register(_finish)

@@ -1,4 +1,4 @@
-"""``torch.fake_xpu``: what ``torch.cuda`` is to NVIDIA's devices, with the same names."""
+"""``torch.fake_xpu``: the counterpart of ``torch.cuda`` for this device, with the same names."""
 
 from typing import Any
 
@@ -61,7 +61,7 @@ from accelkit_fake_xpu.device_module.streams import (
 def __getattr__(name: str) -> Any:
     if name == "default_generators":
         return random.default_generators()
-    if name == "_initialized":  # torch.utils.checkpoint looks here before it keeps the random state
+    if name == "_initialized":  # torch.utils.checkpoint reads this before it saves the random state
         return is_initialized()
     raise AttributeError(f"torch.fake_xpu has no attribute {name!r}")
 

@@ -1,4 +1,4 @@
-"""Which devices there are, which is current, and what they are."""
+"""The available devices, the current device, and the properties of devices."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Device: TypeAlias = torch.device | int | str | None
 
 @dataclass(frozen=True, slots=True)
 class DeviceProperties:
-    """What there is to know about a device.
+    """The properties of a device.
 
     Attributes:
-        name: For people.
-        total_memory: Bytes.
-        index_on_machine: Its number among all devices of the machine, whatever FAKE_XPU_VISIBLE_DEVICES says.
+        name: The name to display.
+        total_memory: The total memory in bytes.
+        index_on_machine: The index among all devices of the machine, whatever FAKE_XPU_VISIBLE_DEVICES says.
     """
 
     name: str
@@ -27,10 +27,10 @@ class DeviceProperties:
 
 
 def index_of(device: Device = None) -> int:
-    """The index of a device given as ``torch.device``, ``"fake_xpu:1"``, int, or None for the current one.
+    """Return the index of a device given as ``torch.device``, ``"fake_xpu:1"``, int, or None for the current device.
 
     Raises:
-        ValueError: If it is a device of another type.
+        ValueError: If the device is of another type.
     """
     if device is None:
         return current_device()
@@ -43,42 +43,42 @@ def index_of(device: Device = None) -> int:
 
 
 def is_available() -> bool:
-    """Whether there is a device. Initialises nothing."""
+    """Return whether there is a device. Initialises nothing."""
     return device_count() > 0
 
 
 def device_count() -> int:
-    """How many devices this process sees. Initialises nothing."""
+    """Return the number of devices that this process sees. Initialises nothing."""
     return int(torch.ops.fake_xpu.device_count())
 
 
 def init() -> None:
-    """Initialise the devices now and not at the first use. Afterwards a forked process cannot use them."""
+    """Initialise the devices now instead of at the first use. Processes forked afterwards cannot use them."""
     torch.ops.fake_xpu.init()
 
 
 def is_initialized() -> bool:
-    """Whether a device has been used in this process."""
+    """Return whether a device has been used in this process."""
     return bool(torch.ops.fake_xpu.is_initialized())
 
 
 def is_in_bad_fork() -> bool:
-    """Whether this process was forked from one that had used a device."""
+    """Return whether this process was forked from one that had used a device."""
     return bool(torch.ops.fake_xpu.is_in_bad_fork())
 
 
 def current_device() -> int:
-    """The index of the current device of this thread."""
+    """Return the index of the current device of this thread."""
     return torch.accelerator.current_device_index()
 
 
 def set_device(device: Device) -> None:
-    """Make ``device`` the current one of this thread."""
+    """Make ``device`` the current device of this thread."""
     torch.accelerator.set_device_index(index_of(device))
 
 
 class device:  # as torch.cuda.device
-    """Context manager: ``device`` is the current one inside. None or a negative index changes nothing."""
+    """Context manager that makes ``device`` the current device. None or a negative index changes nothing."""
 
     def __init__(self, device: Device) -> None:
         self.idx = -1 if device is None or (isinstance(device, int) and device < 0) else index_of(device)
@@ -95,25 +95,25 @@ class device:  # as torch.cuda.device
 
 
 class device_of(device):  # as torch.cuda.device_of
-    """Context manager: the device of a tensor or storage is the current one inside. Changes nothing for one elsewhere."""
+    """Context manager that makes the device of a tensor or storage current. Other types of devices change nothing."""
 
     def __init__(self, holder: torch.Tensor | torch.UntypedStorage) -> None:
         super().__init__(holder.device if holder.device.type == "fake_xpu" else None)
 
 
 def get_device_name(device: Device = None) -> str:
-    """The device's name."""
+    """Return the name of the device."""
     return get_device_properties(device).name
 
 
 def get_device_capability(device: Device = None) -> tuple[int, int]:
-    """Major and minor version of the simulated architecture."""
+    """Return the major and minor version of the simulated architecture."""
     index_of(device)
     return (1, 0)
 
 
 def get_device_properties(device: Device = None) -> DeviceProperties:
-    """The device's properties."""
+    """Return the properties of the device."""
     from accelkit_fake_xpu import torch_backend
 
     index = index_of(device)
@@ -122,25 +122,25 @@ def get_device_properties(device: Device = None) -> DeviceProperties:
 
 
 def can_device_access_peer(device: Device, peer_device: Device) -> bool:
-    """Whether one device can copy from another without the host: each from each other, never from itself."""
+    """Return whether one device can copy from another without the host. True unless they are the same device."""
     return index_of(device) != index_of(peer_device)
 
 
 def is_bf16_supported() -> bool:
-    """Whether bfloat16 works: it does."""
+    """Return whether bfloat16 is supported, which is always True."""
     return True
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
-    """What ``torch.autocast`` may be asked for."""
+    """Return the dtypes that ``torch.autocast`` supports."""
     return [torch.float16, torch.bfloat16]
 
 
 def kernel_count(device: Device = None) -> int:
-    """How many kernels have run on the device since the start or the last reset. Copies and views are none."""
+    """Return how many kernels have run on the device since the start or the last reset. Copies and views are not counted."""
     return int(torch.ops.fake_xpu.kernel_count(index_of(device)))
 
 
 def reset_kernel_counts() -> None:
-    """Count kernels of all devices from zero."""
+    """Reset the kernel counts of all devices to zero."""
     torch.ops.fake_xpu.reset_kernel_counts()

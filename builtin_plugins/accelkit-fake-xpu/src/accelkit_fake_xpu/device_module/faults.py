@@ -1,4 +1,4 @@
-"""Faults on demand, from the program: ``with torch.fake_xpu.fault("oom@3"): ...``. FAKE_XPU_FAULT sets them from the start."""
+"""Fault injection by the program: ``with torch.fake_xpu.fault("oom@3"): ...``. FAKE_XPU_FAULT sets faults from the start."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from accelkit_fake_xpu.settings import Faults, SettingsError
 
 @contextlib.contextmanager
 def fault(text: str) -> Iterator[None]:
-    """What ``text`` says goes wrong inside; counts start at the entry. None of it afterwards: but a device that was lost stays lost.
+    """Context manager that injects the faults in ``text``. Counts start on entry.
+
+    No faults are injected afterwards, but a device that was lost stays lost.
 
     Raises:
-        SettingsError: If ``text`` cannot be read; the forms are those of FAKE_XPU_FAULT.
+        SettingsError: If ``text`` cannot be parsed. It has the form of FAKE_XPU_FAULT.
     """
     inject(Faults.parse(text, "fault"))
     try:
@@ -26,10 +28,10 @@ def fault(text: str) -> Iterator[None]:
 
 
 def inject(faults: Faults) -> None:
-    """From now on these faults and no others.
+    """Inject these faults and no others from now on.
 
     Raises:
-        SettingsError: If torch has no operator of the name that is to give NaN.
+        SettingsError: If torch has no operator with the name ``nan_operator``.
     """
     if faults.nan_operator and not hasattr(torch.ops.aten, faults.nan_operator):
         names = {

@@ -1,4 +1,4 @@
-"""Random state: a generator for each device, which ``torch.manual_seed`` seeds too."""
+"""Random state. Each device has a generator, which ``torch.manual_seed`` seeds too."""
 
 from __future__ import annotations
 
@@ -31,34 +31,34 @@ def seed_all() -> None:
 
 
 def initial_seed() -> int:
-    """The seed of the current device's generator."""
+    """Return the seed of the current device's generator."""
     return int(torch.ops.fake_xpu.initial_seed(index_of())) % (1 << 64)
 
 
 def get_rng_state(device: Device = "fake_xpu") -> torch.Tensor:
-    """The state of the device's generator: a CPU tensor of bytes."""
+    """Return the state of the device's generator, a CPU tensor of bytes."""
     state: torch.Tensor = torch.ops.fake_xpu.get_rng_state(index_of(device))
     return state
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
-    """The states of all devices' generators."""
+    """Return the states of all devices' generators."""
     return [get_rng_state(index) for index in range(device_count())]
 
 
 def set_rng_state(new_state: torch.Tensor, device: Device = "fake_xpu") -> None:
-    """Restore what ``get_rng_state`` returned."""
+    """Restore a state that ``get_rng_state`` returned."""
     torch.ops.fake_xpu.set_rng_state(index_of(device), new_state)
 
 
 def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
-    """Restore what ``get_rng_state_all`` returned."""
+    """Restore the states that ``get_rng_state_all`` returned."""
     for index, state in enumerate(new_states):
         set_rng_state(state, index)
 
 
 def default_generators() -> tuple[torch.Generator, ...]:
-    """The generator of each device, which is used where no other is given; ``torch.fake_xpu.default_generators``."""
+    """Return each device's generator, used if no other is given. Available as ``torch.fake_xpu.default_generators``."""
     return tuple(torch.ops.fake_xpu.default_generator(index) for index in range(device_count()))
 
 

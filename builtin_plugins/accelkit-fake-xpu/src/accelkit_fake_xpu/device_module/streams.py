@@ -1,5 +1,8 @@
-"""Streams and events. Kernels run on the caller's thread in the order of their stream; copies between pinned host memory and the
-device that do not block run on a thread of the stream."""
+"""Streams and events.
+
+Kernels run on the caller's thread, in the order of their stream. Non-blocking copies between pinned host memory and the device run on a
+thread of the stream.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,16 @@ from accelkit_fake_xpu.device_module.devices import Device, index_of
 
 
 class Stream(torch.Stream):
-    """A queue of work on a device: the next one of its 32."""
+    """A queue of work on a device. Creating one returns the next of the device's 32 streams."""
 
     def __new__(cls, device: Device = None, priority: int = 0, **identity: Any) -> Stream:
-        if identity:  # stream_id, device_index, device_type: one that is there already
+        if identity:  # stream_id, device_index, device_type: an existing stream
             return super().__new__(cls, **identity)
         return super().__new__(cls, device=torch.device("fake_xpu", index_of(device)), priority=priority)
 
 
 class Event:
-    """``Event(enable_timing=True)`` is a ``torch.Event`` of this device type."""
+    """A ``torch.Event`` of this device type, created as ``Event(enable_timing=True)``."""
 
     def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> torch.Event:  # type: ignore[misc]
         if interprocess:
@@ -29,7 +32,7 @@ class Event:
 
 
 class stream:  # as torch.cuda.stream
-    """Context manager: ``stream`` is the current one of its device inside, and its device the current one. None changes nothing."""
+    """Context manager that makes ``stream`` the current stream of its device, and its device current. None changes nothing."""
 
     def __init__(self, stream: torch.Stream | None) -> None:
         self.stream = stream
@@ -44,23 +47,23 @@ class stream:  # as torch.cuda.stream
 
 
 def current_stream(device: Device = None) -> torch.Stream:
-    """The current stream of this thread on ``device``."""
+    """Return the current stream of this thread on ``device``."""
     return _known(torch.accelerator.current_stream(index_of(device)))
 
 
 def default_stream(device: Device = None) -> torch.Stream:
-    """The stream that is current unless another one was chosen."""
+    """Return the stream that is current unless another one was chosen."""
     return Stream(stream_id=0, device_index=index_of(device), device_type=torch._C._autograd.DeviceType.PrivateUse1.value)
 
 
 def set_stream(stream: torch.Stream | None) -> None:
-    """Make ``stream`` the current one of its device, and its device the current one. None changes nothing."""
+    """Make ``stream`` the current stream of its device, and its device the current device. None changes nothing."""
     if stream is not None:
         torch.accelerator.set_stream(stream)
 
 
 def synchronize(device: Device = None) -> None:
-    """Wait until everything that was queued on ``device`` has run."""
+    """Wait until all work that was queued on ``device`` has run."""
     torch.accelerator.synchronize(index_of(device))
 
 
