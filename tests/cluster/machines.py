@@ -6,12 +6,13 @@ import functools
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from free_port import free_port
 
 HERE = Path(__file__).parent
 
@@ -29,12 +30,6 @@ def on_machine(name: str) -> Sequence[str]:
     """The command that runs the words after it on a machine of this name."""
     own_user = [] if os.geteuid() == 0 else ["--map-root-user"]
     return ["unshare", "--uts", *own_user, "sh", "-c", 'hostname "$0" && exec "$@"', name]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def start(

@@ -5,21 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from free_port import free_port
 from preloaded import Process
 
 HERE = Path(__file__).parent
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def variables(rank: int, size: int, port: int) -> dict[str, str]:

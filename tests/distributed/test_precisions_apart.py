@@ -6,6 +6,7 @@ import importlib.util
 
 import pytest
 import ranks
+from free_port import free_port
 
 import accelkit
 
@@ -30,7 +31,7 @@ def test_gradients_are_the_same_under_ddp_and_fsdp(precision):
 @pytest.mark.bitsandbytes
 @pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is None, reason="pip install 'accelkit[bitsandbytes]'")
 def test_int8_weights_are_not_sharded(monkeypatch, error_text):
-    for name, value in ranks.variables(0, 1, ranks.free_port()).items():
+    for name, value in ranks.variables(0, 1, free_port()).items():
         monkeypatch.setenv(name, value)
     rt = accelkit.Runtime("cpu", strategy="fsdp", precision="bitsandbytes-8bit")
     with pytest.raises(accelkit.UnsupportedError, match="'fsdp'.*'bitsandbytes-8bit'") as caught:

@@ -122,7 +122,7 @@ def test_a_part_within_its_tolerance_is_not_named(outcome):
 def test_a_run_that_is_told_to_stop_reports_on_the_parts_that_have_ended(tmp_path):
     """Two parts, of which the second does not end; the Makefile's targets write no result."""
     program = f"""
-import os, signal, sys, threading
+import os, pathlib, signal, sys, threading
 sys.path.insert(0, {str(ROOT / "tests")!r})
 import run_parts
 from suite_parts import Part
@@ -134,7 +134,7 @@ def make(target):
     return 0
 
 run_parts.make = make
-run_parts.RESULTS = type(run_parts.ROOT)({str(tmp_path)!r})
+run_parts.RESULTS = pathlib.Path({str(tmp_path)!r})
 sys.exit(run_parts.run_all([Part("test-short", "", "", 100), Part("test-long", "", "", 100)]))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import preloaded
+from free_port import free_port
 
 HERE = Path(__file__).parent
 LAUNCHERS = {
@@ -19,12 +19,6 @@ LAUNCHERS = {
     "accelerate launch": ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "{port}"],
     "accelerate launch, one process": ["-m", "accelerate.commands.launch", "--num_processes", "1", "--mixed_precision", "no"],
 }
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def start(
