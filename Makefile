@@ -108,7 +108,7 @@ $(OLDEST_PEERS)/.ready: $(VENV)/.peers $(VENV)/.fake_xpu
 
 # What pyproject.toml allows, as old as it may be, and pytest with no plugin that it does not need.
 OLDEST_DEPENDENCIES := build/oldest-dependencies
-LOWER_BOUNDS := tests/discovery tests/selection/test_other_names.py tests/test_hook_manager.py tests/cli tests/checkpoint/test_exporting.py tests/conformance \
+LOWER_BOUNDS := tests/discovery tests/selection/test_other_names.py tests/test_plugin_manager.py tests/cli tests/checkpoint/test_exporting.py tests/conformance \
 	tests/launching/test_launch.py tests/template/test_answers.py
 test-lower-bounds: setup-test-lower-bounds
 	$(OLDEST_DEPENDENCIES)/bin/python tests/lower_bounds.py --check conformance template

@@ -36,9 +36,9 @@ def test_a_bad_number_of_nodes(monkeypatch, value, error_text):
     assert caught.value == error_text
 
 
-def test_plugins_take_a_mix_of_names_and_instances():
+def test_each_kind_of_plugin_is_a_name_or_an_instance():
     mine = MyPrecision()
-    rt = accelkit.Runtime(plugins=["cpu", mine, "single_device", "local"])
+    rt = accelkit.Runtime("cpu", precision=mine, strategy=accelkit.Strategy(), cluster="local")
     assert (rt.accelerator.name, rt.precision) == ("cpu", mine)
     assert rt.state.precision == "MyPrecision"
 
@@ -46,9 +46,6 @@ def test_plugins_take_a_mix_of_names_and_instances():
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"precision": "64-true", "plugins": [MyPrecision()]}, "precision"),
-        ({"plugins": ["64-true", "bf16-mixed"]}, "precision"),
-        ({"accelerator": "cpu", "plugins": ["cuda"]}, "accelerator"),
         ({"accelerator": "cuda", "cpu": True}, "cpu=True"),
         ({"accelerator": "cpu", "strategy": accelkit.Strategy(device="cuda")}, "'Strategy'"),
     ],
@@ -63,13 +60,13 @@ def test_contradictions(arguments, text, error_text):
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
-        ({"plugins": ["nobody"]}, accelkit.UnknownNameError, "plugins=['nobody']"),
         ({"precision": 3.2}, accelkit.UsageError, "precision=3.2"),
         ({"strategy": MyPrecision()}, accelkit.UsageError, "accelkit.Strategy"),
         ({"devices": [0, 1]}, accelkit.DevicesError, "device 1"),
         ({"process_group": accelkit.ProcessGroupOptions(timeout=0)}, accelkit.UsageError, "timeout=0"),
         ({"hooks": "step_log"}, accelkit.UsageError, "hooks='step_log'"),
-        ({"plugins": "cpu"}, accelkit.UsageError, "plugins=['cpu']"),
+        ({"hooks": ["bf16-mixed"]}, accelkit.UnknownNameError, "'bf16-mixed'"),
+        ({"hooks": [MyPrecision()]}, accelkit.UsageError, "precision="),
         ({"devices": "all"}, accelkit.DevicesError, "devices='all'"),
         ({"rng_types": ["cuda"]}, accelkit.UsageError, "'cuda'"),
         ({"gradient_accumulation_steps": 0}, accelkit.PrepareError, "gradient_accumulation_steps=0"),

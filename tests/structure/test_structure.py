@@ -26,7 +26,7 @@ TRACKED = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, tex
 LAYERS = [
     {"errors", "gc_pause", "types"},
     {"pytree", "specs"},
-    {"discovery", "hook_manager"},
+    {"discovery", "plugin_manager"},
     {"auto_selection", "selection"},
     {"cluster"},
     {"launching"},

@@ -140,7 +140,7 @@ def _trial(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Ava
     cls = load_class(record)
     instance = instantiate(cls, record)
     if record.kind == "hooks":
-        from accelkit.hook_manager import validate_hooks
+        from accelkit.plugin_manager import validate_hooks
 
         validate_hooks(instance, record.plugin)
     if record.kind != "accelerator":

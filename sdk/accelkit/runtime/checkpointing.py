@@ -12,8 +12,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from accelkit.atomic_file import atomic_file
 from accelkit.errors import CheckpointError, CollectiveError, PrepareError, UsageError
-from accelkit.hook_manager import HookManager
 from accelkit.plugin_calls import call
+from accelkit.plugin_manager import PluginManager
 from accelkit.pytree import map_leaves
 from accelkit.runtime import seeding
 from accelkit.runtime.checkpoints.state_dict_keys import load_state_into, state_of
@@ -31,7 +31,7 @@ class SavedState:
 
     accelerator: Accelerator
     strategy: Strategy
-    hooks: HookManager
+    plugin_manager: PluginManager
     _modules: list[torch.nn.Module]
     _optimizers: list[torch.optim.Optimizer]
     _schedulers: list[LRScheduler]
@@ -173,8 +173,8 @@ class SavedState:
         seeding.restore(random_state, self.accelerator, self.device)
         if origin != self.process_index:
             self._derive_random_state(source)
-        with self.hooks.naming_failures("checkpoint_loaded", f"everything was restored from {source} before it was called"):
-            self.hooks.hook.checkpoint_loaded(path=source)
+        with self.plugin_manager.naming_failures("checkpoint_loaded", f"everything was restored from {source} before it was called"):
+            self.plugin_manager.hook.checkpoint_loaded(path=source)
 
     def get_state_dict(self, model: torch.nn.Module, unwrap: bool = True) -> dict[str, Any]:
         """Return the state dict of a prepared model. All processes call this.
@@ -265,8 +265,8 @@ class SavedState:
     def _finish(self, saving: Any) -> None:
         written = saving.finish()
         if self.is_main_process:
-            with self.hooks.naming_failures("checkpoint_saved", f"the checkpoint {written} is whole and on disk"):
-                self.hooks.hook.checkpoint_saved(path=written)
+            with self.plugin_manager.naming_failures("checkpoint_saved", f"the checkpoint {written} is whole and on disk"):
+                self.plugin_manager.hook.checkpoint_saved(path=written)
 
     def _restore(self, targets: dict[str, Any], parts: dict[str, Any], source: Path) -> None:
         for name, thing in targets.items():

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from types import MappingProxyType
 from typing import Any
 
@@ -15,10 +15,9 @@ import torch
 
 from accelkit.cluster.detection import check_environment, select_cluster
 from accelkit.discovery import loading
-from accelkit.discovery.catalog import plugins
-from accelkit.errors import ContradictionError, DevicesError, UnknownNameError, UnsupportedError, UsageError
-from accelkit.hook_manager import HookManager
+from accelkit.errors import ContradictionError, DevicesError, UnsupportedError, UsageError
 from accelkit.plugin_calls import call, checked
+from accelkit.plugin_manager import PluginManager
 from accelkit.precision_support import precisions_of
 from accelkit.selection import Devices, load_named, select
 from accelkit.specs.accelerator import Accelerator
@@ -29,8 +28,6 @@ from accelkit.specs.precision import Precision
 from accelkit.specs.strategy import Strategy
 from accelkit.types import FROM_CODE, Capabilities, Decision, Kind
 
-Plugin = str | Accelerator | Precision | ClusterEnvironment | Strategy
-_KINDS: dict[type, Kind] = {Accelerator: "accelerator", Precision: "precision", ClusterEnvironment: "cluster", Strategy: "strategy"}
 _DEFAULT_PRECISION = "32-true"
 
 
@@ -50,7 +47,7 @@ class Configuration:
     precision: Precision
     strategy: Strategy
     cluster: ClusterEnvironment
-    hooks: HookManager
+    plugin_manager: PluginManager
     num_nodes: int | None
     devices_said: Devices | None
     nodes_said: int | None
@@ -86,7 +83,6 @@ def configure(
     strategy: str | Strategy | None,
     precision: str | Precision | None,
     cluster: str | ClusterEnvironment | None,
-    given_plugins: Sequence[Plugin],
     hooks: Iterable[str | object],
     cpu: bool,
     num_nodes: int | None,
@@ -96,32 +92,29 @@ def configure(
     Raises:
         AccelkitError: If something cannot be used or does not fit together. The error says what to change.
     """
-    for argument, value in (("plugins", given_plugins), ("hooks", hooks)):
-        if isinstance(value, str):
-            raise UsageError(f"{argument}={value!r} is a string", why="a list is expected", hint=f"write {argument}=[{value!r}]")
-    given: dict[str, Any] = {"accelerator": accelerator, "strategy": strategy, "precision": precision, "cluster": cluster}
-    hooks = [*hooks, *_sort_in(given, given_plugins)]
-    selection = select(given["accelerator"], devices=devices, cpu=cpu)
+    if isinstance(hooks, str):
+        raise UsageError(f"hooks={hooks!r} is a string", why="a list is expected", hint=f"write hooks=[{hooks!r}]")
+    selection = select(accelerator, devices=devices, cpu=cpu)
     chosen = selection.accelerator
     with loading.plugin_errors(chosen.plugin, f"loading the accelerator {chosen.name}"):
         chosen.load()
-    manager = HookManager()
-    manager.add(chosen, chosen.plugin)
+    plugin_manager = PluginManager()
+    plugin_manager.add(chosen, chosen.plugin)
     for hook in hooks:
-        manager.add(*_hook_plugin(hook))
-    environment = _cluster(given["cluster"], manager)
-    manager.add(environment, environment.plugin)
+        plugin_manager.add(*_hook_plugin(hook))
+    environment = _cluster(cluster, plugin_manager)
+    plugin_manager.add(environment, environment.plugin)
     nodes_said = num_nodes if num_nodes is not None else _num_nodes()
     indices, nodes = _check_against(environment, chosen, selection.devices, nodes_said)
     is_alone = environment.world_size == len(indices) * (nodes or 1) == 1
     default = chosen.default_strategy if is_alone else chosen.default_distributed_strategy
-    the_strategy = _instance("strategy", given["strategy"] or os.environ.get("ACCELKIT_STRATEGY") or default)
+    the_strategy = _instance("strategy", strategy or os.environ.get("ACCELKIT_STRATEGY") or default)
     _check_strategy(the_strategy, chosen)
-    manager.add(the_strategy, the_strategy.plugin)
-    the_precision = select_precision(given["precision"], chosen)
-    manager.add(_NamedPrecision(the_precision), the_precision.plugin)
+    plugin_manager.add(the_strategy, the_strategy.plugin)
+    the_precision = select_precision(precision, chosen)
+    plugin_manager.add(_NamedPrecision(the_precision), the_precision.plugin)
     return Configuration(
-        chosen, indices, selection.decision, the_precision, the_strategy, environment, manager, nodes, selection.devices, nodes_said
+        chosen, indices, selection.decision, the_precision, the_strategy, environment, plugin_manager, nodes, selection.devices, nodes_said
     )
 
 
@@ -146,35 +139,6 @@ class _NamedPrecision:
         return self._precision
 
 
-def _sort_in(given: dict[str, Any], given_plugins: Sequence[Plugin]) -> list[str | object]:
-    """Add each plugin of ``plugins=`` to ``given`` under its kind. Return the remaining ones, which are hook plugins."""
-    hooks: list[str | object] = []
-    for plugin in given_plugins:
-        kind: str | None
-        if isinstance(plugin, str):
-            kinds = sorted({record.kind for record in plugins() if plugin in (record.name, record.qualified_name)})
-            if len(kinds) != 1:
-                reason = f"it could be any of {', '.join(kinds)}" if kinds else "nobody offers it"
-                error = ContradictionError if kinds else UnknownNameError
-                raise error(
-                    f"plugins=[{plugin!r}] cannot be placed", why=reason, hint="accelkit list shows the names; use the argument of its kind"
-                )
-            kind = kinds[0]
-        else:
-            kind = next((name for base, name in _KINDS.items() if isinstance(plugin, base)), "hooks")
-        if kind == "hooks":
-            hooks.append(plugin)
-        elif given[kind] is not None:
-            raise ContradictionError(
-                f"two {kind} plugins are given",
-                why=f"{given[kind]!r} and {plugin!r}",
-                hint=f"keep one of them: {kind}= or an entry of plugins=",
-            )
-        else:
-            given[kind] = plugin
-    return hooks
-
-
 def _instance(kind: Kind, plugin: Any) -> Any:
     if not isinstance(plugin, str):
         base: Any = loading.base_class(kind)
@@ -188,6 +152,11 @@ def _instance(kind: Kind, plugin: Any) -> Any:
 
 def _hook_plugin(hook: str | object) -> tuple[object, str]:
     if not isinstance(hook, str):
+        for kind in loading.BASES:
+            base = loading.base_class(kind)
+            if isinstance(hook, base):
+                why = f"it is an instance of accelkit.{base.__name__}"
+                raise UsageError(f"hooks=[{hook!r:.80}] is not a hook plugin", why=why, hint=f"pass it as {kind}=")
         return hook, f"{FROM_CODE}=={type(hook).__module__}"
     loaded = load_named("hooks", hook)
     return loading.instantiate(loaded.cls, loaded.record), loaded.record.plugin
@@ -259,8 +228,8 @@ def _check_strategy(strategy: Strategy, accelerator: Accelerator) -> None:
         )
 
 
-def _cluster(cluster: str | ClusterEnvironment | None, manager: HookManager) -> ClusterEnvironment:
-    claims = manager.hook.detect_cluster(environ=MappingProxyType(os.environ)) if cluster is None else []
+def _cluster(cluster: str | ClusterEnvironment | None, plugin_manager: PluginManager) -> ClusterEnvironment:
+    claims = plugin_manager.hook.detect_cluster(environ=MappingProxyType(os.environ)) if cluster is None else []
     environment = select_cluster(cluster, further_claims=claims).environment
     check_environment(environment)
     return environment

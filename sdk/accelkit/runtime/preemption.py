@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from accelkit.errors import CheckpointError, UnsupportedError, UsageError
-from accelkit.hook_manager import HookManager
+from accelkit.plugin_manager import PluginManager
 from accelkit.specs.cluster import ClusterEnvironment
 
 if TYPE_CHECKING:
@@ -67,13 +67,17 @@ class Notice:
             before(number, frame)
 
 
-def check_requeue(hooks: HookManager, cluster: ClusterEnvironment) -> None:
+def check_requeue(plugin_manager: PluginManager, cluster: ClusterEnvironment) -> None:
     """Check at the start of a job, rather than at its end, that it can be queued again.
 
     Raises:
         UnsupportedError: If neither the cluster environment nor a hook plugin can put a job back into a queue.
     """
-    able = [one for one in hooks.hook.requeue.get_hookimpls() if getattr(one.function, "__func__", None) is not ClusterEnvironment.requeue]
+    able = [
+        one
+        for one in plugin_manager.hook.requeue.get_hookimpls()
+        if getattr(one.function, "__func__", None) is not ClusterEnvironment.requeue
+    ]
     if not able:
         raise UnsupportedError(
             f"requeue=True, and the cluster environment {cluster.name!r} has no queue",
@@ -87,7 +91,7 @@ class Preemption:
     """The part of a Runtime that saves a preempted job and resumes it later."""
 
     cluster: ClusterEnvironment
-    hooks: HookManager
+    plugin_manager: PluginManager
     _notice: Notice
     _wants_requeue: bool
 
@@ -145,8 +149,8 @@ class Preemption:
         if not self.is_preempted():
             return
         saved = self.save_state(path)
-        with self.hooks.naming_failures("preempted", f"the checkpoint {saved} is whole and on disk; the job was not queued again"):
-            self.hooks.hook.preempted(path=saved)
+        with self.plugin_manager.naming_failures("preempted", f"the checkpoint {saved} is whole and on disk; the job was not queued again"):
+            self.plugin_manager.hook.preempted(path=saved)
         self.wait_for_everyone()
         raise SystemExit(0 if self._requeue() else 128 + signal.SIGTERM)
 
@@ -181,7 +185,7 @@ class Preemption:
         answer = False
         try:
             if self.is_main_process:
-                answer = bool(self.hooks.hook.requeue())
+                answer = bool(self.plugin_manager.hook.requeue())
         finally:
             if self.num_processes > 1:
                 from accelkit.runtime.collectives import object_collectives

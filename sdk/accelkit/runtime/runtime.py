@@ -16,7 +16,7 @@ from accelkit.plugin_calls import call
 from accelkit.runtime import seeding
 from accelkit.runtime.accumulation import Accumulation
 from accelkit.runtime.checkpointing import SavedState
-from accelkit.runtime.configuration import Configuration, Plugin, check_started, configure
+from accelkit.runtime.configuration import Configuration, check_started, configure
 from accelkit.runtime.data import loaders
 from accelkit.runtime.device_checks import check_backward, check_device
 from accelkit.runtime.gradients import Gradients
@@ -50,7 +50,6 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
         accelerator: The accelerator: a name, ``dist:name``, ``torch:<device_type>``, ``auto`` or an instance.
         devices: The devices to use: a number of devices, ``-1`` or ``"auto"`` for all, a list of indices, or ``"0,2"``.
         strategy, precision, cluster: The strategy, the precision and the cluster environment, as names or instances.
-        plugins: Accelerator, precision, cluster environment, strategy and hook plugins in any mix, as names or instances.
         hooks: Hook plugins, as names or instances.
         cpu: Whether to use the CPU regardless of the environment.
         seed: The seed for the generators of Python, NumPy and torch (seeded now) and of the device (seeded at its first use).
@@ -76,7 +75,6 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
         strategy: str | Strategy | None = None,
         precision: str | Precision | None = None,
         cluster: str | ClusterEnvironment | None = None,
-        plugins: Sequence[Plugin] = (),
         hooks: Iterable[str | object] = (),
         cpu: bool = False,
         seed: int | None = None,
@@ -100,7 +98,6 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
                 strategy=strategy,
                 precision=precision,
                 cluster=cluster,
-                given_plugins=plugins,
                 hooks=hooks,
                 cpu=cpu,
                 num_nodes=num_nodes,
@@ -108,14 +105,14 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
         self.accelerator = self._configuration.accelerator
         self.strategy = self._configuration.strategy
         self.cluster = self._configuration.cluster
-        self.hooks = self._configuration.hooks
+        self.plugin_manager = self._configuration.plugin_manager
         self.device_placement = device_placement
         self.split_batches, self.even_batches, self.dispatch_batches = split_batches, even_batches, dispatch_batches
         self._process_group = process_group or ProcessGroupOptions()
         self._timeout = self._process_group.seconds
         self._notice, self._wants_requeue = Notice(), requeue
         if requeue:
-            check_requeue(self.hooks, self.cluster)
+            check_requeue(self.plugin_manager, self.cluster)
         self.rng_types = seeding.check_rng_types(rng_types, self.accelerator.device_type)
         self._seed = seed
         if seed is not None:
@@ -129,8 +126,8 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
         self._schedulers: list[LRScheduler] = []
         self._loaders: list[loaders.PreparedLoader] = []
         self._custom: list[Any] = []
-        with self.hooks.naming_failures("configured"):
-            self.hooks.hook.configured(state=self.state)
+        with self.plugin_manager.naming_failures("configured"):
+            self.plugin_manager.hook.configured(state=self.state)
 
     # -- properties ---------------------------------------------------------------------------------------------------
 
@@ -186,12 +183,12 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
         device: torch.device = call(self.strategy, "root_device", self.accelerator, config.device_indices, self.local_process_index)
         check_device(self.accelerator)
         with loading.plugin_errors(self.accelerator.plugin, f"setting up {device}"):
-            self.hooks.hook.setup_device(device=device)
+            self.plugin_manager.hook.setup_device(device=device)
             device = torch.empty(0, device=device).device  # the device as tensors report it: the CPU has no index
         check_backward(self.accelerator, device)
         named = config.precision
         with loading.plugin_errors(named.plugin, f"making the precision {named.name} for {device}"):
-            precision: Precision = self.hooks.hook.make_precision(name=named.name, accelerator=self.accelerator, device=device)
+            precision: Precision = self.plugin_manager.hook.make_precision(name=named.name, accelerator=self.accelerator, device=device)
             precision.name, precision.plugin = precision.name or named.name, precision.plugin or named.plugin
             precision.setup(self.accelerator, device)
         if self.strategy.is_distributed:
@@ -223,8 +220,8 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
         process_group.join(self, self.cluster, device, backend, self._timeout)
         chosen = {"accelerator": self.accelerator.name, "plugin": self.accelerator.plugin}
         process_group.agree(chosen | {"precision": config.precision.name, "strategy": self.strategy.name}, device)
-        with self.hooks.naming_failures("launched"):
-            self.hooks.hook.launched(state=self.state)
+        with self.plugin_manager.naming_failures("launched"):
+            self.plugin_manager.hook.launched(state=self.state)
 
     def launch(self, function: Callable[..., R], *arguments: Any) -> R:
         """Run ``function(runtime, *arguments)`` on all devices of this Runtime, from a script or a notebook, and wait for it to end.
@@ -262,12 +259,14 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
     def device_stats(self) -> dict[str, Any]:
         """Return the statistics of this process's device from the accelerator and from hook plugins. Each key includes the unit."""
         merged: dict[str, Any] = {}
-        with self.hooks.naming_failures("get_device_stats"):
-            found = self.hooks.hook.get_device_stats(device=self.device)
+        with self.plugin_manager.naming_failures("get_device_stats"):
+            found = self.plugin_manager.hook.get_device_stats(device=self.device)
         for stats in reversed(found):  # the plugin that was registered last comes first
             if not isinstance(stats, Mapping):
                 why = f"it returned {stats!r:.80}; a dict of statistics by name is expected"
-                owner = self.hooks.owner_that_returns("get_device_stats", lambda one: not isinstance(one, Mapping), device=self.device)
+                owner = self.plugin_manager.owner_that_returns(
+                    "get_device_stats", lambda one: not isinstance(one, Mapping), device=self.device
+                )
                 raise HookError("the hook get_device_stats failed", plugin=owner, why=why)
             merged |= {key: value for key, value in stats.items() if key not in merged}
         return merged
@@ -279,8 +278,8 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
         if self._device is not None:
             call(self.precision, "teardown")
             call(self.strategy, "teardown")
-            with self.hooks.naming_failures("teardown"):
-                self.hooks.hook.teardown()
+            with self.plugin_manager.naming_failures("teardown"):
+                self.plugin_manager.hook.teardown()
             if self.strategy.is_distributed:
                 from accelkit.runtime import process_group
 

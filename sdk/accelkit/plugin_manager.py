@@ -20,7 +20,7 @@ _MARK = "accelkit_impl"
 Arguments = Mapping[str, tuple[str, ...]]
 
 
-class HookManager(pluggy.PluginManager):
+class PluginManager(pluggy.PluginManager):
     """pluggy's plugin manager with accelkit's hook specifications.
 
     A method that a specification class marks as a hook implementation remains one if a vendor overrides it without the marker.

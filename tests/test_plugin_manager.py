@@ -9,7 +9,7 @@ from torch import nn
 
 import accelkit
 from accelkit import HookError, hookimpl
-from accelkit.hook_manager import specified_arguments, validate_hooks
+from accelkit.plugin_manager import specified_arguments, validate_hooks
 
 
 class Everything:
