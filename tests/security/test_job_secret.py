@@ -80,12 +80,13 @@ def test_who_takes_the_place_of_a_late_rank_runs_no_code_in_a_job_with_a_secret(
 OBJECTS = """
 import json, os, sys, torch, accelkit
 from accelkit.runtime.collectives import object_collectives as objects
+from accelkit.runtime.collectives.communicator import Communicator
 
 def tell(rt):
-    rt.device
+    communicator = Communicator(None, rt.device)
     rank = rt.process_index
     sent = rt.broadcast({"from": rank, "text": "x" * 5000})
-    received = {"gathered": rt.gather_for_metrics([{"rank": rank}]), "sent": sent, "main": objects.from_main(rank)}
+    received = {"gathered": rt.gather_for_metrics([{"rank": rank}]), "sent": sent, "main": objects.broadcast(communicator, rank)}
     if rank == 0:
         objects.send(["to", 1], 1)
     else:

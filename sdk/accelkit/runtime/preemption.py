@@ -17,7 +17,7 @@ from accelkit.specs.cluster import ClusterEnvironment
 
 if TYPE_CHECKING:
     from accelkit.runtime.checkpoints.coordinator import Ranks
-    from accelkit.runtime.collectives.fingerprint import Communicator
+    from accelkit.runtime.collectives.communicator import Communicator
 
 SIGNALS = ("SIGTERM", "SIGUSR1")
 
@@ -190,5 +190,5 @@ class Preemption:
             if self.num_processes > 1:
                 from accelkit.runtime.collectives import object_collectives
 
-                answer = object_collectives.from_main(answer)
+                answer = object_collectives.broadcast(self._communicator(None), answer)
         return answer

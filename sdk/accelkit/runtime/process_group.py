@@ -22,7 +22,7 @@ from torch.distributed.rendezvous import rendezvous
 import accelkit
 from accelkit import job_secret, thread_shutdown
 from accelkit.errors import ContradictionError, UnavailableError, UnsupportedError
-from accelkit.runtime.collectives.fingerprint import Communicator
+from accelkit.runtime.collectives.communicator import Communicator
 from accelkit.specs.cluster import ClusterEnvironment
 from accelkit.specs.placement import Place
 from accelkit.specs.process_group import THROUGH_HOST
@@ -205,7 +205,7 @@ def agree(mine: dict[str, str], device: torch.device) -> None:
     """
     mine = mine | {"accelkit": accelkit.__version__, "torch": torch.__version__}
     message = json.dumps([socket.gethostname(), mine]).encode()
-    signed = Communicator.of(None, device).exchange(job_secret.signed(message, dist.get_rank()))
+    signed = Communicator(None, device).exchange(job_secret.signed(message, dist.get_rank()))
     everyone = [json.loads(job_secret.checked(theirs, rank)) for rank, theirs in enumerate(signed)]
     _, first = everyone[0]
     differences = [

@@ -20,7 +20,7 @@ from accelkit.runtime.rank_info import ThisProcess
 if TYPE_CHECKING:
     import torch.distributed as dist
 
-    from accelkit.runtime.collectives.fingerprint import Communicator
+    from accelkit.runtime.collectives.communicator import Communicator
     from accelkit.runtime.collectives.reduction import Operation
 
 T = TypeVar("T")
@@ -203,9 +203,9 @@ class Processes(ThisProcess):
 
     def _communicator(self, group: dist.ProcessGroup | None) -> Communicator:
         device = self.device  # the first use joins the process group
-        from accelkit.runtime.collectives import fingerprint
+        from accelkit.runtime.collectives.communicator import Communicator
 
-        return fingerprint.Communicator.of(group, device)
+        return Communicator(group, device)
 
     def _verify(self, name: str, payload: bytes = b"") -> Sequence[bytes]:
         communicator = self._communicator(None)

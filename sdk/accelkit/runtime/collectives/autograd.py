@@ -9,7 +9,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from accelkit.runtime.collectives import fingerprint, reduction
-from accelkit.runtime.collectives.fingerprint import Communicator
+from accelkit.runtime.collectives.communicator import Communicator
 
 
 def with_gradients(

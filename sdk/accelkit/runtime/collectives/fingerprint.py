@@ -14,86 +14,18 @@ import dataclasses
 import hashlib
 import json
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
-from accelkit.errors import UsageError
 from accelkit.pytree import leaves
 from accelkit.runtime.collectives import call_log
+from accelkit.runtime.collectives.communicator import HOST, Communicator
 
 _HEAD = struct.Struct("<8s8sB")  # digest of the call, digest of the outline of the data, length of the payload
 PACKET_BYTES = 128
 INLINE_BYTES = PACKET_BYTES - _HEAD.size
-HOST = torch.default_generator.device.type
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Communicator:
-    """A process group as one process sees it.
-
-    Attributes:
-        group: The process group of torch.
-        device: The device of this process.
-        ranks: The members' ranks in the job, in the order of the group.
-        rank: The rank of this process in the group.
-        device_types: The device types for which the group has a backend.
-    """
-
-    group: dist.ProcessGroup
-    device: torch.device
-    ranks: Sequence[int]
-    rank: int
-    device_types: frozenset[str]
-
-    @classmethod
-    def of(cls, group: dist.ProcessGroup | None, device: torch.device) -> Communicator:
-        """Return the communicator of a group; None stands for the group of all processes of the job.
-
-        Raises:
-            UsageError: If this process is not in the group.
-        """
-        if dist.get_rank(group) < 0:
-            raise UsageError(
-                f"rank {dist.get_rank()} called a collective of a group that it is not in",
-                why="dist.new_group gives processes outside the group no group",
-                hint="let only the members of the group make the call",
-            )
-        chosen = group if group is not None else dist.distributed_c10d._get_default_group()
-        config = dist.get_backend_config(chosen)  # as cpu:gloo,<device type>:<backend>
-        types = frozenset(part.partition(":")[0] for part in config.split(","))
-        return cls(chosen, device, dist.get_process_group_ranks(chosen), dist.get_rank(chosen), types)
-
-    @property
-    def size(self) -> int:
-        """Number of processes in the group."""
-        return len(self.ranks)
-
-    def can_move(self, tensor: torch.Tensor) -> bool:
-        """Return whether the group has a backend for the device type of this tensor."""
-        return tensor.device.type in self.device_types
-
-    def exchange(self, mine: bytes) -> list[bytes]:
-        """Return the bytes of each member. They may have any length; the lengths are exchanged first, then the bytes."""
-        lengths = struct.unpack(f"<{self.size}Q", self.all_gather_bytes(bytearray(struct.pack("<Q", len(mine)))))
-        longest = max(lengths)
-        everyone = self.all_gather_bytes(bytearray(mine.ljust(longest, b"\0")))
-        return [bytes(everyone[place * longest : place * longest + length]) for place, length in enumerate(lengths)]
-
-    def all_gather_bytes(self, mine: bytearray) -> bytearray:
-        """Return the bytes of all members, concatenated. All members must give the same number of bytes."""
-        everyone = bytearray(len(mine) * self.size)
-        if mine:
-            ours, theirs = torch.frombuffer(mine, dtype=torch.uint8), torch.frombuffer(everyone, dtype=torch.uint8)
-            if HOST in self.device_types:
-                dist.all_gather(list(theirs.chunk(self.size)), ours, group=self.group)
-            else:
-                received = torch.empty(len(everyone), dtype=torch.uint8, device=self.device)
-                dist.all_gather(list(received.chunk(self.size)), ours.to(self.device), group=self.group)
-                theirs.copy_(received)
-        return everyone
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -15,8 +15,9 @@ import torch.distributed as dist
 
 from accelkit import job_secret
 from accelkit.pytree import map_leaves
-from accelkit.runtime.collectives import call_log, transport
-from accelkit.runtime.collectives.fingerprint import HOST, INLINE_BYTES, Communicator, exchange, verify, watching
+from accelkit.runtime.collectives import transport
+from accelkit.runtime.collectives.communicator import HOST, Communicator
+from accelkit.runtime.collectives.fingerprint import INLINE_BYTES, exchange, verify
 
 _LENGTH = struct.Struct("<Q")
 
@@ -38,20 +39,21 @@ def gather(communicator: Communicator, data: Any) -> list[Any]:
     return [_placed(theirs, rank, communicator) for theirs, rank in zip(everyone, communicator.ranks, strict=True)]
 
 
-def broadcast(communicator: Communicator, call: call_log.Call, data: Any, from_process: int) -> Any:
-    """Return the object of process ``from_process``; on that process, the object itself. Call it after ``verify``."""
+def broadcast(communicator: Communicator, data: Any, from_process: int = 0) -> Any:
+    """Return the object of process ``from_process`` (a rank in the job) on every process of the group; on that process, ``data`` itself.
+
+    The data of the other processes are ignored. The call is not verified: every process must be known to make it.
+
+    Raises:
+        CollectiveError: If the object is not from a process of this job.
+    """
     is_source = communicator.ranks[communicator.rank] == from_process
     mine = _pickled(data, from_process) if is_source else b""
-    with watching(call):
-        length = torch.frombuffer(bytearray(_LENGTH.pack(len(mine))), dtype=torch.uint8)
-        (size,) = _LENGTH.unpack(bytes(transport.broadcast(communicator, length, from_process).tolist()))
-        sent = torch.frombuffer(bytearray(mine), dtype=torch.uint8) if is_source else torch.empty(size, dtype=torch.uint8)
-        received = transport.broadcast(communicator, sent, from_process)
-    if is_source:
-        return data
-    buffer = bytearray(size)
-    torch.frombuffer(buffer, dtype=torch.uint8).copy_(received)
-    return _placed(bytes(buffer), from_process, communicator)
+    length = torch.frombuffer(bytearray(_LENGTH.pack(len(mine))), dtype=torch.uint8)
+    (size,) = _LENGTH.unpack(bytes(transport.broadcast(communicator, length, from_process).tolist()))
+    sent = torch.frombuffer(bytearray(mine), dtype=torch.uint8) if is_source else torch.empty(size, dtype=torch.uint8)
+    received = transport.broadcast(communicator, sent, from_process)
+    return data if is_source else _placed(received.numpy().tobytes(), from_process, communicator)
 
 
 def send(data: Any, rank: int, group: dist.ProcessGroup | None = None) -> None:
@@ -75,22 +77,6 @@ def receive(rank: int, group: dist.ProcessGroup | None = None) -> Any:
     text = torch.empty(size, dtype=torch.uint8, device=device)
     dist.recv(text, src=rank, group=group)
     return _unpickled(text.cpu().numpy().tobytes(), rank)
-
-
-def from_main(data: Any) -> Any:
-    """Return the object of rank 0 on every process of the job. The arguments of the other processes are ignored.
-
-    Raises:
-        CollectiveError: If the object is not from a process of this job.
-    """
-    device, is_source = _travelling_on(None), dist.get_rank() == 0
-    text = job_secret.signed(pickle.dumps(data), 0) if is_source else b""
-    length = torch.frombuffer(bytearray(_LENGTH.pack(len(text))), dtype=torch.uint8).to(device)
-    dist.broadcast(length, src=0)
-    (size,) = _LENGTH.unpack(bytes(length.tolist()))
-    sent = torch.frombuffer(bytearray(text or bytes(size)), dtype=torch.uint8).to(device)
-    dist.broadcast(sent, src=0)
-    return data if is_source else _unpickled(sent.cpu().numpy().tobytes(), 0)
 
 
 def _travelling_on(group: dist.ProcessGroup | None) -> torch.device:

@@ -11,7 +11,8 @@ import torch
 from accelkit.pytree import leaves, map_leaves
 from accelkit.runtime.collectives import object_collectives, reduction, transport
 from accelkit.runtime.collectives.autograd import with_gradients
-from accelkit.runtime.collectives.fingerprint import INLINE_BYTES, Communicator, exchange, outline_of, verify, watching
+from accelkit.runtime.collectives.communicator import Communicator
+from accelkit.runtime.collectives.fingerprint import INLINE_BYTES, exchange, outline_of, verify, watching
 from accelkit.runtime.collectives.tensors import tensors_of
 
 T = TypeVar("T")
@@ -71,7 +72,8 @@ def broadcast(communicator: Communicator, data: T, from_process: int) -> T:
     )
     sent = verified.parts[communicator.ranks.index(from_process)]
     if not (verified.is_alike and is_tensors):  # outlines are the same only if the others' data are tensors too
-        received: T = object_collectives.broadcast(communicator, verified.call, data, from_process)
+        with watching(verified.call):
+            received: T = object_collectives.broadcast(communicator, data, from_process)
         return received
     if is_source and payload is not None:
         return data

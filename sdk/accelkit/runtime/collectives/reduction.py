@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from accelkit.runtime.collectives import transport
-from accelkit.runtime.collectives.fingerprint import Communicator
+from accelkit.runtime.collectives.communicator import Communicator
 
 Operation = str | dist.ReduceOp | dist.ReduceOp.RedOpType
 

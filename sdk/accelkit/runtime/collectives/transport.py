@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from accelkit.runtime.collectives import fingerprint
-from accelkit.runtime.collectives.fingerprint import Communicator
+from accelkit.runtime.collectives.communicator import HOST, Communicator
 
 _EVERY_BACKEND = frozenset({torch.float64, torch.float32, torch.int64, torch.int32, torch.int8, torch.uint8})
 
@@ -24,7 +24,7 @@ def inline(tensors: Sequence[torch.Tensor]) -> bytes | None:
     Processes with the same outline get the same answer: either all or none of them get None.
     """
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    if size > fingerprint.INLINE_BYTES or not all(tensor.device.type == fingerprint.HOST for tensor in tensors):
+    if size > fingerprint.INLINE_BYTES or not all(tensor.device.type == HOST for tensor in tensors):
         return None
     packed = bytearray(size)
     start = 0

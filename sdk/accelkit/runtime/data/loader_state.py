@@ -237,16 +237,18 @@ class Epochs:
         if self.num_processes == 1 or not self.rng_types or self.accelerator is None:
             return self._found(has_workers)
         from accelkit.runtime.collectives import object_collectives
-        from accelkit.runtime.collectives.fingerprint import Communicator, verify, watching
+        from accelkit.runtime.collectives.communicator import Communicator
+        from accelkit.runtime.collectives.fingerprint import verify, watching
 
         device = self.device if self.device is not None else torch.empty(0, device=self.accelerator.device_type).device  # current device
         mine: Any = None
         if self.process_index == 0:
             named = seeding.capture_named(self.rng_types, self.accelerator, device)
             mine = (named, self._found(has_workers) if "generator" in self.rng_types else None)
-        verified = verify(Communicator.of(None, device), f"the start of epoch {self.epoch} of prepared loader {self.number}")
+        communicator = Communicator(None, device)
+        verified = verify(communicator, f"the start of epoch {self.epoch} of prepared loader {self.number}")
         with watching(verified.call):
-            named, start = object_collectives.from_main(mine)
+            named, start = object_collectives.broadcast(communicator, mine)
         if self.process_index > 0:
             seeding.restore_named(named, self.accelerator, device)
         if start is None:
