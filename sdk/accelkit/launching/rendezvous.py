@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousParameters, RendezvousStoreInfo
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
@@ -119,7 +118,7 @@ def _store_for_all(address: str) -> Any:
     except OSError as error:
         if error.errno != errno.EADDRNOTAVAIL and not isinstance(error, socket.gaierror):
             raise
-        return dist.TCPStore(address, 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+        return dist.TCPStore(address, 0, is_master=True, wait_for_workers=False)
 
 
 def _store_on(address: str) -> Any:
@@ -127,12 +126,12 @@ def _store_on(address: str) -> Any:
     family = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0][0]
     listening = socket.create_server((address, 0), family=family)
     port = listening.getsockname()[1]
-    return dist.TCPStore(address, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach())  # type: ignore[attr-defined]
+    return dist.TCPStore(address, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach())
 
 
 def in_this_process(run_id: str) -> RendezvousHandler:
     """Return the rendezvous for a single machine. Its state, which torch pickles, is in this process's memory and not behind a port."""
-    store = HashStore()
+    store = dist.HashStore()
     parameters = RendezvousParameters(backend="c10d", endpoint="", run_id=run_id, min_nodes=1, max_nodes=1)
     return create_handler(store, C10dRendezvousBackend(store, run_id), parameters)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import Store
+from torch.distributed import Store
 
 _c10d: Any = torch._C._distributed_c10d
 _ProcessGroup: Any = dist.ProcessGroup

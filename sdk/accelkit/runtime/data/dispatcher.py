@@ -155,8 +155,8 @@ class DispatchedBatches(Counted):
             yield from shares
 
     def _call(self) -> call_log.Call:
-        group = dist.distributed_c10d._get_default_group()
-        return call_log.record_call("a batch of a prepared loader that rank 0 reads", group, range(self.num_processes))
+        assert dist.group.WORLD is not None
+        return call_log.record_call("a batch of a prepared loader that rank 0 reads", dist.group.WORLD, range(self.num_processes))
 
 
 def _packer(tensors: list[torch.Tensor]) -> Callable[[Any], Any]:
