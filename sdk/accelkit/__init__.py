@@ -19,10 +19,11 @@ _HOMES = {
     "accelkit.specs.accelerator": ("Accelerator",),
     "accelkit.specs.cluster": ("ClusterEnvironment",),
     "accelkit.specs.device_parsing": ("parse_devices",),
+    "accelkit.specs.engine_strategy": ("EngineStrategy", "Training"),
     "accelkit.specs.hooks": ("hookimpl",),
     "accelkit.specs.precision": ("Precision",),
     "accelkit.specs.process_group": ("ProcessGroupOptions",),
-    "accelkit.specs.strategy": ("Strategy", "Training"),
+    "accelkit.specs.strategy": ("Strategy",),
     "accelkit.specs.env_reader": ("job_port",),
     "accelkit.pytree": ("map_leaves",),
     "accelkit.private_files": ("check_private", "private_folder"),
@@ -83,12 +84,13 @@ if TYPE_CHECKING:
     from accelkit.specs.accelerator import Accelerator as Accelerator
     from accelkit.specs.cluster import ClusterEnvironment as ClusterEnvironment
     from accelkit.specs.device_parsing import parse_devices as parse_devices
+    from accelkit.specs.engine_strategy import EngineStrategy as EngineStrategy
+    from accelkit.specs.engine_strategy import Training as Training
     from accelkit.specs.env_reader import job_port as job_port
     from accelkit.specs.hooks import hookimpl as hookimpl
     from accelkit.specs.precision import Precision as Precision
     from accelkit.specs.process_group import ProcessGroupOptions as ProcessGroupOptions
     from accelkit.specs.strategy import Strategy as Strategy
-    from accelkit.specs.strategy import Training as Training
     from accelkit.types import Availability as Availability
     from accelkit.types import Candidate as Candidate
     from accelkit.types import Capabilities as Capabilities

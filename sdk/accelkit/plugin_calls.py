@@ -106,7 +106,7 @@ def _spell(plugin: Accelerator | Precision | Strategy, method: str) -> str:
 
 
 def _kind(plugin: Accelerator | Precision | Strategy) -> str:
-    return _specification(plugin).__name__.lower()
+    return next(kind for kind in loading.BASES if isinstance(plugin, loading.base_class(kind)))
 
 
 def _specification(plugin: Accelerator | Precision | Strategy) -> type:

@@ -54,6 +54,17 @@ def test_a_probe_that_does_not_answer_is_broken(plugin_site, body, why, error_te
     assert caught.value == error_text
 
 
+def test_a_class_that_leaves_out_required_methods_is_broken(plugin_site, error_text):
+    source = "from accelkit import EngineStrategy\nclass Bad(EngineStrategy):\n    def step(self, optimizer):\n        return True\n"
+    plugin_site.install("vendor-bad", source, entry_points="[accelkit.strategies]\nbad = vendor_bad:Bad")
+    record = catalog.find("strategy", "bad")
+    with pytest.raises(accelkit.BrokenPluginError) as caught:
+        loading.instantiate(loading.load_class(record), record)
+    assert "backward, wrap_training, zero_grad" in caught.value.what
+    assert caught.value.plugin == "vendor-bad==1.0"
+    assert caught.value == error_text
+
+
 def test_what_was_given_in_code_has_no_vendor_and_cannot_be_left_out_by_name(error_text):
     with pytest.raises(accelkit.BrokenPluginError) as caught, plugin_errors(f"{FROM_CODE}==my.module", "making it"):
         raise RuntimeError("odd")

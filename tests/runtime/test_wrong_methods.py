@@ -17,7 +17,6 @@ class Hostile(accelkit.{base}):
         {body}
 """
 ENGINE = """
-    wraps_optimizers = True
     def wrap_training(self, module, optimizer, training):
         self.module = module
         return module
@@ -97,7 +96,7 @@ RETURNED = [
 
 def source_of(kind, method, body):
     """The module of a plugin of this kind, one method of which is wrong."""
-    base = "Strategy" if kind == "engine" else kind.capitalize()
+    base = "EngineStrategy" if kind == "engine" else kind.capitalize()
     rest = {"engine": ENGINE, "accelerator": ACCELERATOR}.get(kind, "")
     head, _, wrong = SOURCE.format(base=base, method=method, body=body).partition(f"    def {method}(self")
     return f"{head}{rest}    def {method}(self{wrong}"

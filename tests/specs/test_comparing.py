@@ -92,8 +92,8 @@ def test_from_the_foundation():
             id="form",
         ),
         pytest.param(
-            lambda now, _: now["Strategy"]["step"].update(returns="None"),
-            [("Strategy.step", "returns bool, no longer None", "who overrides it", "return bool")],
+            lambda now, _: now["EngineStrategy"]["step"].update(returns="None"),
+            [("EngineStrategy.step", "returns bool, no longer None", "who overrides it", "return bool")],
             id="returns",
         ),
         pytest.param(

@@ -40,6 +40,7 @@ def test_it_has_what_plugins_build_on_and_nothing_private():
         "Precision": "precision",
         "ClusterEnvironment": "cluster",
         "Strategy": "strategy",
+        "EngineStrategy": "strategy",
         "Availability": "made",
         "Capabilities": "made",
         "Detection": "made",

@@ -62,6 +62,14 @@ class Some(Accelerator):
         return Detection("some", 1, "x")
 """
 
+ENGINE_STRATEGY = """
+from accelkit import EngineStrategy
+
+class Some(EngineStrategy):
+    def step(self, optimizer):
+        pass
+"""
+
 HOOKS = """
 from accelkit import hookimpl
 
@@ -218,6 +226,16 @@ def test_what_a_plugin_leaves_uses_or_must_define(plugin_site, older):
         ("Accelerator.firmware_version", "is gone"),
         ("Detection.rank", "is new, without a default"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"), [(NEW_STRATEGY, []), (ENGINE_STRATEGY, [("EngineStrategy.backward", "is new, without a default")])]
+)
+def test_what_an_engine_strategy_requires_concerns_no_other_strategy(strategy, older, source, expected):
+    """The plugin that lacks the method is read all the same."""
+    strategy(source)
+    path = older(lambda members: members["EngineStrategy"].pop("backward"))
+    assert pairs(ask("some", "--spec-diff", path, code=1 if expected else 0)) == expected
 
 
 def test_hooks_concern_those_who_implement_them(plugin_site, older):

@@ -18,8 +18,8 @@ from accelkit import (
     AccelkitError,
     CheckpointError,
     ContradictionError,
+    EngineStrategy,
     Precision,
-    Strategy,
     Training,
     UnsupportedError,
     UsageError,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["DeepSpeedOptions", "DeepSpeedStrategy"]
 
 
-class DeepSpeedStrategy(Strategy):
+class DeepSpeedStrategy(EngineStrategy):
     """DeepSpeed's ZeRO. One module with one optimizer in a Runtime.
 
     Args:
@@ -45,7 +45,6 @@ class DeepSpeedStrategy(Strategy):
     """
 
     is_distributed = True
-    wraps_optimizers = True
 
     def __init__(self, options: DeepSpeedOptions | None = None, *, device: torch.device | str | None = None) -> None:
         super().__init__(device)

@@ -112,7 +112,18 @@ def probe(cls: Any, record: PluginRecord) -> Availability:
 
 
 def instantiate(cls: Any, record: PluginRecord) -> Any:
-    """Create an instance without arguments, and set its name and plugin."""
+    """Create an instance without arguments, and set its name and plugin.
+
+    Raises:
+        BrokenPluginError: If the class leaves out a method that its specification requires, or its constructor raises an error.
+    """
+    if missing := sorted(getattr(cls, "__abstractmethods__", ())):
+        raise BrokenPluginError(
+            f"the {record.kind} {record.name} does not implement {', '.join(missing)}",
+            plugin=record.plugin,
+            why=f"{record.value} is abstract until it defines what its base class requires",
+            hint=f"report it to the vendor of {record.distribution}",
+        )
     with plugin_errors(record.plugin, f"making an instance of {record.value}", hint="its __init__ must work without arguments"):
         instance = cls()
         if record.kind != "hooks":

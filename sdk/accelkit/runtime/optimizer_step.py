@@ -21,6 +21,7 @@ from accelkit.plugin_calls import note_plugin, wrong_result
 from accelkit.runtime.accumulation import Accumulation
 from accelkit.runtime.dynamic_subclass import swap_class
 from accelkit.specs.accelerator import Accelerator
+from accelkit.specs.engine_strategy import EngineStrategy
 from accelkit.specs.overrides import overridden, overrides
 from accelkit.specs.precision import Precision
 from accelkit.specs.strategy import Strategy
@@ -35,7 +36,7 @@ class Stepping:
     Args:
         accumulation: The accumulation state. ``step`` and ``zero_grad`` do nothing until gradients are complete.
         precision: The precision. It takes part in a step if it overrides ``optimizer_step``.
-        strategy: The strategy. It runs all steps if it wraps modules together with their optimizers. Inside such a step, the
+        strategy: The strategy. An EngineStrategy runs all steps. Inside such a step, the
             optimizer's own ``step`` is called.
         accelerator: The accelerator. Its ``step_end`` is called after each step if it overrides that method.
     """
@@ -44,7 +45,7 @@ class Stepping:
         self._accumulation = accumulation
         self._precision = precision if overrides(precision, Precision, "optimizer_step") else None
         self._end = overridden(accelerator, Accelerator, "step_end")
-        self._strategy = strategy if strategy.wraps_optimizers else None
+        self._strategy = strategy if isinstance(strategy, EngineStrategy) else None
         self._inside: torch.optim.Optimizer | None = None
         self._skipped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 

@@ -10,9 +10,9 @@ import torch
 from accelkit.errors import PrepareError, UnsupportedError
 from accelkit.plugin_calls import is_built_in, is_context, note_plugin, wrong_result
 from accelkit.runtime.dynamic_subclass import restore_class, swap_class
+from accelkit.specs.engine_strategy import EngineStrategy
 from accelkit.specs.overrides import overrides
 from accelkit.specs.precision import Precision
-from accelkit.specs.strategy import Strategy
 
 _ATTRIBUTE = "_accelkit_precision"
 
@@ -42,8 +42,8 @@ def backward_of(precision: Precision) -> Callable[..., None]:
     return backward
 
 
-def backward_of_engine(strategy: Strategy) -> Callable[..., None]:
-    """Return the backward pass of a strategy that wraps optimizers. For a built-in strategy, this is the method itself."""
+def backward_of_engine(strategy: EngineStrategy) -> Callable[..., None]:
+    """Return the backward pass of the strategy. For a built-in strategy, this is the method itself."""
     if is_built_in(strategy):
         return strategy.backward
 

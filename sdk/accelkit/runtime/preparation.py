@@ -23,8 +23,9 @@ from accelkit.runtime.placement import (
 )
 from accelkit.runtime.precision_forward import remove_from_forward
 from accelkit.specs.accelerator import Accelerator
+from accelkit.specs.engine_strategy import EngineStrategy, Training
 from accelkit.specs.precision import Precision
-from accelkit.specs.strategy import Strategy, Training
+from accelkit.specs.strategy import Strategy
 
 
 class Prepared:
@@ -86,7 +87,7 @@ class Prepared:
                     why="it prepares torch.nn.Module, Optimizer, LRScheduler and DataLoader objects",
                     hint="pass it to register_for_checkpointing if it has a state_dict, to to_device if it is a batch",
                 )
-        trained = pairs(objects, self.strategy) if self.strategy.wraps_optimizers else {}
+        trained = pairs(objects, self.strategy) if isinstance(self.strategy, EngineStrategy) else {}
         prepared = {
             id(thing): self._prepare_module(thing, has_to_move)
             for thing, has_to_move in zip(objects, placements, strict=True)

@@ -29,6 +29,7 @@ from accelkit.runtime.processes import Processes
 from accelkit.selection import Devices
 from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.cluster import ClusterEnvironment
+from accelkit.specs.engine_strategy import EngineStrategy
 from accelkit.specs.overrides import overridden
 from accelkit.specs.precision import Precision
 from accelkit.specs.process_group import ProcessGroupOptions
@@ -197,7 +198,7 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
         if self._seed is not None:
             seeding.seed_device(self._seed, self.accelerator, device)
         self._stepping = Stepping(self._accumulation, precision, self.strategy, self.accelerator)
-        backward = backward_of_engine(self.strategy) if self.strategy.wraps_optimizers else backward_of(precision)
+        backward = backward_of_engine(self.strategy) if isinstance(self.strategy, EngineStrategy) else backward_of(precision)
         if (step_end := overridden(self.accelerator, Accelerator, "step_end")) is not None:
             backward = ending_a_step(backward, step_end)
         self.__dict__["_backward"] = backward

@@ -1,8 +1,8 @@
 """The strategy specification: how one program spans devices.
 
 The Runtime of each process calls the methods of a strategy in this order: ``check`` (in the constructor), ``setup``, ``root_device``
-and ``process_group_backend`` (at first use), then ``place_module`` and ``wrap_module`` for every module and, if the strategy
-``wraps_optimizers``, ``wrap_training`` for every optimizer. A complete strategy that wraps modules in its own class::
+and ``process_group_backend`` (at first use), then ``place_module`` and ``wrap_module`` for every module. A strategy that also runs
+the optimizer's steps is an ``EngineStrategy``. A complete strategy that wraps modules in its own class::
 
     from accelkit import Strategy
 
@@ -17,7 +17,6 @@ and ``process_group_backend`` (at first use), then ``place_module`` and ``wrap_m
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -28,31 +27,9 @@ if TYPE_CHECKING:
     import torch
 
     from accelkit.specs.accelerator import Accelerator
-    from accelkit.specs.precision import Precision
 
 
 T = TypeVar("T")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Training:
-    """The training settings passed to a strategy that wraps a module together with its optimizer.
-
-    Attributes:
-        device: The device of this process.
-        precision: The precision of the Runtime. The module computes in it already.
-        num_processes: The number of processes in the job.
-        accumulation_steps: The number of backward passes per step. The Runtime divides losses by it, and steps once the gradients are
-            complete.
-        batch_size: The number of samples in a batch of this process. None unless a loader that declares its batch size was prepared in
-            the same call.
-    """
-
-    device: torch.device
-    precision: Precision
-    num_processes: int
-    accumulation_steps: int = 1
-    batch_size: int | None = None
 
 
 class Strategy:
@@ -66,15 +43,12 @@ class Strategy:
         is_distributed: Whether the strategy trains with one process per device and a process group of all processes (even if there is
             only one).
         drives_all_devices: Whether one process drives all devices of its machine as if they were one.
-        wraps_optimizers: Whether the strategy wraps a module together with its optimizer, and runs backward passes and steps itself. Such
-            a strategy must implement ``wrap_training``, ``backward``, ``step`` and ``zero_grad``. They are never called on others.
         name: The name that the strategy was selected by. Set when the class is loaded.
         plugin: The plugin's ``dist==version``.
     """
 
     is_distributed: ClassVar[bool] = False
     drives_all_devices: ClassVar[bool] = False
-    wraps_optimizers: ClassVar[bool] = False
 
     name: str = ""
     plugin: str = ""
@@ -149,39 +123,6 @@ class Strategy:
             device: The device of this process.
         """
         return module
-
-    def wrap_training(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, training: Training) -> torch.nn.Module:
-        """Wrap the module together with its optimizer, and return the module that the training loop calls.
-
-        Args:
-            module: The module returned by ``wrap_module``. It holds all parameters of the optimizer.
-            optimizer: The user's optimizer, which the training loop continues to use. After this method has returned, its ``step`` and
-                ``zero_grad`` call those of the strategy. Inside them, the optimizer's ``step`` is its original one.
-            training: The other settings of the training.
-        """
-        raise NotImplementedError(f"{type(self).__name__}.wrap_training")
-
-    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        """Run the backward pass.
-
-        Args:
-            loss: The loss, already divided by the number of accumulation steps.
-            kwargs: The keyword arguments of ``torch.Tensor.backward``.
-        """
-        raise NotImplementedError(f"{type(self).__name__}.backward")
-
-    def step(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Apply the gradients of all backward passes since the last step. Called by the optimizer's ``step``.
-
-        Returns:
-            Whether the gradients were applied. False if a gradient was infinite, in which case the optimizer's schedulers do not step
-            either.
-        """
-        raise NotImplementedError(f"{type(self).__name__}.step")
-
-    def zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
-        """Discard the gradients of all backward passes since the last step. Called by the optimizer's ``zero_grad``."""
-        raise NotImplementedError(f"{type(self).__name__}.zero_grad")
 
     def check_state(self) -> None:
         """Check that modules and optimizers can be saved and loaded with ``state_dict`` and ``load_state_dict``.

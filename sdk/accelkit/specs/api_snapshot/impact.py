@@ -26,7 +26,7 @@ def concerned(changes: Sequence[Change], old: Record, new: Record, kind: str, de
         specification = specifications[change.specification]
         role = specification["role"]
         now = specification["members"].get(change.member, {})
-        if role in (kind, "hooks"):
+        if role == "hooks" or (role == kind and change.specification in definitions["specifications"]):
             is_concerned = _as_its_own(change, now, role == "hooks", definitions)
         elif role in ("made", "given"):
             is_concerned = _as_data(change, now, role == "made", definitions["mentions"])

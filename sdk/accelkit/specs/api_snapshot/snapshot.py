@@ -22,9 +22,10 @@ from accelkit import __version__, untrusted_json
 from accelkit.errors import UsageError
 from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.cluster import ClusterEnvironment
+from accelkit.specs.engine_strategy import EngineStrategy, Training
 from accelkit.specs.hooks import HOOK_SPECIFICATIONS
 from accelkit.specs.precision import Precision
-from accelkit.specs.strategy import Strategy, Training
+from accelkit.specs.strategy import Strategy
 from accelkit.types import Availability, Capabilities, Detection, RuntimeState
 
 SCHEMA = "accelkit.spec/1"
@@ -45,6 +46,7 @@ SPECIFICATIONS: Mapping[type, Role] = {
     Precision: "precision",
     ClusterEnvironment: "cluster",
     Strategy: "strategy",
+    EngineStrategy: "strategy",
     **dict.fromkeys(HOOK_SPECIFICATIONS, "hooks"),
     Availability: "made",
     Capabilities: "made",
@@ -60,16 +62,29 @@ _WRAPPERS: Mapping[type, str] = {classmethod: "classmethod", staticmethod: "stat
 def record(specifications: Mapping[type, Role] = SPECIFICATIONS, version: str = __version__, released: str = "") -> Record:
     """Create the record of the specifications in this code. Does not import torch."""
     found = {
-        cls.__name__: {"role": role, "members": members([one for one in cls.__mro__ if one.__module__.startswith(_OWN_PACKAGE)])}
+        cls.__name__: {"role": role, "members": members([one for one in cls.__mro__ if one is cls or _is_unrecorded(one)])}
         for cls, role in specifications.items()
     }
     return {"schema": SCHEMA, "version": Version(version).base_version, "released": released, "specifications": found}
 
 
+def _is_unrecorded(base: type) -> bool:
+    """Return whether the members of this base class are recorded with its subclass, because it has no record of its own."""
+    return base.__module__.startswith(_OWN_PACKAGE) and base not in SPECIFICATIONS
+
+
 def definitions(cls: type, specification: type) -> dict[str, Any]:
-    """Return what a plugin's class defines beyond its specification: its ``members``, and the names that its code ``mentions``."""
-    own = [one for one in cls.__mro__ if one not in specification.__mro__ and one is not object]
-    return {"members": members(own, cls.__mro__), "mentions": sorted({name for one in own for name in _mentioned(one)})}
+    """Return what a plugin's class defines beyond its specification.
+
+    Returns:
+        A dict with its ``members``, the names that its code ``mentions``, and the names of the ``specifications`` that it subclasses.
+    """
+    own = [one for one in cls.__mro__ if one not in (object, *specification.__mro__, *SPECIFICATIONS)]
+    return {
+        "members": members(own, cls.__mro__),
+        "mentions": sorted({name for one in own for name in _mentioned(one)}),
+        "specifications": [one.__name__ for one in cls.__mro__ if one in SPECIFICATIONS],
+    }
 
 
 def members(classes: list[type], inherited: tuple[type, ...] = ()) -> dict[str, Any]:

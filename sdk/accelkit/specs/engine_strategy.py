@@ -1,0 +1,105 @@
+"""The specification of a strategy that trains through an engine, which wraps a module together with its optimizer.
+
+The Runtime calls the methods of ``Strategy`` as for every strategy. For every optimizer, it then calls ``wrap_training``; backward passes
+and the optimizer's ``step`` and ``zero_grad`` are those of the strategy. A complete strategy with an engine of its own::
+
+    from accelkit import EngineStrategy
+
+    class MyStrategy(EngineStrategy):
+        \"\"\"Trains through my engine.\"\"\"
+
+        is_distributed = True
+
+        def wrap_training(self, module, optimizer, training):
+            self.engine = MyEngine(module, optimizer)
+            return self.engine
+
+        def backward(self, loss, **kwargs):
+            self.engine.backward(loss)
+
+        def step(self, optimizer):
+            self.engine.step()
+            return True
+
+        def zero_grad(self, optimizer):
+            self.engine.zero_grad()
+
+        def unwrap_module(self, module):
+            return module.module
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from accelkit.specs.strategy import Strategy
+
+if TYPE_CHECKING:
+    import torch
+
+    from accelkit.specs.precision import Precision
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Training:
+    """The settings of the training, passed to ``EngineStrategy.wrap_training``.
+
+    Attributes:
+        device: The device of this process.
+        precision: The precision of the Runtime. The module computes in it already.
+        num_processes: The number of processes in the job.
+        accumulation_steps: The number of backward passes per step. The Runtime divides losses by it, and steps once the gradients are
+            complete.
+        batch_size: The number of samples in a batch of this process. None unless a loader that declares its batch size was prepared in
+            the same call.
+    """
+
+    device: torch.device
+    precision: Precision
+    num_processes: int
+    accumulation_steps: int = 1
+    batch_size: int | None = None
+
+
+class EngineStrategy(Strategy, abc.ABC):
+    """A strategy that wraps a module together with its optimizer, and runs backward passes and steps itself, as DeepSpeed does.
+
+    A subclass must implement ``wrap_training``, ``backward``, ``step`` and ``zero_grad``; without one of them, no instance can be made.
+    The training loop stays as it is: the user's optimizer remains the same object, and calls these methods. All are called in every
+    process, after the device is set up.
+    """
+
+    @abc.abstractmethod
+    def wrap_training(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, training: Training) -> torch.nn.Module:
+        """Wrap the module together with its optimizer, and return the module that the training loop calls.
+
+        Args:
+            module: The module returned by ``wrap_module``. It holds all parameters of the optimizer.
+            optimizer: The user's optimizer, which the training loop continues to use. After this method has returned, its ``step`` and
+                ``zero_grad`` call those of the strategy. Inside them, the optimizer's ``step`` is its original one.
+            training: The other settings of the training.
+        """
+
+    @abc.abstractmethod
+    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        """Run the backward pass.
+
+        Args:
+            loss: The loss, already divided by the number of accumulation steps.
+            kwargs: The keyword arguments of ``torch.Tensor.backward``.
+        """
+
+    @abc.abstractmethod
+    def step(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Apply the gradients of all backward passes since the last step. Called by the optimizer's ``step``.
+
+        Returns:
+            Whether the gradients were applied. False if a gradient was infinite, in which case the optimizer's schedulers do not step
+            either.
+        """
+
+    @abc.abstractmethod
+    def zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
+        """Discard the gradients of all backward passes since the last step. Called by the optimizer's ``zero_grad``."""
