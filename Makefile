@@ -137,7 +137,7 @@ conformance-xla: setup-test-xla
 
 # With another torch: the fake XPU, which is compiled against it, with the oldest; what calls torch, and conformance, with the newest. Conformance with the
 # oldest is run on XLA. Selection, the command line and the template import no torch. `make soak` runs each with both.
-TORCH_TESTS := tests/runtime tests/builtin tests/checkpoint tests/device --ignore tests/checkpoint/test_several_processes.py
+TORCH_TESTS := tests/runtime tests/builtin tests/checkpoint tests/device --ignore tests/checkpoint/test_distributed_checkpoint.py
 FAKE_XPU_TESTS = $(PYTEST) $(FAKE_XPU)/tests --deselect $(FAKE_XPU)/tests/test_accelkit.py::test_digits_learn_on_it_as_on_the_cpu --junit-xml build/tests/$@.fake_xpu.xml
 PROFILE_ON_TORCH ?= smoke
 CONFORMANCE_ON_TORCH = accelkit conformance run fake_xpu --profile $(PROFILE_ON_TORCH) -n $(WORKERS) --junit build/tests/$@.conformance.xml

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import slurm as real_slurm
-from parts import PARTS, ROOT, TELL
+from cluster_parts import PARTS, ROOT, TELL
 
 Told = list[dict[str, Any]]
 
@@ -55,7 +55,7 @@ def ray_python() -> str:
 
 @pytest.fixture
 def told() -> Callable[[str], Told]:
-    """What the processes of ``tell.py`` printed, by rank; other lines of the output are left out."""
+    """What the processes of ``detection_program.py`` printed, by rank; other lines of the output are left out."""
 
     def read(output: str) -> Told:
         lines = [json.loads(line) for line in output.splitlines() if line.startswith('{"environment"')]
@@ -77,7 +77,7 @@ def run_why() -> Callable[..., subprocess.CompletedProcess[str]]:
 
 @pytest.fixture
 def run_told(told: Callable[[str], Told]) -> Callable[..., Told]:
-    """Run ``tell.py`` under a launcher; an error shows what was printed."""
+    """Run ``detection_program.py`` under a launcher; an error shows what was printed."""
 
     def run(*launcher: str, **variables: str) -> Told:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")} | variables

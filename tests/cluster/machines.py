@@ -33,7 +33,7 @@ def on_machine(name: str) -> Sequence[str]:
 
 
 def start(
-    machines: Sequence[str], environs: Sequence[Mapping[str, str]], *arguments: str, script: str = "place.py"
+    machines: Sequence[str], environs: Sequence[Mapping[str, str]], *arguments: str, script: str = "placement_program.py"
 ) -> list[subprocess.CompletedProcess[str]]:
     """Run ``tests/cluster/<script>`` once for each of ``machines``, with its variables and torch's meeting place; what became of each."""
     meeting_place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
@@ -53,7 +53,9 @@ def start(
     return [subprocess.CompletedProcess(process.args, process.returncode, *text) for process, text in zip(processes, texts, strict=True)]
 
 
-def told(machines: Sequence[str], environs: Sequence[Mapping[str, str]], *arguments: str, script: str = "place.py") -> list[dict[str, Any]]:
+def told(
+    machines: Sequence[str], environs: Sequence[Mapping[str, str]], *arguments: str, script: str = "placement_program.py"
+) -> list[dict[str, Any]]:
     """The line of JSON that each printed."""
     results = start(machines, environs, *arguments, script=script)
     assert not any(one.returncode for one in results), "\n".join(one.stdout + one.stderr[-3000:] for one in results)

@@ -55,12 +55,12 @@ def test_numbers_that_cannot_be_are_an_error_on_every_process(error_text):
 
 def test_lightning_and_fabric_are_told_before_they_join():
     environs = [five(rank, 4, rank % 2) for rank in range(4)]
-    ranks = machines.told(TWO_AND_TWO, environs, "lightning", script="place_in_frameworks.py")
+    ranks = machines.told(TWO_AND_TWO, environs, "lightning", script="framework_placement_program.py")
     assert [one["place"] for one in ranks] == [[0, 2, 0, 2], [1, 2, 0, 2], [0, 2, 1, 2], [1, 2, 1, 2]]
     assert {one["total"] for one in ranks} == {4}
 
 
 def test_accelerate_on_two_machines():
-    ranks = machines.told(("h1", "h2"), [five(rank, 2, 0) for rank in range(2)], "accelerate", script="place_in_frameworks.py")
+    ranks = machines.told(("h1", "h2"), [five(rank, 2, 0) for rank in range(2)], "accelerate", script="framework_placement_program.py")
     assert [one["place"] for one in ranks] == [[0, True]] * 2
     assert {one["total"] for one in ranks} == {2}

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from parts import ROOT
+from cluster_parts import ROOT
 
 from accelkit_builtin.clusters.ray import RayEnvironment
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from parts import TELL
+from cluster_parts import TELL
 
 import accelkit
 from accelkit.cluster.detection import make_environment

@@ -11,7 +11,7 @@ from subprocess import PIPE, STDOUT
 
 import pytest
 import slurm as real_slurm
-from parts import TELL
+from cluster_parts import TELL
 
 PROGRAM = f"{sys.executable} {TELL}"
 IN_PTY = {
@@ -26,7 +26,7 @@ needs_terminal = pytest.mark.skipif(
 
 @pytest.fixture
 def in_terminal(tmp_path, told):
-    """Run a command in a terminal, as a person who types lines into it would, and return what each ``tell.py`` wrote to its file."""
+    """Run a command in a terminal, as a person who types lines would; return what each ``detection_program.py`` wrote to its file."""
 
     def run(command, *lines, environ):
         logs, ready = [tmp_path / f"{index}.log" for index, _ in enumerate(lines)], tmp_path / "ready"

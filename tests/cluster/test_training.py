@@ -13,8 +13,8 @@ import pytest
 import torch
 
 HERE = Path(__file__).parent
-TRAINING = str(HERE / "training.py")
-RECOVERY = str(HERE.parent / "distributed" / "on_recovery.py")
+TRAINING = str(HERE / "training_program.py")
+RECOVERY = str(HERE.parent / "distributed" / "recovery_program.py")
 
 
 def trained(*command: str, **variables: str) -> str:

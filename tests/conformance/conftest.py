@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from command_runner import command_runner
-from made_reports import make_report
+from example_reports import make_report
 
 from accelkit.cli import main
 from accelkit_conformance.reports import WRITERS

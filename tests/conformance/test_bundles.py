@@ -7,7 +7,7 @@ import json
 import tarfile
 
 import pytest
-from made_reports import EXPECTED, SUITE, make_report, tamper
+from example_reports import EXPECTED, SUITE, make_report, tamper
 
 from accelkit_conformance.report import summarise
 from accelkit_conformance.reports import bundle

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from made_reports import HOSTILE, LOADS, SUITE, make_report, save, tamper
+from example_reports import HOSTILE, LOADS, SUITE, make_report, save, tamper
 
 from accelkit_conformance.report import SCHEMA, summarise
 from accelkit_conformance.results import Result

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 
 import jsonschema
 import pytest
-from made_reports import EXPECTED, HOSTILE, LOADS, SUITE, make_report
+from example_reports import EXPECTED, HOSTILE, LOADS, SUITE, make_report
 
 from accelkit_conformance.report import SCHEMA
 from accelkit_conformance.reports import WRITERS, schema

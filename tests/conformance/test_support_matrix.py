@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from command_runner import command_runner
-from made_reports import EXPECTED, HOSTILE, SUITE, make_report
+from example_reports import EXPECTED, HOSTILE, SUITE, make_report
 
 import accelkit
 from accelkit.cli import main

@@ -20,7 +20,9 @@ def seen(tmp_path_factory):
     flags = ["-O0", "-std=c++20", "-shared", "-fPIC", *(f"-I{path}" for path in include_paths())]
     links = [f"-L{torch_libraries}", f"-Wl,-rpath,{torch_libraries}", "-ltorch_cpu", "-lc10"]
     subprocess.run(["c++", *flags, "-o", library, HERE / "device.cpp", *links], check=True)
-    result = subprocess.run([sys.executable, HERE / "on_device.py", library, folder / "ckpt"], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, HERE / "device_program.py", library, folder / "ckpt"], capture_output=True, text=True, check=False
+    )
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout.splitlines()[-1])
 

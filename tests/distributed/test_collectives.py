@@ -19,7 +19,7 @@ CASES = ("gather", "differing", "reduce", "gradients", "broadcast", "pad", "metr
 
 @pytest.mark.parametrize(("accelerator", "size"), [("cpu", 2), ("cpu", 3), pytest.param("fake_xpu", 2, marks=pytest.mark.smoke)])
 def test_what_processes_do_together(accelerator, size):
-    for text in ranks.run("on_collectives.py", size, accelerator, *CASES):
+    for text in ranks.run("runtime_collectives_program.py", size, accelerator, *CASES):
         assert [line for line in text.splitlines() if line.startswith("done")] == [f"done {case}" for case in CASES]
 
 
@@ -33,7 +33,7 @@ def error_of(kind, text):
 
 @pytest.mark.parametrize(("accelerator", "others"), [pytest.param("cpu", (0, 2), marks=pytest.mark.smoke), ("fake_xpu", (0,))])
 def test_a_process_that_does_not_come_is_named(accelerator, others, error_text):
-    codes, texts = ranks.outcome("on_turns.py", len(others) + 1, accelerator, "alone", environ={"ACCELKIT_TIMEOUT": "2"})
+    codes, texts = ranks.outcome("unequal_collectives_program.py", len(others) + 1, accelerator, "alone", environ={"ACCELKIT_TIMEOUT": "2"})
     assert codes[1] == 0
     for rank in others:
         assert codes[rank] != 0
@@ -48,7 +48,7 @@ def test_a_process_that_does_not_come_is_named(accelerator, others, error_text):
 
 
 def test_a_process_that_ended_is_named():
-    codes, texts = ranks.outcome("on_turns.py", 3, "cpu", "dead")
+    codes, texts = ranks.outcome("unequal_collectives_program.py", 3, "cpu", "dead")
     assert codes[1] == 7
     for rank in (0, 2):
         # No snapshot: whether the others came too is a matter of time.
@@ -60,7 +60,7 @@ def test_a_process_that_ended_is_named():
 
 def test_where_nobody_can_be_asked_that_is_said(error_text):
     """Rank 0, whose process keeps the notes, stands still."""
-    codes, texts = ranks.outcome("on_turns.py", 2, "cpu", "stopped", environ={"ACCELKIT_TIMEOUT": "2"}, seconds=60)
+    codes, texts = ranks.outcome("unequal_collectives_program.py", 2, "cpu", "stopped", environ={"ACCELKIT_TIMEOUT": "2"}, seconds=60)
     assert codes[1] != 0
     error = error_of("CollectiveError", texts[1])
     assert "gather of float32[1] (call 2) on rank 1" in error.splitlines()[0]
@@ -69,7 +69,7 @@ def test_where_nobody_can_be_asked_that_is_said(error_text):
 
 
 def test_a_process_that_has_called_nothing_is_named(error_text):
-    codes, texts = ranks.outcome("on_turns.py", 2, "cpu", "silent", environ={"ACCELKIT_TIMEOUT": "3"})
+    codes, texts = ranks.outcome("unequal_collectives_program.py", 2, "cpu", "silent", environ={"ACCELKIT_TIMEOUT": "3"})
     error = error_of("CollectiveError", texts[0])
     assert (bool(codes[0]), codes[1]) == (True, 0)
     assert "gather of float32[1] (call 1) on rank 0" in error.splitlines()[0]

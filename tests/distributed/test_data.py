@@ -15,8 +15,8 @@ CASES = ("shares", "streams", "structures", "orders", "epochs", "resuming", "ref
 
 @pytest.fixture(scope="module", params=[pytest.param(2, marks=pytest.mark.smoke), 3])
 def job(request):
-    """Number of processes, and what every rank found: the cases of on_data.py."""
-    texts = ranks.run("on_data.py", request.param, *CASES)
+    """Number of processes, and what every rank found: the cases of data_program.py."""
+    texts = ranks.run("data_program.py", request.param, *CASES)
     return request.param, [json.loads(text.partition("result: ")[2].splitlines()[0]) for text in texts]
 
 

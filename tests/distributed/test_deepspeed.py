@@ -29,19 +29,19 @@ on_deepspeed = [
 @pytest.mark.parametrize("stage", [pytest.param(stage, marks=on_deepspeed) for stage in (1, 2, 3)])
 def test_weights_are_those_of_one_process(stage, tmp_path):
     cases = [f"{name}={stage}" for name in ("behaved", "plain", "loader", "everything", "offloaded", "several_backwards", "mixed", "kept")]
-    for text in ranks.run("on_deepspeed.py", 2, *cases, environ={"FOLDER": str(tmp_path)}):
+    for text in ranks.run("deepspeed_program.py", 2, *cases, environ={"FOLDER": str(tmp_path)}):
         assert text.count("done") == len(cases)
 
 
 @pytest.mark.parametrize("stage", [pytest.param(stage, marks=on_deepspeed) for stage in (1, 2, 3)])
 def test_losses_are_scaled_by_the_engine(stage):
-    for text in ranks.run("on_deepspeed.py", 2, f"scaled={stage}", environ={"DS_ACCELERATOR": "cpu"}):
+    for text in ranks.run("deepspeed_program.py", 2, f"scaled={stage}", environ={"DS_ACCELERATOR": "cpu"}):
         assert text.count("done") == 1
 
 
 @pytest.mark.parametrize("size", [pytest.param(size, marks=on_deepspeed) for size in (1, 2)])
 def test_what_cannot_be_done_says_what_to_do(size):
-    for text in ranks.run("on_deepspeed.py", size, "errors=2", "elsewhere=2"):
+    for text in ranks.run("deepspeed_program.py", size, "errors=2", "elsewhere=2"):
         assert text.count("done") == 2
 
 

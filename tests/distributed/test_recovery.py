@@ -14,7 +14,7 @@ import pytest
 import torch
 
 HERE = Path(__file__).parent
-SCRIPT = str(HERE / "on_recovery.py")
+SCRIPT = str(HERE / "recovery_program.py")
 STEPS = 12
 
 

@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from launched import Launch
+from launch_command import Launch
 
 
 @pytest.fixture

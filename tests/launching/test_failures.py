@@ -8,7 +8,7 @@ import signal
 import time
 
 import pytest
-from launched import FAMILY, GLOO
+from launch_command import FAMILY, GLOO
 
 from accelkit.launching.failures import Ending, describe, first
 

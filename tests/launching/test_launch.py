@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from command_runner import command_runner
-from launched import GLOO
+from launch_command import GLOO
 
 import accelkit
 from accelkit.cli import main
@@ -150,7 +150,7 @@ def test_two_jobs_on_one_machine_do_not_meet(launch, script):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only on Linux can a process see what its threads are at")
 def test_a_program_without_accelkit_is_not_aborted_after_its_work_either(launch, script):
-    """One of gloo's threads is not done with a collective, and the program's end does not wait for it: see tests/distributed/on_exit.py."""
+    """One of gloo's threads is not done with a collective, and the end of the program does not wait (tests/distributed/exit_program.py)."""
     slow = """
 import threading, zlib
 has_begun = threading.Event()

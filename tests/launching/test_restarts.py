@@ -6,7 +6,7 @@ import socket
 import time
 
 from free_port import free_port
-from launched import FAMILY, GLOO
+from launch_command import FAMILY, GLOO
 
 CPU = ("--accelerator", "cpu", "--devices", 2)
 KILLED_ONCE = "if rank == {rank} and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n    os.kill(os.getpid(), signal.SIGKILL)"

@@ -11,7 +11,7 @@ import time
 import psutil
 import pytest
 import torch
-import work
+import worker_functions
 
 import accelkit
 from accelkit.launching.spawn_launcher import launch
@@ -67,7 +67,7 @@ def test_the_parent_has_what_rank_0_has_trained(monkeypatch, strategy, where):
     model = _model()
     parts = {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), lr=0.1)}
     weight = model[0].weight
-    result = accelkit.Runtime(where, devices=2, strategy=strategy).launch(work.train, parts, "it", 3)
+    result = accelkit.Runtime(where, devices=2, strategy=strategy).launch(worker_functions.train, parts, "it", 3)
     assert (result["name"], result["processes"], result["environ"]["LOCAL_WORLD_SIZE"]) == ("it", 2, "2")
     assert result["environ"]["RANK"] == "0"
     assert result["device"] == {"cpu": "cpu"}.get(where, f"{accelkit.select(where).accelerator.device_type}:0")
@@ -94,7 +94,7 @@ def test_the_parent_has_what_rank_0_has_trained(monkeypatch, strategy, where):
 )
 def test_a_failure_arrives_with_its_rank_and_traceback(tmp_path, how, told, error_text):
     with pytest.raises(accelkit.RankFailedError) as caught:
-        launch(work.fail, how, str(tmp_path), **CPU)
+        launch(worker_functions.fail, how, str(tmp_path), **CPU)
     assert "rank 1" in caught.value.what
     assert "rank 0" not in caught.value.what
     assert told in caught.value.what
@@ -112,18 +112,18 @@ def test_what_cannot_travel_is_said(error_text):
     assert "<lambda>" in str(caught.value)
     assert caught.value == error_text
     with pytest.raises(accelkit.RankFailedError) as caught:
-        launch(work.give, work.unpicklable, accelerator="cpu", devices=1)
+        launch(worker_functions.give, worker_functions.unpicklable, accelerator="cpu", devices=1)
     assert "give" in caught.value.what
     assert "rank 0" in caught.value.what
     assert caught.value.what == error_text
     with pytest.raises(accelkit.DevicesError):
-        launch(work.give, int, accelerator="cpu", devices="0,0")
+        launch(worker_functions.give, int, accelerator="cpu", devices="0,0")
 
 
 def test_a_rank_starts_no_job_of_its_own(monkeypatch, error_text):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(accelkit.ContradictionError) as caught:
-        launch(work.give, int, **CPU)
+        launch(worker_functions.give, int, **CPU)
     assert "WORLD_SIZE" in str(caught.value)
     assert caught.value == error_text
 
@@ -133,7 +133,7 @@ def test_a_device_in_use_is_not_forked(error_text):
         "import accelkit, torch, work\n"
         "from accelkit.launching.spawn_launcher import launch\n"
         "torch.ones(1, device=accelkit.Runtime('fake_xpu', devices=1).device)\n"
-        "launch(work.give, int, accelerator='fake_xpu', devices=2, start_method='fork')"
+        "launch(worker_functions.give, int, accelerator='fake_xpu', devices=2, start_method='fork')"
     )
     environ = os.environ | {"PYTHONPATH": os.path.dirname(__file__), "FAKE_XPU_DEVICES": "2"}
     result = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=120, check=False)
@@ -152,7 +152,8 @@ def test_an_interactive_session_forks():
 def test_a_program_without_a_main_guard_is_told_so(tmp_path, error_text):
     program = tmp_path / "unguarded.py"
     program.write_text(
-        "import work\nfrom accelkit.launching.spawn_launcher import launch\nlaunch(work.give, int, accelerator='cpu', devices=2)\n"
+        "import worker_functions\nfrom accelkit.launching.spawn_launcher import launch\n"
+        "launch(worker_functions.give, int, accelerator='cpu', devices=2)\n"
     )
     environ = os.environ | {"PYTHONPATH": os.path.dirname(__file__)}
     result = subprocess.run([sys.executable, str(program)], env=environ, capture_output=True, text=True, timeout=120, check=False)
@@ -168,7 +169,7 @@ def test_a_program_without_a_main_guard_is_told_so(tmp_path, error_text):
 def test_processes_end_with_their_parent(tmp_path, number):
     notes = tmp_path / "notes"
     notes.mkdir()
-    call = "launch(work.fail, 'sleep', sys.argv[1], accelerator='cpu', devices=2)"
+    call = "launch(worker_functions.fail, 'sleep', sys.argv[1], accelerator='cpu', devices=2)"
     program = f"import sys, work\nfrom accelkit.launching.spawn_launcher import launch\n{call}"
     environ = os.environ | {"PYTHONPATH": os.path.dirname(__file__)}
     with (tmp_path / "stderr").open("w") as stderr:

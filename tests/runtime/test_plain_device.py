@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(scope="module")
 def seen():
-    result = subprocess.run([sys.executable, HERE / "on_plain_device.py"], capture_output=True, text=True, check=False)
+    result = subprocess.run([sys.executable, HERE / "plain_device_program.py"], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout.splitlines()[-1])
 

@@ -178,7 +178,7 @@ class Report:
 
     def __init__(self, folder: Path) -> None:
         sys.path.insert(0, str(Path(__file__).parents[1] / "conformance"))
-        from made_reports import EXPECTED, make_report
+        from example_reports import EXPECTED, make_report
 
         from accelkit_conformance.reports import badge, bundle, html, junit, markdown, matrix, summary
 

@@ -12,7 +12,7 @@ DEVICES = {"cpu": "cpu", "fake_xpu": "fake_xpu:0"}
 @pytest.mark.parametrize("mixed", COMPUTED_IN)
 @pytest.mark.parametrize("name", DEVICES)
 def test_a_model_trains_and_its_checkpoint_goes_on_alike(name, mixed, tmp_path):
-    (seen,) = run("on_accelerate.py", "train", name, mixed, tmp_path)
+    (seen,) = run("accelerate_program.py", "train", name, mixed, tmp_path)
     assert seen["losses"][-1] < seen["losses"][0] / 2
     assert seen["devices"] == seen["optimizer state"] == [DEVICES[name]], "parameters, gradients, batches, losses and moments are there"
     assert seen["computed in"] == COMPUTED_IN[mixed]
@@ -25,7 +25,7 @@ def test_a_model_trains_and_its_checkpoint_goes_on_alike(name, mixed, tmp_path):
 
 @pytest.mark.parametrize("name", DEVICES)
 def test_an_infinite_gradient_skips_the_step_and_halves_the_scale(name, tmp_path):
-    (seen,) = run("on_accelerate.py", "overflow", name, "fp16", tmp_path)
+    (seen,) = run("accelerate_program.py", "overflow", name, "fp16", tmp_path)
     scale = seen["first scale"]
     assert seen["steps"] == [[True, False, scale / 2], [False, True, scale / 2]]
 
@@ -35,7 +35,8 @@ def test_an_infinite_gradient_skips_the_step_and_halves_the_scale(name, tmp_path
 def test_ddp_on_two_devices(launcher, name, tmp_path):
     how = ["install"] if launcher == "accelerate launch" else []
     ranks = sorted(
-        run("on_accelerate.py", "job", name, "fp16", tmp_path, *how, launcher=LAUNCHERS[launcher], name=name), key=lambda seen: seen["rank"]
+        run("accelerate_program.py", "job", name, "fp16", tmp_path, *how, launcher=LAUNCHERS[launcher], name=name),
+        key=lambda seen: seen["rank"],
     )
     assert [seen["rank"] for seen in ranks] == [0, 1]
     devices = ["cpu", "cpu"] if name == "cpu" else ["fake_xpu:0", "fake_xpu:1"]
@@ -56,26 +57,26 @@ def test_ddp_on_two_devices(launcher, name, tmp_path):
 
 def test_ddp_on_devices_that_are_not_numbered_as_the_ranks(tmp_path):
     words = ["-m", "accelkit", "launch", "--accelerator", "fake_xpu", "--devices", "2,1"]
-    ranks = run("on_accelerate.py", "job", "-", "-", tmp_path, launcher=words, FAKE_XPU_DEVICES="3")
+    ranks = run("accelerate_program.py", "job", "-", "-", tmp_path, launcher=words, FAKE_XPU_DEVICES="3")
     assert {seen["rank"]: seen["devices"] for seen in ranks} == {0: ["fake_xpu:2"], 1: ["fake_xpu:1"]}
     assert all(seen["alike"] for seen in ranks)
 
 
 def test_accelerate_launch_of_one_process(tmp_path):
     words = LAUNCHERS["accelerate launch, one process"]
-    (seen,) = run("on_accelerate.py", "train", "fake_xpu", "bf16", tmp_path, "install", launcher=words)
+    (seen,) = run("accelerate_program.py", "train", "fake_xpu", "bf16", tmp_path, "install", launcher=words)
     assert seen["devices"] == ["fake_xpu:0"]
     assert seen["computed in"] == "torch.bfloat16"
 
 
 @pytest.mark.smoke
 def test_name_and_precision_come_from_accelkits_variables(tmp_path):
-    (seen,) = run("on_accelerate.py", "train", "-", "-", tmp_path, ACCELKIT_ACCELERATOR="fake_xpu", ACCELKIT_PRECISION="16-mixed")
+    (seen,) = run("accelerate_program.py", "train", "-", "-", tmp_path, ACCELKIT_ACCELERATOR="fake_xpu", ACCELKIT_PRECISION="16-mixed")
     assert (seen["devices"], seen["computed in"]) == (["fake_xpu:0"], "torch.float16")
 
 
 def test_the_devices_generator_is_seeded_and_what_a_checkpoint_lacks_is_said(tmp_path):
-    (seen,) = run("on_accelerate.py", "seeds", "fake_xpu", "no", tmp_path)
+    (seen,) = run("accelerate_program.py", "seeds", "fake_xpu", "no", tmp_path)
     assert seen["alike"]
     (warning,) = seen["warnings"]
     assert "has no random state of fake_xpu:0" in warning
@@ -83,13 +84,13 @@ def test_the_devices_generator_is_seeded_and_what_a_checkpoint_lacks_is_said(tmp
 
 @pytest.mark.parametrize("mixed", ["no", "fp16"])
 def test_what_accelerate_can_pickle_can_be_pickled(mixed, tmp_path):
-    (seen,) = run("on_accelerate.py", "pickled", "fake_xpu", mixed, tmp_path)
+    (seen,) = run("accelerate_program.py", "pickled", "fake_xpu", mixed, tmp_path)
     assert set(seen["types"].values()) == {True}
     assert seen["state"]
     assert seen["runtime"], "a copy in the same process has the same Runtime"
     assert seen["weights"]
     assert seen["batches"] == [8, "fake_xpu"]
-    (elsewhere,) = run("on_accelerate.py", "unpickled", "-", "-", tmp_path)
+    (elsewhere,) = run("accelerate_program.py", "unpickled", "-", "-", tmp_path)
     assert elsewhere["device"] == "fake_xpu:0"
     assert "fake_xpu" in elsewhere["runtime"]
     assert elsewhere["outputs"] == ["fake_xpu:0"] * 8
@@ -97,7 +98,7 @@ def test_what_accelerate_can_pickle_can_be_pickled(mixed, tmp_path):
 
 @pytest.mark.smoke
 def test_install_is_undone():
-    (seen,) = run("on_accelerate.py", "cleaned", "fake_xpu", "no", "-")
+    (seen,) = run("accelerate_program.py", "cleaned", "fake_xpu", "no", "-")
     assert seen["pickled"] == [True, "mine", "fake_xpu:0", True]
     assert seen["mine"] == ["mine", "fake_xpu:0", "Mine", True, True]
     assert (seen["again"], seen["state"]) == ("fake_xpu:0", "fake_xpu:0")

@@ -7,7 +7,7 @@ import os
 
 import accelkit_fake_xpu.torch_backend  # noqa: F401 # before this process's first backward pass, at which torch counts the devices
 import pytest
-from watched import QUIET
+from device_checking_model import QUIET
 
 THEIR_WARNINGS = (
     r"ignore:::(lightning|pytorch_lightning|lightning_fabric|torchmetrics|lightning_utilities|jsonargparse)(\.|$)",

@@ -5,7 +5,7 @@ import os
 import sys
 
 import torch
-from watched import loader, make_watched
+from device_checking_model import loader, make_watched
 
 from accelkit.bridges.lightning import install
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from watched import QUIET, loader, make_watched
+from device_checking_model import QUIET, loader, make_watched
 
 from accelkit.bridges.lightning import fabric_kwargs, install, trainer_kwargs
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from device_checking_model import QUIET, loader, small_net
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, DistributedSampler
-from watched import QUIET, loader, small_net
 
 from accelkit.bridges.lightning import fabric_kwargs, install, trainer_kwargs
 

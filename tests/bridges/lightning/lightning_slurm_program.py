@@ -5,7 +5,7 @@ import signal
 import sys
 
 import lightning.pytorch as pl
-from watched import QUIET, loader, make_watched
+from device_checking_model import QUIET, loader, make_watched
 
 from accelkit.bridges.lightning import trainer_kwargs
 

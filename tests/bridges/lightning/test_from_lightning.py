@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from watched import QUIET, loader, make_watched
+from device_checking_model import QUIET, loader, make_watched
 
 import accelkit
 from accelkit.bridges.lightning import from_lightning, install, trainer_kwargs, uninstall

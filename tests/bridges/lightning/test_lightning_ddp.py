@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from watched import loader, small_net
+from device_checking_model import loader, small_net
 
 PROGRAM = Path(__file__).with_name("lightning_ddp_program.py")
 SHARDED = Path(__file__).with_name("lightning_sharded_program.py")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from watched import Tied, loader, parameters_of
+from device_checking_model import Tied, loader, parameters_of
 
 from accelkit.bridges.lightning import fabric_kwargs
 

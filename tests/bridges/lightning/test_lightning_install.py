@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from watched import QUIET, loader, make_watched
+from device_checking_model import QUIET, loader, make_watched
 
 import accelkit
 from accelkit.bridges.lightning import install, trainer_kwargs, uninstall

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from watched import loader, loss_of, make_watched, parameters_of
+from device_checking_model import loader, loss_of, make_watched, parameters_of
 
 from accelkit.bridges.lightning import trainer_kwargs
 

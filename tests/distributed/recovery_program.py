@@ -1,6 +1,6 @@
 """What each rank does in test_recovery.py: trains, saves every second step, and may be killed at a step.
 
-``on_recovery.py FOLDER STRATEGY KILLS``: KILLS is ``rank@step`` for each life of the job, as ``1@3,0@7``; ``-`` for none. In the
+``recovery_program.py FOLDER STRATEGY KILLS``: KILLS is ``rank@step`` for each life of the job, as ``1@3,0@7``; ``-`` for none. In the
 environment, SLOW is a pause after each step in seconds, REQUEUE=1 asks for the scheduler's queue, and HOLD is a step after which the
 first life of a SLURM job waits to be told to stop.
 """

@@ -1,4 +1,7 @@
-"""What each rank does in test_precisions_apart.py: ``on_precisions.py PRECISION...``, gradients under ddp and fsdp, and bf16-mixed's."""
+"""What each rank does in test_optional_precisions.py.
+
+``optional_precisions_program.py PRECISION...``: gradients under ddp and fsdp, and bf16-mixed's.
+"""
 
 from __future__ import annotations
 

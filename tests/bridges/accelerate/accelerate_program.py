@@ -1,4 +1,4 @@
-"""Programs of users of Accelerate, each in a process of its own: ``on_accelerate.py WHAT ACCELERATOR ...`` prints one line of JSON."""
+"""Programs of users of Accelerate, each in a process of its own: ``accelerate_program.py WHAT ACCELERATOR ...`` prints one line of JSON."""
 
 import contextlib
 import json

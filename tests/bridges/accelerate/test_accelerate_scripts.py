@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import accelerate.test_utils
-import on_scripts
+import accelerate_scripts_program
 import pytest
 from packaging.version import Version
 from programs import LAUNCHERS, run
@@ -21,7 +21,7 @@ def test_they_pass_on_the_fake_xpu(num_processes, tmp_path):
     scripts = [name for name, script in SCRIPTS.items() if num_processes in script.processes]
     launcher = LAUNCHERS["accelkit launch"] if num_processes > 1 else ()
     environ = {"ACCELERATE_NUM_PROCESSES": "2", "CUDA_VISIBLE_DEVICES": ""}
-    ranks = run("on_scripts.py", "fake_xpu", *scripts, launcher=launcher, name="fake_xpu", cwd=tmp_path, **environ)
+    ranks = run("accelerate_scripts_program.py", "fake_xpu", *scripts, launcher=launcher, name="fake_xpu", cwd=tmp_path, **environ)
     assert len(ranks) == num_processes
     for name in scripts:
         reached = {index for found in ranks for index in found[name]}
@@ -50,5 +50,5 @@ def test_every_script_is_run_or_has_a_reason():
 )
 def test_an_assumption_that_is_stale_is_an_error(assumption, problem, monkeypatch):
     monkeypatch.setitem(SCRIPTS, "test_cli", Script((assumption,)))
-    with pytest.raises(on_scripts.StaleAssumptionError, match=problem):
-        on_scripts.run("test_cli")
+    with pytest.raises(accelerate_scripts_program.StaleAssumptionError, match=problem):
+        accelerate_scripts_program.run("test_cli")

@@ -32,7 +32,7 @@ OTHER_ARGUMENTS, OTHER_NAME, NOT_THERE = rows("same name"), rows("there"), rows(
 
 @pytest.fixture(scope="module")
 def theirs() -> set[str]:
-    (found,) = run("on_accelerate.py", "attributes", "-", "-", "-")
+    (found,) = run("accelerate_program.py", "attributes", "-", "-", "-")
     return set(found["attributes"])
 
 

@@ -11,7 +11,7 @@ DEVICES = {"cpu": "cpu", "fake_xpu": "fake_xpu:0"}
 @pytest.mark.parametrize("mixed", ["no", "fp16", "bf16"])
 @pytest.mark.parametrize("name", DEVICES)
 def test_it_trains_evaluates_and_goes_on_from_a_checkpoint_alike(name, mixed, tmp_path):
-    (seen,) = run("on_trainer.py", name, mixed, tmp_path, ACCELERATE_MIXED_PRECISION=mixed)
+    (seen,) = run("transformers_trainer_program.py", name, mixed, tmp_path, ACCELERATE_MIXED_PRECISION=mixed)
     assert (seen["device"], seen["devices"]) == (DEVICES[name], [DEVICES[name]])
     assert (seen["mixed"], seen["scaler"]) == (mixed, mixed == "fp16")
     assert seen["tied"]
@@ -21,7 +21,7 @@ def test_it_trains_evaluates_and_goes_on_from_a_checkpoint_alike(name, mixed, tm
 
 
 def test_it_trains_on_two_devices(tmp_path):
-    ranks = run("on_trainer.py", "-", "no", tmp_path, launcher=LAUNCHERS["accelkit launch"], name="fake_xpu")
+    ranks = run("transformers_trainer_program.py", "-", "no", tmp_path, launcher=LAUNCHERS["accelkit launch"], name="fake_xpu")
     assert {(seen["device"], *seen["devices"], seen["wrapped"]) for seen in ranks} == {
         (device, device, "DistributedDataParallel") for device in ("fake_xpu:0", "fake_xpu:1")
     }
@@ -30,14 +30,14 @@ def test_it_trains_on_two_devices(tmp_path):
 
 
 def test_arguments_that_ask_for_the_cpu_are_an_error():
-    result = start("refused.py", "trainer_cpu")
+    result = start("accelerate_errors_program.py", "trainer_cpu")
     assert "ContradictionError" in result.stdout
     assert "cpu=True" in result.stdout
     assert "accelerator='fake_xpu'" in result.stdout
 
 
 def test_arguments_that_were_made_before_install_are_an_error():
-    result = start("refused.py", "too_late")
+    result = start("accelerate_errors_program.py", "too_late")
     assert "ContradictionError" in result.stdout
     assert "Accelerate" in result.stdout
     assert "cpu" in result.stdout

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from command_runner import command_runner
-from made_reports import EXPECTED, HOSTILE, make_report
+from example_reports import EXPECTED, HOSTILE, make_report
 
 import accelkit
 from accelkit.cli import main

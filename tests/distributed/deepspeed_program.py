@@ -1,4 +1,4 @@
-"""What each rank does in test_deepspeed.py: ``on_deepspeed.py CASE...``, each case a function below, and its stage."""
+"""What each rank does in test_deepspeed.py: ``deepspeed_program.py CASE...``, each case a function below, and its stage."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Run with ``kill_at.c`` preloaded: kills ``save_state`` in a forked child at many points, and loads after each.
 
-    LD_PRELOAD=kill_at.so python killed_saves.py FOLDER COUNT
+    LD_PRELOAD=kill_at.so python killed_saves_program.py FOLDER COUNT
 
 Prints JSON: operations of one save, how many kills hit inside a save, and what was found after each.
 """

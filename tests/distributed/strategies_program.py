@@ -1,4 +1,4 @@
-"""What each rank does in test_strategies.py: ``on_strategies.py ACCELERATOR CASE...``, each case a function below."""
+"""What each rank does in test_strategies.py: ``strategies_program.py ACCELERATOR CASE...``, each case a function below."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """One process of several fails to save: every process that is alive says which one and why, and nothing is lost.
 
-``python failing.py FOLDER``. A failed assertion is a failed run.
+``python failing_save_program.py FOLDER``. A failed assertion is a failed run.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from forked_ranks import runtime, world
 from torch import nn
-from worlds import runtime, world
 
 from accelkit import CheckpointError
 from accelkit.runtime.checkpoints import checkpoint

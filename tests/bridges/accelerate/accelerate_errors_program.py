@@ -1,4 +1,7 @@
-"""What must be an error, each in a process of its own: ``refused.py WHAT`` prints the type and text of the error, or what there is."""
+"""What must be an error, each in a process of its own.
+
+``accelerate_errors_program.py WHAT`` prints the type and text of the error, or what there is.
+"""
 
 import contextlib
 import os

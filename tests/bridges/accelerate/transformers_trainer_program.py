@@ -1,4 +1,7 @@
-"""transformers.Trainer on a plugin's device, offline: ``on_trainer.py ACCELERATOR PRECISION FOLDER`` prints one line of JSON."""
+"""transformers.Trainer on a plugin's device, offline.
+
+``transformers_trainer_program.py ACCELERATOR PRECISION FOLDER`` prints one line of JSON.
+"""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""What processes of one group do together, as test_several_processes.py asks for: ``in_one_group.py SCENARIO FOLDER``."""
+"""What processes of one group do together, as test_distributed_checkpoint.py asks for: ``process_group_program.py SCENARIO FOLDER``."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from forked_ranks import runtime, world
 from torch import nn
 from torch.utils.data import DataLoader
-from worlds import runtime, world
 
 import accelkit
 from accelkit import CheckpointError, CollectiveError

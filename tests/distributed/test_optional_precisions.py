@@ -24,7 +24,7 @@ def needing(package, extra):
     ],
 )
 def test_gradients_are_the_same_under_ddp_and_fsdp(precision):
-    for text in ranks.run("on_precisions.py", 2, precision):
+    for text in ranks.run("optional_precisions_program.py", 2, precision):
         assert text.count("done") == 1
 
 

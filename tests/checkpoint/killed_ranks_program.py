@@ -1,6 +1,6 @@
 """Run with ``kill_at.c`` preloaded: kills one of two processes at many points of a save, and loads after each.
 
-    LD_PRELOAD=kill_at.so python killed_ranks.py FOLDER COUNT
+    LD_PRELOAD=kill_at.so python killed_ranks_program.py FOLDER COUNT
 
 Prints JSON: file operations of a save by rank, how many kills hit inside a save, and what was found after each.
 """
@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 
 import torch
-from killed_saves import MOMENTS, fill, value_of, variable
+from forked_ranks import runtime, world
+from killed_saves_program import MOMENTS, fill, value_of, variable
 from torch import nn
-from worlds import runtime, world
 
 from accelkit import CheckpointError
 

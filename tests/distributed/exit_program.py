@@ -1,4 +1,7 @@
-"""What each rank does in test_exit.py: ``on_exit.py STRATEGY``. It ends while one of gloo's threads is not yet done with a collective."""
+"""What each rank does in test_process_exit.py, ``exit_program.py STRATEGY``.
+
+It ends while one of gloo's threads is not yet done with a collective.
+"""
 
 from __future__ import annotations
 

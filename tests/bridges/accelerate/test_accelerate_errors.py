@@ -42,7 +42,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("what", [pytest.param(what, marks=[pytest.mark.smoke] * (what == "no_bfloat16")) for what in REFUSED])
 def test_it_is_an_error_that_says_why(what, error_text):
-    result = start("refused.py", what)
+    result = start("accelerate_errors_program.py", what)
     assert result.stdout, result.stderr
     kind, *texts = REFUSED[what]
     assert result.stdout.startswith(kind), result.stdout
@@ -52,7 +52,7 @@ def test_it_is_an_error_that_says_why(what, error_text):
 
 def test_accelerate_launch_for_the_cpu_is_an_error(tmp_path):
     words = ["-m", "accelerate.commands.launch", "--cpu"]
-    result = start("on_accelerate.py", "train", "fake_xpu", "no", tmp_path, launcher=words)
+    result = start("accelerate_program.py", "train", "fake_xpu", "no", tmp_path, launcher=words)
     assert result.returncode != 0
     assert "ContradictionError" in result.stderr
     assert "ACCELERATE_USE_CPU=True" in result.stderr

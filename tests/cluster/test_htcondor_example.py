@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from parts import ROOT
+from cluster_parts import ROOT
 
 import accelkit
 from accelkit.cluster.detection import check_environment, make_environment, select_cluster

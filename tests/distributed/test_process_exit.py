@@ -11,10 +11,10 @@ import ranks
 @pytest.mark.skipif(sys.platform != "linux", reason="only on Linux can a process see what its threads are at")
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_a_thread_that_is_not_done_does_not_abort_the_process(strategy):
-    assert ranks.run("on_exit.py", 2, strategy) == ["done\n"] * 2
+    assert ranks.run("exit_program.py", 2, strategy) == ["done\n"] * 2
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only on Linux can a process see what its threads are at")
 @pytest.mark.skipif(sys.version_info >= (3, 11, 10), reason="this Python forks whatever its threads are at")
 def test_no_thread_is_at_work_when_workers_are_forked():
-    assert ranks.run("on_fork.py", 2) == ["4 [{'S'}]\n"] * 2
+    assert ranks.run("fork_program.py", 2) == ["4 [{'S'}]\n"] * 2

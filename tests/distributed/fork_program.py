@@ -1,4 +1,7 @@
-"""What each rank does in test_exit.py: it starts a DataLoader's workers while one of gloo's threads is not yet done with a collective."""
+"""What each rank does in test_process_exit.py.
+
+It starts a DataLoader's workers while one of gloo's threads is not yet done with a collective.
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,16 @@
-"""What each rank does in test_collectives.py: ``on_collectives.py ACCELERATOR CASE...``, each case a function below or in on_turns.py."""
+"""What each rank does in test_collectives.py.
+
+``runtime_collectives_program.py ACCELERATOR CASE...``: each case is a function below or in unequal_collectives_program.py.
+"""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
 
-import on_turns
 import torch
 import torch.distributed as dist
+import unequal_collectives_program
 from member import ACCELERATOR, COMPLEX, FLOAT8, FLOATS, INTEGERS, everyone, mine, raises, rank, rt, run, same, size
 
 import accelkit
@@ -229,4 +232,4 @@ def metrics():
 
 
 if __name__ == "__main__":
-    run(globals() | vars(on_turns))
+    run(globals() | vars(unequal_collectives_program))

@@ -22,7 +22,7 @@ def shim(tmp_path_factory):
     return library
 
 
-def kill_saves(shim, folder, count, program="killed_saves.py"):
+def kill_saves(shim, folder, count, program="killed_saves_program.py"):
     result = subprocess.run(
         [sys.executable, HERE / program, folder, str(count)],
         env=os.environ | {"LD_PRELOAD": str(shim), "OMP_NUM_THREADS": "1"},
@@ -41,7 +41,7 @@ def test_ten_kills(shim, tmp_path):
 
 
 def test_kills_of_one_of_two_processes(shim, tmp_path):
-    found = kill_saves(shim, tmp_path / "ckpt", 6, "killed_ranks.py")
+    found = kill_saves(shim, tmp_path / "ckpt", 6, "killed_ranks_program.py")
     assert found["killed_inside"] == 6
     assert {outcome["rank"] for outcome in found["outcomes"]} == {0, 1}
     assert {outcome["found"] for outcome in found["outcomes"]} == {"previous", "new"}, "kills before and after the rename"
@@ -50,7 +50,7 @@ def test_kills_of_one_of_two_processes(shim, tmp_path):
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 def test_fifty_kills_of_one_of_two_processes(shim, tmp_path):
-    found = kill_saves(shim, tmp_path / "ckpt", 50, "killed_ranks.py")
+    found = kill_saves(shim, tmp_path / "ckpt", 50, "killed_ranks_program.py")
     print(f"{found['operations']} operations a save by rank; {found['killed_inside']} of {len(found['outcomes'])} kills were inside a save")
     assert len(found["outcomes"]) == 50
     assert found["killed_inside"] >= 40

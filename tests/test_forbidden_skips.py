@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from parts import ROOT
+from suite_parts import ROOT
 
 TESTS = """
 import pytest

@@ -39,13 +39,13 @@ def run(program, *arguments):
     ],
 )
 def test_across_processes(scenario, tmp_path):
-    run("across.py", scenario, tmp_path / "ckpt")
+    run("distributed_checkpoint_program.py", scenario, tmp_path / "ckpt")
 
 
 @pytest.mark.parametrize("scenario", ["resuming", "two_runtimes", "calls_apart"])
 def test_in_one_group(scenario, tmp_path):
-    run("in_one_group.py", scenario, tmp_path)
+    run("process_group_program.py", scenario, tmp_path)
 
 
 def test_a_process_that_fails_or_dies_is_named_and_nothing_is_lost(tmp_path):
-    run("failing.py", tmp_path / "ckpt")
+    run("failing_save_program.py", tmp_path / "ckpt")

@@ -1,6 +1,6 @@
 """Run Accelerate's own test scripts on a plugin's device, one after the other, and print one line of JSON.
 
-``on_scripts.py ACCELERATOR SCRIPT ...``
+``accelerate_scripts_program.py ACCELERATOR SCRIPT ...``
 
 Statements that ``script_assumptions.py`` lists are expected to fail, as it says how.
 """

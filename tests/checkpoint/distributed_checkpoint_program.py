@@ -1,4 +1,7 @@
-"""Checkpoints over several processes, scenario by scenario: ``python across.py SCENARIO FOLDER``. A failed assertion is a failed run."""
+"""Checkpoints over several processes, scenario by scenario.
+
+``python distributed_checkpoint_program.py SCENARIO FOLDER``. A failed assertion is a failed run.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from forked_ranks import runtime, world
 from safetensors import safe_open
 from torch import nn
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.tensor import DTensor
-from worlds import runtime, world
 
 from accelkit import CheckpointError
 from accelkit.runtime.checkpoints import checkpoint

@@ -1,4 +1,7 @@
-"""What each rank does in test_strategies.py, ``on_uneven.py ACCELERATOR``: different numbers of batches, of each kind of loader."""
+"""What each rank does in test_strategies.py.
+
+``uneven_batches_program.py ACCELERATOR``: different numbers of batches, of each kind of loader.
+"""
 
 from __future__ import annotations
 
