@@ -81,7 +81,7 @@ class QuantizedPrecision(NarrowPrecision):
         """
         chosen = choose_linears(module, self, converted=self._classes(), ignore=self._ignore)
         others = [layer for name, layer in module.named_modules() if name not in chosen]
-        shared = {id(parameter) for layer in others for parameter in layer._parameters.values()}
+        shared = {id(parameter) for layer in others for parameter in layer.parameters(recurse=False)}
         for layer in chosen.values():
             if id(layer.weight) not in shared:
                 self._convert(layer)

@@ -84,10 +84,9 @@ class TransformerEngine(NarrowPrecision):
             if type(norm) is torch.nn.LayerNorm and norm.elementwise_affine and norm.bias is not None:
                 layer = te.LayerNorm(norm.normalized_shape, eps=norm.eps, dtype=self.dtype, device=self._device)
                 made[id(norm)] = _with_parameters_of(norm, layer)
-        for parent in [*module.modules()]:
-            for name, child in parent._modules.items():
-                if id(child) in made:
-                    parent._modules[name] = made[id(child)]
+        for path, layer in [*module.named_modules(remove_duplicate=False)]:
+            if path and id(layer) in made:
+                module.set_submodule(path, made[id(layer)])
         return super().convert_module(made.get(id(module), module))
 
     @contextlib.contextmanager

@@ -203,7 +203,7 @@ def _is_on_meta(module: torch.nn.Module) -> bool:
 
 
 def _owns_tensors(module: torch.nn.Module) -> bool:
-    return any(tensor is not None for tensor in (*module._parameters.values(), *module._buffers.values()))
+    return any(True for named in (module.parameters, module.buffers) for _ in named(recurse=False))
 
 
 def _fill(module: torch.nn.Module) -> None:
@@ -231,21 +231,22 @@ def _fill_one(owner: Any) -> None:
     import torch
     from torch.distributed.tensor import DTensor, distribute_tensor
 
-    shards = {name: tensor for name, tensor in owner._parameters.items() if tensor is not None}
+    shards = dict(owner.named_parameters(recurse=False, remove_duplicate=False))
     for name, shard in shards.items():
-        owner._parameters[name] = torch.nn.Parameter(torch.empty(shard.shape, dtype=shard.dtype), shard.requires_grad)
+        setattr(owner, name, torch.nn.Parameter(torch.empty(shard.shape, dtype=shard.dtype), shard.requires_grad))
     try:
         owner.reset_parameters()
         with torch.no_grad():
             for name, shard in shards.items():
-                whole = owner._parameters[name]
+                whole = getattr(owner, name)
                 if isinstance(shard, DTensor):
                     mine = distribute_tensor(whole.to(shard.device), shard.device_mesh, shard.placements, src_data_rank=None)
                     shard.to_local().copy_(mine.to_local())
                 else:
                     shard.copy_(whole)
     finally:
-        owner._parameters.update(shards)
+        for name, shard in shards.items():
+            setattr(owner, name, shard)
 
 
 @contextlib.contextmanager

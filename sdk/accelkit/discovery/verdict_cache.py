@@ -31,14 +31,19 @@ _LARGEST = 1_000_000  # bytes of one verdict
 
 
 def cache_folder() -> Path:
-    """Return the folder set by ACCELKIT_CACHE_DIR, or else ``accelkit`` in the platform's cache folder."""
+    """Return the folder set by ACCELKIT_CACHE_DIR, or else ``accelkit`` in the platform's cache folder.
+
+    Raises:
+        RuntimeError: If neither the environment nor the system says where this user's files are.
+    """
     if chosen := os.environ.get("ACCELKIT_CACHE_DIR"):
         return Path(chosen)
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", "~")).expanduser() / "accelkit" / "cache"
-    if sys.platform == "darwin":
-        return Path("~/Library/Caches/accelkit").expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "accelkit"
+    import platformdirs
+
+    folder = platformdirs.user_cache_path("accelkit", appauthor=False)
+    if not folder.is_absolute():  # the oldest versions leave ~ as it is, which would be a folder in the current one
+        raise RuntimeError(f"this user has no home folder, and so no cache folder: {folder}")
+    return folder
 
 
 def tried(records: Sequence[PluginRecord]) -> dict[PluginRecord, Verdict]:

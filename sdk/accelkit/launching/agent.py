@@ -142,7 +142,7 @@ class Agent(SimpleElasticAgent):
 
         Machines whose processes have finished keep monitoring, because another machine may still fail, and then all start again.
         """
-        store: Any = self._store
+        store = self._meeting.store
         assert self._ranks is not None
         if not self._has_finished and self._ranks.have_finished():
             self._has_finished = True
@@ -166,15 +166,15 @@ class Agent(SimpleElasticAgent):
         return False
 
     def _announce(self, word: str) -> None:
-        if self._worker_group.group_world_size in (None, 1) or self.word:
+        if self.get_worker_group().group_world_size in (None, 1) or self.word:
             return
         with contextlib.suppress(RuntimeError):  # from torch.distributed: the host of the store has gone, which tells the others
-            store: Any = self._store
+            store = self._meeting.store
             store.set(_FAILED, json.dumps(f"the job was ended by {socket.gethostname()}: {word}"))
             self.take_leave()
 
     def _word_of_failure(self) -> str | None:
-        store: Any = self._store
+        store = self._meeting.store
         return str(json.loads(store.get(_FAILED))) if store.check([_FAILED]) else None
 
     def _exit_barrier(self) -> None:
@@ -182,6 +182,6 @@ class Agent(SimpleElasticAgent):
 
     def take_leave(self) -> None:
         """Give the other machines time to see how the job ended."""
-        size = self._worker_group.group_world_size
+        size = self.get_worker_group().group_world_size
         if size not in (None, 1):
-            linger(self._store, size)
+            linger(self._meeting.store, size)

@@ -42,7 +42,9 @@ class OrderedRendezvous(RendezvousHandler):
 
     def __init__(self, inner: RendezvousHandler, node_rank: int | None, address: str) -> None:
         self._inner, self._node_rank, self._address = inner, node_rank, address
-        self._store: Any = None
+        self._own_store: Any = None
+        self.store: Any = None
+        """The store through which the machines of the current round exchange messages. None before the first rendezvous."""
         self.remaining_restarts = 0
         """The number of restarts that this machine allows. After a rendezvous, the minimum over all machines, shared by the job."""
 
@@ -59,11 +61,11 @@ class OrderedRendezvous(RendezvousHandler):
         """
         with _stores_unshared():
             info = self._inner.next_rendezvous()
-        store: Any = info.store
+        store = self.store = info.store
         rank = self._place(store, info.rank, info.world_size)
         if rank == 0:
-            self._store = local_store() if info.world_size == 1 else _store_for_all(self._address)
-            store.set(f"{_KEY}main", json.dumps([self._address, self._store.port]))
+            self._own_store = local_store() if info.world_size == 1 else _store_for_all(self._address)
+            store.set(f"{_KEY}main", json.dumps([self._address, self._own_store.port]))
         address, port = json.loads(store.get(f"{_KEY}main"))
         return RendezvousInfo(store, rank, info.world_size, RendezvousStoreInfo(address, port))
 

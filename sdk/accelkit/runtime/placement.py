@@ -12,7 +12,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch.utils.hooks import RemovableHandle
@@ -212,8 +212,8 @@ def _slots(module: torch.nn.Module) -> dict[str, Slot]:
     return {
         f"{prefix}.{name}": Slot(owner, name, tensor)
         for prefix, owner in module.named_modules(remove_duplicate=False)
-        for name, tensor in [*owner._parameters.items(), *owner._buffers.items()]
-        if tensor is not None
+        for named in (torch.nn.Module.named_parameters, torch.nn.Module.named_buffers)  # not a model's own, which may rename
+        for name, tensor in named(owner, recurse=False, remove_duplicate=False)
     }
 
 
@@ -228,8 +228,7 @@ def _tie_again(before: Mapping[str, Slot], after: Mapping[str, Slot]) -> None:
         now = first.setdefault(id(before[path].tensor), tensor)
         is_alike = (type(now), now.dtype, now.shape) == (type(tensor), tensor.dtype, tensor.shape)
         if tensor is not now and is_alike:
-            holder: Any = owner._parameters if name in owner._parameters else owner._buffers
-            holder[name] = now
+            setattr(owner, name, now)
 
 
 def _is_elsewhere(optimizer: torch.optim.Optimizer) -> bool:

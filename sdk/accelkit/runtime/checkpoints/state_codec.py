@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from accelkit.errors import CheckpointError
 
@@ -131,7 +132,7 @@ def place_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     """
     if isinstance(tensor, DTensor):
         local = tensor.to_local()
-        storage = local.untyped_storage()._cdata
+        storage = StorageWeakRef(local.untyped_storage()).cdata  # type: ignore[no-untyped-call]
         return (storage, local.storage_offset(), local.shape, local.stride(), tensor.dtype, tensor.shape, tuple(tensor.placements))
     if not (address := address_of(tensor)):  # on XLA, a slice and the whole tensor would seem to share one location
         return (id(tensor),)

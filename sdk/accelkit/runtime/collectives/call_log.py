@@ -105,7 +105,8 @@ def different(what: str, descriptions: Mapping[int, str], hint: str = _SAME_CALL
 
 def _store() -> Any:
     """Return the store of the default process group; None for a backend that has no store (MPI)."""
-    return dist.distributed_c10d._get_default_store()
+    assert dist.group.WORLD is not None
+    return dist.group.WORLD.get_group_store()
 
 
 def _key(rank: int) -> str:

@@ -13,6 +13,12 @@ from accelkit.errors import UsageError
 HOST = torch.default_generator.device.type
 
 
+def device_types(group: dist.ProcessGroup | None) -> list[str]:
+    """Return the device types for which a group has a backend. None stands for the group of all processes of the job."""
+    config = dist.get_backend_config(group)  # such as cpu:gloo,<device type>:<backend>
+    return [part.partition(":")[0] for part in config.split(",")]
+
+
 class Communicator:
     """A process group together with the device of this process. The collectives of this package take one as their first argument.
 
@@ -41,12 +47,13 @@ class Communicator:
                 why="dist.new_group gives processes outside the group no group",
                 hint="let only the members of the group make the call",
             )
-        self.group: dist.ProcessGroup = group if group is not None else dist.distributed_c10d._get_default_group()
+        chosen = group if group is not None else dist.group.WORLD
+        assert chosen is not None  # get_rank has raised an error if torch.distributed is not initialised
+        self.group = chosen
         self.device = device
         self.ranks: Sequence[int] = dist.get_process_group_ranks(self.group)
         self.rank = dist.get_rank(self.group)
-        config = dist.get_backend_config(self.group)  # such as cpu:gloo,<device type>:<backend>
-        self.device_types = frozenset(part.partition(":")[0] for part in config.split(","))
+        self.device_types = frozenset(device_types(self.group))
 
     @property
     def size(self) -> int:

@@ -13,7 +13,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed import Store
 
-_c10d: Any = torch._C._distributed_c10d
 _ProcessGroup: Any = dist.ProcessGroup
 _Work: Any = dist.Work
 
@@ -33,6 +32,7 @@ class HostStagedGroup(_ProcessGroup):  # type: ignore[misc] # torch types each o
 
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
+        self._store = store
         self._gloo: Any = dist.ProcessGroupGloo(store, rank, size, timeout)
 
     def _set_group_name(self, name: str) -> None:
@@ -42,6 +42,10 @@ class HostStagedGroup(_ProcessGroup):  # type: ignore[misc] # torch types each o
     def group_name(self) -> str:
         """torch's name of the group. For groups implemented in Python, older versions of torch read it from Python."""
         return self._name
+
+    def get_group_store(self) -> Store:
+        """Return the store of the group. torch's own method knows it only for groups implemented in C++."""
+        return self._store
 
     def getBackendName(self) -> str:
         return "gloo through the host"
@@ -61,8 +65,20 @@ class HostStagedGroup(_ProcessGroup):  # type: ignore[misc] # torch types each o
     def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Any:
         return self._into(self._gloo.allgather, outputs, inputs, opts)
 
-    def _allgather_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Any:
-        return self._into(self._gloo._allgather_base, output, tensor, opts)
+    def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Any:
+        received = _on_host(output)
+        parts = [list(received.view(-1).tensor_split(self.size()))]
+        self._gloo.allgather(parts, [_on_host(tensor).view(-1)], opts or dist.AllgatherOptions()).wait()
+        return _Done(_copied_back(output, received))
+
+    _allgather_base = all_gather_single  # its name before torch 2.13
+
+    def all_gather_single_coalesced(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Any:
+        for output, tensor in zip(outputs, inputs, strict=True):
+            self.all_gather_single(output, tensor, opts)
+        return _Done(outputs)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced  # its name before torch 2.13
 
     def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Any:
         return self._into(self._gloo.gather, outputs, inputs, opts)
@@ -73,13 +89,27 @@ class HostStagedGroup(_ProcessGroup):  # type: ignore[misc] # torch types each o
     def reduce_scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None) -> Any:
         return self._into(self._gloo.reduce_scatter, outputs, inputs, opts)
 
-    def _reduce_scatter_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Any:
-        return self._into(self._gloo._reduce_scatter_base, output, tensor, opts)
+    def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Any:
+        received = _on_host(output)
+        parts = [list(_on_host(tensor).view(-1).tensor_split(self.size()))]
+        self._gloo.reduce_scatter([received.view(-1)], parts, opts or dist.ReduceScatterOptions()).wait()
+        return _Done(_copied_back(output, received))
+
+    _reduce_scatter_base = reduce_scatter_single  # its name before torch 2.13
+
+    def reduce_scatter_single_coalesced(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Any:
+        for output, tensor in zip(outputs, inputs, strict=True):
+            self.reduce_scatter_single(output, tensor, opts)
+        return _Done(outputs)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # its name before torch 2.13
 
     def alltoall_base(self, output: torch.Tensor, tensor: torch.Tensor, output_sizes: list[int], input_sizes: list[int], opts: Any) -> Any:
         received = _on_host(output)
         self._gloo.alltoall_base(received, _on_host(tensor), output_sizes, input_sizes, opts).wait()
-        return _done(_copied_back(output, received))
+        return _Done(_copied_back(output, received))
+
+    all_to_all_single = alltoall_base  # its name from torch 2.13 on
 
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Any:
         """Run ``alltoall`` on concatenated tensors, because gloo implements it for a single tensor only."""
@@ -88,7 +118,7 @@ class HostStagedGroup(_ProcessGroup):  # type: ignore[misc] # torch types each o
         sizes = [output.numel() for output in outputs], [tensor.numel() for tensor in flat]
         self._gloo.alltoall_base(received, torch.cat(flat), *sizes, opts or dist.AllToAllOptions()).wait()
         parts = torch.split(received, sizes[0])
-        return _done(_copied_back(outputs, [part.view_as(output) for part, output in zip(parts, outputs, strict=True)]))
+        return _Done(_copied_back(outputs, [part.view_as(output) for part, output in zip(parts, outputs, strict=True)]))
 
     def send(self, tensors: list[torch.Tensor], destination: int, tag: int) -> Any:
         """Start sending and return at once, like ``recv``, because processes in a ring send and receive at the same time."""
@@ -102,17 +132,17 @@ class HostStagedGroup(_ProcessGroup):  # type: ignore[misc] # torch types each o
     def barrier(self, opts: Any = None) -> Any:
         """Wait for the other processes. Does not wait for traced operations."""
         self._gloo.barrier(opts or dist.BarrierOptions()).wait()
-        return _done([])
+        return _Done([])
 
     def _in_place(self, call: Callable[..., Any], tensors: list[torch.Tensor], opts: Any) -> Any:
         values = _on_host(tensors)
         (call(values, opts) if opts is not None else call(values)).wait()
-        return _done(_copied_back(tensors, values))
+        return _Done(_copied_back(tensors, values))
 
     def _into(self, call: Callable[..., Any], outputs: Any, inputs: Any, opts: Any) -> Any:
         received = _on_host(outputs)
         (call(received, _on_host(inputs), opts) if opts is not None else call(received, _on_host(inputs))).wait()
-        return _done(_copied_back(outputs, received))
+        return _Done(_copied_back(outputs, received))
 
 
 class _Transfer(_Work):  # type: ignore[misc]
@@ -159,7 +189,23 @@ def _copied_back(targets: Any, values: Any) -> Any:
     return targets
 
 
-def _done(result: Any) -> Any:
-    future: torch.futures.Future[Any] = torch.futures.Future()
-    future.set_result(result)
-    return _c10d._create_work_from_future(future)
+class _Done(_Work):  # type: ignore[misc]
+    """A collective that is complete.
+
+    Args:
+        result: The output tensors, which torch's own code reads from the future.
+    """
+
+    def __init__(self, result: Any) -> None:
+        super().__init__()
+        self._future: torch.futures.Future[Any] = torch.futures.Future()
+        self._future.set_result(result)
+
+    def wait(self, timeout: timedelta = timedelta()) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        return self._future

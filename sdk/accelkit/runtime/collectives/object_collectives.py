@@ -16,7 +16,7 @@ import torch.distributed as dist
 from accelkit import job_secret
 from accelkit.pytree import map_leaves
 from accelkit.runtime.collectives import transport
-from accelkit.runtime.collectives.communicator import HOST, Communicator
+from accelkit.runtime.collectives.communicator import HOST, Communicator, device_types
 from accelkit.runtime.collectives.fingerprint import INLINE_BYTES, exchange, verify
 
 _LENGTH = struct.Struct("<Q")
@@ -80,8 +80,9 @@ def receive(rank: int, group: dist.ProcessGroup | None = None) -> Any:
 
 
 def _travelling_on(group: dist.ProcessGroup | None) -> torch.device:
-    """Return the device from which torch.distributed sends objects in this group: the host, if the group has a backend for it."""
-    return torch.device(dist.distributed_c10d._get_object_coll_device(group))
+    """Return the device from which this group sends objects: the host, if the group has a backend for it."""
+    types = device_types(group)
+    return torch.device(HOST if HOST in types else types[0])
 
 
 def _pickled(data: Any, rank: int) -> bytes:

@@ -34,9 +34,7 @@ def inject(faults: Faults) -> None:
         SettingsError: If torch has no operator with the name ``nan_operator``.
     """
     if faults.nan_operator and not hasattr(torch.ops.aten, faults.nan_operator):
-        names = {
-            name.removeprefix("aten::").partition(".")[0] for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")
-        }
+        names = {name for name in (*dir(torch), *dir(torch.Tensor)) if hasattr(torch.ops.aten, name)}
         is_private = faults.nan_operator.startswith("_")
         close = difflib.get_close_matches(faults.nan_operator, [name for name in names if name.startswith("_") == is_private], 1)
         raise SettingsError(

@@ -53,7 +53,8 @@ def current_stream(device: Device = None) -> torch.Stream:
 
 def default_stream(device: Device = None) -> torch.Stream:
     """Return the stream that is current unless another one was chosen."""
-    return Stream(stream_id=0, device_index=index_of(device), device_type=torch._C._autograd.DeviceType.PrivateUse1.value)
+    current = torch.accelerator.current_stream(index_of(device))
+    return Stream(stream_id=0, device_index=current.device_index, device_type=current.device_type)
 
 
 def set_stream(stream: torch.Stream | None) -> None:

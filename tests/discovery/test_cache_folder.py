@@ -1,0 +1,41 @@
+"""The folder in which the answers of plugins are cached."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from accelkit.discovery.verdict_cache import cache_folder
+
+
+@pytest.fixture(autouse=True)
+def without_a_chosen_folder(monkeypatch):
+    monkeypatch.delenv("ACCELKIT_CACHE_DIR")  # set for all tests
+
+
+def test_it_is_in_the_users_cache_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    above = tmp_path if sys.platform == "linux" else Path.home()
+    assert cache_folder().is_relative_to(above)
+    assert "accelkit" in cache_folder().parts
+
+
+def test_it_is_the_chosen_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("ACCELKIT_CACHE_DIR", str(tmp_path))
+    assert cache_folder() == tmp_path
+
+
+@pytest.mark.parametrize("home", ["", "nowhere"])
+def test_it_is_never_in_the_current_folder(monkeypatch, tmp_path, home):
+    """If HOME is wrong, platformdirs asks the system for the user's home folder, or gives up, or (4.0) returns a relative path."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", home)
+    try:
+        folder = cache_folder()
+    except RuntimeError:
+        return
+    assert folder.is_absolute()
+    assert not folder.is_relative_to(tmp_path)
