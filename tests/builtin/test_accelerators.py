@@ -120,7 +120,6 @@ def test_probing_imports_no_torch():
 
 def test_what_lightning_asks_of_an_accelerator():
     cpu = accelkit.select("cpu").accelerator
-    assert cpu.is_available()
     assert cpu.auto_device_count() == 1
     assert cpu.parse_devices("auto") == [0]
     assert cpu.get_parallel_devices([0]) == [torch.ones(1).device]
@@ -133,7 +132,6 @@ def test_what_lightning_asks_of_an_accelerator():
     for none in (0, "0,1", "two", True):
         with pytest.raises(accelkit.DevicesError):
             cpu.parse_devices(none)
-    assert not CUDAAccelerator().is_available() or torch.cuda.is_available()
 
 
 def test_cuda_statistics_need_no_context():

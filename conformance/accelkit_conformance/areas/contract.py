@@ -99,21 +99,6 @@ def something_is_declared(subject: Subject) -> None:
 
 
 @check("contract", needs_hardware=False)
-def is_available_never_raises(subject: Subject) -> None:
-    """``is_available()`` is a bool, whatever the machine has."""
-    instance = loading.instantiate(subject.cls, subject.record)
-    assert isinstance(instance.is_available(), bool)
-
-
-@check("contract", needs_hardware=False)
-def is_available_agrees_with_probe(subject: Subject) -> None:
-    """What the probe calls absent or broken is not available."""
-    instance = loading.instantiate(subject.cls, subject.record)
-    if not subject.cls.probe().is_usable:  # type: ignore[attr-defined]
-        assert not instance.is_available(), "is_available() says True, and the probe says why not"
-
-
-@check("contract", needs_hardware=False)
 def parsing_devices_refuses_nonsense(subject: Subject) -> None:
     """``parse_devices`` refuses what is no device with a DevicesError, which names it."""
     instance = loading.instantiate(subject.cls, subject.record)

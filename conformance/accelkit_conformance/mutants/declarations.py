@@ -75,14 +75,6 @@ class ProbeKnowsItsProcess(Broken):
 
 
 @mutant("contract", "methods")
-class IsAvailableRaises(Broken):
-    """is_available raises."""
-
-    def is_available(self) -> bool:
-        raise RuntimeError("no driver")
-
-
-@mutant("contract", "methods")
 class ParsesAnything(Broken):
     """parse_devices takes every text for device 0."""
 

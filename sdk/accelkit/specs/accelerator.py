@@ -159,13 +159,6 @@ class Accelerator:
         """Return the number of devices. Must not create a driver context."""
         return int(self.device_module.device_count())
 
-    def is_available(self) -> bool:
-        """Return whether the device can be used now. Never raises."""
-        try:
-            return type(self).probe().is_usable and self.auto_device_count() > 0
-        except Exception:  # Lightning requires a bool, never an error. probe() gives the reason.
-            return False
-
     @property
     def device_module(self) -> ModuleType:
         """The torch module of this device type, ``torch.<device_type>``.

@@ -22,6 +22,22 @@ def refused(error, *parts, **arguments):
         assert part in str(caught.value), str(caught.value)
 
 
+def test_a_device_whose_driver_is_gone_is_not_available(package):
+    class Vanishing(accelkit.Accelerator):
+        device_type = "cpu"
+        is_there = True
+
+        def auto_device_count(self):
+            if not self.is_there:
+                raise OSError("no driver")
+            return 1
+
+    accelerator = trainer_kwargs(Vanishing(), devices=1, package=package)["accelerator"]
+    assert accelerator.is_available() is True
+    Vanishing.is_there = False
+    assert accelerator.is_available() is False
+
+
 def test_an_unknown_version_is_refused(package, monkeypatch, error_text):
     monkeypatch.setattr(importlib.import_module(package), "__version__", "2.7.0")
     for call in (lambda: trainer_kwargs("cpu", package=package), lambda: install(package=package)):

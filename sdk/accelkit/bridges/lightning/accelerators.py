@@ -54,7 +54,11 @@ class PluginAccelerator:
 
     @classmethod
     def is_available(cls) -> bool:
-        return cls.plugin.is_available()
+        """Return whether the plugin's probe finds the hardware and there is at least one device. Never raises."""
+        try:
+            return cls.plugin.probe().is_usable and cls.plugin.auto_device_count() > 0
+        except Exception:  # Lightning requires a bool, never an error; accelkit why gives the reason
+            return False
 
     @classmethod
     def name(cls) -> str:

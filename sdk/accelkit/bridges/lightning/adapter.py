@@ -61,9 +61,6 @@ class LightningAccelerator(Accelerator):
     def auto_device_count(self) -> int:
         return int(self.lightning_class.auto_device_count())
 
-    def is_available(self) -> bool:
-        return bool(self.lightning_class.is_available())
-
     @hookimpl
     def setup_device(self, device: torch.device) -> None:
         self._lightning.setup_device(device)
