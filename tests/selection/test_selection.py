@@ -8,8 +8,7 @@ import sys
 import pytest
 
 import accelkit
-from accelkit import auto_selection
-from accelkit.selection import decide, load_named, select
+from accelkit.selection import auto, decide, load_named, select
 
 CLASS = """
 from accelkit import Accelerator, Availability
@@ -30,7 +29,7 @@ def install(site, name, probe="return Availability.usable('it is here')", attrib
 
 @pytest.fixture(autouse=True)
 def nothing_warned_yet(monkeypatch):
-    monkeypatch.setattr(auto_selection, "_warned", set())
+    monkeypatch.setattr(auto, "_warned", set())
 
 
 def test_a_builtin_by_name():

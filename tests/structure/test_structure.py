@@ -27,7 +27,7 @@ LAYERS = [
     {"errors", "gc_pause", "types"},
     {"pytree", "specs"},
     {"discovery", "plugin_manager"},
-    {"auto_selection", "selection"},
+    {"selection"},
     {"cluster"},
     {"launching"},
     {"runtime"},

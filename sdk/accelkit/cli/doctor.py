@@ -12,7 +12,6 @@ from typing import Any
 import click
 
 from accelkit import child_processes
-from accelkit.auto_selection import GENERIC
 from accelkit.cli.output import print_json, print_table, say
 from accelkit.cli.status_rows import Row, asked, complete_names
 from accelkit.discovery import autoload, probing, verdict_cache
@@ -21,7 +20,7 @@ from accelkit.discovery.metadata import normalized
 from accelkit.discovery.policy import ALLOW, Policy
 from accelkit.errors import NotPrivateError
 from accelkit.private_files import private_folder
-from accelkit.selection import resolve
+from accelkit.selection import GENERIC, resolve
 from accelkit.types import Availability, PluginRecord
 
 _FAULTS = ("broken", "incompatible", "conflict")

@@ -6,14 +6,13 @@ from typing import get_args
 
 import click
 
-from accelkit.auto_selection import GENERIC
 from accelkit.cli.output import print_json
 from accelkit.cli.status_rows import Row, asked, complete_names
 from accelkit.discovery import probing
 from accelkit.discovery.catalog import find, plugins
 from accelkit.errors import AccelkitError, UsageError, printable
 from accelkit.precision_support import precisions_of
-from accelkit.selection import resolve
+from accelkit.selection import GENERIC, resolve
 from accelkit.types import Kind, PluginRecord, Support
 
 

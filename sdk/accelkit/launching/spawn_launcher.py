@@ -19,7 +19,7 @@ from typing import Any, Literal
 from accelkit import child_processes, job_secret
 from accelkit.discovery import device_table
 from accelkit.errors import AccelkitError, ContradictionError, RankFailedError, UnsupportedError
-from accelkit.launching import device_allocation, failures, process_tree, result_transfer, spawn_worker
+from accelkit.launching import device_allocation, failures, process_tree, spawn_worker
 from accelkit.launching.failures import Ending
 from accelkit.launching.spawn_worker import Place, Task
 from accelkit.selection import Devices
@@ -72,7 +72,7 @@ def launch(
     with tempfile.TemporaryDirectory(prefix="accelkit-launch-") as folder:
         _run(given, len(choice.device_indices), method, Path(folder))
         result = pickle.loads((Path(folder) / spawn_worker.RESULT_FILE).read_bytes())  # noqa: S301 # only this user can enter the folder
-    result_transfer.restore(result_transfer.trained(arguments), result["states"])
+    spawn_worker.load_states(spawn_worker.modules_and_optimizers(arguments), result["states"])
     return result["returned"]
 
 

@@ -7,7 +7,7 @@ import os
 import pickle
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,9 @@ from typing import Any
 import accelkit
 from accelkit import job_secret
 from accelkit.errors import UnsupportedError
-from accelkit.launching import result_transfer, worker_main
+from accelkit.launching import worker_main
 from accelkit.launching.job import HERE, torchrun_variables
+from accelkit.pytree import leaves, map_leaves
 
 ERROR_FILE, RESULT_FILE = "error.json", "result"
 SAFE_PATH = "PYTHONSAFEPATH"
@@ -88,10 +89,10 @@ def _work(given: Task | bytes, place: Place, receiving: Connection) -> None:
     if place.threads is not None:
         torch.set_num_threads(place.threads)
     task: Task = pickle.loads(given) if isinstance(given, bytes) else given  # noqa: S301 # from the parent process, as an argument
-    objects = result_transfer.trained(task.arguments)
+    objects = modules_and_optimizers(task.arguments)
     with accelkit.Runtime(**task.runtime) as runtime:
-        returned = result_transfer.on_host(task.function(runtime, *task.arguments))
-        states = result_transfer.states(objects)
+        returned = on_host(task.function(runtime, *task.arguments))
+        states = states_of(objects)
     if place.index == 0:
         _leave({"returned": returned, "states": states}, task, place)
 
@@ -123,3 +124,41 @@ def _variables(place: Place, port: int, run_id: str) -> dict[str, str]:
         max_restarts=0,
         uses_agent_store=True,
     )
+
+
+# -- what comes back to the parent ----------------------------------------------------------------------------------------
+
+
+def modules_and_optimizers(arguments: Sequence[Any]) -> list[Any]:
+    """Return the modules and optimizers in a function's arguments, including nested ones, in the same order on every process."""
+    import torch
+
+    found: list[Any] = []
+    for leaf in leaves(list(arguments)):
+        if isinstance(leaf, torch.nn.Module | torch.optim.Optimizer) and not any(leaf is other for other in found):
+            found.append(leaf)
+    return found
+
+
+def states_of(objects: Sequence[Any]) -> list[Any]:
+    """Return the ``state_dict()`` of each object, whole and on the CPU. Every process must call this: sharded tensors are gathered."""
+    return [on_host(thing.state_dict()) for thing in objects]
+
+
+def load_states(objects: Sequence[Any], kept: Sequence[Any]) -> None:
+    """Load the states of their copies into these objects."""
+    for thing, state in zip(objects, kept, strict=True):
+        thing.load_state_dict(state)
+
+
+def on_host(data: Any) -> Any:
+    """Return ``data`` with every tensor whole, on the CPU, in its own memory and detached from its graph."""
+    import torch
+
+    def move(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        whole = leaf.full_tensor() if hasattr(leaf, "full_tensor") else leaf
+        return whole.detach().cpu().clone()
+
+    return map_leaves(move, data)

@@ -11,18 +11,20 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from accelkit import auto_selection
-from accelkit.discovery import autoload, device_table, loading, probing, verdict_cache
-from accelkit.discovery.catalog import find, plugins
-from accelkit.errors import (
-    AccelkitError,
-    BrokenPluginError,
-    ContradictionError,
-    UnavailableError,
-    UsageError,
+from accelkit.discovery import autoload, device_table, loading, probing
+from accelkit.errors import AccelkitError, ContradictionError, UsageError
+from accelkit.selection.auto import choose, choose_for_alias, warn_once
+from accelkit.selection.by_name import (
+    GENERIC,
+    accelerator_record,
+    generic_record,
+    is_alias,
+    require_usable,
+    try_again,
+    try_unless_known,
 )
 from accelkit.specs.accelerator import Accelerator
-from accelkit.types import FROM_CODE, Availability, Candidate, Decision, Kind, PluginRecord
+from accelkit.types import FROM_CODE, Candidate, Decision, PluginRecord
 
 AUTO = "auto"
 ACCELERATOR_VARIABLE, DEVICES_VARIABLE = "ACCELKIT_ACCELERATOR", "ACCELKIT_DEVICES"
@@ -43,14 +45,6 @@ class Selection:
     accelerator: Accelerator
     devices: Devices | None
     decision: Decision
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Loaded:
-    """A plugin's class, checked against its specification, and its record."""
-
-    cls: Any
-    record: PluginRecord
 
 
 def select(accelerator: str | Accelerator | None = None, *, devices: Devices | None = None, cpu: bool = False) -> Selection:
@@ -80,7 +74,7 @@ def select(accelerator: str | Accelerator | None = None, *, devices: Devices | N
         return _from_instance(accelerator, wanted)
     decision, record = _decide(accelerator)
     cls: Any = loading.load_class(record)
-    _insist(loading.probe(cls, record), record)
+    require_usable(loading.probe(cls, record), record)
     instance: Accelerator = loading.instantiate(cls, record)
     return Selection(instance, wanted, decision)
 
@@ -109,23 +103,11 @@ def resolve(name: str) -> PluginRecord:
     Raises:
         UnknownNameError, PluginError, UnavailableError: If the name does not refer to an accelerator.
     """
-    prefix, _, rest = name.partition(":")
-    if prefix == auto_selection.GENERIC:
-        return _generic(name, rest)
-    if name == AUTO or (name in device_table.aliases() and not _is_offered(name)):
+    if name.partition(":")[0] == GENERIC:
+        return generic_record(name)
+    if name == AUTO or is_alias(name):
         return _decide(name)[1]
-    return _offered(name)
-
-
-def load_named(kind: Kind, name: str) -> Loaded:
-    """Load the class of a precision, cluster environment, strategy or hook plugin, by name or ``dist:name``.
-
-    Raises:
-        UnknownNameError, PluginError: If it cannot be loaded. The text says why and what to do.
-    """
-    record = find(kind, name)
-    _try_first(record)
-    return Loaded(loading.load_class(record), record)
+    return accelerator_record(name)
 
 
 def _decide(accelerator: str | None, *, is_fresh: bool = False) -> tuple[Decision, PluginRecord]:
@@ -139,20 +121,19 @@ def _decide(accelerator: str | None, *, is_fresh: bool = False) -> tuple[Decisio
     name = name.strip()
     notes = _autoload_notes()
     if name == AUTO:
-        record, candidates, more = auto_selection.choose()
+        record, candidates, more = choose()
         return Decision(name, source, record.name, record.plugin, candidates, (*notes, *more)), record
-    if name in device_table.aliases() and not _is_offered(name):
-        record, candidates, more = auto_selection.choose_for_alias(name)
+    if is_alias(name):
+        record, candidates, more = choose_for_alias(name)
         return Decision(name, source, record.name, record.plugin, candidates, (*notes, *more)), record
-    prefix, _, rest = name.partition(":")
-    if prefix == auto_selection.GENERIC:
-        record = _generic(name, rest)
+    if name.partition(":")[0] == GENERIC:
+        record = generic_record(name)
         if is_fresh:
-            _try(record)
+            try_again(record)
         candidate = Candidate(name, record.plugin, "chosen", "torch's own device, with no plugin")
         return Decision(name, source, name, record.plugin, (candidate,), notes), record
-    record = _offered(name)
-    answer = _try(record) if is_fresh and record.is_foreign else _try_first(record)
+    record = accelerator_record(name)
+    answer = try_again(record) if is_fresh and record.is_foreign else try_unless_known(record)
     if record.is_fallback:
         notes = (*notes, f"{record.name} is known from accelkit's table of vendors; an installed plugin of that name would win")
     elif record.name in device_table.vendors():
@@ -161,73 +142,21 @@ def _decide(accelerator: str | None, *, is_fresh: bool = False) -> tuple[Decisio
     return Decision(name, source, record.name, record.plugin, (candidate,), notes), record
 
 
-def _try_first(record: PluginRecord) -> Availability:
-    """Probe a built-in plugin in this process. A third-party plugin is tried in a child process, unless it worked before.
-
-    Raises:
-        BrokenPluginError, UnavailableError: If the plugin is broken or not available.
-    """
-    if not record.is_foreign:
-        if record.kind != "accelerator":
-            return Availability.usable()
-        return _insist(loading.probe(loading.load_class(record), record), record)
-    verdict = verdict_cache.tried([record])[record]
-    return _insist(Availability(verdict.status, verdict.reason, verdict.hint), record)
-
-
-def _try(record: PluginRecord) -> Availability:
-    """Try a plugin in a child process, regardless of any cached verdict.
-
-    Raises:
-        BrokenPluginError, UnavailableError: If the plugin is broken or not available.
-    """
-    verdict = probing.ask(record, is_trial=True)
-    verdict_cache.remember(record, verdict)
-    return _insist(Availability(verdict.status, verdict.reason, verdict.hint), record)
-
-
-def _insist(answer: Availability, record: PluginRecord) -> Availability:
-    if answer.is_usable:
-        return answer
-    error = UnavailableError if answer.status == "absent" else BrokenPluginError
-    state = "is not available here" if answer.status == "absent" else "is broken"
-    hint = answer.hint or f"accelkit doctor {record.name} shows more"
-    raise error(f"the {record.kind} {record.name!r} {state}", plugin=record.plugin, why=answer.reason, hint=hint)
-
-
 def _from_instance(accelerator: Accelerator, devices: Devices | None) -> Selection:
     cls = type(accelerator)
     accelerator.name = accelerator.name or accelerator.device_type
     accelerator.plugin = accelerator.plugin or f"{FROM_CODE}=={cls.__module__}"
     record = PluginRecord("accelerator", accelerator.name, FROM_CODE, cls.__module__, f"{cls.__module__}:{cls.__qualname__}")
-    answer = _insist(loading.probe(accelerator, record), record)
+    answer = require_usable(loading.probe(accelerator, record), record)
     candidate = Candidate(accelerator.name, accelerator.plugin, "chosen", answer.reason)
     return Selection(accelerator, devices, Decision(repr(accelerator), "argument", accelerator.name, accelerator.plugin, (candidate,)))
-
-
-def _generic(name: str, device_type: str) -> PluginRecord:
-    """Return the record of ``torch:<device_type>``."""
-    if not device_type.isidentifier():
-        raise UsageError(f"accelerator={name!r} names no device type", why="torch:<device_type> is expected", hint="for example torch:xpu")
-    return dataclasses.replace(find("accelerator", auto_selection.GENERIC), name=name)
-
-
-def _offered(name: str) -> PluginRecord:
-    """Return the record of a name, or raise an error if the name was retired."""
-    if (ended := device_table.retirement(name)) and not _is_offered(name):
-        raise UnavailableError(f"the accelerator {name!r} cannot be used", why=ended[0], hint=ended[1])
-    return find("accelerator", name)
-
-
-def _is_offered(name: str) -> bool:
-    return any(record.name == name and record.status == "available" for record in plugins("accelerator"))
 
 
 def _autoload_notes() -> tuple[str, ...]:
     conflict = autoload.privateuse1_conflict()
     if not conflict:
         return ()
-    auto_selection.warn_once("autoload", f"import torch will fail or take either: {conflict}")
+    warn_once("autoload", f"import torch will fail or take either: {conflict}")
     return (conflict,)
 
 

@@ -11,12 +11,10 @@ from typing import Any
 from accelkit.discovery import device_table, loading, probing, verdict_cache
 from accelkit.discovery.catalog import find, plugins
 from accelkit.errors import AmbiguousError, BrokenPluginError, UnavailableError, UnknownNameError
+from accelkit.selection.by_name import GENERIC
 from accelkit.types import Availability, Candidate, PluginRecord
 
 ORDER_VARIABLE = "ACCELKIT_AUTO_ORDER"
-GENERIC = "torch"
-"""The accelerator that takes a device type, as ``torch:<device_type>``. It is never a candidate."""
-
 Choice = tuple[PluginRecord, tuple[Candidate, ...], list[str]]
 """The chosen record, every candidate with its verdict (the chosen one first), and notes."""
 

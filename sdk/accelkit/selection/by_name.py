@@ -1,0 +1,104 @@
+"""Selection by name: the record that a name refers to, and the trial of a plugin before it is loaded."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from accelkit.discovery import device_table, loading, probing, verdict_cache
+from accelkit.discovery.catalog import find, plugins
+from accelkit.errors import BrokenPluginError, UnavailableError, UsageError
+from accelkit.types import Availability, Kind, PluginRecord
+
+GENERIC = "torch"
+"""The accelerator that takes a device type, as ``torch:<device_type>``. ``auto`` never considers it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Loaded:
+    """A plugin's class, checked against its specification, and its record."""
+
+    cls: Any
+    record: PluginRecord
+
+
+def generic_record(name: str) -> PluginRecord:
+    """Return the record of ``torch:<device_type>``.
+
+    Raises:
+        UsageError: If the name has no device type.
+    """
+    if not name.partition(":")[2].isidentifier():
+        raise UsageError(f"accelerator={name!r} names no device type", why="torch:<device_type> is expected", hint="for example torch:xpu")
+    return dataclasses.replace(find("accelerator", GENERIC), name=name)
+
+
+def accelerator_record(name: str) -> PluginRecord:
+    """Return the record of the accelerator ``name`` or ``dist:name``, whether or not it works.
+
+    Raises:
+        UnavailableError: If the name was retired.
+        UnknownNameError, PluginError: If the name does not refer to an accelerator.
+    """
+    if (ended := device_table.retirement(name)) and not _is_offered(name):
+        raise UnavailableError(f"the accelerator {name!r} cannot be used", why=ended[0], hint=ended[1])
+    return find("accelerator", name)
+
+
+def is_alias(name: str) -> bool:
+    """Return whether the name is an alias. An installed plugin of that name takes precedence."""
+    return name in device_table.aliases() and not _is_offered(name)
+
+
+def _is_offered(name: str) -> bool:
+    return any(record.name == name and record.status == "available" for record in plugins("accelerator"))
+
+
+def load_named(kind: Kind, name: str) -> Loaded:
+    """Load the class of a precision, cluster environment, strategy or hook plugin, by name or ``dist:name``.
+
+    Raises:
+        UnknownNameError, PluginError: If it cannot be loaded. The text says why and what to do.
+    """
+    record = find(kind, name)
+    try_unless_known(record)
+    return Loaded(loading.load_class(record), record)
+
+
+def try_unless_known(record: PluginRecord) -> Availability:
+    """Probe a built-in plugin in this process. A third-party plugin is tried in a child process, unless it worked before.
+
+    Raises:
+        BrokenPluginError, UnavailableError: If the plugin is broken or not available.
+    """
+    if not record.is_foreign:
+        if record.kind != "accelerator":
+            return Availability.usable()
+        return require_usable(loading.probe(loading.load_class(record), record), record)
+    verdict = verdict_cache.tried([record])[record]
+    return require_usable(Availability(verdict.status, verdict.reason, verdict.hint), record)
+
+
+def try_again(record: PluginRecord) -> Availability:
+    """Try a plugin in a child process, regardless of any cached verdict.
+
+    Raises:
+        BrokenPluginError, UnavailableError: If the plugin is broken or not available.
+    """
+    verdict = probing.ask(record, is_trial=True)
+    verdict_cache.remember(record, verdict)
+    return require_usable(Availability(verdict.status, verdict.reason, verdict.hint), record)
+
+
+def require_usable(answer: Availability, record: PluginRecord) -> Availability:
+    """Return the plugin's answer if it is usable.
+
+    Raises:
+        BrokenPluginError, UnavailableError: If it is not. The error has the answer's reason and hint.
+    """
+    if answer.is_usable:
+        return answer
+    error = UnavailableError if answer.status == "absent" else BrokenPluginError
+    state = "is not available here" if answer.status == "absent" else "is broken"
+    hint = answer.hint or f"accelkit doctor {record.name} shows more"
+    raise error(f"the {record.kind} {record.name!r} {state}", plugin=record.plugin, why=answer.reason, hint=hint)
