@@ -49,7 +49,7 @@ class PluginManager(pluggy.PluginManager):
             self.register(plugin, name=f"{owner}:{type(plugin).__qualname__}:{id(plugin)}")
         except pluggy.PluginValidationError as error:
             kind = type(plugin).__name__
-            hint = "a wrapper yields once, and returns what the others returned; docs/hooks.md shows one"
+            hint = "a wrapper yields once, and returns what the others returned; docs/vendors/hooks.md shows one"
             why = "; ".join(str(error).splitlines()[1:])  # the first line contains the internal name of the registration
             raise HookError(f"a hook of {kind} cannot be registered", plugin=owner, why=why, hint=hint) from error
         self._owners.append((plugin, owner))

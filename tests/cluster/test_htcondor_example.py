@@ -1,4 +1,4 @@
-"""The HTCondor example of docs/clusters.md, as its reader would do it: a wheel of these two files, installed and used by name."""
+"""The HTCondor example of docs/vendors/cluster-environment.md, as its reader would do it: a wheel of these two files, installed and used by name."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ EXPECTED = [("h1.example", 0, 0, 2), ("h1.example", 0, 1, 2), ("h1.example", 1, 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
     """The folder into which pip installed the wheel."""
-    page = (ROOT / "docs" / "clusters.md").read_text("utf-8")
-    (source,) = re.findall(r"```python\n(import re\n.*?)```", page, re.DOTALL)
-    (project,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    page = (ROOT / "docs" / "vendors" / "cluster-environment.md").read_text("utf-8")
+    (source,) = re.findall(r"```python\n(# htcondor/htcondor_environment.py\n.*?)```", page, re.DOTALL)
+    (project,) = re.findall(r"```toml\n(# htcondor/pyproject.toml\n.*?)```", page, re.DOTALL)
     folder = tmp_path_factory.mktemp("htcondor")
     (folder / "htcondor_environment.py").write_text(source)
     (folder / "pyproject.toml").write_text(project)

@@ -33,7 +33,7 @@ QUICK = {
     "docs/data.md",
     "docs/explanation/life-of-a-step.md",
     "docs/explanation/selection.md",
-    "docs/hooks.md",
+    "docs/vendors/hooks.md",
 }
 """Pages that take seconds and need nothing besides torch: they belong to `make test`."""
 

@@ -171,14 +171,14 @@ def arguments_of_hooks():
 
 
 def test_every_hook_is_documented_with_its_signature_and_an_example():
-    page = (ROOT / "docs" / "hooks.md").read_text("utf-8")
+    page = (ROOT / "docs" / "vendors" / "hooks.md").read_text("utf-8")
     shown = {}
     for block in re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
         methods = [node for node in ast.walk(ast.parse(block)) if isinstance(node, ast.FunctionDef) and node.decorator_list]
         shown |= {method.name: [argument.arg for argument in method.args.args][1:] for method in methods}
-    assert shown == arguments_of_hooks(), "docs/hooks.md has one example of each hook, with all of its arguments"
+    assert shown == arguments_of_hooks(), "docs/vendors/hooks.md has one example of each hook, with all of its arguments"
     for name, arguments in shown.items():
-        assert f"| `{name}({', '.join(arguments)})` |" in page, f"docs/hooks.md does not describe {name}({', '.join(arguments)})"
+        assert f"| `{name}({', '.join(arguments)})` |" in page, f"docs/vendors/hooks.md does not describe {name}({', '.join(arguments)})"
 
 
 def test_importing_accelkit_imports_no_torch_and_no_plugin():
