@@ -1,4 +1,4 @@
-"""The HTCondor example of docs/vendors/cluster-environment.md, as its reader would do it: a wheel of these two files, installed and used by name."""
+"""The HTCondor example of docs/vendors/cluster-environment.md, as its reader would do it: a wheel, installed and used by name."""
 
 from __future__ import annotations
 
