@@ -1,6 +1,6 @@
-"""``python tests/audit.py``: asks PyPI's advisories about every package that is installed here. Exits 1 for one that is not excepted below.
+"""``python tests/audit.py``: check every installed package for security advisories on PyPI. Exits with 1 if one is not excepted below.
 
-Without a network nothing can be asked: it says so, and is no failure.
+Without a network, it reports that nothing was checked, and exits with 0.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 EXCEPTIONS: dict[str, str] = {}
-"""By the advisory's id: why it does not concern accelkit."""
+"""The reason why an advisory does not affect accelkit, by the id of the advisory."""
 
 
 def main() -> int:
@@ -20,14 +20,14 @@ def main() -> int:
         packages = json.loads(result.stdout)["dependencies"]
     except ValueError:
         last = result.stderr.strip().splitlines()[-1:] or ["it printed nothing"]
-        print(f"nothing is audited: the advisories could not be asked: {last[0]:.300}")
+        print(f"nothing was audited, because PyPI could not be reached: {last[0]:.300}")
         return 0
-    asked = [package for package in packages if "vulns" in package]
-    print(f"{len(asked)} of {len(packages)} packages were audited; PyPI does not know the others, or could not be asked")
-    found = [(package, one) for package in asked for one in package["vulns"] if one["id"] not in EXCEPTIONS]
+    audited = [package for package in packages if "vulns" in package]
+    print(f"{len(audited)} of {len(packages)} packages were audited; the others are not on PyPI, or PyPI did not respond")
+    found = [(package, one) for package in audited for one in package["vulns"] if one["id"] not in EXCEPTIONS]
     for package, one in found:
-        repair = f"repaired in {', '.join(one['fix_versions'])}" if one["fix_versions"] else "not repaired yet"
-        print(f"{package['name']} {package['version']}: {one['id']}: {repair}: {' '.join(one['description'].split())[:300]}")
+        fix = f"fixed in {', '.join(one['fix_versions'])}" if one["fix_versions"] else "not fixed yet"
+        print(f"{package['name']} {package['version']}: {one['id']}: {fix}: {' '.join(one['description'].split())[:300]}")
     return 1 if found else 0
 
 

@@ -1,4 +1,4 @@
-"""Run a command in this process, with any click that is supported."""
+"""Runs click commands in this process, with every supported version of click."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from click.testing import CliRunner
 
 
 def command_runner() -> CliRunner:
-    """A runner whose results have stdout and stderr apart. click before 8.2 mixes them unless it is told not to."""
+    """Return a runner that keeps stdout and stderr separate. click before 8.2 mixes them by default."""
     mixes = "mix_stderr" in inspect.signature(CliRunner).parameters
     return CliRunner(mix_stderr=False) if mixes else CliRunner()

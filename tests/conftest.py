@@ -1,4 +1,4 @@
-"""Fixtures that every test may use."""
+"""Fixtures for all tests."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import accelkit
 from accelkit.discovery import verdict_cache
 
 ASK_DEVICES = {Path(__file__).parent / name for name in ("builtin", "cli", "discovery", "security", "selection", "zoo")}
-"""Folders of tests of how devices are tried."""
+"""Folders with tests of how plugins are probed and tested."""
 
 
 @dataclasses.dataclass(frozen=True)
 class PluginSite:
-    """A folder on ``sys.path`` in which distributions are installed as pip leaves them: modules beside a dist-info folder."""
+    """A folder on ``sys.path`` in which distributions are installed as pip does: modules and a dist-info folder for each."""
 
     folder: Path
 
@@ -36,7 +36,7 @@ class PluginSite:
         version: str = "1.0",
         summary: str = "",
     ) -> Path:
-        """Install ``source`` as the module of the distribution's name; ``accelerators`` maps names to classes in it.
+        """Install ``source`` as a module with the name of the distribution. ``accelerators`` maps names to classes of the module.
 
         Returns the dist-info folder.
         """
@@ -59,21 +59,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--forbid-skips",
         metavar="MARKERS",
         default=os.environ.get("FORBID_SKIPS", ""),
-        help="comma-separated markers; a test with one of them that is skipped has failed (FORBID_SKIPS in the environment does the same)",
+        help="comma-separated markers; a skipped test with one of these markers counts as failed (the default is $FORBID_SKIPS)",
     )
     parser.addoption("--part", choices=list(suite_parts.read()), help="run only the tests of this part of the suite (tests/parts.toml)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    os.environ.pop("PYTHONUNBUFFERED", None)  # with it, print() writes a line in two parts, between which another process may write
+    os.environ.pop(
+        "PYTHONUNBUFFERED", None
+    )  # with it, print() writes a line in two parts, and output of another process may appear between them
     known = {line.partition(":")[0].strip() for line in config.getini("markers")}
     if unknown := set(filter(None, config.getoption("--forbid-skips").split(","))) - known:
-        raise pytest.UsageError(f"--forbid-skips names what is no marker: {', '.join(sorted(unknown))}")
+        raise pytest.UsageError(f"--forbid-skips contains unknown markers: {', '.join(sorted(unknown))}")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+@pytest.hookimpl(tryfirst=True)  # must run before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the tests of the part that was asked for; tests that share a fixture of their module run in one process, which makes it once."""
+    """Keep the tests of the requested part. Tests that share a fixture of module scope run in one process, which creates it once."""
     for item in items:
         if _shares_a_fixture(item) and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.path.name))
@@ -97,20 +99,20 @@ def _shares_a_fixture(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Where everything is to be installed, a test that is skipped shows nothing: it has failed."""
+    """Report a skipped test as failed if ``--forbid-skips`` names one of its markers."""
     report = yield
     forbidden = [name for name in item.config.getoption("--forbid-skips").split(",") if name and item.get_closest_marker(name)]
     if report.skipped and forbidden and not hasattr(report, "wasxfail"):
         report.outcome, report.longrepr = (
             "failed",
-            f"skipped, and --forbid-skips forbids that for {', '.join(forbidden)}: {report.longrepr}",
+            f"skipped, which --forbid-skips forbids for {', '.join(forbidden)}: {report.longrepr}",
         )
     return report
 
 
 @pytest.fixture
 def plugin_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PluginSite]:
-    """An empty PluginSite; whatever was imported from it is forgotten afterwards."""
+    """An empty PluginSite. Modules that were imported from it are removed from ``sys.modules`` afterwards."""
     folder = tmp_path / "site"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
@@ -125,7 +127,7 @@ def plugin_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plu
 
 @pytest.fixture(scope="session")
 def tried_fake_xpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache that remembers one trial, of the fake XPU if it is installed: each trial costs an import of torch."""
+    """A cache with the verdict on the fake XPU, if it is installed. Each trial costs an import of torch."""
     folder = tmp_path_factory.mktemp("tried")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ACCELKIT_CACHE_DIR", str(folder))
@@ -135,9 +137,9 @@ def tried_fake_xpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def own_cache(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test reads what another remembered, nor the user's own cache; nor is any steered by the user's environment.
+    """Isolate each test from the caches of other tests and of the user, and from the user's environment variables.
 
-    The fake XPU has been tried already, but for tests of how devices are tried: their cache is empty.
+    The cache contains the verdict on the fake XPU, except for tests of how plugins are probed and tested, whose cache is empty.
     """
     for name in [name for name in os.environ if name.startswith("ACCELKIT_") or name == "FORBID_SKIPS"]:
         monkeypatch.delenv(name)

@@ -1,4 +1,4 @@
-"""A port on which nobody listens."""
+"""A port on which no process listens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import socket
 
 
 def free_port() -> int:
-    """Below those that the system gives to anybody's connections meanwhile."""
+    """Return a free port below the range from which the system takes ports for outgoing connections."""
     while True:
         port = random.randrange(15000, 30000)
         with socket.socket() as trial, contextlib.suppress(OSError):

@@ -1,9 +1,8 @@
-"""Processes in which torch is imported already: they are forked from one that has imported it, which spares each a second or two.
+"""Processes that are forked from a server that has already imported torch, which saves a second or two for each process.
 
-A script finds in them what it finds in an interpreter of its own: arguments, environment, working directory, filters of
-warnings, ``__main__``; and its process ends as an interpreter does. Two servers fork in turn, so that the processes of a job
-iterate over sets of strings in different orders. Tests of how an interpreter starts, or of the variables that it reads then,
-need a process of their own instead.
+A script has the same arguments, environment, working directory, warning filters and ``__main__`` as in a separate interpreter, and
+its process ends in the same way. Two servers fork alternately, so that the processes of a job iterate over sets of strings in
+different orders. Tests of the start of an interpreter, or of variables that it reads at its start, need a real interpreter.
 """
 
 from __future__ import annotations
@@ -28,30 +27,30 @@ from pathlib import Path
 from typing import IO, Any
 
 OPTIONS = ("-W", "error::UserWarning:accelkit")
-"""Of the interpreters."""
+"""Options of the servers' interpreters."""
 SERVERS = 2
 _MESSAGE = struct.Struct("ii")
 _STARTED = -1
 _ENVIRON = dict(os.environ)
-"""Before any test changed it."""
+"""The environment before any test changed it."""
 _FOR_SERVERS = {
-    "OMP_NUM_THREADS": "1",  # a second thread would not survive a fork
-    "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",  # devices read variables of their own
+    "OMP_NUM_THREADS": "1",  # more threads would not survive a fork
+    "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",  # devices read environment variables, which the servers do not have
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
 
 
 class Process:
-    """A process that runs a script; with the part of ``subprocess.Popen`` that tests of jobs need.
+    """A process that runs a script, with the part of the interface of ``subprocess.Popen`` that tests of jobs need.
 
     Args:
-        command: The script, and its arguments.
+        command: The script and its arguments.
         env: The environment.
-        stdout, stderr: Files for what it prints.
-        cwd: The working directory; by default, this process's.
+        stdout, stderr: Files for its output.
+        cwd: The working directory. The default is that of this process.
         number: Processes with different numbers modulo ``SERVERS`` come from different servers.
-        modules: What is imported already, besides torch and accelkit.
+        modules: Modules that the server has imported, besides torch and accelkit.
     """
 
     def __init__(
@@ -77,10 +76,10 @@ class Process:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end.
+        """Wait until the process ends.
 
         Raises:
-            subprocess.TimeoutExpired: If that takes longer than so many seconds.
+            subprocess.TimeoutExpired: If this takes longer than ``timeout`` seconds.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while (code := self.returncode) is None:
@@ -94,7 +93,7 @@ class Process:
 def run(
     command: Sequence[str], env: Mapping[str, str], *, cwd: Path | None = None, modules: Sequence[str] = (), timeout: float = 280
 ) -> subprocess.CompletedProcess[str]:
-    """Run a script to its end, as ``subprocess.run`` does that captures text."""
+    """Run a script until it ends, like ``subprocess.run`` with captured text."""
     with tempfile.TemporaryFile("w+", encoding="utf-8") as stdout, tempfile.TemporaryFile("w+", encoding="utf-8") as stderr:
         process = Process(command, env, stdout, stderr, cwd=cwd, modules=modules)
         try:
@@ -108,7 +107,7 @@ def run(
 
 
 class _Server:
-    """The process that forks, seen from the one that asks."""
+    """The client side of a server that forks processes."""
 
     def __init__(self, modules: Sequence[str]) -> None:
         self._socket, its_own = socket.socketpair()
@@ -135,14 +134,14 @@ class _Server:
         return pid
 
     def listen(self, seconds: float | None) -> int | None:
-        """Take what the server says within so many seconds; return the pid of a process that has started."""
+        """Read the server's messages for at most ``seconds``. Return the pid of a process that has started, if any."""
         while select.select([self._socket], [], [], seconds)[0]:
             message = self._socket.recv(_MESSAGE.size, socket.MSG_WAITALL)
             if not message:
-                raise RuntimeError(f"the process that forks those of tests has ended, with status {self._process.wait()}")
+                raise RuntimeError(f"the server that forks the processes of tests has ended with exit code {self._process.wait()}")
             pid, status = _MESSAGE.unpack(message)
             if status == _STARTED:
-                self.exit_codes.pop(pid, None)  # of an earlier process of that number
+                self.exit_codes.pop(pid, None)  # remove the exit code of an earlier process with the same pid
                 return int(pid)
             self.exit_codes[pid] = os.waitstatus_to_exitcode(status)
             seconds = 0
@@ -157,7 +156,7 @@ _SERVERS_THAT_RUN: dict[tuple[object, ...], _Server] = {}
 
 
 def serve(connection: socket.socket) -> dict[str, Any]:
-    """Fork a process for each job that comes, until nobody asks any more. Returns the job, in its process; the server never returns."""
+    """Fork a process for each job until the connection is closed. Returns only in the processes of jobs, with their namespace."""
     wake, woken = socket.socketpair()
     for end in (wake, woken):
         end.setblocking(False)
@@ -167,7 +166,7 @@ def serve(connection: socket.socket) -> dict[str, Any]:
         readable, _, _ = select.select([connection, wake], [], [])
         if wake in readable:
             wake.recv(4096)
-            _report_the_dead(connection)
+            _report_ended_processes(connection)
         if connection in readable:
             data, descriptors, _, _ = socket.recv_fds(connection, 1, 3)
             if not data:
@@ -183,7 +182,7 @@ def serve(connection: socket.socket) -> dict[str, Any]:
             connection.sendall(_MESSAGE.pack(pid, _STARTED))
 
 
-def _report_the_dead(connection: socket.socket) -> None:
+def _report_ended_processes(connection: socket.socket) -> None:
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -195,7 +194,7 @@ def _report_the_dead(connection: socket.socket) -> None:
 
 
 def _become(job: int, stdout: int, stderr: int) -> dict[str, Any]:
-    """Be the process of the job; return the namespace of its ``__main__``, in which its script is to be executed."""
+    """Set up this process for the job. Return the namespace of ``__main__``, in which the script must be executed."""
     import accelkit
 
     os.setsid()
@@ -212,7 +211,7 @@ def _become(job: int, stdout: int, stderr: int) -> dict[str, Any]:
         faulthandler.enable()
     sys.argv = command
     sys.path[:1] = [str(Path(command[0]).parent), *filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))]
-    accelkit.refresh()  # other folders, other plugins
+    accelkit.refresh()  # sys.path has changed, so other plugins may be installed
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     main.__file__ = command[0]
     return vars(main)

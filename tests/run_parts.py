@@ -3,9 +3,9 @@
     python tests/run_parts.py                              every part of tests/parts.toml
     python tests/run_parts.py test-distributed test-docs   these parts
 
-Every part runs, even after one has failed; the exit code is 1 if any did. A part with an environment of its own has it built
-beside the parts before it. Each part leaves JUnit files in build/tests, from which the report is made. A run that is told to
-stop (SIGTERM) reports on the parts that have ended and on the one that it was at.
+Every part runs, even if an earlier one failed. The exit code is 1 if any part failed. The separate environment of a part is built
+while earlier parts run. Each part writes JUnit files to build/tests, from which the report is created. A run that receives SIGTERM
+reports the parts that have ended and the part that was running.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from suite_parts import ROOT, Part
 
 RESULTS = ROOT / "build" / "tests"
 TOLERANCE = 1.25
-"""A part may take so much of its budget before the report names it."""
+"""The report lists a part that takes more than this multiple of its budget."""
 SLOWEST = 20
 
 
@@ -42,7 +42,7 @@ class Test:
 
 
 class Outcome:
-    """How a part went."""
+    """The outcome of a part."""
 
     def __init__(self, part: Part, set_up_seconds: float, seconds: float, exit_code: int) -> None:
         self.part, self.set_up_seconds, self.seconds, self.exit_code = part, set_up_seconds, seconds, exit_code
@@ -58,19 +58,19 @@ class Outcome:
 
 
 class Environments:
-    """The parts' own environments, built one after the other in a thread."""
+    """The separate environments of parts, which a thread builds one after the other."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self._done = {part.name: threading.Event() for part in parts if part.has_own_environment}
         self._thread = threading.Thread(target=self._build, daemon=True)
 
     def start(self) -> None:
-        """Begin to build, once; later calls do nothing."""
+        """Start the thread. Later calls do nothing."""
         if not self._thread.is_alive() and not all(done.is_set() for done in self._done.values()):
             self._thread.start()
 
     def wait_for(self, part: Part) -> None:
-        """Wait until the part's environment is built, or could not be: then the part says why."""
+        """Wait until the environment of the part is built, or its build has failed, in which case the part itself reports the reason."""
         if part.name in self._done:
             self.start()
             self._done[part.name].wait()
@@ -83,7 +83,7 @@ class Environments:
 
 
 def run(part: Part, environments: Environments) -> Outcome:
-    """Set a part up and run it."""
+    """Set up a part and run it."""
     for old in RESULTS.glob(f"{part.name}.*xml"):
         old.unlink()
     start = time.monotonic()
@@ -102,7 +102,7 @@ def make(target: str) -> int:
 
 
 def report(outcomes: Sequence[Outcome]) -> str:
-    """Return the slowest tests, why tests were skipped, and the table of the parts: last, for the end of a log is what is seen first."""
+    """Return the slowest tests, the reasons of skipped tests, and the table of parts (last, because the end of a log is read first)."""
     tests = [test for outcome in outcomes for test in outcome.tests]
     lines = ["", f"The {SLOWEST} slowest tests:"]
     lines += [f"{test.seconds:>6.1f} s  {test.name}" for test in sorted(tests, key=lambda test: -test.seconds)[:SLOWEST]]
@@ -112,18 +112,18 @@ def report(outcomes: Sequence[Outcome]) -> str:
     lines += ["", f"{'part':<20}  {'set-up':>7}  {'seconds':>7}  {'budget':>6}  {'tests':>6}  {'failed':>6}  {'skipped':>7}"]
     lines += [outcome.row() for outcome in outcomes]
     total = sum(outcome.set_up_seconds + outcome.seconds for outcome in outcomes)
-    lines += [f"{total / 60:.1f} minutes in all"]
+    lines += [f"{total / 60:.1f} minutes in total"]
     late = [outcome for outcome in outcomes if outcome.seconds > TOLERANCE * outcome.part.seconds]
     lines += [""] * bool(late) + [
         f"{outcome.part.name} took {outcome.seconds:.0f} s, {outcome.seconds / outcome.part.seconds - 1:.0%} over its budget of "
-        f"{outcome.part.seconds} s: make it faster, or change tests/parts.toml and say why"
+        f"{outcome.part.seconds} s: make it faster, or change tests/parts.toml and explain why in the commit"
         for outcome in late
     ]
     return "\n".join(lines)
 
 
 def run_all(parts: Sequence[Part]) -> int:
-    """Run the parts and print the report, also when told to stop; return the exit code."""
+    """Run the parts, print the report (also after SIGTERM), and return the exit code."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     environments = Environments(parts)
     outcomes: list[Outcome] = []
@@ -134,14 +134,14 @@ def run_all(parts: Sequence[Part]) -> int:
     finally:
         print(report(outcomes), flush=True)
         for part in parts[len(outcomes) :]:
-            print(f"{part.name:<20}  not run to its end", flush=True)
+            print(f"{part.name:<20}  not completed", flush=True)
     return int(any(outcome.exit_code for outcome in outcomes))
 
 
 def main(arguments: Sequence[str]) -> int:
     parts = suite_parts.read()
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("part", nargs="*", help=f"the parts to run, of {', '.join(parts)}; all of them if none is named")
+    parser.add_argument("part", nargs="*", help=f"the parts to run (default: all): {', '.join(parts)}")
     names = parser.parse_args(arguments).part or list(parts)
     if unknown := set(names) - set(parts):
         parser.error(f"no such part: {', '.join(sorted(unknown))}")

@@ -1,4 +1,4 @@
-"""Which part of the test suite a test belongs to: ``tests/parts.toml``, read and applied.
+"""Reads ``tests/parts.toml``, and determines the part of the test suite to which a test belongs.
 
 python tests/suite_parts.py    print the parts for `make help`
 """
@@ -17,7 +17,7 @@ SMOKE = "smoke"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Part:
-    """A row of the file. The attributes are described at its top; ``name`` is also the make target."""
+    """An entry of the file, which describes the attributes at its top. ``name`` is also the make target."""
 
     name: str
     contents: str
@@ -40,7 +40,7 @@ def part_of(path: str, markers: Collection[str], parts: Collection[Part]) -> str
 
     Args:
         path: The test's file, relative to the repository.
-        markers: The names of its pytest markers. They count before its folder.
+        markers: The names of its pytest markers, which take precedence over its folder.
         parts: All parts.
     """
     if SMOKE in markers:

@@ -70,7 +70,7 @@ class _Guard:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C must not reach it
+            start_new_session=True,  # so that Ctrl-C does not reach it
         )
         for group in self._groups:
             self._tell(f"+{group}")

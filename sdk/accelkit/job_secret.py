@@ -47,9 +47,9 @@ def checked(received: bytes, rank: int) -> bytes:
     if not hmac.compare_digest(received[:SIGNATURE_BYTES], _signature(message, rank)):
         own = "has one" if os.environ.get(VARIABLE) else "has none"
         raise CollectiveError(
-            f"what arrived in the name of rank {rank} is not from a process of this job",
+            f"a message that claims to be from rank {rank} is not from a process of this job",
             why=f"its signature was not made with this job's secret, {VARIABLE} (this process {own})",
-            hint=f"set {VARIABLE} to the same value for all processes, or for none; if it is, somebody else reaches the job's ports",
+            hint=f"set {VARIABLE} to the same value in all processes, or in none; otherwise, someone else is sending to the job's ports",
         )
     return message
 

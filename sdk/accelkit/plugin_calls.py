@@ -62,14 +62,14 @@ def checked(plugin: Accelerator | Precision | Strategy, method: str, result: Any
 
 def wrong_result(plugin: Accelerator | Precision | Strategy, method: str, result: object, expected: str) -> BrokenPluginError:
     """Return the error that states what a plugin's method returned, and what it should have returned."""
-    says = f"the docstring of accelkit.{_specification(plugin).__name__}.{method} says what it returns"
+    hint = f"see the docstring of accelkit.{_specification(plugin).__name__}.{method}"
     distribution = _distribution(plugin)
-    rest = f"; report it to the vendor of {distribution}; ACCELKIT_DISABLE_PLUGINS={distribution} leaves it out"
+    rest = f"; report it to the vendor of {distribution}; ACCELKIT_DISABLE_PLUGINS={distribution} disables it"
     return BrokenPluginError(
-        f"{_spell(plugin, method)} returned what it must not",
+        f"{_spell(plugin, method)} returned an invalid value",
         plugin=plugin.plugin,
-        why=f"it returned {result!r:.80} ({type(result).__name__}); {expected} is expected",
-        hint=says + (rest if distribution not in (FROM_CODE, OWN_DISTRIBUTION) else ""),
+        why=f"it returned {result!r:.80} ({type(result).__name__}) instead of {expected}",
+        hint=hint + (rest if distribution not in (FROM_CODE, OWN_DISTRIBUTION) else ""),
     )
 
 
@@ -85,7 +85,7 @@ def note_plugin(error: Exception, plugin: Precision | Strategy, method: str) -> 
     if any(frame.f_code.co_name == "_own_step" for frame, _ in traceback.walk_tb(error.__traceback__)):
         return
     distribution = _distribution(plugin)
-    hint = f"report it to the vendor of {distribution} with the traceback above; ACCELKIT_DISABLE_PLUGINS={distribution} leaves it out"
+    hint = f"report it to the vendor of {distribution} with the traceback above; ACCELKIT_DISABLE_PLUGINS={distribution} disables it"
     if distribution == FROM_CODE:
         hint = loading.remedy(error, plugin.plugin)
     error.add_note(str(BrokenPluginError(f"{_spell(plugin, method)} failed", plugin=plugin.plugin, hint=hint)))
@@ -153,16 +153,16 @@ _RETURNS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "accelerator.capabilities": (lambda value: isinstance(value, Capabilities), "accelkit.Capabilities"),
     "accelerator.check": (lambda value: isinstance(value, Availability), "accelkit.Availability"),
     "accelerator.get_parallel_devices": (lambda value: all(map(_is_of_torch("device"), _items(value))), "a list of torch.device"),
-    "accelerator.parse_devices": (lambda value: all(map(_is_count, _items(value))), "a list of device indices, as [0, 1],"),
+    "accelerator.parse_devices": (lambda value: all(map(_is_count, _items(value))), "a list of device indices such as [0, 1]"),
     "precision.convert_module": _IS_MODULE,
     "precision.forward_context": _IS_CONTEXT,
     "precision.state_dict": (lambda value: isinstance(value, dict), "a dict"),
-    "strategy.clip_grad_norm_": (_is_of_torch("Tensor"), "a tensor, the norm before,"),
-    "strategy.join": (lambda value: value is None or is_context(value), "a context manager, or None where it cannot be done,"),
+    "strategy.clip_grad_norm_": (_is_of_torch("Tensor"), "a tensor with the norm before clipping"),
+    "strategy.join": (lambda value: value is None or is_context(value), "a context manager, or None if it is not supported"),
     "strategy.no_sync": _IS_CONTEXT,
     "strategy.num_processes": (lambda value: _is_count(value) and value > 0, "a positive int"),
     "strategy.place_module": _IS_MODULE,
-    "strategy.process_group_backend": (lambda value: value is None or isinstance(value, str), "the name of a backend, or None,"),
+    "strategy.process_group_backend": (lambda value: value is None or isinstance(value, str), "the name of a backend or None"),
     "strategy.root_device": (_is_of_torch("device"), "a torch.device"),
     "strategy.unwrap_module": _IS_MODULE,
     "strategy.whole_parameters": _IS_CONTEXT,

@@ -49,7 +49,7 @@ class PluginManager(pluggy.PluginManager):
             self.register(plugin, name=f"{owner}:{type(plugin).__qualname__}:{id(plugin)}")
         except pluggy.PluginValidationError as error:
             kind = type(plugin).__name__
-            hint = "a wrapper yields once, and returns what the others returned; docs/vendors/hooks.md shows one"
+            hint = "a wrapper yields once and returns the result of the yield; docs/vendors/hooks.md has an example"
             why = "; ".join(str(error).splitlines()[1:])  # the first line contains the internal name of the registration
             raise HookError(f"a hook of {kind} cannot be registered", plugin=owner, why=why, hint=hint) from error
         self._owners.append((plugin, owner))
@@ -70,7 +70,7 @@ class PluginManager(pluggy.PluginManager):
         except AccelkitError:
             raise
         except Exception as error:
-            hint = aftermath or "see the traceback above; leave the hook plugin out, or report it to its vendor"
+            hint = aftermath or "see the traceback above; omit the hook plugin, or report the error to its vendor"
             raise HookError(f"the hook {hook} failed", plugin=self._owner_of(error), why=describe(error), hint=hint) from error
 
     def owner_that_returns(self, hook: str, is_wrong: Callable[[Any], bool], **arguments: Any) -> str:
@@ -121,10 +121,10 @@ def validate_hooks(plugin: object, owner: str) -> None:
     for name in _marked_names(plugin):
         if name not in specified:
             raise HookError(
-                f"{kind}.{name} implements a hook that does not exist",
+                f"{kind}.{name} implements an unknown hook",
                 plugin=owner,
-                why=f"no specification has a hook {name!r}",
-                hint=_near(name, specified, "the hooks are"),
+                why=f"no specification has a hook named {name!r}",
+                hint=_near(name, specified, "known hooks are"),
             )
         taken = [
             parameter for parameter in inspect.signature(getattr(plugin, name)).parameters.values() if parameter.default is parameter.empty
@@ -132,10 +132,10 @@ def validate_hooks(plugin: object, owner: str) -> None:
         for parameter in taken:
             if parameter.name not in specified[name] and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
                 raise HookError(
-                    f"{kind}.{name} takes an argument that the hook does not have",
+                    f"{kind}.{name} has an unknown argument {parameter.name!r}",
                     plugin=owner,
-                    why=f"the hook is {name}({', '.join(specified[name])}); {parameter.name!r} is not among its arguments",
-                    hint=_near(parameter.name, specified[name], "an implementation may take any of"),
+                    why=f"the signature of the hook is {name}({', '.join(specified[name])})",
+                    hint=_near(parameter.name, specified[name], "an implementation may have the arguments"),
                 )
 
 

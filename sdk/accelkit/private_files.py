@@ -86,7 +86,7 @@ def _check(path: Path, *, is_above: bool) -> None:
     status = path.lstat()
     trusted = {0, os.geteuid()} | (_outside_this_namespace() if is_above else set())
     if status.st_uid not in trusted:
-        raise _not_private(path, f"it belongs to {_user_name(status.st_uid)}", f"chown {_user_name(os.geteuid())}")
+        raise _not_private(path, f"its owner is {_user_name(status.st_uid)}", f"chown {_user_name(os.geteuid())}")
     writers = status.st_mode & _OTHERS_MAY_WRITE
     if stat.S_ISLNK(status.st_mode) or not writers:
         return
@@ -95,8 +95,8 @@ def _check(path: Path, *, is_above: bool) -> None:
     is_of_roots_group = is_above and status.st_gid == 0 and status.st_uid == 0
     if writers == stat.S_IWGRP and (is_of_roots_group or _is_own_group(status.st_gid)) and not _has_access_list(path):
         return
-    who = "everybody" if writers & stat.S_IWOTH else f"the group {_group_name(status.st_gid)}"
-    raise _not_private(path, f"{who} may write it (mode {stat.S_IMODE(status.st_mode):04o})", "chmod go-w")
+    others = "every user" if writers & stat.S_IWOTH else f"the group {_group_name(status.st_gid)}"
+    raise _not_private(path, f"{others} can write to it (mode {stat.S_IMODE(status.st_mode):04o})", "chmod go-w")
 
 
 def _has_access_list(path: Path) -> bool:
@@ -109,7 +109,7 @@ def _has_access_list(path: Path) -> bool:
 
 def _not_private(path: Path, why: str, command: str) -> NotPrivateError:
     return NotPrivateError(
-        f"{path} is not yours alone", why=why, hint=f"{command} {path}, after a look at what is in it; or choose another folder"
+        f"other users can change {path}", why=why, hint=f"inspect its contents, then run {command} {path}; or choose another folder"
     )
 
 

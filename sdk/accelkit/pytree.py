@@ -35,9 +35,9 @@ def _mapped(function: Callable[[Any], Any], data: Any, is_leaf: Callable[[Any], 
     rebuilt: Any = data
     if levels < 0:
         raise UsageError(
-            f"data is nested more than {_DEEPEST} deep",
-            why=f"a {type(data).__name__} is there, inside containers that may hold themselves",
-            hint="pass lists, tuples, dicts and dataclasses that end in tensors or other values",
+            f"the data is nested more than {_DEEPEST} levels deep",
+            why=f"the innermost container is a {type(data).__name__}; a container may contain itself",
+            hint="pass lists, tuples, dicts and dataclasses that do not contain themselves",
         )
     if is_leaf is not None and is_leaf(data):
         rebuilt = function(data)

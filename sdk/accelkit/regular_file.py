@@ -42,7 +42,7 @@ def read_regular(path: Path, max_bytes: int | None = None) -> bytes:
     with open(open_regular(path), "rb") as file:
         content = file.read(-1 if max_bytes is None else max_bytes + 1)
     if max_bytes is not None and len(content) > max_bytes:
-        raise OSError(errno.EFBIG, f"it is longer than {max_bytes} bytes", str(path))
+        raise OSError(errno.EFBIG, f"it is larger than {max_bytes} bytes", str(path))
     return content
 
 
@@ -55,4 +55,4 @@ def is_regular(path: Path) -> bool:
 
 
 def _not_regular(path: Path) -> OSError:
-    return OSError(errno.EINVAL, "it is no regular file", str(path))
+    return OSError(errno.EINVAL, "it is not a regular file", str(path))

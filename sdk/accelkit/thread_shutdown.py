@@ -51,7 +51,7 @@ def wait_for_threads() -> None:
         if not states:
             return
         quiet = quiet + 1 if states == {"S"} else 0
-        time.sleep(_LOOK_SECONDS)  # releases Python's lock, for which such a thread may be waiting, also asleep
+        time.sleep(_LOOK_SECONDS)  # sleeping releases Python's lock, for which such a thread may be waiting
 
 
 def _states() -> set[str]:
@@ -60,7 +60,7 @@ def _states() -> set[str]:
     for path in Path("/proc/self/task").glob("*/stat"):
         try:
             _, _, rest = path.read_text(encoding="utf-8", errors="replace").partition("(")
-        except OSError:  # the thread has ended
+        except OSError:  # the thread has already ended
             continue
         thread, _, rest = rest.rpartition(")")
         if thread.startswith(_THREADS):

@@ -21,22 +21,22 @@ ProbeStatus = Literal["usable", "absent", "broken"]
 Support = Literal["native", "emulated", "none", "undeclared"]
 
 CAPABILITY_KEYS: Mapping[str, str] = {
-    "streams": "work on one stream runs beside work on another",
-    "events": "points in a stream that can be recorded and waited for",
-    "memory_statistics": "memory.allocated.bytes and memory.peak.bytes of a process",
-    "memory_limit": "too much is torch.OutOfMemoryError, and what is given back can be had again",
-    "pinned_memory": "host memory from which copies need not block",
-    "random_state": "one generator per device, whose state is read and set",
-    "generator_offset": "a generator is a seed and an offset, as CUDA's, so that DTensor draws shard by shard",
-    "numbered_devices": "devices have indices, and one that does not exist is refused",
-    "process_group": "the accelerator's process_group_backend",
+    "streams": "work on different streams can run concurrently",
+    "events": "events can be recorded in a stream and waited for",
+    "memory_statistics": "the statistics memory.allocated.bytes and memory.peak.bytes of a process",
+    "memory_limit": "an allocation that does not fit raises torch.OutOfMemoryError, and freed memory can be allocated again",
+    "pinned_memory": "page-locked host memory, from which copies can be asynchronous",
+    "random_state": "one generator per device, whose state can be read and set",
+    "generator_offset": "generators with a seed and an offset, as on CUDA, so that DTensor can draw each shard separately",
+    "numbered_devices": "devices have indices, and an index that does not exist is an error",
+    "process_group": "collectives with the accelerator's process_group_backend",
     "compile": "torch.compile with the accelerator's compile_backend",
-    "graphs": "work captured once and replayed",
-    "fp8": "a scaled matmul of float8 operands",
-    "transformer_engine": "NVIDIA's package transformer-engine computes on it",
-    "subnormals": "numbers below the smallest normal one are kept in float32",
-    "autocast_float32_list": "torch.autocast computes what needs range (softmax, losses, norms, exp, log, pow) in float32",
-    "deterministic": "torch.use_deterministic_algorithms gives equal bits, or an error",
+    "graphs": "work can be captured once and replayed",
+    "fp8": "scaled matrix products of float8 operands",
+    "transformer_engine": "NVIDIA's package transformer-engine supports the device",
+    "subnormals": "subnormal float32 numbers are not flushed to zero",
+    "autocast_float32_list": "torch.autocast computes operators that need the range (softmax, losses, norms, exp, log, pow) in float32",
+    "deterministic": "with torch.use_deterministic_algorithms, results are bitwise equal, or an error is raised",
 }
 """The capabilities that an accelerator may declare, besides ``dtype.<name>`` (storage and arithmetic) and ``autocast.<name>``."""
 
@@ -49,18 +49,20 @@ def check_capability_keys(keys: Iterable[str]) -> None:
         ValueError: If a key is unknown. The text suggests a similar one.
     """
     if isinstance(keys, str):
-        raise TypeError(f"{keys!r} is a string; a tuple of capabilities is expected, as ({keys!r},)")
+        raise TypeError(f"{keys!r} is a string; expected a tuple of capabilities such as ({keys!r},)")
     for key in keys:
         if not isinstance(key, str):
-            raise TypeError(f"the capability {key!r:.80} is {type(key).__name__}; a string is expected")
+            raise TypeError(f"a capability must be a string, got {key!r:.80} ({type(key).__name__})")
         prefix, dot, rest = key.partition(".")
         if key in CAPABILITY_KEYS or (dot and prefix and rest):
             continue
-        import difflib  # only for the error: importing accelkit must be quick
+        import difflib  # imported only for the error, because importing accelkit must be quick
 
         near = difflib.get_close_matches(key, CAPABILITY_KEYS, n=1)
-        meant = f"did you mean {near[0]!r}?" if near else f"known are dtype.<name>, autocast.<name>, {', '.join(CAPABILITY_KEYS)}"
-        raise ValueError(f"there is no capability {key!r}: {meant} One of a plugin's own is written with its name, as 'acme.{key}'")
+        meant = (
+            f"did you mean {near[0]!r}?" if near else f"known capabilities are dtype.<name>, autocast.<name>, {', '.join(CAPABILITY_KEYS)}."
+        )
+        raise ValueError(f"unknown capability {key!r}: {meant} A plugin's own capability is prefixed with its name, as in 'acme.{key}'")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ class Availability:
 
     def __post_init__(self) -> None:
         if self.status not in get_args(ProbeStatus):
-            raise ValueError(f"status is {self.status!r}; one of {', '.join(get_args(ProbeStatus))} is expected")
+            raise ValueError(f"status must be one of {', '.join(get_args(ProbeStatus))}, got {self.status!r}")
 
     @property
     def is_usable(self) -> bool:
@@ -113,7 +115,7 @@ class Availability:
             is_missing = "cannot open shared object file" in str(error) or "image not found" in str(error)
             is_missing = is_missing or "no such file" in str(error).lower()
             return cls("absent" if is_missing and soname in str(error).split(":")[0] else "broken", str(error), hint)
-        return cls("usable", f"{soname} is there")
+        return cls("usable", f"{soname} was found")
 
 
 class Capabilities(Mapping[str, Support]):
@@ -134,17 +136,17 @@ class Capabilities(Mapping[str, Support]):
         check_capability_keys(self._declared)
         for key, support in self._declared.items():
             if support not in get_args(Support):
-                raise ValueError(f"capability {key!r} is {support!r}; one of {', '.join(get_args(Support))} is expected")
+                raise ValueError(f"the capability {key!r} must be one of {', '.join(get_args(Support))}, got {support!r}")
 
     @classmethod
     def declare(cls, *, native: Iterable[str] = (), emulated: Iterable[str] = (), none: Iterable[str] = ()) -> Self:
         declared: dict[str, Support] = {}
         for support, keys in (("native", native), ("emulated", emulated), ("none", none)):
             if isinstance(keys, str):
-                raise TypeError(f"{support}={keys!r} is a string; a list of capabilities is expected, as {support}=[{keys!r}]")
+                raise TypeError(f"{support}={keys!r} is a string; expected a list of capabilities such as {support}=[{keys!r}]")
             for key in keys:
                 if key in declared:
-                    raise ValueError(f"capability {key!r} is declared both {declared[key]} and {support}")
+                    raise ValueError(f"the capability {key!r} is declared as both {declared[key]} and {support}")
                 declared[key] = support  # type: ignore[assignment]
         return cls(declared)
 
@@ -256,8 +258,8 @@ class Decision:
         return dataclasses.asdict(self)
 
     def __str__(self) -> str:
-        asked = "nothing was asked for, so auto" if self.source == "default" else f"{self.requested!r} ({self.source})"
-        lines = [f"accelerator {self.chosen} from {self.plugin}: {asked}"]
+        request = "selected by auto, as no name was given" if self.source == "default" else f"{self.requested!r} ({self.source})"
+        lines = [f"accelerator {self.chosen} from {self.plugin}: {request}"]
         for candidate in self.candidates:
             because = f": {candidate.reason}" if candidate.reason else ""
             lines.append(f"  {candidate.name} ({candidate.plugin}) {candidate.verdict}{because}")

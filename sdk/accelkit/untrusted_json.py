@@ -23,7 +23,7 @@ def parse(text: str | bytes) -> Any:
     try:
         return json.loads(text)
     except RecursionError as error:
-        raise ValueError("it is nested too deep") from error
+        raise ValueError("it is nested too deeply") from error
 
 
 def decode(cls: type[_T], fields: object) -> _T:
@@ -35,7 +35,7 @@ def decode(cls: type[_T], fields: object) -> _T:
         ValueError: If ``fields`` is not an object, lacks a required field, or has a value that is not of the declared type.
     """
     if not isinstance(fields, dict):
-        raise ValueError(f"{type(fields).__name__} is there where an object is expected")
+        raise ValueError(f"expected an object, got {type(fields).__name__}")
     declared = _declared(cls)  # type: ignore[arg-type] # a class can be hashed
     given = {name: _value(fields[name], annotation, name) for name, annotation in declared.items() if name in fields}
     try:
@@ -71,7 +71,7 @@ def _value(value: Any, annotation: Any, where: str) -> Any:
         return tuple(_value(one, arguments[0], where) for one in value)
     if origin is Mapping and isinstance(value, dict):
         return {name: _value(one, arguments[1], f"{where}.{name}") for name, one in value.items()}
-    raise ValueError(f"{where:.80} is {value!r:.80}, which is not what it may be")
+    raise ValueError(f"{where:.80} has the invalid value {value!r:.80}")
 
 
 def _is_finite(value: float) -> bool:

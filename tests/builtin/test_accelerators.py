@@ -57,9 +57,9 @@ def probe_cuda(folder, **environ):
     ("environ", "status", "reason", "count"),
     [
         ({"FAKE_NVML_INIT": "9"}, "broken", "the NVIDIA driver is not loaded (NVML error 9)", "0"),
-        ({"FAKE_NVML_INIT": "18"}, "broken", "the driver and its library are of different versions", "0"),
+        ({"FAKE_NVML_INIT": "18"}, "broken", "the versions of the NVIDIA driver and its library differ", "0"),
         ({"FAKE_NVML_INIT": "99"}, "broken", "NVML failed (NVML error 99)", "0"),
-        ({"FAKE_NVML_COUNT": "0"}, "absent", "it sees no GPU", "0"),
+        ({"FAKE_NVML_COUNT": "0"}, "absent", "finds no GPU", "0"),
         ({"CUDA_VISIBLE_DEVICES": ""}, "absent", "hides the 2 GPU(s)", "0"),
         ({"CUDA_VISIBLE_DEVICES": "1"}, None, "", "1"),
         ({"CUDA_VISIBLE_DEVICES": "GPU-0002,GPU-0001"}, None, "", "2"),
@@ -105,7 +105,7 @@ def test_without_the_hardware_each_says_why():
         assert answer.hint
     if sys.platform == "linux":
         assert MPSAccelerator.probe() == accelkit.Availability.absent(
-            "Metal is macOS's; this is Linux", "use it on a Mac with Apple silicon"
+            "Metal is only available on macOS, and this system is Linux", "use a Mac with Apple silicon"
         )
 
 

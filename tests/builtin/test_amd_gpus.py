@@ -1,4 +1,4 @@
-"""``cuda`` with a torch for ROCm, in a mount namespace whose /sys/class is like that of a machine with AMD GPUs."""
+"""``cuda`` with a torch build for ROCm, in a mount namespace whose /sys/class is like that of a machine with AMD GPUs."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def machine(tmp_path):
         ({"ROCR_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "1"}, "absent", ["ROCR_VISIBLE_DEVICES='1'"], 0),
         ({"HIP_VISIBLE_DEVICES": "0,1", "CUDA_VISIBLE_DEVICES": "0"}, "usable", ["2 AMD GPU(s)"], 2),
         ({"CUDA_VISIBLE_DEVICES": "0"}, "usable", ["1 AMD GPU(s)"], 1),
-        ({"cuda": "12.8", "hip": None}, "broken", ["2 AMD GPU(s)", "torch for ROCm"], 0),
-        ({"hip": None}, "broken", ["2 AMD GPU(s)", "torch for ROCm"], 0),
+        ({"cuda": "12.8", "hip": None}, "broken", ["2 AMD GPU(s)", "torch build for ROCm"], 0),
+        ({"hip": None}, "broken", ["2 AMD GPU(s)", "torch build for ROCm"], 0),
     ],
 )
 def test_the_kernels_files_are_read_where_torch_was_built_for_rocm(machine, given, status, words, count):

@@ -82,7 +82,7 @@ def test_list_json_and_kinds():
 def test_what_was_asked_is_remembered(some):
     some()
     before = next(row for row in run_json("list")["plugins"] if row["name"] == "some")
-    assert before["reason"] == "not asked yet"
+    assert before["reason"] == "not probed yet"
     run("doctor", "some")
     after = next(row for row in run_json("list")["plugins"] if row["name"] == "some")
     assert (after["status"], after["reason"]) == ("available", "2 boards")
@@ -261,7 +261,7 @@ def test_env_can_be_pasted_and_tells_no_secrets(some):
 def test_help_version_and_completion():
     assert run("--version").stdout == "accelkit, version 0.1.0\n"
     text = run("--help").stdout
-    assert "doctor try every plugin, and the installation" in " ".join(text.split())
+    assert "doctor Test every plugin, and check the installation." in " ".join(text.split())
     assert run("nonsense").returncode == 2
     completed = subprocess.run(
         [sys.executable, "-c", "from accelkit.cli import main; main(prog_name='accelkit')"],

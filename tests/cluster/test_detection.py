@@ -282,6 +282,6 @@ def test_why_survives_a_third_party_that_ends_the_process(run_why, plugin_site, 
     plugin_site.install("vendor-bad", source + ends, entry_points="[accelkit.clusters]\nbad = vendor_bad:Bad")
     result = run_why("bad")
     assert result.returncode == 3
-    assert "ended with 3" in result.stderr
+    assert "ended with exit code 3" in result.stderr
     assert "ACCELKIT_CLUSTER=local" in result.stderr
     assert result.stderr == error_text

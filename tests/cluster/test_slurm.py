@@ -98,7 +98,7 @@ def test_torchs_variables_that_were_set_by_hand_for_the_tasks(srun, slurm, told)
             ("slurm", 3, 1, 1, 2),
         ]
         assert {one["main_port"] for one in ranks} == {29500}
-    assert "were set by hand for as many processes" in before[0]["candidates"]["slurm"][1]
+    assert "were set by hand for that many processes" in before[0]["candidates"]["slurm"][1]
 
 
 @pytest.mark.parametrize("kind", ["pmi2", "pmix"])

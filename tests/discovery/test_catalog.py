@@ -195,7 +195,10 @@ def test_unknown_names_suggest(plugin_site, error_text):
         (lambda info: (info / "entry_points.txt").write_text("[accelkit.accelerators]\ngood = not a value\n"), "is malformed"),
         (lambda info: (info / "entry_points.txt").write_text("[accelkit.accelerators]\ngood\n"), "is malformed"),
         (lambda info: (info / "entry_points.txt").write_text("good = accelkit.x:y\n[accelkit.accelerators]"), "cannot be parsed"),
-        (lambda info: (info / "entry_points.txt").write_text("[accelkit.accelerators]\n\x1b[31mgood = a:B\n"), "may hold letters"),
+        (
+            lambda info: (info / "entry_points.txt").write_text("[accelkit.accelerators]\n\x1b[31mgood = a:B\n"),
+            "a name consists of letters",
+        ),
     ],
 )
 def test_broken_metadata_is_one_row_that_says_so(plugin_site, tamper, reason):

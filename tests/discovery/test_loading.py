@@ -15,12 +15,20 @@ from accelkit.types import FROM_CODE
 @pytest.mark.parametrize(
     ("source", "why", "hint"),
     [
-        ("import a_module_of_nobody", "ModuleNotFoundError: No module named 'a_module_of_nobody'", "install what provides the module"),
-        ("import ctypes; ctypes.CDLL('libnobody.so.9')", "OSError: libnobody.so.9: cannot open shared object", "install the library"),
+        (
+            "import a_module_of_nobody",
+            "ModuleNotFoundError: No module named 'a_module_of_nobody'",
+            "install the package that provides the module",
+        ),
+        (
+            "import ctypes; ctypes.CDLL('libnobody.so.9')",
+            "OSError: libnobody.so.9: cannot open shared object",
+            "install the missing library",
+        ),
         ("raise SystemExit(3)", "SystemExit: 3", "report it to the vendor of vendor-bad"),
         ("raise KeyboardInterrupt", "KeyboardInterrupt", "ACCELKIT_DISABLE_PLUGINS=vendor-bad"),
         ("raise BaseException('odd')", "BaseException: odd", "report it to the vendor"),
-        ("def Bad(): pass", "vendor_bad:Bad is function", "must name a subclass of accelkit.Accelerator"),
+        ("def Bad(): pass", "vendor_bad:Bad is function", "must refer to a subclass of accelkit.Accelerator"),
         ("class Bad(dict): pass", "vendor_bad:Bad is a class whose bases are builtins.dict", "subclass of accelkit.Accelerator"),
         ("x = 1", "AttributeError: module 'vendor_bad' has no attribute 'Bad'", "report it"),
     ],

@@ -43,9 +43,9 @@ def install_again(site, probe):
 @pytest.mark.parametrize(
     ("before", "reason"),
     [
-        ("import ctypes; ctypes.string_at(0)\n", "it crashed with SIGSEGV, while it was imported"),
-        ("import os; os._exit(7)\n", "it ended the process with exit status 7, while it was imported"),
-        ("import os; os.abort()\n", "it crashed with SIGABRT, while it was imported"),
+        ("import ctypes; ctypes.string_at(0)\n", "it crashed with SIGSEGV while it was being imported"),
+        ("import os; os._exit(7)\n", "it ended the process with exit code 7 while it was being imported"),
+        ("import os; os.abort()\n", "it crashed with SIGABRT while it was being imported"),
         ("raise SystemExit\n", "SystemExit"),
         ("import accelkit; accelkit.select()\n", "an accelerator was selected while a plugin was being probed"),
         ("print('x' * 1_000_000, flush=True); raise OSError('after much ado')\n", "after much ado"),
@@ -118,8 +118,11 @@ def test_a_trial_finds_a_lie(plugin_site, error_text):
     ("fails", "helps"),
     [
         ("ConnectionRefusedError(111, 'Connection refused')", "server"),
-        ("NotImplementedError('\"add\" not implemented for Float')", "override check"),
-        ("RuntimeError('Expected one of cpu, cuda device type at start of device string: acme')", "registers no device of that name"),
+        ("NotImplementedError('\"add\" not implemented for Float')", "the default check()"),
+        (
+            "RuntimeError('Expected one of cpu, cuda device type at start of device string: acme')",
+            "does not register a device of that name",
+        ),
         ("OSError('firmware')", "versions of the driver"),
     ],
     ids=["server", "dtype", "device", "else"],
@@ -232,5 +235,5 @@ def test_on_a_terminal_a_build_spins():
     os.close(theirs)
     said = os.read(ours, 65536).decode()
     os.close(ours)
-    assert "vendor-some==1.0: building what it needs" in said
+    assert "vendor-some==1.0: running the one-time build" in said
     assert any(frame in said for frame in "⠋⠙⠹⠸")

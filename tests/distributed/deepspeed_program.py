@@ -241,7 +241,7 @@ def errors(stage):
     with torch.device("meta"):
         meta = torch.nn.Linear(2, 2)
     refused(accelkit.UnsupportedError, "meta device", prepare, meta, adam(meta))
-    refused(accelkit.UnsupportedError, "nothing that DeepSpeed trains", rt.backward, batches.sum())
+    refused(accelkit.UnsupportedError, "DeepSpeed has no model to train", rt.backward, batches.sum())
     model, optimizer = prepare(model, adam(model))
     assert prepare(other.requires_grad_(False)) is other
     refused(accelkit.UnsupportedError, "one torch.nn.ModuleDict", prepare, other.requires_grad_(True), adam(other))
@@ -252,7 +252,7 @@ def errors(stage):
     refused(unable, "all parameters of the model together", clip, next(model.parameters()), 1.0)
     refused(unable, "it has no error_if_nonfinite", clip, model.parameters(), 1.0, error_if_nonfinite=True)
     refused(accelkit.UsageError, "a positive number", clip, model.parameters(), 0)
-    refused(unable, "in pieces of its own", rt.clip_grad_value_, model.parameters(), 1.0)
+    refused(unable, "it partitions the gradients", rt.clip_grad_value_, model.parameters(), 1.0)
     refused(unable, "cannot join uneven inputs", rt.join_uneven_inputs, [model])
     rt.teardown()
     model, _, _ = made()
@@ -288,9 +288,7 @@ def elsewhere(stage):
     rt = runtime(stage)
     set_accelerator(CUDA_Accelerator())
     model, _, _ = made()
-    refused(
-        accelkit.ContradictionError, "DeepSpeed computes on cuda in this process, and the Runtime on cpu", rt.prepare, model, adam(model)
-    )
+    refused(accelkit.ContradictionError, "DeepSpeed uses cuda in this process, but the Runtime uses cpu", rt.prepare, model, adam(model))
     rt.teardown()
 
 

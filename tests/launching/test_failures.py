@@ -58,15 +58,15 @@ def test_a_hung_rank_ends_the_job_after_the_time_out(launch, script):
     hang = "if rank == 1:\n    signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     one = launch(*TWO, "--timeout", "3", "--grace-period", "1", script(FAMILY, GLOO, "family()\ntotal()", hang, "total()")).wait(1)
     assert "rank 0 failed first: " in one.report()
-    assert "rank 1: was running, ended with SIGKILL" in one.report()
-    assert "rank 1 may be what it waited for" in one.report()
+    assert "rank 1: was running, and was ended with SIGKILL" in one.report()
+    assert "it was possibly waiting for rank 1" in one.report()
 
 
 def test_an_exit_code_of_the_program_s_own_is_the_job_s(launch, script):
     one = launch(*TWO, script("import os, sys, time\nif os.environ['RANK'] == '0': sys.exit(5)\ntime.sleep(600)")).wait(5)
     assert "rank 0 failed first: exit code 5" in one.report()
     assert "in <module>" in one.report(), "where it called sys.exit"
-    assert "rank 1: was running, ended with SIGTERM" in one.report()
+    assert "rank 1: was running, and was ended with SIGTERM" in one.report()
 
 
 def test_a_program_that_is_no_python_is_told_as_python_does(launch, script):

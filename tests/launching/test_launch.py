@@ -111,7 +111,7 @@ def test_what_is_chosen_is_spelled_as_devices_reads_it():
         (["nothing.py"], "nothing.py"),
         (["-m", "no_such_package.main"], "no_such_package.main"),
         (["--num-nodes", "2", "train.py"], "--main-address"),
-        (["--num-nodes", "2", "--node-rank", "2", "--main-address", "a", "train.py"], "--node-rank 2 of --num-nodes 2"),
+        (["--num-nodes", "2", "--node-rank", "2", "--main-address", "a", "train.py"], "--node-rank 2 is too large for --num-nodes 2"),
         (["--precision", "33-true", "train.py"], "33-true"),
         (["--strategy", "dpd", "train.py"], "dpd"),
         (["--timeout", "soon", "train.py"], "--timeout='soon'"),

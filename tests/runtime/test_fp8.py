@@ -216,7 +216,7 @@ class TestModels:
         assert "cpu" in caught.value.why
         assert "fp8" in caught.value.why
 
-    @pytest.mark.parametrize(("kernel", "why"), [(_none, "no kernel here"), (_zeros, "16 times 1 is 0.0")])
+    @pytest.mark.parametrize(("kernel", "why"), [(_none, "no kernel here"), (_zeros, "the sum of 16 ones is 0.0")])
     def test_a_device_that_declares_what_it_cannot(self, kernel, why, error_text):
         library = torch.library.Library("aten", "IMPL")  # a device without the kernel: this one, for a while
         with warnings.catch_warnings():

@@ -68,29 +68,29 @@ IN_STEPS = {
     "engine": ["backward", "step", "zero_grad"],
 }
 RETURNED = [
-    ("precision", "convert_module", NONSENSE, "a module is expected"),
-    ("precision", "convert_input", NOTHING, "a tuple is expected"),
-    ("precision", "convert_input", "return args[0] if type(args[0]) is tuple else 3", "a dict is expected"),
-    ("precision", "convert_output", NOTHING, "the result in another precision is expected"),
-    ("precision", "forward_context", NONSENSE, "a context manager is expected"),
-    ("precision", "pre_backward", NOTHING, "a tensor is expected"),
-    ("precision", "state_dict", NONSENSE, "a dict is expected"),
-    ("strategy", "num_processes", "return '2'", "a positive int is expected"),
-    ("strategy", "root_device", "return 'cpu'", "a torch.device is expected"),
-    ("strategy", "place_module", NOTHING, "a module is expected"),
-    ("strategy", "place_batch", NOTHING, "the batch is expected"),
-    ("strategy", "wrap_module", NOTHING, "a module is expected"),
-    ("strategy", "unwrap_module", NOTHING, "a module is expected"),
-    ("strategy", "whole_parameters", NOTHING, "a context manager is expected"),
-    ("strategy", "no_sync", NOTHING, "a context manager is expected"),
+    ("precision", "convert_module", NONSENSE, "instead of a module"),
+    ("precision", "convert_input", NOTHING, "instead of a tuple"),
+    ("precision", "convert_input", "return args[0] if type(args[0]) is tuple else 3", "instead of a dict"),
+    ("precision", "convert_output", NOTHING, "instead of the result in another precision"),
+    ("precision", "forward_context", NONSENSE, "instead of a context manager"),
+    ("precision", "pre_backward", NOTHING, "instead of a tensor"),
+    ("precision", "state_dict", NONSENSE, "instead of a dict"),
+    ("strategy", "num_processes", "return '2'", "instead of a positive int"),
+    ("strategy", "root_device", "return 'cpu'", "instead of a torch.device"),
+    ("strategy", "place_module", NOTHING, "instead of a module"),
+    ("strategy", "place_batch", NOTHING, "instead of the batch"),
+    ("strategy", "wrap_module", NOTHING, "instead of a module"),
+    ("strategy", "unwrap_module", NOTHING, "instead of a module"),
+    ("strategy", "whole_parameters", NOTHING, "instead of a context manager"),
+    ("strategy", "no_sync", NOTHING, "instead of a context manager"),
     ("strategy", "join", NONSENSE, "a context manager, or None"),
-    ("strategy", "clip_grad_norm_", NOTHING, "a tensor, the norm before, is expected"),
-    ("engine", "wrap_training", NOTHING, "a module is expected"),
-    ("engine", "step", NOTHING, "True or False is expected"),
+    ("strategy", "clip_grad_norm_", NOTHING, "a tensor with the norm before clipping"),
+    ("engine", "wrap_training", NOTHING, "instead of a module"),
+    ("engine", "step", NOTHING, "instead of True or False"),
     ("accelerator", "parse_devices", "return '0'", "a list of device indices"),
     ("accelerator", "parse_devices", "return ['0']", "a list of device indices"),
     ("accelerator", "parse_devices", "return []", "a list of device indices"),
-    ("accelerator", "capabilities", "return {'process_group': 'none'}", "accelkit.Capabilities is expected"),
+    ("accelerator", "capabilities", "return {'process_group': 'none'}", "instead of accelkit.Capabilities"),
 ]
 
 
@@ -177,7 +177,8 @@ def test_what_a_method_returns_is_named(raised_by, kind, method, body, expected)
     assert error.plugin == "hostile==1.0"
     assert error.what.startswith(method)
     assert expected in error.why
-    assert f"{method} says what it returns" in error.hint
+    assert f".{method}" in error.hint
+    assert "see the docstring of accelkit." in error.hint
 
 
 @pytest.mark.parametrize(
@@ -187,7 +188,7 @@ def test_an_installed_plugin_is_named_with_its_version(plugin_site, tmp_path, gr
     plugin_site.install("hostile", source_of(kind, method, NONSENSE), entry_points=f"[accelkit.{group}]\nhostile = hostile:Hostile\n")
     with pytest.raises(accelkit.BrokenPluginError) as caught:
         program(tmp_path, **{"accelerator": "cpu", kind: "hostile"})
-    assert (caught.value.plugin, caught.value.why) == ("hostile==1.0", "it returned 3 (int); a module is expected")
+    assert (caught.value.plugin, caught.value.why) == ("hostile==1.0", "it returned 3 (int) instead of a module")
 
 
 def test_a_device_that_is_out_of_memory_is_no_fault_of_the_plugins(raised_by):

@@ -133,7 +133,7 @@ def test_doctor_names_a_cache_that_others_can_write(tmp_path):
     )
     check = json.loads(result.stdout)["checks"]["the cache can be written"]
     assert check["status"] == "broken"
-    assert "everybody may write it (mode 0777)" in check["reason"]
+    assert "every user can write to it (mode 0777)" in check["reason"]
     assert f"chmod go-w {cache}" in check["hint"]
 
 
@@ -180,7 +180,7 @@ class TestTheLibraryOfTheFakeXpu:
     @pytest.mark.parametrize("is_file", [True, False])
     def test_it_belongs_to_another_user(self, library, is_file):
         os.chown(library if is_file else library.parent, 65534, 65534)
-        assert "it belongs to nobody" in self.refused()
+        assert "its owner is nobody" in self.refused()
 
     @as_root
     def test_a_link_of_another_user(self, library, tmp_path):
@@ -188,7 +188,7 @@ class TestTheLibraryOfTheFakeXpu:
         library.rename(elsewhere)
         library.symlink_to(elsewhere)
         os.lchown(library, 65534, 65534)
-        assert "it belongs to nobody" in self.refused()
+        assert "its owner is nobody" in self.refused()
 
 
 @as_root

@@ -234,7 +234,7 @@ def test_saving_goes_on_beside_files_that_are_no_steps(root, tmp_path):
 def test_a_folder_of_data_that_is_a_link_is_refused(root, tmp_path):
     (root / "step-0" / "data").rename(tmp_path / "elsewhere")
     (root / "step-0" / "data").symlink_to(tmp_path / "elsewhere")
-    assert refused(root)[1] == "data: it is a link"
+    assert refused(root)[1] == "data: it is a symbolic link"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sparse files are made with truncate")

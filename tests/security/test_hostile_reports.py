@@ -173,7 +173,7 @@ def test_a_pipe_among_reports_is_passed_over(tmp_path):
     os.mkfifo(tmp_path / "b.json")
     result = command("matrix", tmp_path, "--json")
     assert result.returncode == 0
-    assert "b.json (it is no regular file)" in result.stderr
+    assert "b.json (it is not a regular file)" in result.stderr
 
 
 @pytest.mark.parametrize(

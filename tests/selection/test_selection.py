@@ -43,7 +43,7 @@ def test_nothing_said_is_auto_and_auto_falls_to_the_cpu():
     assert (decision.requested, decision.source, decision.chosen) == ("auto", "default", "cpu")
     assert decision.candidates[0].verdict == "chosen"
     assert {candidate.name: candidate.verdict for candidate in decision.candidates}["cuda"] == "absent"
-    assert "no other accelerator can be used on this machine" in decision.notes
+    assert "no other accelerator is available on this machine" in decision.notes
 
 
 def test_the_environment_is_asked_when_no_argument_is_given(monkeypatch, error_text):

@@ -15,7 +15,7 @@ from accelkit.selection import select
     ("declared", "says"),
     [
         ({"native": ["stream"]}, "'stream': did you mean 'streams'?"),
-        ({"none": ["telepathy"]}, "'telepathy': known are dtype.<name>"),
+        ({"none": ["telepathy"]}, "'telepathy': known capabilities are dtype.<name>"),
         ({"native": "streams"}, r"native='streams' is a string; .* native=\['streams'\]"),
         ({"emulated": [3]}, "capability 3 is int"),
         ({"native": [".x"]}, "'.x'"),
@@ -82,5 +82,5 @@ def test_a_plugin_that_declares_wrongly_is_named(wrong, kind, name, plugin_site,
     assert name in caught.value.what
     assert caught.value == error_text
     if kind == "accelerator":
-        with pytest.raises(accelkit.BrokenPluginError, match="declared_capabilities is dict"):
+        with pytest.raises(accelkit.BrokenPluginError, match="declared_capabilities is a dict"):
             select(name)

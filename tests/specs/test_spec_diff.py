@@ -172,7 +172,7 @@ def test_what_changed_since_the_foundation():
         "who uses it",
         "take device too, and give it where it is called",
     ]
-    assert result.stderr.endswith(f"; {len(findings)} of them ask something of a plugin\n")
+    assert result.stderr.endswith(f"; plugins must adapt to {len(findings)} of them\n")
 
 
 def test_only_what_concerns_a_plugin(strategy):
@@ -186,7 +186,7 @@ def test_only_what_concerns_a_plugin(strategy):
     ], "root_device takes the new type already"
     result = run("some", "--spec-diff", FOUNDATION)
     assert (result.returncode, "noise" in result.stdout + result.stderr) == (1, False)
-    assert "WHO MUST CHANGE" not in result.stdout
+    assert "AFFECTS" not in result.stdout
     assert result.stderr == f"some (vendor-some==1.0) has 3 to change from accelkit 0.0.1 to {accelkit.__version__}\n"
 
 
@@ -253,7 +253,7 @@ def test_hooks_concern_those_who_implement_them(plugin_site, older):
     [
         (["--spec-diff", "0.0.3"], {}, 2, "no specifications of accelkit '0.0.3' are recorded"),
         (["nobody", "--spec-diff", "0.1.0"], {}, 2, "nobody"),
-        ([], {}, 2, "accelkit info was given no NAME"),
+        ([], {}, 2, "accelkit info needs the NAME of a plugin"),
         (["some", "--spec-diff", "0.1.0"], {"ACCELKIT_DISABLE_PLUGINS": "vendor-some"}, 3, "ACCELKIT_DISABLE_PLUGINS"),
     ],
 )
@@ -267,7 +267,7 @@ def test_errors(strategy, arguments, environ, code, said):
 def test_a_plugin_that_cannot_be_imported_is_broken(strategy):
     strategy("1 / 0")
     report = ask("some", "--spec-diff", FOUNDATION, code=3)
-    assert (report["error"], report["what"]) == ("BrokenPluginError", "what the strategy 'some' defines cannot be read")
+    assert (report["error"], report["what"]) == ("BrokenPluginError", "the methods of the strategy 'some' cannot be read")
     assert "ZeroDivisionError" in report["why"]
 
 

@@ -15,13 +15,19 @@ REPLACED = {
     "blaming": "plugin_errors",
     "come": "record_call",
     "crew": "WorkerGroup",
+    "doomed": "renamed",
+    "guilty": "failed",
     "lane": "Executor",
     "lanes": "parallel",
     "meet": "verify",
+    "meeting": "rendezvous",
     "met": "verified",
     "obituary": "retirement",
     "settle": "wait_for_threads",
     "settling": "thread_shutdown",
+    "strangers": "unknown",
+    "take_leave": "leave",
+    "word_of_failure": "read_remote_failure",
 }
 SOURCES = sorted(
     path for folder in ("sdk", "builtin_plugins", "conformance", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py")

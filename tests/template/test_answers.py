@@ -21,30 +21,34 @@ from accelkit.discovery import device_table
 TEMPLATE = ROOT / "templates" / "accelerator_plugin"
 HOOK = TEMPLATE / "hooks" / "pre_gen_project.py"
 BAD = [
-    ("vendor", "", "a name of letters, digits, spaces and . , & ' ( ) + - is expected"),
-    ("vendor", 'Ac"me', "a name of letters, digits, spaces and . , & ' ( ) + - is expected"),
-    ("vendor", "Acme\nInc", "a name of letters, digits, spaces and . , & ' ( ) + - is expected"),
-    ("vendor", "A" * 41, "at most 40 characters are expected"),
-    ("distribution", "acme plugin", "letters, digits, and - _ . between them are expected, as in accelkit-acme"),
-    ("distribution", "../acme", "letters, digits, and - _ . between them are expected, as in accelkit-acme"),
-    ("distribution", "JSON", "its package would be named json, which is another's; accelkit-json would do"),
-    ("distribution", "accelkit", "its package would be named accelkit, which is another's; accelkit-accelkit would do"),
-    ("accelerator", "Acme", "lower-case letters, digits and _ are expected, a letter first, as in acme"),
-    ("accelerator", "7up", "lower-case letters, digits and _ are expected, a letter first, as in acme"),
-    ("accelerator", "cuda", "cuda is a name of accelkit's own, which no plugin may take"),
-    ("accelerator", "slurm", "slurm is a name of accelkit's own, which no plugin may take"),
-    ("torch_device", "acme", "PACKAGE:TYPE is expected, as torch:cpu, torch_acme:acme or torch_xla:xla"),
-    ("torch_device", "torch acme:acme", "PACKAGE:TYPE is expected, as torch:cpu, torch_acme:acme or torch_xla:xla"),
-    ("torch_device", "torch:xla", "the device type xla is not torch's own; name the package that adds it, as torch_xla:xla"),
-    ("torch_device", "accelkit_acme.device:acme", "this is the plugin's own package, which does not exist yet; name the one that adds"),
-    ("facets", "", "'' is none of accelerator, precision, cluster, strategy; several are separated by commas"),
-    ("facets", "accelerator,hooks", "'hooks' is none of accelerator, precision, cluster, strategy; several are separated by commas"),
-    ("facets", "cluster,cluster", "one of them stands there twice"),
-    ("author", "me\\", "a name of letters, digits, spaces and . , & ' ( ) + - is expected"),
-    ("email", "acme.example", "an address is expected, as in opensource@acme.example"),
-    ("licence", "GPL", "one of Apache-2.0, BSD-3-Clause, MIT, LicenseRef-Proprietary is expected (SPDX)"),
-    ("oldest_accelkit", "newest", "a version is expected, as in 0.1"),
-    ("oldest_accelkit", "99", "it is newer than the accelkit that is installed (0.1.0), with which the package could not be tested"),
+    ("vendor", "", "it must consist of letters, digits, spaces and . , & ' ( ) + -"),
+    ("vendor", 'Ac"me', "it must consist of letters, digits, spaces and . , & ' ( ) + -"),
+    ("vendor", "Acme\nInc", "it must consist of letters, digits, spaces and . , & ' ( ) + -"),
+    ("vendor", "A" * 41, "it must have at most 40 characters"),
+    ("distribution", "acme plugin", "it must consist of letters and digits, with - _ . between them, as in accelkit-acme"),
+    ("distribution", "../acme", "it must consist of letters and digits, with - _ . between them, as in accelkit-acme"),
+    ("distribution", "JSON", "its package would have the name json, which is taken; use accelkit-json, for example"),
+    ("distribution", "accelkit", "its package would have the name accelkit, which is taken; use accelkit-accelkit, for example"),
+    ("accelerator", "Acme", "it must start with a lower-case letter and consist of lower-case letters, digits and _, as in acme"),
+    ("accelerator", "7up", "it must start with a lower-case letter and consist of lower-case letters, digits and _, as in acme"),
+    ("accelerator", "cuda", "the name cuda is reserved for accelkit"),
+    ("accelerator", "slurm", "the name slurm is reserved for accelkit"),
+    ("torch_device", "acme", "it must have the form PACKAGE:TYPE, as in torch:cpu, torch_acme:acme or torch_xla:xla"),
+    ("torch_device", "torch acme:acme", "it must have the form PACKAGE:TYPE, as in torch:cpu, torch_acme:acme or torch_xla:xla"),
+    ("torch_device", "torch:xla", "torch itself does not have the device type xla; specify the package that adds it, as in torch_xla:xla"),
+    (
+        "torch_device",
+        "accelkit_acme.device:acme",
+        "this is the package of the plugin, which does not exist yet; specify the package that adds",
+    ),
+    ("facets", "", "unknown facet ''; use accelerator, precision, cluster, strategy, separated by commas"),
+    ("facets", "accelerator,hooks", "unknown facet 'hooks'; use accelerator, precision, cluster, strategy, separated by commas"),
+    ("facets", "cluster,cluster", "a facet is given twice"),
+    ("author", "me\\", "it must consist of letters, digits, spaces and . , & ' ( ) + -"),
+    ("email", "acme.example", "it must be an e-mail address, as in opensource@acme.example"),
+    ("licence", "GPL", "it must be one of Apache-2.0, BSD-3-Clause, MIT, LicenseRef-Proprietary (SPDX identifiers)"),
+    ("oldest_accelkit", "newest", "it must be a version, as in 0.1"),
+    ("oldest_accelkit", "99", "it is newer than the installed accelkit 0.1.0, so the package could not be tested"),
 ]
 
 
@@ -64,7 +68,7 @@ def test_accelkit_new_refuses(tmp_path, name, value, message):
     answer = new(tmp_path, "--no-input", "distribution=accelkit-acme", f"{name}={value}")
     assert answer.exit_code == 2, answer.output
     assert f"{name}={value!r:.80}: {message}" in answer.stderr
-    assert "cannot be used; nothing was written" in answer.stderr
+    assert "invalid; nothing was written" in answer.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -91,7 +95,7 @@ def test_both_make_the_same_package(tmp_path):
 
 def test_all_that_is_wrong_is_said_at_once(tmp_path):
     answer = new(tmp_path, "--no-input", "licence=GPL", "email=me", "accelerator=cpu")
-    assert "3 answers cannot be used" in answer.stderr
+    assert "3 answers are invalid" in answer.stderr
     assert all(f"\n    {name}=" in answer.stderr or f": {name}=" in answer.stderr for name in ("licence", "email", "accelerator"))
 
 
@@ -99,7 +103,7 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path):
     (tmp_path / "accelkit-acme").mkdir()
     answer = new(tmp_path, "--no-input")
     assert answer.exit_code == 2
-    assert f"{tmp_path / 'accelkit-acme'} is there already; nothing was written" in answer.stderr
+    assert f"{tmp_path / 'accelkit-acme'} exists already; nothing was written" in answer.stderr
     assert cookiecutter(tmp_path).returncode != 0
     assert list((tmp_path / "accelkit-acme").iterdir()) == []
 
@@ -107,9 +111,9 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path):
 def test_an_answer_to_no_question_is_refused(tmp_path):
     answer = new(tmp_path, "--no-input", "licens=MIT")
     assert answer.exit_code == 2
-    assert "'licens=MIT' answers no question\n  why: did you mean licence?" in answer.stderr
-    assert "KEY is one of vendor, distribution, accelerator, torch_device, facets" in new(tmp_path, "--no-input", "MIT").stderr
-    assert "answers no question" in new(tmp_path, "--no-input", "__package=json").stderr
+    assert "'licens=MIT' is not an answer to a question\n  why: did you mean licence?" in answer.stderr
+    assert "KEY must be one of vendor, distribution, accelerator, torch_device, facets" in new(tmp_path, "--no-input", "MIT").stderr
+    assert "is not an answer to a question" in new(tmp_path, "--no-input", "__package=json").stderr
 
 
 def test_it_asks_nine_questions_and_takes_answers(tmp_path):

@@ -59,7 +59,7 @@ def test_metadata_alone_shows_what_it_can(animal, unasked):
     if animal.is_seen_unasked:
         check_row(animal, row)
     else:
-        assert (row["status"], row["reason"]) == ("available", "not asked yet")
+        assert (row["status"], row["reason"]) == ("available", "not probed yet")
 
 
 @asked
@@ -104,7 +104,7 @@ def test_the_host_goes_on(selected):
 
 @asked
 def test_the_healthy_one_is_untouched(unasked, doctored, remembered):
-    assert unasked["zoo-healthy"]["reason"] == "not asked yet"
+    assert unasked["zoo-healthy"]["reason"] == "not probed yet"
     for rows in (doctored, remembered):
         assert (rows["zoo-healthy"]["status"], rows["zoo-healthy"]["reason"]) == ("available", "it is well")
 

@@ -105,10 +105,10 @@ def test_without_a_compiler(cache, monkeypatch):
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(cache))
     reason, hint = build.problem()
-    assert reason == "there is no C++ compiler: none of c++, g++, clang++ was found"
+    assert reason == "no C++ compiler was found: none of c++, g++, clang++ is installed"
     assert "apt-get install g++" in hint
     monkeypatch.setenv("CXX", "no-such-compiler -O3")
-    assert build.problem()[0] == "there is no C++ compiler: CXX names no-such-compiler"
+    assert build.problem()[0] == "no C++ compiler was found: CXX is no-such-compiler, which does not exist"
     with pytest.raises(build.BuildError, match=r"cannot be compiled for torch .*: there is no C\+\+ compiler.* To do: install one"):
         build.build()
 
@@ -119,15 +119,15 @@ def test_with_a_broken_compiler(cache, compiler):
     assert reason == "the C++ compiler does not work: cc1plus: error: bad day"
     assert hint.startswith("repair it, or install one")
     compiler("exit 3")
-    assert "compiler ended with exit status 3" in build.problem()[0]
+    assert "compiler ended with exit code 3" in build.problem()[0]
 
 
 def test_with_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("FAKE_XPU_CACHE_DIR", str(tmp_path / "file" / "cache"))
     reason, hint = build.problem()
-    assert reason.startswith("the cache folder cannot be written: ")
-    assert hint == "make it writable, or set FAKE_XPU_CACHE_DIR to a folder that is"
+    assert reason.startswith("the cache folder is not writable: ")
+    assert hint == "make it writable, or set FAKE_XPU_CACHE_DIR to a writable folder"
 
 
 def test_a_library_that_is_there_needs_neither_compiler_nor_writing(monkeypatch):

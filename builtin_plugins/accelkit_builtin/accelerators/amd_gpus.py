@@ -15,7 +15,7 @@ from accelkit_builtin.accelerators.visible_devices import visible_indices
 
 TOPOLOGY = Path("/sys/class/kfd/kfd/topology/nodes")
 KERNEL_DRIVER = Path("/dev/kfd")
-INSTALL_HINT = "install torch for ROCm, as https://pytorch.org/get-started/locally/ says"
+INSTALL_HINT = "install a torch build for ROCm (see https://pytorch.org/get-started/locally/)"
 
 
 def uuids() -> list[str]:
@@ -58,12 +58,12 @@ def probe() -> Availability:
     machine = uuids()
     if not machine:
         return Availability.absent(
-            f"there is no AMD GPU in {TOPOLOGY}, and the installed torch was built for ROCm",
+            f"the installed torch was built for ROCm, but {TOPOLOGY} lists no AMD GPU",
             "on a machine with an AMD GPU, install the amdgpu driver; in a container, pass --device=/dev/kfd --device=/dev/dri",
         )
     if not KERNEL_DRIVER.exists():
         return Availability.broken(
-            f"this machine has {len(machine)} AMD GPU(s), and {KERNEL_DRIVER} is not here",
+            f"this machine has {len(machine)} AMD GPU(s), but {KERNEL_DRIVER} does not exist",
             "start the container with --device=/dev/kfd --device=/dev/dri",
         )
     if not os.access(KERNEL_DRIVER, os.R_OK | os.W_OK):
@@ -74,7 +74,7 @@ def probe() -> Availability:
     if not usable:
         name = limiting_variable(os.environ)
         return Availability.absent(
-            f"{name}={os.environ.get(name)!r} hides the {len(machine)} GPU(s) of this machine", "unset it, or name one"
+            f"{name}={os.environ.get(name)!r} hides the {len(machine)} GPU(s) of this machine", "unset it, or set it to the index of a GPU"
         )
     return Availability.usable(f"{len(usable)} AMD GPU(s)")
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class CPUAccelerator(Accelerator):
-    """The CPU, always there."""
+    """The CPU, which is always available."""
 
     device_type = "cpu"
     process_group_backend = "gloo"

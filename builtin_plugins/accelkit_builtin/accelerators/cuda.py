@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     import torch
 
 _SUCCESS = 0
-_SAY = {
-    2: "NVML was given an invalid argument",
+_MESSAGES = {
+    2: "NVML received an invalid argument",
     4: "no permission to use the driver",
     9: "the NVIDIA driver is not loaded",
     12: "the NVIDIA driver's shared library is missing",
-    15: "a GPU has fallen off the bus, or is otherwise inaccessible",
-    18: "the driver and its library are of different versions",
+    15: "a GPU is inaccessible, for example because it has fallen off the bus",
+    18: "the versions of the NVIDIA driver and its library differ",
 }
 _FLOAT8_ARCHITECTURES = ("gfx94", "gfx95", "gfx120")  # families on which torch tests float8 products with ROCm
-_DRIVER_HINT = "check nvidia-smi; a reboot loads the driver that was installed last"
+_DRIVER_HINT = "run nvidia-smi; if a driver was installed since the last boot, reboot to load it"
 
 
 class NVMLError(Exception):
     """An error of NVML, described by its return code."""
 
     def __init__(self, code: int) -> None:
-        super().__init__(f"{_SAY.get(code, 'NVML failed')} (NVML error {code})")
+        super().__init__(f"{_MESSAGES.get(code, 'NVML failed')} (NVML error {code})")
 
 
 class NVML:
@@ -87,7 +87,7 @@ class NVML:
 
 
 class CUDAAccelerator(Accelerator):
-    """NVIDIA GPUs, through CUDA; AMD's, where torch was built for ROCm, which gives them the same name."""
+    """NVIDIA GPUs through CUDA, and AMD GPUs if torch was built for ROCm, where they have the same name."""
 
     device_type = "cuda"
     process_group_backend = "nccl"
@@ -144,23 +144,23 @@ class CUDAAccelerator(Accelerator):
         except OSError as error:
             if others := amd_gpus.uuids():
                 return Availability.broken(
-                    f"the installed torch was not built for the {len(others)} AMD GPU(s) of this machine", amd_gpus.INSTALL_HINT
+                    f"this machine has {len(others)} AMD GPU(s), but the installed torch was not built for ROCm", amd_gpus.INSTALL_HINT
                 )
-            return Availability.absent(f"there is no NVIDIA driver here ({error})", "on a machine with an NVIDIA GPU, install its driver")
+            return Availability.absent(f"no NVIDIA driver was found ({error})", "if this machine has an NVIDIA GPU, install its driver")
         except NVMLError as error:
             return Availability.broken(str(error), _DRIVER_HINT)
         if not uuids:
             return Availability.absent(
-                "the NVIDIA driver is loaded, but it sees no GPU", "check nvidia-smi, and what the container was given"
+                "the NVIDIA driver is loaded, but finds no GPU", "run nvidia-smi, and check which GPUs the container has"
             )
         visible = visible_indices(os.environ.get("CUDA_VISIBLE_DEVICES"), uuids)
         if not visible:
             shown = os.environ.get("CUDA_VISIBLE_DEVICES")
             return Availability.absent(
-                f"CUDA_VISIBLE_DEVICES={shown!r} hides the {len(uuids)} GPU(s) of this machine", "unset it, or name one"
+                f"CUDA_VISIBLE_DEVICES={shown!r} hides the {len(uuids)} GPU(s) of this machine", "unset it, or set it to the index of a GPU"
             )
         if build == "":
-            hint = "install torch with CUDA, as https://pytorch.org/get-started/locally/ says for this platform"
+            hint = "install a torch build for CUDA (see https://pytorch.org/get-started/locally/)"
             return Availability.broken("the installed torch was built without CUDA", hint)
         return Availability.usable(f"{len(visible)} GPU(s)")
 

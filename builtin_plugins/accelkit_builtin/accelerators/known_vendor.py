@@ -16,7 +16,7 @@ from accelkit import Accelerator, Availability
 
 
 class KnownVendorAccelerator(Accelerator):
-    """A device that is known from a table of facts."""
+    """A vendor's device that is described by the table of devices."""
 
     library: ClassVar[str | None] = None
     install_hint: ClassVar[str] = ""

@@ -14,7 +14,7 @@ _OLDEST = (14, 0)
 
 
 class MPSAccelerator(Accelerator):
-    """Apple GPUs, through Metal."""
+    """Apple GPUs through Metal."""
 
     device_type = "mps"
     declared_capabilities = Capabilities.declare(
@@ -34,9 +34,11 @@ class MPSAccelerator(Accelerator):
     def probe(cls) -> Availability:
         """Return whether the platform and the macOS version support Metal. Does not import torch."""
         if platform.system() != "Darwin":
-            return Availability.absent(f"Metal is macOS's; this is {platform.system()}", "use it on a Mac with Apple silicon")
+            return Availability.absent(
+                f"Metal is only available on macOS, and this system is {platform.system()}", "use a Mac with Apple silicon"
+            )
         if platform.machine() != "arm64":
-            return Availability.absent("this Mac has no Apple silicon", "use a Mac with Apple silicon, with a Python built for arm64")
+            return Availability.absent("this Mac or its Python is not arm64", "use a Mac with Apple silicon and a Python built for arm64")
         release = tuple(int(part) for part in platform.mac_ver()[0].split(".")[:2])
         if release < _OLDEST:
             return Availability.absent(f"macOS {platform.mac_ver()[0]} is too old for torch's Metal backend", "update to macOS 14 or newer")

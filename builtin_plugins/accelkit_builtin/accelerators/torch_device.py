@@ -6,7 +6,7 @@ from accelkit import Accelerator, Availability, UnavailableError
 
 
 class TorchDeviceAccelerator(Accelerator):
-    """Any device that torch knows, as torch:<device_type>."""
+    """Any device type that torch supports, as torch:<device_type>."""
 
     @classmethod
     def for_device_type(cls, device_type: str) -> type[TorchDeviceAccelerator]:
@@ -16,12 +16,12 @@ class TorchDeviceAccelerator(Accelerator):
     @classmethod
     def probe(cls) -> Availability:
         if not cls.device_type:
-            return Availability.usable("write torch:<device_type>, for example torch:xpu")
+            return Availability.usable("needs a device type, for example torch:xpu")
         if cls.device_type == "meta":
             return Availability.absent(
                 "meta tensors hold no values, so nothing can be computed on them", "use torch.device('meta') directly"
             )
-        return Availability.usable(f"torch says whether it has the device {cls.device_type} when it is first used")
+        return Availability.usable(f"whether torch supports {cls.device_type} is checked when it is first used")
 
     def load(self) -> None:
         """Check that torch knows the device type.
@@ -36,6 +36,8 @@ class TorchDeviceAccelerator(Accelerator):
         try:
             torch.device(self.device_type)
         except RuntimeError as error:
-            hint = "import the package that adds it first, or install the vendor's plugin: accelkit list shows what is there"
+            hint = "first import the package that adds it, or install the vendor's plugin; accelkit list shows what is installed"
             why = str(error).partition(" at start")[0]
-            raise UnavailableError(f"torch knows no device type {self.device_type!r}", plugin=self.plugin, why=why, hint=hint) from error
+            raise UnavailableError(
+                f"torch does not support the device type {self.device_type!r}", plugin=self.plugin, why=why, hint=hint
+            ) from error

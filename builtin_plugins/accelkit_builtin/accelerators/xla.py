@@ -65,11 +65,11 @@ class XLAAccelerator(Accelerator):
         device = pjrt_device()
         if device is None:
             hint = f"on a TPU VM: pip install 'torch_xla[tpu]'; to try XLA on this machine's CPU: {PJRT_DEVICE}=CPU"
-            return Availability.absent(f"there is no TPU here, and {PJRT_DEVICE} is not set", hint)
+            return Availability.absent(f"this machine has no TPU, and {PJRT_DEVICE} is not set", hint)
         if device == "CPU":
-            return Availability.usable(f"XLA compiles for this machine's CPU ({PJRT_DEVICE}=CPU)")
+            return Availability.usable(f"XLA uses this machine's CPU ({PJRT_DEVICE}=CPU)")
         if device == "TPU" and not _num_chips():
-            return Availability.absent(f"{PJRT_DEVICE} is TPU, and no TPU chip is on this machine's PCI bus", f"unset {PJRT_DEVICE}")
+            return Availability.absent(f"{PJRT_DEVICE} is TPU, but this machine's PCI bus has no TPU chip", f"unset {PJRT_DEVICE}")
         return Availability.usable(f"{_num_chips()} TPU chip(s)" if device == "TPU" else f"{PJRT_DEVICE}={device}")
 
     def load(self) -> None:
@@ -116,7 +116,7 @@ class XLAAccelerator(Accelerator):
         if device == "CPU":
             text = os.environ.get(_NUM_CPU_DEVICES) or "1"
             if not text.isdigit() or int(text) < 1:
-                raise UsageError(f"{_NUM_CPU_DEVICES}={text!r} is no number of devices", why="a positive integer is expected")
+                raise UsageError(f"{_NUM_CPU_DEVICES}={text!r} is not a valid number of devices", why="it must be a positive integer")
             return int(text)
         if device == "TPU":
             visible = os.environ.get(_VISIBLE_CHIPS)
@@ -179,7 +179,7 @@ class XLAAccelerator(Accelerator):
 
         xm.set_rng_state(int(state.clone().view(torch.uint64).item()), device=str(device))
 
-    # -- computing ----------------------------------------------------------------------------------------------------
+    # -- computation --------------------------------------------------------------------------------------------------
 
     def step_end(self) -> None:
         """Compile (the first time) and start the operations traced since the end of the last step. Does not wait for them."""
@@ -215,13 +215,15 @@ def pjrt_device() -> str | None:
 def _package() -> Availability:
     """Return whether torch_xla is installed and matches the installed torch. It is linked against one minor version of torch."""
     try:
-        ours = importlib.metadata.version("torch_xla")
+        xla_version = importlib.metadata.version("torch_xla")
     except importlib.metadata.PackageNotFoundError:
-        return Availability.absent("the package torch_xla is not installed", "pip install 'accelkit[xla]', on a TPU VM torch_xla[tpu]")
-    theirs = importlib.metadata.version("torch")
-    if _minor(ours) != _minor(theirs):
-        why = f"torch_xla {ours} is for torch {_minor(ours)}, and torch {theirs} is installed"
-        return Availability.broken(why, f"pip install torch=={_minor(ours)}.*")
+        return Availability.absent(
+            "the package torch_xla is not installed", "pip install 'accelkit[xla]'; on a TPU VM, pip install 'torch_xla[tpu]'"
+        )
+    torch_version = importlib.metadata.version("torch")
+    if _minor(xla_version) != _minor(torch_version):
+        why = f"torch_xla {xla_version} needs torch {_minor(xla_version)}, but torch {torch_version} is installed"
+        return Availability.broken(why, f"pip install torch=={_minor(xla_version)}.*")
     return Availability.usable()
 
 

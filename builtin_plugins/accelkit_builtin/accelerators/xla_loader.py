@@ -25,7 +25,7 @@ def uploaded(batches: Iterator[list[torch.Tensor]], device: torch.device) -> Ite
     source = _Source(batches)
     parallel = ParallelLoader(source, [device], loader_prefetch_size=_AHEAD, device_prefetch_size=_AHEAD)
     try:
-        # per_device_loader is not used: it ends a step whenever it is asked, and random numbers depend on how many steps have ended.
+        # per_device_loader is not used: it ends a step for each batch, and random numbers depend on the number of ended steps.
         while (batch := parallel.next_item(device)) is not None:
             yield batch
         if source.error is not None:
@@ -46,5 +46,5 @@ class _Source:
     def __iter__(self) -> Iterator[list[torch.Tensor]]:
         try:
             yield from self._batches
-        except BaseException as error:  # this thread has no caller to raise it to
+        except BaseException as error:  # this thread has no caller that could handle the error
             self.error = error

@@ -26,7 +26,7 @@ def raised(claim: Detection, environ: Mapping[str, str], process: Sequence[str],
     """
     if not is_by_hand(environ, process, size):
         return claim
-    reason = f"{claim.reason}; RANK and WORLD_SIZE={environ['WORLD_SIZE'].strip()} were set by hand for as many processes"
+    reason = f"{claim.reason}; RANK and WORLD_SIZE={environ['WORLD_SIZE'].strip()} were set by hand for that many processes"
     return Detection(claim.name, 80 + claim.rank // 10, reason)
 
 
@@ -36,12 +36,12 @@ def is_by_hand(environ: Mapping[str, str], process: Sequence[str], size: Sequenc
     A torchrun inside such a process creates other processes and sets TORCHELASTIC_RUN_ID in them. DeepSpeed's launcher also sets the
     number of processes on the machine. A launcher without such a sign usually has a different number of processes.
     """
-    said = {variable: environ.get(variable, "").strip() for variable in (*TORCH, *_OF_A_LAUNCHER, "TORCHELASTIC_RUN_ID")}
-    if said["TORCHELASTIC_RUN_ID"] or not all(said[variable] for variable in TORCH):
+    values = {variable: environ.get(variable, "").strip() for variable in (*TORCH, *_OF_A_LAUNCHER, "TORCHELASTIC_RUN_ID")}
+    if values["TORCHELASTIC_RUN_ID"] or not all(values[variable] for variable in TORCH):
         return False
-    if said["WORLD_SIZE"] != _first(environ, size):
+    if values["WORLD_SIZE"] != _first(environ, size):
         return False
-    return said["RANK"] == _first(environ, process) or not any(said[variable] for variable in _OF_A_LAUNCHER)
+    return values["RANK"] == _first(environ, process) or not any(values[variable] for variable in _OF_A_LAUNCHER)
 
 
 def _first(environ: Mapping[str, str], names: Sequence[str]) -> str | None:

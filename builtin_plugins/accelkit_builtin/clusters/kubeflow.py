@@ -19,7 +19,7 @@ class KubeflowEnvironment(ClusterEnvironment):
     PET_* variables are meant for torchrun, which starts several processes in a pod. Its own variables then describe these processes.
     """
 
-    launcher = "torchrun, which reads PET_*, or one process in each pod"
+    launcher = "torchrun, which reads the PET_* variables, or as one process per pod"
     processes_flag = "nprocPerNode: {} (numProcPerNode in v2) and torchrun as the command"
     nodes_flag = "{} pods (replicas in v1, numNodes in v2)"
 
@@ -28,9 +28,9 @@ class KubeflowEnvironment(ClusterEnvironment):
         if not (environ.get("KUBERNETES_SERVICE_HOST") or environ.get("KUBERNETES_PORT")):
             return None
         if environ.get("RANK") and environ.get("WORLD_SIZE") and environ.get("MASTER_ADDR"):
-            return Detection("kubeflow", 30, "RANK, WORLD_SIZE and MASTER_ADDR in a Kubernetes pod: a PyTorchJob's")
+            return Detection("kubeflow", 30, "RANK, WORLD_SIZE and MASTER_ADDR in a Kubernetes pod: this is a PyTorchJob")
         if environ.get("PET_NNODES"):
-            return Detection("kubeflow", 30, "PET_NNODES in a Kubernetes pod: a TrainJob's, or an elastic PyTorchJob's")
+            return Detection("kubeflow", 30, "PET_NNODES in a Kubernetes pod: this is a TrainJob or an elastic PyTorchJob")
         return None
 
     @property
@@ -47,10 +47,10 @@ class KubeflowEnvironment(ClusterEnvironment):
         """
         wanted, pods = self.text("PET_NPROC_PER_NODE"), self.text("PET_NNODES")
         if pods is not None and ":" in pods:
-            raise self._for_torchrun(f"PET_NNODES={pods:.40} is a range: pods come and go")
+            raise self._for_torchrun(f"PET_NNODES={pods:.40} is a range, so the number of pods may change")
         if wanted not in (None, "1", "auto", "cpu", "gpu"):
             number = self.number("PET_NPROC_PER_NODE", least=1)
-            raise self._for_torchrun(f"PET_NPROC_PER_NODE={number} processes were asked for in each pod, and this is one")
+            raise self._for_torchrun(f"PET_NPROC_PER_NODE={number} requests {number} processes per pod, but this pod runs one")
         return self.number(*_PODS, least=1)
 
     @property
@@ -82,6 +82,6 @@ class KubeflowEnvironment(ClusterEnvironment):
         return ContradictionError(
             what,
             plugin=self.plugin,
-            why="PET_* variables are torchrun's, and it did not start this process",
-            hint="let the pod's command be torchrun, which reads them, instead of python",
+            why="the PET_* variables are meant for torchrun, which did not start this process",
+            hint="use torchrun instead of python as the command of the pod",
         )

@@ -8,7 +8,7 @@ from accelkit import ClusterEnvironment, ContradictionError, Detection
 
 
 class LocalEnvironment(ClusterEnvironment):
-    """This machine, without a launcher."""
+    """A single process on this machine, without a launcher."""
 
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection:
         """Return a claim of rank 0, so that every other environment that recognises itself is preferred."""
@@ -26,6 +26,6 @@ class LocalEnvironment(ClusterEnvironment):
                 raise ContradictionError(
                     f"this process was started as one of several ({name}={value:.60})",
                     plugin=self.plugin,
-                    why="the cluster environment 'local' runs one process, and the others would each train a model of their own",
-                    hint=f"start them with torchrun or accelkit launch, or unset {name} to train alone",
+                    why="the cluster environment 'local' is for a single process, so each process would train its own model",
+                    hint=f"start the processes with torchrun or accelkit launch, or unset {name} to train in a single process",
                 )

@@ -84,10 +84,10 @@ class LSFEnvironment(ClusterEnvironment):
                 if wanted in (host, host.partition(".")[0]):
                     return index
         raise UsageError(
-            f"{here} is not among the hosts of the job",
+            f"the host {here} is not one of the hosts of the job",
             plugin=self.plugin,
-            why=f"LSB_DJOB_RANKFILE={self.text('LSB_DJOB_RANKFILE')} names {', '.join(hosts[:8])}",
-            hint="start the program with jsrun inside the job",
+            why=f"LSB_DJOB_RANKFILE={self.text('LSB_DJOB_RANKFILE')} lists {', '.join(hosts[:8])}",
+            hint="start the program with jsrun within the job",
         )
 
     @property
@@ -128,8 +128,8 @@ class LSFEnvironment(ClusterEnvironment):
         try:
             lines = Path(path or "").read_text("utf-8", "replace").split() if path else []
         except (OSError, ValueError) as error:
-            raise self._error(f"LSB_DJOB_RANKFILE={path!r:.120} cannot be read: {error}", "it takes the job's hosts from it") from error
+            raise self._error(f"LSB_DJOB_RANKFILE={path!r:.120} cannot be read: {error}", "it contains the hosts of the job") from error
         if not lines:
             what = f"LSB_DJOB_RANKFILE={path} is empty" if path else "LSB_DJOB_RANKFILE is not set"
-            raise self._error(what, "it takes the job's hosts from it")
+            raise self._error(what, "it must name the file with the hosts of the job")
         return list(dict.fromkeys(lines[1:] or lines))

@@ -52,7 +52,7 @@ _PLAIN = _Dialect("PMI", "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SI
 
 
 class MPIEnvironment(ClusterEnvironment):
-    """MPI: mpirun of Open MPI, MPICH, Intel MPI or MVAPICH2, or another launcher that speaks PMI, started this process.
+    """MPI: mpirun of Open MPI, MPICH, Intel MPI or MVAPICH2, or another launcher that uses PMI, started this process.
 
     Protocols: Open MPI's "run-time environment variables" (https://docs.open-mpi.org, OMPI_COMM_WORLD_*), MPICH's Hydra (PMI_RANK,
     PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS), HPE PALS (PMI_LOCAL_RANK, PMI_LOCAL_SIZE). PMIx alone puts the rank into the environment,
@@ -60,7 +60,7 @@ class MPIEnvironment(ClusterEnvironment):
     """
 
     launcher = "mpirun"
-    nodes_flag = "mpirun --host (or -hosts) naming {} machines"
+    nodes_flag = "mpirun --host (or -hosts) with {} machines"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
         """Return a claim whose rank depends on the launcher.
@@ -72,10 +72,12 @@ class MPIEnvironment(ClusterEnvironment):
                 reason = f"{name}: {dialect.launcher} started this process"
                 return raised(Detection("mpi", 60, reason), environ, (dialect.rank,), (dialect.size,))
         if name := next((name for name in _SHARED if environ.get(name)), None):
-            reason = f"{name}: a launcher that speaks PMI started this process"
+            reason = f"{name}: a launcher that uses PMI started this process"
             return raised(Detection("mpi", 40, reason), environ, (_PLAIN.rank,), (_PLAIN.size,))
         if environ.get("PMIX_RANK"):
-            return Detection("mpi", -1, "PMIX_RANK alone: PMIx puts no world size into the environment; mpirun of Open MPI does")
+            return Detection(
+                "mpi", -1, "only PMIX_RANK is set, and PMIx does not set a variable for the world size; mpirun of Open MPI does"
+            )
         return None
 
     @property

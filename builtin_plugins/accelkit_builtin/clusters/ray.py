@@ -8,13 +8,13 @@ from accelkit import ClusterEnvironment, Detection
 
 
 class RayEnvironment(ClusterEnvironment):
-    """Ray: a worker process of a Ray cluster, one of several actors that train together, or alone.
+    """Ray: this process is a worker of a Ray cluster and trains together with other actors, or alone.
 
     Protocol: Ray tells a process that it is a worker (RAY_RAYLET_PID), but not which of several. ``ray.train``'s TorchTrainer sets RANK,
     WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK, MASTER_ADDR and MASTER_PORT in its actors. ``variables`` creates them for others.
     """
 
-    launcher = "ray.train's TorchTrainer, or RayEnvironment.variables for actors of your own"
+    launcher = "ray.train's TorchTrainer, or set RayEnvironment.variables in your own actors"
     processes_flag = "ScalingConfig(num_workers=...) with {} workers on each machine"
     nodes_flag = "ScalingConfig(num_workers=...) on {} machines"
 
@@ -26,8 +26,8 @@ class RayEnvironment(ClusterEnvironment):
         if not environ.get("RAY_RAYLET_PID"):
             return None
         if environ.get("WORLD_SIZE") or environ.get("RANK"):
-            return Detection("ray", 90, "RAY_RAYLET_PID and RANK: an actor of Ray with a rank")
-        return Detection("ray", 90, "RAY_RAYLET_PID: a worker of Ray that was given no rank, and trains alone")
+            return Detection("ray", 90, "RAY_RAYLET_PID and RANK: this is a Ray actor with a rank")
+        return Detection("ray", 90, "RAY_RAYLET_PID: this is a Ray worker without a rank, which trains alone")
 
     @staticmethod
     def variables(actors: Sequence[tuple[str, str]], port: int) -> list[dict[str, str]]:

@@ -14,7 +14,7 @@ _SIZE = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
 _NODES = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 _NODE_LIST = ("SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST")
 _TASKS = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
-_FIRST_SPECIAL_STEP = 0xFFFFFFF0  # batch scripts, interactive shells and external processes are steps numbered from here on
+_FIRST_SPECIAL_STEP = 0xFFFFFFF0  # the step IDs of batch scripts, interactive shells and external processes start here
 _REQUEUE_SECONDS = 60
 
 
@@ -63,10 +63,10 @@ class SlurmEnvironment(ClusterEnvironment):
         of_step, of_job = self.number(*_SIZE, least=1), self.number(*_SIZE[1:], *_SIZE[:1], least=1)
         if of_step != of_job:
             raise ContradictionError(
-                f"SLURM_STEP_NUM_TASKS={of_step}, and {self._set(_SIZE[1:])}={of_job}",
+                f"SLURM_STEP_NUM_TASKS={of_step} contradicts {self._set(_SIZE[1:])}={of_job}",
                 plugin=self.plugin,
-                why="they are of different steps: the job was submitted from inside of another one, whose variables it was handed",
-                hint="start the program with srun, or unset SLURM_STEP_ID in the batch script to use no step",
+                why="they belong to different steps: the job was submitted from within another job and inherited its variables",
+                hint="start the program with srun, or unset SLURM_STEP_ID in the batch script if it does not use a step",
             )
         return of_step
 
@@ -92,10 +92,10 @@ class SlurmEnvironment(ClusterEnvironment):
             raise self._unreadable(_TASKS, error) from None
         if (nodes, total) != (self.num_nodes, self.world_size):
             raise ContradictionError(
-                f"{self._set(_TASKS)}={written} is {total} tasks on {nodes} nodes",
+                f"{self._set(_TASKS)}={written} means {total} tasks on {nodes} nodes",
                 plugin=self.plugin,
-                why=f"{self._set(_SIZE)}={self.world_size}, {self._set(_NODES)}={self.num_nodes}",
-                hint="start the program with srun, and set no SLURM_ variables",
+                why=f"this contradicts {self._set(_SIZE)}={self.world_size} and {self._set(_NODES)}={self.num_nodes}",
+                hint="start the program with srun, and do not set SLURM_ variables yourself",
             )
         return here
 
@@ -124,15 +124,15 @@ class SlurmEnvironment(ClusterEnvironment):
         except ValueError as error:
             raise self._unreadable(_NODE_LIST, error) from None
         if not first:
-            raise self._unreadable(_NODE_LIST, ValueError("there is no node in it"))
+            raise self._unreadable(_NODE_LIST, ValueError("it contains no node"))
         here = self.text("SLURMD_NODENAME")
         is_arbitrary = "arbitrary" in (self.text("SLURM_DISTRIBUTION") or "") and self.num_nodes > 1
         if is_arbitrary or (self.global_rank == 0 and here not in (None, first)):
             raise ContradictionError(
-                f"rank 0 may be on another node than {first}, the first of {self._set(_NODE_LIST)}={written:.200}",
+                f"rank 0 may not be on {first}, the first node of {self._set(_NODE_LIST)}={written:.200}",
                 plugin=self.plugin,
                 why="SLURM_DISTRIBUTION=arbitrary" if is_arbitrary else f"rank 0 is on {here}",
-                hint="export MASTER_ADDR (rank 0's node) before srun, or leave --distribution=arbitrary out",
+                hint="export MASTER_ADDR (rank 0's node) before srun, or omit --distribution=arbitrary",
             )
         return self._host(first, self._set(_NODE_LIST))
 
@@ -147,7 +147,7 @@ class SlurmEnvironment(ClusterEnvironment):
         reserved = self.text("SLURM_STEP_RESV_PORTS")
         if reserved is not None:
             try:
-                return reserved_ports(reserved)[-1]  # an MPI under srun uses the first ones
+                return reserved_ports(reserved)[-1]  # MPI under srun uses the first ports
             except ValueError as error:
                 raise self._unreadable(("SLURM_STEP_RESV_PORTS",), error) from None
         return job_port(self.number("SLURM_JOB_ID", "SLURM_JOBID"), self.number("SLURM_STEP_ID", "SLURM_STEPID", default=0))
@@ -176,19 +176,21 @@ class SlurmEnvironment(ClusterEnvironment):
         command = ["scontrol", "requeue", self.job_id or ""]
         try:
             result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_REQUEUE_SECONDS, env=dict(self.environ))
-            said, is_done = (result.stderr or result.stdout).strip(), result.returncode == 0
+            output, is_done = (result.stderr or result.stdout).strip(), result.returncode == 0
         except (OSError, subprocess.TimeoutExpired) as error:
-            said, is_done = str(error), False
+            output, is_done = str(error), False
         if not is_done:
             raise UnavailableError(
                 f"SLURM did not requeue job {self.job_id}",
                 plugin=self.plugin,
-                why=f"{' '.join(command)}: {said}",
-                hint="submit the job with sbatch --requeue; salloc and srun have no script to run again",
+                why=f"{' '.join(command)}: {output}",
+                hint="submit the job with sbatch --requeue; a job of salloc or srun has no script that SLURM could run again",
             )
         return True
 
     def _unreadable(self, names: tuple[str, ...], error: ValueError) -> UsageError:
         value = self.text(*names)
-        what = f"{self._set(names)}={value:.120} cannot be read" if value else f"{' and '.join(names)} are not set"
-        return UsageError(what, plugin=self.plugin, why=str(error), hint="start the program with srun, and set no SLURM_ variables")
+        what = f"{self._set(names)}={value:.120} cannot be read" if value else f"none of {', '.join(names)} is set"
+        why = str(error) if value else f"the cluster environment {self.name!r} needs one of them"
+        hint = "start the program with srun, and do not set SLURM_ variables yourself"
+        return UsageError(what, plugin=self.plugin, why=why, hint=hint)

@@ -37,13 +37,13 @@ def tasks_on(node: int, written: str) -> tuple[int, int, int]:
     here, nodes, total = 0, 0, 0
     for part in written.split(","):
         if (match := _TASKS.fullmatch(part)) is None:
-            raise ValueError(f"{part!r:.60} is no number of tasks, as 2 or 2(x3)")
+            raise ValueError(f"{part!r:.60} is not a number of tasks such as 2 or 2(x3)")
         tasks, repeated = int(match[1]), int(match[2] or 1)
         if nodes <= node < nodes + repeated:
             here = tasks
         nodes, total = nodes + repeated, total + tasks * repeated
     if node >= nodes or here < 1:
-        raise ValueError(f"it has no tasks for node {node}")
+        raise ValueError(f"it has no number of tasks for node {node}")
     return here, nodes, total
 
 
@@ -55,7 +55,7 @@ def reserved_ports(written: str) -> Sequence[int]:
     """
     ports = list(itertools.islice((port for part in written.split(",") for port in _numbers(part)[0]), _MAX_IN_RANGE))
     if not all(0 < port < 65536 for port in ports):
-        raise ValueError("a port is 1 to 65535")
+        raise ValueError("a port must be between 1 and 65535")
     return ports
 
 
@@ -69,7 +69,7 @@ def _items(written: str) -> list[str]:
             items.append(match[0])
             position = match.end()
         else:
-            raise ValueError(f"a bracket is not closed or not opened: {written[position:]!r:.60}")
+            raise ValueError(f"unbalanced brackets: {written[position:]!r:.60}")
     return items
 
 
@@ -79,7 +79,7 @@ def _names(item: str) -> Iterator[str]:
     for match in _PART.finditer(item):
         numbers = [_numbers(part) for part in match[2].split(",")]
         if sum(len(range_) for range_, _ in numbers) > _MAX_IN_BRACKET:
-            raise ValueError(f"a bracket stands for more than {_MAX_IN_BRACKET} names")
+            raise ValueError(f"a bracket contains more than {_MAX_IN_BRACKET} names")
         parts.append([f"{match[1]}{number:0{width}}" for range_, width in numbers for number in range_])
         end = match.end()
     if parts and end < len(item):
@@ -96,8 +96,8 @@ def _numbers(part: str) -> tuple[range, int]:
     Like scontrol, this counts blanks around the first number as digits.
     """
     if (match := _RANGE.fullmatch(part)) is None:
-        raise ValueError(f"{part!r:.60} is no range of numbers")
+        raise ValueError(f"{part!r:.60} is not a range of numbers")
     first, last = int(match[1]), int(match[3] or match[1])
     if not first <= last < first + _MAX_IN_RANGE:
-        raise ValueError(f"{part!r:.60} is no range of numbers: it runs backwards or is longer than {_MAX_IN_RANGE}")
+        raise ValueError(f"{part!r:.60} is not a valid range: its end is before its start, or it has more than {_MAX_IN_RANGE} numbers")
     return range(first, last + 1), len(match[1]) + len(match[2] or "")

@@ -40,14 +40,14 @@ def is_typed(task: str | None) -> bool:
     if first is None:
         return here.terminal != 0
     if first.terminal == 0:
-        return False  # srun gave it no terminal: it is not the first task, or its step has no --pty
+        return False  # it has no terminal from srun, because it is not the first task or its step has no --pty
     if program == os.getpid():
-        return hasattr(sys, "ps1")  # Python's own prompt
+        return hasattr(sys, "ps1")  # this is Python's interactive prompt
     child: _Process | None = here
     while child is not None and child.parent > 1 and child.parent != program:
         child = _look(child.parent)
     if child is None or child.parent != program:
-        return True  # it has left the process tree of the task, as the tmux server does
+        return True  # it left the process tree of the task, as a tmux server does
     return child.session == first.session and child.group != first.group
 
 

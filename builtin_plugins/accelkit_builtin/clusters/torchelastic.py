@@ -12,7 +12,7 @@ _NODE, _NODES = ("GROUP_RANK", "CROSS_RANK", "NODE_RANK"), ("GROUP_WORLD_SIZE", 
 
 
 class TorchElasticEnvironment(ClusterEnvironment):
-    """torchrun, accelkit launch, or another launcher that sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
+    """torchrun, accelkit launch or any other launcher that sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
 
     Protocol: "Environment Variables" of https://docs.pytorch.org/docs/stable/elastic/run.html. DeepSpeed's launcher sets LOCAL_SIZE,
     CROSS_RANK and CROSS_SIZE instead of LOCAL_WORLD_SIZE, GROUP_RANK and GROUP_WORLD_SIZE. If variables were set by hand, the processes
@@ -32,7 +32,7 @@ class TorchElasticEnvironment(ClusterEnvironment):
         if environ.get("TORCHELASTIC_RUN_ID"):
             return Detection("torchelastic", 100, "TORCHELASTIC_RUN_ID: torchrun started this process")
         if all(environ.get(name) for name in TORCH):
-            return Detection("torchelastic", 80, f"{', '.join(TORCH)}: a launcher set torch.distributed's variables")
+            return Detection("torchelastic", 80, f"{', '.join(TORCH)}: a launcher set the variables of torch.distributed")
         return None
 
     @property

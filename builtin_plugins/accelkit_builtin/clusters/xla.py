@@ -12,7 +12,7 @@ _PORT = 12355
 
 
 class XLAEnvironment(ClusterEnvironment):
-    """torch_xla.launch, one process a TPU chip.
+    """torch_xla.launch, with one process per TPU chip.
 
     Protocol: the variables that torch_xla._internal.tpu.configure_topology and torch_xla._internal.pjrt.initialize_multiprocess set in
     each process.
@@ -30,7 +30,7 @@ class XLAEnvironment(ClusterEnvironment):
             return None
         if environ.get("PJRT_DEVICE", "").upper() == "CPU" or environ.get(_ADDRESSES):
             return Detection("xla", 65, f"{_LOCAL_RANK}: torch_xla.launch started this process")
-        return Detection("xla", -1, f"{_LOCAL_RANK} is set, and {_ADDRESSES}, which torch_xla.launch sets on TPUs, is not")
+        return Detection("xla", -1, f"{_LOCAL_RANK} is set, but {_ADDRESSES}, which torch_xla.launch sets on TPUs, is not")
 
     def validate_settings(self, num_devices: int | None, num_nodes: int | None) -> None:
         """Check the user's settings, and that there are not several CPU devices.
@@ -44,11 +44,11 @@ class XLAEnvironment(ClusterEnvironment):
         is_on_cpu = self.environ.get("PJRT_DEVICE", "").upper() == "CPU"
         if is_on_cpu and self.number("CPU_NUM_DEVICES", least=1, default=1) > 1:
             raise UnsupportedError(
-                "torch_xla.launch cannot train on several CPU devices",
+                "torch_xla.launch does not support several CPU devices",
                 plugin=self.plugin,
-                why="XLA's CPU device has no collectives between replicas, and its process would abort "
+                why="XLA's CPU device does not support collectives between processes, and would abort the process "
                 "(github.com/pytorch/xla/issues/9089, github.com/pytorch/xla/issues/5005)",
-                hint="strategy='xla' drives all devices from one process; accelkit launch --accelerator xla starts one process a device",
+                hint="use strategy='xla', which uses all devices from one process, or start one process per device with accelkit launch",
             )
         super().validate_settings(num_devices, num_nodes)
 

@@ -52,12 +52,12 @@ class AutocastPrecision(Precision):
         self._device_type, self._dtype = accelerator.autocast_device_type, getattr(torch, self.dtype_name)
         call = f"torch.autocast({self._device_type!r}, torch.{self.dtype_name})"
         hint = f"use precision='32-true', or ask the vendor to support torch's autocast in {self.dtype_name}"
-        with self._asking_torch(accelerator, call, hint):
+        with self._rejected_by_torch(accelerator, call, hint):
             torch.autocast(self._device_type, self._dtype)
         self._context = functools.partial(torch.autocast, self._device_type, self._dtype, cache_enabled=self.autocast.cache_enabled)
 
     @contextmanager
-    def _asking_torch(self, accelerator: Accelerator, call: str, hint: str) -> Iterator[None]:
+    def _rejected_by_torch(self, accelerator: Accelerator, call: str, hint: str) -> Iterator[None]:
         """Raise UnsupportedError if torch refuses the call inside, or only warns and then computes in float32."""
         try:
             with warnings.catch_warnings():
@@ -65,9 +65,9 @@ class AutocastPrecision(Precision):
                 yield
         except (RuntimeError, AssertionError, UserWarning) as error:
             raise UnsupportedError(
-                f"{accelerator.name} cannot do {self.name}",
+                f"{accelerator.name} does not support precision {self.name!r}",
                 plugin=accelerator.plugin,
-                why=f"{call} says: {' '.join(str(error).split())}",
+                why=f"{call} failed: {' '.join(str(error).split())}",
                 hint=hint,
             ) from error
 

@@ -6,7 +6,7 @@ from accelkit_builtin.precisions.autocast import AutocastPrecision
 
 
 class BFloat16Mixed(AutocastPrecision):
-    """bfloat16 autocast over float32 parameters."""
+    """bfloat16 autocast with float32 parameters."""
 
     required_capabilities = ("autocast.bfloat16",)
     dtype_name = "bfloat16"

@@ -6,7 +6,7 @@ from accelkit_builtin.precisions.true_precision import NarrowPrecision
 
 
 class BFloat16(NarrowPrecision):
-    """bfloat16 throughout."""
+    """bfloat16 parameters and computation."""
 
     required_capabilities = ("dtype.bfloat16",)
     dtype_name = "bfloat16"

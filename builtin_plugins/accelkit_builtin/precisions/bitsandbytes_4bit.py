@@ -32,7 +32,7 @@ class FourBitOptions:
 
 
 class Bitsandbytes4Bit(QuantizedPrecision):
-    """Weights in 4 bits.
+    """4-bit weights of bitsandbytes.
 
     Args:
         options: How weights are quantised.
@@ -47,7 +47,11 @@ class Bitsandbytes4Bit(QuantizedPrecision):
         self.options = options or FourBitOptions()
         super().__init__(self.options.compute_dtype, self.options.ignore)
         if self.options.quant_type not in ("nf4", "fp4"):
-            raise UsageError(f"FourBitOptions(quant_type={self.options.quant_type!r})", why="it is nf4 or fp4", hint="leave it out for nf4")
+            raise UsageError(
+                f"FourBitOptions(quant_type={self.options.quant_type!r}) is invalid",
+                why="it must be 'nf4' or 'fp4'",
+                hint="omit it to use nf4",
+            )
 
     def _classes(self) -> tuple[type, ...]:
         return (self._package().nn.Linear4bit,)
@@ -63,7 +67,7 @@ class Bitsandbytes4Bit(QuantizedPrecision):
             quant_type=kind,
             device="meta",
         )
-        made.support_avx512bf16_for_cpu = False  # it would repack the weight for evaluation, and fail unless its sides are multiples of 32
+        made.support_avx512bf16_for_cpu = False  # repacking the weight for evaluation fails unless both its dimensions are multiples of 32
         packed, state = bnb.functional.quantize_4bit(weight.to(self.dtype), quant_type=kind, compress_statistics=is_nested)
         made.quant_state = state
         quantized = bnb.nn.Params4bit(

@@ -29,7 +29,7 @@ class EightBitOptions:
 
 
 class Bitsandbytes8Bit(QuantizedPrecision):
-    """Weights as int8.
+    """int8 weights of bitsandbytes.
 
     Args:
         options: How products with int8 weights are computed.

@@ -27,7 +27,7 @@ class AutocastFloat8Linear(Float8Linear):  # type: ignore[misc]  # torchao has n
         if not (torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type)):
             return self._product(input)
         input = input.to(torch.get_autocast_dtype(device_type))
-        with torch.autocast(device_type, enabled=False):  # keeps torchao from asking for the dtype
+        with torch.autocast(device_type, enabled=False):  # keeps torchao from reading the dtype of autocast
             return self._product(input)
 
     def _product(self, input: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
 Recipe = Literal["tensorwise", "rowwise"]
-_MULTIPLE = 16  # float8 kernels require both sides of a weight to be multiples of this
+_MULTIPLE = 16  # float8 kernels require both dimensions of a weight to be multiples of this
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Float8Options:
 
 
 class Float8(AutocastPrecision):
-    """float8 products over float32 parameters, under bfloat16 autocast.
+    """float8 matrix products with float32 parameters, under bfloat16 autocast.
 
     Args:
         options: How torchao computes.
@@ -58,8 +58,8 @@ class Float8(AutocastPrecision):
         super().__init__(autocast)
         self.options = options or Float8Options()
         if self.options.recipe not in get_args(Recipe):
-            why = f"one of {', '.join(get_args(Recipe))} is expected"
-            raise UsageError(f"Float8Options(recipe={self.options.recipe!r})", why=why, hint="leave it out for the fastest")
+            why = f"it must be one of {', '.join(get_args(Recipe))}"
+            raise UsageError(f"Float8Options(recipe={self.options.recipe!r}) is invalid", why=why, hint="omit it to use the fastest recipe")
 
     def setup(self, accelerator: Accelerator, device: torch.device) -> None:
         """Check float8 on the device by multiplying two small matrices.
@@ -73,10 +73,12 @@ class Float8(AutocastPrecision):
         super().setup(accelerator, device)
         hint = "use precision='bf16-mixed'"
         if accelerator.capabilities(device)["fp8"] == "none":
-            why = f"it declares that {device} has no fp8"
-            raise UnsupportedError(f"{accelerator.name} cannot do {self.name}", plugin=accelerator.plugin, why=why, hint=hint)
+            why = f"it declares that {device} does not support fp8"
+            raise UnsupportedError(
+                f"{accelerator.name} does not support precision {self.name!r}", plugin=accelerator.plugin, why=why, hint=hint
+            )
         self._torchao()
-        layer = torch.nn.Linear(_MULTIPLE, _MULTIPLE, bias=False, device="meta").to_empty(device=device)  # draws no random numbers
+        layer = torch.nn.Linear(_MULTIPLE, _MULTIPLE, bias=False, device="meta").to_empty(device=device)  # does not draw random numbers
         torch.nn.init.ones_(layer.weight)
         self._convert(layer)
         self._class = type(layer)
@@ -84,13 +86,13 @@ class Float8(AutocastPrecision):
             with self.forward_context(), torch.no_grad():
                 found = layer(torch.ones(_MULTIPLE, _MULTIPLE, device=device)).max().item()
             if found != _MULTIPLE:
-                raise RuntimeError(f"{_MULTIPLE} times 1 is {found}")
+                raise RuntimeError(f"the sum of {_MULTIPLE} ones is {found}")
         except (RuntimeError, AssertionError) as error:
             raise UnsupportedError(
-                f"{accelerator.name} cannot do {self.name}",
+                f"{accelerator.name} does not support precision {self.name!r}",
                 plugin=accelerator.plugin,
-                why=f"a product of float8 matrices on {device} says: {' '.join(str(error).split())}",
-                hint=f"{hint}, or ask the vendor to declare none for the capability fp8, or to have a kernel of torch._scaled_mm",
+                why=f"a product of float8 matrices failed on {device}: {' '.join(str(error).split())}",
+                hint=f"{hint}, or ask the vendor to declare fp8 as none, or to add a kernel for torch._scaled_mm",
             ) from error
 
     def convert_module(self, module: torch.nn.Module) -> torch.nn.Module:

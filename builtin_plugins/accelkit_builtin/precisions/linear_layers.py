@@ -42,7 +42,8 @@ def choose_linears(
     unknown = [one for one in ignore if not any(_is_part(one, name) for name in layers)]
     if unknown:
         warnings.warn(
-            f"{precision.name} is to ignore {', '.join(unknown)}, and {type(module).__name__} has none of that name", stacklevel=5
+            f"{precision.name} has the option to ignore {', '.join(unknown)}, but {type(module).__name__} has no layer of that name",
+            stacklevel=5,
         )
     found: dict[str, torch.nn.Linear] = {}
     reasons = []
@@ -51,20 +52,22 @@ def choose_linears(
             continue
         shown = name or "it"
         if any(_is_part(one, name) for one in ignore):
-            reasons.append(f"{shown} is to be ignored")
+            reasons.append(f"{shown} is ignored by an option")
         elif type(layer) is not torch.nn.Linear:
-            reasons.append(f"{shown} is a subclass, {type(layer).__name__}")
+            reasons.append(f"{shown} is a subclass of Linear ({type(layer).__name__})")
         elif layer.in_features % multiples[0] or layer.out_features % multiples[1]:
-            reasons.append(f"{shown} is {layer.in_features} to {layer.out_features}, no multiples of {multiples[0]} and {multiples[1]}")
+            reasons.append(
+                f"{shown} has the size {layer.in_features} x {layer.out_features}, not a multiple of {multiples[0]} x {multiples[1]}"
+            )
         else:
             found[name] = layer
     is_done = any(isinstance(layer, converted) for layer in layers.values())
     if not found and not is_done and any(True for _ in module.parameters()):
         raise UnsupportedError(
-            f"nothing of {type(module).__name__} can be computed in {precision.name}",
+            f"no layer of {type(module).__name__} can use precision {precision.name!r}",
             plugin=precision.plugin,
             why="; ".join(reasons[:5]) + ("; ..." if len(reasons) > 5 else "") if reasons else "it has no torch.nn.Linear",
-            hint="use precision='bf16-mixed', or put it with what can be converted into one torch.nn.ModuleDict",
+            hint="use precision='bf16-mixed', or combine it with a module that has such layers in one torch.nn.ModuleDict",
         )
     return found
 

@@ -31,12 +31,12 @@ def load_package(precision: Precision, module: str, *, distribution: str, minimu
     try:
         version = importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
-        version = ""  # a copy of the sources on the path
+        version = ""  # it is imported from its sources, without metadata
     if version and Version(version) < Version(minimum):
-        why = f"{distribution} {version} is installed, and {minimum} or newer is needed"
+        why = f"{distribution} {version} is installed, but {minimum} or newer is needed"
         raise UnavailableError(what, plugin=precision.plugin, why=why, hint=f"{install} --upgrade")
     try:
         return importlib.import_module(module)
-    except (ImportError, OSError, RuntimeError) as error:  # such as a shared library that does not load, or needs a GPU
+    except (ImportError, OSError, RuntimeError) as error:  # for example, a shared library cannot be loaded or needs a GPU
         why = f"importing {module} failed: {type(error).__name__}: {' '.join(str(error).split())}"
         raise UnavailableError(what, plugin=precision.plugin, why=why, hint=f"{install} --upgrade --force-reinstall") from error

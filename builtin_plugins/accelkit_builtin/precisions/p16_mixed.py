@@ -37,7 +37,7 @@ class GradScalerOptions:
 
 
 class Float16Mixed(AutocastPrecision):
-    """float16 autocast over float32 parameters, with the device's own gradient scaler.
+    """float16 autocast with float32 parameters and gradient scaling.
 
     All backward passes up to an optimizer's step, and all optimizers that step before the next backward pass, share one scale.
 
@@ -60,7 +60,9 @@ class Float16Mixed(AutocastPrecision):
             UnsupportedError: If it does not support them in float16.
         """
         super().setup(accelerator, device)
-        with self._asking_torch(accelerator, f"torch.amp.GradScaler({self._device_type!r})", "use precision='bf16-mixed' or '32-true'"):
+        with self._rejected_by_torch(
+            accelerator, f"torch.amp.GradScaler({self._device_type!r})", "use precision='bf16-mixed' or '32-true'"
+        ):
             self._make_scaler()
 
     @property
@@ -108,9 +110,9 @@ class Float16Mixed(AutocastPrecision):
             return
         if not self._has_scaled:
             raise UsageError(
-                f"{type(optimizer).__name__} has gradients that were not scaled",
-                why=f"precision {self.name!r} scales the loss in the runtime's backward, and that was not called",
-                hint="rt.backward(loss) instead of loss.backward()",
+                f"the gradients of {type(optimizer).__name__} were not scaled",
+                why=f"precision {self.name!r} scales the loss in rt.backward(loss), which was not called",
+                hint="call rt.backward(loss) instead of loss.backward()",
             )
         if (versions := self._versions.pop(optimizer, None)) is not None:
             self._check_unchanged(optimizer, versions)
@@ -121,9 +123,9 @@ class Float16Mixed(AutocastPrecision):
         if any(versions.get(gradient, version) != version for gradient, version in _gradient_versions(optimizer).items()):
             warnings.warn(
                 f"the gradients of {type(optimizer).__name__} were changed between backward and step, for instance by "
-                f"torch.nn.utils.clip_grad_norm_, while they were multiplied by the scale of precision {self.name!r}: what is left of them "
-                "after a division by the scale trains next to nothing. Write rt.clip_grad_norm_(model.parameters(), max_norm), or call "
-                "rt.unscale_gradients(optimizer) before changing them",
+                f"torch.nn.utils.clip_grad_norm_, while they were still multiplied by the loss scale of precision {self.name!r}. After the "
+                "division by the scale, they are too small for training. Use rt.clip_grad_norm_(model.parameters(), max_norm), or call "
+                "rt.unscale_gradients(optimizer) before you change them.",
                 stacklevel=7,
             )
 
@@ -135,10 +137,10 @@ class Float16Mixed(AutocastPrecision):
         """
         if closure is not None:
             raise UnsupportedError(
-                f"{type(optimizer).__name__}.step was given a closure",
+                f"{type(optimizer).__name__}.step does not support a closure here",
                 plugin=self.plugin,
-                why=f"precision {self.name!r} looks at all gradients before it steps, and a closure computes them in the step",
-                hint="call backward before step, without a closure, or use precision='bf16-mixed'",
+                why=f"precision {self.name!r} checks all gradients before the step, but a closure computes them during the step",
+                hint="call rt.backward(loss) and then step() without a closure, or use precision='bf16-mixed'",
             )
         self.unscale_gradients(optimizer)
         return None if self._has_found_infinity(optimizer) else step()
@@ -146,7 +148,7 @@ class Float16Mixed(AutocastPrecision):
     def state_dict(self) -> dict[str, Any]:
         """Return the scaler's state as it will be at the next backward pass: ``scale``, ``_growth_tracker`` and the options."""
         state: dict[str, Any] = self._scaler.state_dict()
-        if self._unscaled:  # computes what GradScaler.update does, which would forget these optimizers
+        if self._unscaled:  # do the work of GradScaler.update here, because it would forget these optimizers
             state["_growth_tracker"] += 1
             if any(self._has_found_infinity(optimizer) for optimizer in self._unscaled):
                 state["scale"] *= state["backoff_factor"]

@@ -14,7 +14,7 @@ _SMALLEST = 2.0**-24  # float16's smallest subnormal
 
 
 class Float16(NarrowPrecision):
-    """float16 throughout."""
+    """float16 parameters and computation."""
 
     required_capabilities: ClassVar[tuple[str, ...]] = ("dtype.float16",)
     dtype_name = "float16"
@@ -25,7 +25,7 @@ class Float16(NarrowPrecision):
         if vanishing:
             name = type(optimizer).__name__
             warnings.warn(
-                f"{name}(eps={vanishing[0]:g}) divides by eps where gradients are zero, and that is 0 in float16: parameters become nan. "
+                f"{name}(eps={vanishing[0]:g}) divides by eps if a gradient is zero. This eps is 0 in float16, so parameters become nan. "
                 f"Use {name}(eps=1e-4) or more, or precision='16-mixed' or 'bf16-true'",
                 stacklevel=4,
             )

@@ -6,6 +6,6 @@ from accelkit import Precision
 
 
 class Float32(Precision):
-    """float32 throughout."""
+    """float32 parameters and computation."""
 
     required_capabilities = ("dtype.float32",)

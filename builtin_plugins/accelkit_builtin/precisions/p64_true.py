@@ -6,7 +6,7 @@ from accelkit_builtin.precisions.true_precision import TruePrecision
 
 
 class Float64(TruePrecision):
-    """float64 throughout."""
+    """float64 parameters and computation."""
 
     required_capabilities = ("dtype.float64",)
     dtype_name = "float64"

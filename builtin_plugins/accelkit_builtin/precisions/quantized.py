@@ -25,7 +25,7 @@ ComputeDtype = Literal["bfloat16", "float16", "float32"]
 
 
 class QuantizedPrecision(NarrowPrecision):
-    """Weights of ``Linear`` layers in few bits, everything else in one dtype throughout.
+    """Quantized weights of ``Linear`` layers. Everything else has one dtype.
 
     Args:
         compute_dtype: The dtype of everything else.
@@ -34,8 +34,8 @@ class QuantizedPrecision(NarrowPrecision):
 
     def __init__(self, compute_dtype: ComputeDtype, ignore: Collection[str]) -> None:
         if compute_dtype not in ("bfloat16", "float16", "float32"):
-            why = "bfloat16, float16 or float32 is expected"
-            raise UsageError(f"compute_dtype={compute_dtype!r} cannot be used", why=why, hint="leave it out for bfloat16")
+            why = "it must be bfloat16, float16 or float32"
+            raise UsageError(f"compute_dtype={compute_dtype!r} is invalid", why=why, hint="omit it to use bfloat16")
         self._dtype_name, self._ignore = compute_dtype, ignore
 
     @property
@@ -57,17 +57,17 @@ class QuantizedPrecision(NarrowPrecision):
 
         self._device = device
         self._package()
-        layer = torch.nn.Linear(64, 64, bias=False, device="meta").to_empty(device=device)  # draws no random numbers
+        layer = torch.nn.Linear(64, 64, bias=False, device="meta").to_empty(device=device)  # does not draw random numbers
         torch.nn.init.ones_(layer.weight)
         try:
             self._convert(layer)
             layer(torch.ones(2, 64, device=device, dtype=self.dtype)).max().item()  # item() waits until the device is done
         except (RuntimeError, ValueError, AssertionError) as error:
             raise UnsupportedError(
-                f"{accelerator.name} cannot do {self.name}",
+                f"{accelerator.name} does not support precision {self.name!r}",
                 plugin=accelerator.plugin,
-                why=f"bitsandbytes on {device} says: {' '.join(str(error).split())}",
-                hint="use precision='bf16-true', or ask the vendor for a backend of bitsandbytes",
+                why=f"bitsandbytes failed on {device}: {' '.join(str(error).split())}",
+                hint="use precision='bf16-true', or ask the vendor for a bitsandbytes backend",
             ) from error
 
     def convert_module(self, module: torch.nn.Module) -> torch.nn.Module:

@@ -16,7 +16,7 @@ from accelkit_builtin.precisions.true_precision import NarrowPrecision
 if TYPE_CHECKING:
     import torch
 
-_MULTIPLE = 16  # its float8 kernels require both sides of a weight to be multiples of this
+_MULTIPLE = 16  # its float8 kernels require both dimensions of a weight to be multiples of this
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class TransformerEngineOptions:
 
 
 class TransformerEngine(NarrowPrecision):
-    """float8 by Transformer Engine, parameters in bfloat16.
+    """float8 matrix products of Transformer Engine, with bfloat16 parameters.
 
     Args:
         options: Options of Transformer Engine.
@@ -54,13 +54,13 @@ class TransformerEngine(NarrowPrecision):
             UnsupportedError: If it cannot, or the device is not a CUDA device.
             UnavailableError: If the package is not installed.
         """
-        what, hint = f"{accelerator.name} cannot do {self.name}", "use precision='fp8' or 'bf16-mixed'"
+        what, hint = f"{accelerator.name} does not support precision {self.name!r}", "use precision='fp8' or 'bf16-mixed'"
         if device.type != "cuda":
-            why = f"NVIDIA's Transformer Engine computes on CUDA devices, and this is {device}"
+            why = f"NVIDIA's Transformer Engine needs a CUDA device, got {device}"
             raise UnsupportedError(what, plugin=accelerator.plugin, why=why, hint=hint)
         can, reason = self._package().is_fp8_available(return_reason=True)
         if not can:
-            raise UnsupportedError(what, plugin=accelerator.plugin, why=f"Transformer Engine says: {reason}", hint=hint)
+            raise UnsupportedError(what, plugin=accelerator.plugin, why=f"Transformer Engine reports: {reason}", hint=hint)
         self._device = device
 
     def convert_module(self, module: torch.nn.Module) -> torch.nn.Module:

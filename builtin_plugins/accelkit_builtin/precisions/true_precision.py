@@ -45,7 +45,7 @@ class TruePrecision(Precision):
 
 
 class NarrowPrecision(TruePrecision):
-    """One dtype throughout, narrower than float32. Results are float32, so that losses and metrics are computed in full precision."""
+    """A dtype narrower than float32 for everything except results, which are float32, so that losses and metrics have full precision."""
 
     def convert_output(self, data: T) -> T:
         return widen(data, self.dtype)

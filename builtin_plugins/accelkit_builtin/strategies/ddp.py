@@ -47,7 +47,7 @@ class DDPOptions:
 
 
 class DDPStrategy(Strategy):
-    """torch's DistributedDataParallel.
+    """Data parallelism with torch's DistributedDataParallel.
 
     Args:
         options: How to wrap modules.
@@ -60,7 +60,9 @@ class DDPStrategy(Strategy):
         super().__init__(device)
         if options is not None and not isinstance(options, DDPOptions):
             raise UsageError(
-                f"DDPStrategy({options!r:.60})", why="DDPOptions are expected", hint="DDPStrategy(DDPOptions(static_graph=True))"
+                f"DDPStrategy({options!r:.60}) is invalid",
+                why="its argument must be DDPOptions",
+                hint="use DDPStrategy(DDPOptions(static_graph=True)), for example",
             )
         self.options = options or DDPOptions()
 
@@ -76,8 +78,8 @@ class DDPStrategy(Strategy):
             raise UnsupportedError(
                 f"{type(module).__name__} has parameters on the meta device",
                 plugin=self.plugin,
-                why="ddp needs the whole model, with values, on every process",
-                hint="use strategy='fsdp', or make the model on the device",
+                why="ddp needs the whole model, with its values, in every process",
+                hint="use strategy='fsdp', or create the model on the device",
             )
         options = self.options
         if options.sync_batch_norm:
@@ -134,14 +136,18 @@ class DDPStrategy(Strategy):
             "batched_power_sgd": (powerSGD_hook.batched_powerSGD_hook, self._powersgd_state),
         }
         if hook not in named:
-            raise UsageError(f"communication_hook={hook!r}", why="it is no function and no name", hint=f"use one of {', '.join(named)}")
+            raise UsageError(
+                f"communication_hook={hook!r} is invalid",
+                why="it is neither a function nor a known name",
+                hint=f"use a function or one of {', '.join(named)}",
+            )
         function, state = named[hook]
         try:
             wrapped.register_comm_hook(state(), function)
         except TypeError as error:
-            hint = "use fp16_compress, or a function of your own"
+            hint = "use fp16_compress or your own function"
             raise UnsupportedError(
-                f"communication_hook={hook!r} cannot be used here", plugin=self.plugin, why=str(error), hint=hint
+                f"communication_hook={hook!r} is not supported here", plugin=self.plugin, why=str(error), hint=hint
             ) from error
 
     def _powersgd_state(self) -> Any:

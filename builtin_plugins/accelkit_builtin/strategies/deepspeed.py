@@ -37,7 +37,7 @@ __all__ = ["DeepSpeedOptions", "DeepSpeedStrategy"]
 
 
 class DeepSpeedStrategy(EngineStrategy):
-    """DeepSpeed's ZeRO. One module with one optimizer in a Runtime.
+    """DeepSpeed's ZeRO, for one module with one optimizer per Runtime.
 
     Args:
         options: How to shard.
@@ -50,9 +50,9 @@ class DeepSpeedStrategy(EngineStrategy):
         super().__init__(device)
         if options is not None and not isinstance(options, DeepSpeedOptions):
             raise UsageError(
-                f"DeepSpeedStrategy({options!r:.60})",
-                why="DeepSpeedOptions are expected",
-                hint="DeepSpeedStrategy(DeepSpeedOptions(stage=3)), or DeepSpeedOptions(config='ds_config.json')",
+                f"DeepSpeedStrategy({options!r:.60}) is invalid",
+                why="its argument must be DeepSpeedOptions",
+                hint="use DeepSpeedStrategy(DeepSpeedOptions(stage=3)) or DeepSpeedOptions(config='ds_config.json'), for example",
             )
         self.options = options or DeepSpeedOptions()
         self._held: weakref.ref[Any] | None = None
@@ -85,8 +85,8 @@ class DeepSpeedStrategy(EngineStrategy):
             raise UnsupportedError(
                 f"{type(module).__name__} has parameters on the meta device",
                 plugin=self.plugin,
-                why="DeepSpeed shards a model that is there, with values",
-                hint="make it on the CPU, or under deepspeed.zero.Init (stage 3), or use strategy='fsdp'",
+                why="DeepSpeed shards a model that already has its values",
+                hint="create it on the CPU or under deepspeed.zero.Init (stage 3), or use strategy='fsdp'",
             )
         return module.to(device)
 
@@ -99,9 +99,9 @@ class DeepSpeedStrategy(EngineStrategy):
         """
         if self._held is not None and self._held() is not None:
             raise UnsupportedError(
-                f"{type(module).__name__} cannot be prepared beside another model",
+                f"{type(module).__name__} cannot be prepared in addition to another model",
                 plugin=self.plugin,
-                why="DeepSpeed runs the backward pass of one engine, and a loss does not say of which",
+                why="DeepSpeed runs the backward pass of one engine, and a loss does not determine which engine that is",
                 hint="put both models into one torch.nn.ModuleDict with one optimizer, or use strategy='fsdp'",
             )
         config = configuration(self.options, training, self.plugin)
@@ -114,7 +114,7 @@ class DeepSpeedStrategy(EngineStrategy):
                 f"DeepSpeed does not wrap {type(module).__name__} and {type(optimizer).__name__}",
                 plugin=self.plugin,
                 why=f"{type(error).__name__}: {' '.join(str(error).split())}",
-                hint="see DeepSpeedOptions(config=...), and DeepSpeed's documentation of its configuration",
+                hint="check DeepSpeedOptions(config=...) against DeepSpeed's documentation of its configuration",
             ) from error
         self._held = weakref.ref(engine)
         wrapped: torch.nn.Module = engine
@@ -128,9 +128,9 @@ class DeepSpeedStrategy(EngineStrategy):
         """
         if kwargs.keys() - {"retain_graph"}:
             raise UnsupportedError(
-                f"backward({', '.join(sorted(kwargs))}) cannot be done",
+                f"backward does not support the arguments {', '.join(sorted(kwargs))} here",
                 plugin=self.plugin,
-                why="DeepSpeed's backward pass takes a scalar loss and retain_graph",
+                why="DeepSpeed's backward pass supports only a scalar loss and retain_graph",
                 hint="use strategy='fsdp' or 'ddp'",
             )
         self._engine.backward(loss, retain_graph=bool(kwargs.get("retain_graph")))
@@ -153,7 +153,7 @@ class DeepSpeedStrategy(EngineStrategy):
         """Discard all gradients, including those that are already reduced. After a step there are none."""
         zero = self._engine.optimizer
         zero.zero_grad(set_to_none=True)
-        if hasattr(zero, "all_grad_tensors"):  # ZeRO 1 and 2 keep sums elsewhere: drop them as their step does on overflow
+        if hasattr(zero, "all_grad_tensors"):  # ZeRO 1 and 2 keep sums elsewhere; discard them as their step does on overflow
             zero.micro_step_id = -1
             zero._release_preflattened_grad_buffers()
             for held in (zero.all_grad_tensors, zero.averaged_gradients):
@@ -169,10 +169,10 @@ class DeepSpeedStrategy(EngineStrategy):
             CheckpointError: Always.
         """
         raise CheckpointError(
-            "save_state and load_state cannot be done under strategy 'deepspeed'",
+            "strategy 'deepspeed' does not support save_state and load_state",
             plugin=self.plugin,
-            why="DeepSpeed keeps the state of the optimizer in pieces of its own, and writes and reads checkpoints itself",
-            hint="model.save_checkpoint(folder) and model.load_checkpoint(folder), of the model that prepare returned, on every process",
+            why="DeepSpeed partitions the state of the optimizer, and writes and reads its own checkpoints",
+            hint="call save_checkpoint(folder) and load_checkpoint(folder) of the model that prepare returned, on every process",
         )
 
     def unwrap_module(self, module: torch.nn.Module) -> torch.nn.Module:
@@ -212,24 +212,24 @@ class DeepSpeedStrategy(EngineStrategy):
         engine = self._engine
         given = {id(parameter) for parameter in ([parameters] if isinstance(parameters, torch.Tensor) else parameters)}
         expected = {id(parameter) for parameter in engine.module.parameters() if parameter.requires_grad}
-        reasons = ["only the 2-norm is there"] if norm_type != 2 else []
-        reasons += ["it clips all parameters of the model together"] if not expected <= given else []
-        reasons += [f"it has no {', '.join(sorted(kwargs))}"] if any(kwargs.values()) else []
+        reasons = ["it supports only the 2-norm"] if norm_type != 2 else []
+        reasons += ["it always clips all parameters of the model together"] if not expected <= given else []
+        reasons += [f"it does not support {', '.join(sorted(kwargs))}"] if any(kwargs.values()) else []
         if reasons:
             raise UnsupportedError(
-                "DeepSpeed cannot clip so",
+                "DeepSpeed does not support this gradient clipping",
                 plugin=self.plugin,
                 why="; ".join(reasons),
-                hint="rt.clip_grad_norm_(model.parameters(), max_norm)",
+                hint="use rt.clip_grad_norm_(model.parameters(), max_norm)",
             )
         if not max_norm > 0:
-            raise UsageError(f"clip_grad_norm_ was given max_norm={max_norm!r}", why="a positive number is expected")
+            raise UsageError(f"max_norm={max_norm!r} is invalid", why="it must be a positive number")
         configured = engine.gradient_clipping()
         if configured and configured != max_norm:
             raise ContradictionError(
-                f"max_norm={max_norm!r}, and DeepSpeed's configuration has gradient_clipping={configured!r}",
-                why="every step would be clipped by that",
-                hint='write "auto" there',
+                f"max_norm={max_norm!r} contradicts gradient_clipping={configured!r} in DeepSpeed's configuration",
+                why="DeepSpeed would clip every step by the configured value",
+                hint='set gradient_clipping to "auto"',
             )
         norm = torch.full((), float("nan"), device=engine.device)
         self._clipping = (configured, norm)
@@ -243,10 +243,10 @@ class DeepSpeedStrategy(EngineStrategy):
             UnsupportedError: Always.
         """
         raise UnsupportedError(
-            "DeepSpeed cannot clip values of gradients",
+            "DeepSpeed does not support clipping gradients by value",
             plugin=self.plugin,
-            why="it holds them in pieces of its own",
-            hint="rt.clip_grad_norm_",
+            why="it partitions the gradients",
+            hint="use rt.clip_grad_norm_",
         )
 
     def teardown(self) -> None:
@@ -263,9 +263,9 @@ class DeepSpeedStrategy(EngineStrategy):
         engine = self._held() if self._held is not None else None
         if engine is None:
             raise UnsupportedError(
-                "there is nothing that DeepSpeed trains",
+                "DeepSpeed has no model to train",
                 plugin=self.plugin,
-                why="no module was prepared with its optimizer, or nobody keeps what prepare returned",
-                hint="model, optimizer = rt.prepare(model, optimizer)",
+                why="no module was prepared together with its optimizer, or the objects that prepare returned were deleted",
+                hint="call model, optimizer = rt.prepare(model, optimizer)",
             )
         return engine

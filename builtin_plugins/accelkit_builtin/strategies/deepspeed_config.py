@@ -58,14 +58,14 @@ def configuration(options: DeepSpeedOptions, training: Training, plugin: str) ->
             "bf16": {"enabled": section == "bf16"},
             "fp16": training.precision.configuration() if isinstance(training.precision, EngineScaledFloat16) else {"enabled": False},
             "zero_optimization": zero,
-            "zero_allow_untested_optimizer": True,  # any torch optimizer
+            "zero_allow_untested_optimizer": True,  # allow any torch optimizer
             "zero_force_ds_cpu_optimizer": False,
             "managed_gradient_accumulation": False,
         },
         given,
     )
     _check(merged, training, section)
-    # The Runtime divides losses and decides when to step. For DeepSpeed, every step has one batch.
+    # The Runtime divides losses and decides when to step, so DeepSpeed sees one batch per step.
     merged["gradient_accumulation_steps"] = 1
     merged.pop("train_batch_size", None)
     return merged
@@ -74,20 +74,22 @@ def configuration(options: DeepSpeedOptions, training: Training, plugin: str) ->
 def _read(config: Any) -> dict[str, Any]:
     if config is None:
         return {}
-    what = f"DeepSpeedOptions(config={config!r:.80}) cannot be used"
+    what = f"DeepSpeedOptions(config={config!r:.80}) is invalid"
     if isinstance(config, str | os.PathLike):
         try:
             config = json.loads(Path(config).read_text("utf-8"))
         except (OSError, ValueError) as error:
-            raise UsageError(what, why=f"{type(error).__name__}: {error}", hint="give a mapping, or the path of a JSON file") from error
+            raise UsageError(what, why=f"{type(error).__name__}: {error}", hint="pass a mapping or the path of a JSON file") from error
     if not isinstance(config, Mapping):
-        raise UsageError(what, why=f"it is a {type(config).__name__}", hint="give a mapping, or the path of a JSON file that holds one")
+        raise UsageError(
+            what, why=f"its type is {type(config).__name__}", hint="pass a mapping, or the path of a JSON file that contains one"
+        )
     return copy.deepcopy(dict(config))
 
 
-def _merged(ours: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``ours`` updated with the values of ``given`` that are not "auto"."""
-    result = dict(ours)
+    result = dict(defaults)
     for key, value in given.items():
         if isinstance(value, Mapping):
             under = result.get(key)
@@ -117,9 +119,9 @@ def _section(precision: Precision, plugin: str) -> str | None:
     if isinstance(precision, Float32) or precision.name == "32-true":
         return None
     raise UnsupportedError(
-        f"strategy 'deepspeed' cannot do precision {precision.name!r}",
+        f"strategy 'deepspeed' does not support precision {precision.name!r}",
         plugin=plugin,
-        why=f"it knows what DeepSpeed calls {', '.join(_NAMES)}, and no others",
+        why=f"DeepSpeed supports only {', '.join(_NAMES)}",
         hint=f"use one of {', '.join(_NAMES)}, or strategy='fsdp'",
     )
 
@@ -129,41 +131,43 @@ def _check(merged: Mapping[str, Any], training: Training, section: str | None) -
     stage = zero.get("stage") if isinstance(zero, Mapping) else zero
     if stage not in (1, 2, 3) or isinstance(stage, bool):
         raise UsageError(
-            f"DeepSpeed's ZeRO stage is {stage!r}", why="1, 2 and 3 shard", hint="DeepSpeedOptions(stage=2), or strategy='ddp'"
+            f"invalid ZeRO stage {stage!r}",
+            why="the stages 1, 2 and 3 shard",
+            hint="use DeepSpeedOptions(stage=2), or strategy='ddp' to train without sharding",
         )
     if "offload_param" in zero and stage != 3:
         raise UsageError(
-            f"parameters cannot be offloaded in ZeRO stage {stage}",
-            why="only stage 3 shards parameters",
-            hint="DeepSpeedOptions(stage=3, offload_parameters=True)",
+            f"ZeRO stage {stage} cannot offload parameters",
+            why="only stage 3 shards and offloads them",
+            hint="use DeepSpeedOptions(stage=3, offload_parameters=True)",
         )
     steps, size = training.accumulation_steps, merged["train_micro_batch_size_per_gpu"]
     if merged["gradient_accumulation_steps"] != steps:
         raise _contradiction(
             f"gradient_accumulation_steps={merged['gradient_accumulation_steps']!r}",
-            f"the Runtime accumulates {steps}",
-            f'write "auto" there, and Runtime(gradient_accumulation_steps={merged["gradient_accumulation_steps"]!r})',
+            f"the Runtime has gradient_accumulation_steps={steps}",
+            f'set it to "auto", and use Runtime(gradient_accumulation_steps={merged["gradient_accumulation_steps"]!r})',
         )
     whole = size * steps * training.num_processes
     if merged.get("train_batch_size", whole) != whole:
         raise _contradiction(
             f"train_batch_size={merged['train_batch_size']!r}",
-            f"{training.num_processes} processes with batches of {size} and {steps} backward passes a step come to {whole}",
-            'write "auto" there',
+            f"{training.num_processes} processes with batches of {size} and {steps} backward passes per step result in {whole}",
+            'set it to "auto"',
         )
     name = training.precision.name
     for kind in ("bf16", "fp16", "amp", "torch_autocast"):
         is_enabled = bool(merged.get(kind, {}).get("enabled", False))
         if is_enabled != (kind == section):
-            hint = "write \"auto\" there; Runtime(precision='bf16-mixed') is DeepSpeed's bf16, '16-mixed' its fp16"
+            hint = "set it to \"auto\", and use Runtime(precision='bf16-mixed') for bf16, or '16-mixed' for fp16"
             raise _contradiction(f"{kind}.enabled={str(is_enabled).lower()}", f"the Runtime's precision is {name!r}", hint)
-    for kind, theirs in (("optimizer", "an optimizer was prepared"), ("scheduler", "schedulers are prepared")):
+    for kind, reason in (("optimizer", "the optimizer comes from prepare"), ("scheduler", "schedulers come from prepare")):
         if kind in merged:
-            raise _contradiction(f"a section {kind!r}", theirs, f"leave {kind!r} out, and make it in the program")
+            raise _contradiction(f"a section {kind!r}", reason, f"omit {kind!r} from the configuration, and create it in the program")
     if merged["managed_gradient_accumulation"]:
-        why = "the Runtime says when gradients are complete"
-        raise _contradiction("managed_gradient_accumulation=true", why, "leave it out; use rt.accumulate(model)")
+        why = "the Runtime determines when the gradients are complete"
+        raise _contradiction("managed_gradient_accumulation=true", why, "omit it, and use rt.accumulate(model)")
 
 
-def _contradiction(said: str, why: str, hint: str) -> ContradictionError:
-    return ContradictionError(f"DeepSpeed's configuration has {said}", why=why, hint=hint)
+def _contradiction(setting: str, why: str, hint: str) -> ContradictionError:
+    return ContradictionError(f"DeepSpeed's configuration has {setting}", why=why, hint=hint)

@@ -12,7 +12,7 @@ from accelkit_builtin.precisions.p16_mixed import Float16Mixed
 
 
 class EngineScaledFloat16(AutocastPrecision):
-    """float16 autocast over float16 parameters, with float32 parameters in the engine's optimizer.
+    """float16 autocast with float16 parameters, and float32 parameters in the engine's optimizer.
 
     Args:
         asked: The precision that the user asked for.
@@ -22,10 +22,10 @@ class EngineScaledFloat16(AutocastPrecision):
     required_capabilities = Float16Mixed.required_capabilities
     dtype_name = "float16"
 
-    def __init__(self, asked: Float16Mixed, engine: Callable[[], Any]) -> None:
-        super().__init__(asked.autocast)
-        self.name, self.plugin = asked.name, asked.plugin
-        self.scaler_options = asked.scaler_options
+    def __init__(self, requested: Float16Mixed, engine: Callable[[], Any]) -> None:
+        super().__init__(requested.autocast)
+        self.name, self.plugin = requested.name, requested.plugin
+        self.scaler_options = requested.scaler_options
         self._engine = engine
 
     @property
@@ -41,21 +41,21 @@ class EngineScaledFloat16(AutocastPrecision):
         """
         options = self.scaler_options
         power = math.log2(options.init_scale)
-        reasons = [] if power.is_integer() and power >= 0 else [f"init_scale={options.init_scale!r} is no power of 2"]
-        reasons += [] if (options.growth_factor, options.backoff_factor) == (2.0, 0.5) else ["it doubles and halves the scale"]
+        reasons = [] if power.is_integer() and power >= 0 else [f"init_scale={options.init_scale!r} is not a power of 2"]
+        reasons += [] if (options.growth_factor, options.backoff_factor) == (2.0, 0.5) else ["it can only double and halve the scale"]
         if reasons:
             raise UnsupportedError(
-                "DeepSpeed cannot scale so",
+                "DeepSpeed does not support these GradScalerOptions",
                 plugin=self.plugin,
                 why="; ".join(reasons),
-                hint="GradScalerOptions(init_scale=65536.0, growth_interval=2000), or strategy='fsdp'",
+                hint="use GradScalerOptions(init_scale=65536.0, growth_interval=2000), or strategy='fsdp'",
             )
         return {
             "enabled": True,
             "loss_scale": 0,  # dynamic
             "initial_scale_power": int(power),
             "loss_scale_window": options.growth_interval,
-            "hysteresis": 1,  # halve at the first infinite gradient, as torch does
+            "hysteresis": 1,  # halve the scale at the first infinite gradient, as torch does
         }
 
     def __getstate__(self) -> dict[str, Any]:

@@ -43,21 +43,21 @@ def check_package(accelerator: Accelerator) -> None:
         raise UnavailableError("strategy 'deepspeed' cannot be used", why="the package deepspeed is not installed", hint=line)
     version = importlib.metadata.version("deepspeed")
     if tuple(int(part) for part in version.split("+")[0].split(".")[:3] if part.isdigit()) < MINIMUM:
-        why = f"deepspeed {version} is installed, and {'.'.join(map(str, MINIMUM))} or newer is needed"
+        why = f"deepspeed {version} is installed, but {'.'.join(map(str, MINIMUM))} or newer is needed"
         raise UnavailableError("strategy 'deepspeed' cannot be used", why=why, hint=f"{line} --upgrade")
     known = _known_devices(Path(next(iter(specification.submodule_search_locations))))
     if device_type not in known:
         raise UnsupportedError(
-            f"{accelerator.name} cannot do strategy 'deepspeed'",
+            f"{accelerator.name} does not support strategy 'deepspeed'",
             plugin=accelerator.plugin,
-            why=f"DeepSpeed has no accelerator for the device type {device_type!r}; it has {', '.join(known)}",
+            why=f"DeepSpeed supports the device types {', '.join(known)}, but not {device_type!r}",
             hint="use strategy='fsdp'",
         )
-    said = os.environ.get("DS_ACCELERATOR")
-    if said and said != device_type:
+    requested = os.environ.get("DS_ACCELERATOR")
+    if requested and requested != device_type:
         raise ContradictionError(
-            f"DS_ACCELERATOR={said}, and accelerator {accelerator.name!r} drives {device_type}",
-            why="DeepSpeed would compute elsewhere than the Runtime",
+            f"DS_ACCELERATOR={requested} contradicts accelerator {accelerator.name!r}, whose device type is {device_type}",
+            why="DeepSpeed and the Runtime would use different devices",
             hint=f"unset DS_ACCELERATOR, or set it to {device_type}",
         )
 
@@ -73,7 +73,7 @@ def initialize(module: torch.nn.Module, optimizer: torch.optim.Optimizer, config
         deepspeed = _load(device)
         compatible = deepspeed.ops.__compatible_ops__
         before = compatible.get(_COMPILED_FOR_INFERENCE, False)
-        compatible[_COMPILED_FOR_INFERENCE] = False  # otherwise it would be compiled now, and training does not use it
+        compatible[_COMPILED_FOR_INFERENCE] = False  # prevent compiling it now, since training does not use it
         try:
             return deepspeed.initialize(model=module, optimizer=optimizer, config=config)[0]
         finally:
@@ -92,11 +92,11 @@ def _load(device: torch.device) -> Any:
     accelerator = deepspeed.accelerator.get_accelerator()
     if accelerator.device_name() != device.type:
         raise ContradictionError(
-            f"DeepSpeed computes on {accelerator.device_name()} in this process, and the Runtime on {device.type}",
-            why="the program imported deepspeed before, and DeepSpeed chose by itself",
+            f"DeepSpeed uses {accelerator.device_name()} in this process, but the Runtime uses {device.type}",
+            why="the program imported deepspeed earlier, and DeepSpeed chose a device by itself",
             hint=f"set DS_ACCELERATOR={device.type}, or import deepspeed after the model is prepared",
         )
-    # torch 2.13 has new names for functions that DeepSpeed calls in every step.
+    # torch 2.13 renamed functions that DeepSpeed calls in every step.
     warnings.filterwarnings("ignore", r"`torch\.distributed\.(all_gather_into|reduce_scatter)_tensor` is deprecated", FutureWarning)
     return deepspeed
 

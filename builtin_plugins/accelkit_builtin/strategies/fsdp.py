@@ -43,7 +43,7 @@ class FSDPOptions:
 
 
 class FSDPStrategy(Strategy):
-    """torch's FSDP2.
+    """Sharded data parallelism with torch's FSDP2.
 
     A model that was created on the meta device never exists as a whole: its shards are allocated on the device, and each module's
     ``reset_parameters`` fills them, one module after another, with the same values for any number of processes.
@@ -59,7 +59,9 @@ class FSDPStrategy(Strategy):
         super().__init__(device)
         if options is not None and not isinstance(options, FSDPOptions):
             raise UsageError(
-                f"FSDPStrategy({options!r:.60})", why="FSDPOptions are expected", hint="FSDPStrategy(FSDPOptions(wrap='root'))"
+                f"FSDPStrategy({options!r:.60}) is invalid",
+                why="its argument must be FSDPOptions",
+                hint="use FSDPStrategy(FSDPOptions(wrap='root')), for example",
             )
         self.options = options or FSDPOptions()
 
@@ -74,17 +76,17 @@ class FSDPStrategy(Strategy):
             _ = accelerator.device_module
         except BrokenPluginError as error:
             raise UnsupportedError(
-                f"{accelerator.name} cannot do strategy {self.name!r}",
+                f"{accelerator.name} does not support strategy {self.name!r}",
                 plugin=accelerator.plugin,
-                why=f"torch.{accelerator.device_type} is not there, from which FSDP2 takes streams and events",
+                why=f"FSDP2 needs the streams and events of the module torch.{accelerator.device_type}, which does not exist",
                 hint="use strategy='ddp'",
             ) from error
         if self.options.cpu_offload and self.options.pin_memory and accelerator.capabilities()["pinned_memory"] == "none":
             raise UnsupportedError(
-                f"{accelerator.name} cannot offload through pinned memory",
+                f"{accelerator.name} does not support offloading through pinned memory",
                 plugin=accelerator.plugin,
-                why="it declares that it has no pinned_memory",
-                hint="FSDPOptions(cpu_offload=True, pin_memory=False)",
+                why="it declares that it does not support pinned_memory",
+                hint="use FSDPOptions(cpu_offload=True, pin_memory=False)",
             )
 
     @hookimpl(wrapper=True)
@@ -97,9 +99,9 @@ class FSDPStrategy(Strategy):
         precision = yield
         if isinstance(precision, Bitsandbytes8Bit):
             raise UnsupportedError(
-                f"strategy {self.name!r} cannot do precision {precision.name!r}",
+                f"strategy {self.name!r} does not support precision {precision.name!r}",
                 plugin=self.plugin,
-                why="bitsandbytes keeps the scales of int8 weights on the parameters that sharding replaces",
+                why="bitsandbytes stores the scales of int8 weights on the parameters, which sharding replaces",
                 hint="use precision='bitsandbytes-4bit', or strategy='ddp'",
             )
         return precision
@@ -151,7 +153,9 @@ class FSDPStrategy(Strategy):
             found = getattr(torch, name, None) if name is not None else None
             if name is not None and not isinstance(found, torch.dtype):
                 raise UsageError(
-                    f"FSDPOptions names the dtype {name!r}", why="torch has no such dtype", hint="as in param_dtype='bfloat16'"
+                    f"unknown dtype {name!r} in FSDPOptions",
+                    why="torch has no dtype of that name",
+                    hint="use param_dtype='bfloat16', for example",
                 )
             return found
 
@@ -178,7 +182,11 @@ class FSDPStrategy(Strategy):
         elif wrap == "blocks":
             chosen = [block for holder in module.modules() if isinstance(holder, torch.nn.ModuleList) for block in holder]
         elif isinstance(wrap, str):
-            raise UsageError(f"FSDPOptions(wrap={wrap!r})", why="it is no policy", hint="use 'blocks', 'root', classes, or a function")
+            raise UsageError(
+                f"FSDPOptions(wrap={wrap!r}) is invalid",
+                why="it is not a wrapping policy",
+                hint="use 'blocks', 'root', a list of classes, or a function",
+            )
         elif callable(wrap) and not isinstance(wrap, type):
             chosen = [inner for inner in others if wrap(inner)]
         else:
@@ -191,10 +199,10 @@ class FSDPStrategy(Strategy):
         )
         if unable:
             raise UnsupportedError(
-                f"{type(module).__name__} was made on the meta device and cannot be filled",
+                f"{type(module).__name__} is on the meta device and cannot be initialized",
                 plugin=self.plugin,
-                why=f"{', '.join(unable)} has parameters or buffers and no reset_parameters",
-                hint="give it reset_parameters(), or make the model on the CPU",
+                why=f"{', '.join(unable)} has parameters or buffers, but no method reset_parameters",
+                hint="add reset_parameters(), or create the model on the CPU",
             )
 
 
@@ -214,7 +222,7 @@ def _fill(module: torch.nn.Module) -> None:
     import torch
     import torch.distributed as dist
 
-    seed = torch.empty((), dtype=torch.int64).random_()  # advances the generator, as filling the model would
+    seed = torch.empty((), dtype=torch.int64).random_()  # advances the generator, as initializing the model would
     seed = seed.to(next(module.parameters()).device)
     dist.broadcast(seed, src=0)
     before = torch.default_generator.get_state()

@@ -6,4 +6,4 @@ from accelkit import Strategy
 
 
 class SingleDeviceStrategy(Strategy):
-    """One process on one device: modules are called as they are."""
+    """One process on one device. Modules are not wrapped."""

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class XLAStrategy(Strategy):
-    """Data parallelism by XLA's partitioner (SPMD): parameters on every device, each batch divided along its first dimension.
+    """Data parallelism with XLA's partitioner (SPMD): parameters are on every device, and batches are divided along their first dimension.
 
     A program for one device computes the same on all of them: losses and metrics are those of the whole batch.
     """
@@ -32,9 +32,9 @@ class XLAStrategy(Strategy):
         """
         if accelerator.device_type != "xla":
             raise UnsupportedError(
-                f"{accelerator.name} cannot do strategy {self.name!r}",
+                f"{accelerator.name} does not support strategy {self.name!r}",
                 plugin=accelerator.plugin,
-                why="it divides work by XLA's partitioner",
+                why="the strategy uses XLA's partitioner",
                 hint="use accelerator='xla', or strategy='ddp'",
             )
 
@@ -51,8 +51,8 @@ class XLAStrategy(Strategy):
             raise UnsupportedError(
                 f"strategy {self.name!r} cannot use {len(devices)} of the {accelerator.auto_device_count()} devices of this process",
                 plugin=self.plugin,
-                why="XLA's partitioner uses all of them",
-                hint="use devices=-1, or let the process see fewer (TPU_VISIBLE_CHIPS, CPU_NUM_DEVICES)",
+                why="XLA's partitioner uses all devices of a process",
+                hint="use devices=-1, or limit the devices that the process sees with TPU_VISIBLE_CHIPS or CPU_NUM_DEVICES",
             )
         runtime.use_spmd()
         count = runtime.global_runtime_device_count()

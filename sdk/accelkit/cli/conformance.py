@@ -1,4 +1,4 @@
-"""``accelkit conformance ...``: the commands of the conformance suite, which is a package of its own in the same distribution."""
+"""``accelkit conformance ...``: the commands of the conformance suite, a separate package in the same distribution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``accelkit doctor [NAME]``: try every plugin in a process of its own, and look at the installation."""
+"""``accelkit doctor [NAME]``: test every plugin in a separate process, and check the installation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 
 from accelkit import child_processes
 from accelkit.cli.output import print_json, print_table, say
-from accelkit.cli.status_rows import Row, asked, complete_names
+from accelkit.cli.status_rows import Row, complete_names, rows_of
 from accelkit.discovery import autoload, probing, verdict_cache
 from accelkit.discovery.catalog import find, inventory, plugins
 from accelkit.discovery.metadata import normalized
@@ -28,29 +28,29 @@ _FAULTS = ("broken", "incompatible", "conflict")
 
 @click.command("doctor")
 @click.argument("name", required=False, shell_complete=complete_names)
-@click.option("--verbose", is_flag=True, help="Show plugins' tracebacks.")
-@click.option("--json", "is_json", is_flag=True, help="JSON on standard output.")
+@click.option("--verbose", is_flag=True, help="Show the tracebacks of plugins.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON to standard output.")
 @click.pass_context
 def command(context: click.Context, name: str | None, verbose: bool, is_json: bool) -> None:
-    """Try every plugin (or NAME) as using it would, each in a process of its own, and check the installation.
+    """Load every plugin (or only NAME) in a separate process, use its device, and check the installation.
 
-    A device that is absent, or a plugin that was disabled, is no finding; asked for by NAME it is. Exits 1 on findings.
+    An absent device or a disabled plugin counts as a problem only if it is requested by NAME. Exits with 1 if there are problems.
     """
     records = _records(name)
     checks = dict(_installation())
     triable = [record for record in records if record.status == "available" and record.name != GENERIC]
     if sys.stderr.isatty():
-        say(f"trying {len(triable)} plugins, at most {os.environ.get('ACCELKIT_LOAD_TIMEOUT', '60')} s each ...")
+        say(f"testing {len(triable)} plugins, each for at most {os.environ.get('ACCELKIT_LOAD_TIMEOUT', '60')} s ...")
     verdicts = probing.ask_all(triable, is_trial=True)
     for record, verdict in verdicts.items():
         verdict_cache.remember(record, verdict)
-    rows = asked(records, verdicts)
+    rows = rows_of(records, verdicts)
     findings = _findings(rows, checks, is_named=name is not None)
     if is_json:
         print_json("doctor", {"checks": _as_dicts(checks), "plugins": [_row(row) for row in rows], "findings": findings})
     else:
         _print(rows, checks, verbose)
-        say(f"{len(findings)} findings: {', '.join(findings)}" if findings else "no findings")
+        say(f"{len(findings)} problem{'s' * (len(findings) != 1)} found: {', '.join(findings)}" if findings else "no problems found")
     context.exit(1 if findings else 0)
 
 
@@ -62,23 +62,23 @@ def _records(name: str | None) -> list[PluginRecord]:
 
 
 def _installation() -> Iterator[tuple[str, Availability]]:
-    """Checks of what plugins stand on."""
+    """Check what all plugins depend on."""
     yield "torch can be imported", _import_torch()
     conflict = autoload.privateuse1_conflict()
     yield "at most one PrivateUse1 backend", Availability.broken(conflict) if conflict else Availability.usable()
     policy = Policy.from_environment()
     installed = {normalized(record.distribution) for record in plugins()}
-    strangers = sorted((policy.allowed or frozenset()) - installed)
-    listed = f"{ALLOW} lists {', '.join(strangers)}: not installed"
+    unknown = sorted((policy.allowed or frozenset()) - installed)
+    listed = f"{ALLOW} lists {', '.join(unknown)}, which {'are' if len(unknown) > 1 else 'is'} not installed"
     yield (
         "the allow list is installed",
-        Availability.broken(listed, f"pip install it, or correct {ALLOW}") if strangers else Availability.usable(),
+        Availability.broken(listed, f"install the missing distributions, or correct {ALLOW}") if unknown else Availability.usable(),
     )
     yield "the cache can be written", _cache()
 
 
 def _import_torch() -> Availability:
-    """With the user's own environment: ``import torch`` imports every torch.backends plugin too, unless the policy refuses one."""
+    """Import torch in a child process with the user's environment. It imports torch.backends plugins too, unless the policy refuses one."""
     code = "from accelkit.discovery.probe_worker import report_torch; report_torch()"
     limit = probing.time_limit("load")
     policy = Policy.from_environment()
@@ -88,22 +88,22 @@ def _import_torch() -> Availability:
         command = [sys.executable, "-P", "-c", code]
         result = child_processes.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=limit, env=environ)
     except subprocess.TimeoutExpired:
-        slow = "set ACCELKIT_LOAD_TIMEOUT (seconds) higher if this machine is slow"
-        return Availability.broken(f"import torch did not end within {limit:g} s", f"{slow}{_or_without_backends()}")
+        slow = "increase ACCELKIT_LOAD_TIMEOUT (seconds) if this machine is slow"
+        return Availability.broken(f"import torch did not finish within {limit:g} s", f"{slow}{_or_without_backends()}")
     if result.returncode == 0 and result.stdout:
         answer = json.loads(result.stdout.splitlines()[-1])
         if "hint" not in answer:
             return Availability.usable(answer["reason"])
         return Availability.broken(f"{answer['plugin']}: {answer['reason']}".removeprefix(": "), answer["hint"])
     last = (result.stderr.strip().splitlines() or ["nothing was printed"])[-1]
-    hint = f"python -c 'import torch' shows more; reinstall torch{_or_without_backends()}"
-    return Availability.broken(f"import torch ended the process with {result.returncode}: {last}", hint)
+    hint = f"python -c 'import torch' shows the traceback; reinstall torch{_or_without_backends()}"
+    return Availability.broken(f"import torch ended the process with exit code {result.returncode}: {last}", hint)
 
 
 def _or_without_backends() -> str:
-    """The way out, where ``import torch`` imports other packages too."""
+    """Return the remedy for the case that a package that ``import torch`` imports is at fault. Empty if there is none."""
     backends = [backend.distribution for backend in inventory().torch_backends] if autoload.is_enabled() else []
-    return f"; else {autoload.way_out(backends)}" if backends else ""
+    return f"; if that does not help, {autoload.way_out(backends)}" if backends else ""
 
 
 def _cache() -> Availability:
@@ -115,7 +115,7 @@ def _cache() -> Availability:
         return Availability.broken(f"{error.what}: {error.why}", error.hint)
     except OSError as error:
         writable, reason = False, str(error)
-    hint = "set ACCELKIT_CACHE_DIR to a folder that can be written; without it, plugins are tried anew each time"
+    hint = "set ACCELKIT_CACHE_DIR to a writable folder; without a cache, plugins are tested again each time"
     return Availability.usable(str(folder)) if writable else Availability.broken(reason, hint)
 
 
@@ -142,8 +142,8 @@ def _print(rows: list[Row], checks: dict[str, Availability], verbose: bool) -> N
 
 
 def _row(row: Row) -> dict[str, Any]:
-    asked_now = row.verdict.as_dict() if row.verdict else {}
-    return row.as_dict() | {key: asked_now[key] for key in ("traceback", "checks", "seconds", "device_count") if key in asked_now}
+    verdict = row.verdict.as_dict() if row.verdict else {}
+    return row.as_dict() | {key: verdict[key] for key in ("traceback", "checks", "seconds", "device_count") if key in verdict}
 
 
 def _as_dicts(checks: dict[str, Availability]) -> dict[str, dict[str, str]]:

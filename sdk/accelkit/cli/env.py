@@ -1,4 +1,4 @@
-"""``accelkit env``: versions and settings, to paste into an issue."""
+"""``accelkit env``: show versions and settings, to paste into an issue."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _PACKAGES = (
 
 
 @click.command("env")
-@click.option("--json", "is_json", is_flag=True, help="JSON on standard output.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON to standard output.")
 def command(is_json: bool) -> None:
-    """Versions and settings, to paste into an issue. Nothing is imported or probed; no other variables are shown."""
+    """Show versions and settings, to paste into an issue. No plugin is imported or probed, and other variables are not shown."""
     versions = {"accelkit": __version__, "python": platform.python_version(), "platform": platform.platform()}
     versions |= {name: version for name in _PACKAGES if (version := installed_version(name))}
     variables = job_secret.settings(os.environ)

@@ -1,4 +1,4 @@
-"""``accelkit info NAME``: everything about one plugin."""
+"""``accelkit info NAME``: show everything about one plugin."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import get_args
 import click
 
 from accelkit.cli.output import print_json
-from accelkit.cli.status_rows import Row, asked, complete_names
+from accelkit.cli.status_rows import Row, complete_names, rows_of
 from accelkit.discovery import probing
 from accelkit.discovery.catalog import find, plugins
 from accelkit.errors import AccelkitError, UsageError, printable
@@ -18,40 +18,43 @@ from accelkit.types import Kind, PluginRecord, Support
 
 @click.command("info")
 @click.argument("name", required=False, shell_complete=complete_names)
-@click.option("--kind", type=click.Choice(get_args(Kind)), help="Which kind, where the name is used by several.")
+@click.option("--kind", type=click.Choice(get_args(Kind)), help="The kind of the plugin, if plugins of several kinds have this name.")
 @click.option(
-    "--spec-diff", "old", metavar="OLD", help="Instead: what plugins, or NAME, must change since accelkit OLD (a version or a .json file)."
+    "--spec-diff",
+    "old",
+    metavar="OLD",
+    help="Show instead what plugins (or only NAME) must change since accelkit OLD, which is a version or a .json file.",
 )
-@click.option("--json", "is_json", is_flag=True, help="JSON on standard output.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON to standard output.")
 @click.pass_context
 def command(context: click.Context, name: str | None, kind: Kind | None, old: str | None, is_json: bool) -> None:
-    """Everything about one plugin: where it comes from, its status, what it declares. NAME may be dist:name."""
+    """Show where a plugin comes from, its status and what it declares. NAME may be dist:name."""
     if old is not None:
         from accelkit.cli import spec_diff
 
         context.exit(spec_diff.show(old, _find(name, kind) if name else None, is_json))
     if name is None:
-        hint = "accelkit list shows them all; --spec-diff OLD needs none"
-        raise UsageError("accelkit info was given no NAME", why="it says everything about one plugin", hint=hint)
+        hint = "accelkit list shows the names of all plugins; only with --spec-diff OLD can NAME be omitted"
+        raise UsageError("accelkit info needs the NAME of a plugin", hint=hint)
     record = _find(name, kind)
     verdicts = {record: probing.ask(record, is_trial=True)} if record.status == "available" else {}
-    (row,) = asked([record], verdicts)
+    (row,) = rows_of([record], verdicts)
     if is_json:
-        asked_now = row.verdict.as_dict() if row.verdict else None
-        print_json("info", row.as_dict() | {"asked": asked_now, "precisions": _precisions(row)})
+        verdict = row.verdict.as_dict() if row.verdict else None
+        print_json("info", row.as_dict() | {"asked": verdict, "precisions": _precisions(row)})
         return
     for field, value in _fields(row):
         click.echo(printable(f"{field:<14}{value}"))
 
 
 def _find(name: str, kind: Kind | None) -> PluginRecord:
-    """The record, whatever its status."""
+    """Return the record of the plugin, whatever its status is."""
     if name.startswith(f"{GENERIC}:"):
         return resolve(name)
     candidates = [r for r in plugins(kind) if name in (r.name, r.qualified_name)]
     kinds = sorted({record.kind for record in candidates})
     if len(kinds) > 1:
-        raise UsageError(f"{name!r} is the name of several plugins", why=f"of the kinds {', '.join(kinds)}", hint=f"add --kind {kinds[0]}")
+        raise UsageError(f"several plugins are named {name!r}", why=f"their kinds are {', '.join(kinds)}", hint=f"add --kind {kinds[0]}")
     try:
         return find(kind or (candidates[0].kind if candidates else "accelerator"), name)
     except AccelkitError:
@@ -61,7 +64,7 @@ def _find(name: str, kind: Kind | None) -> PluginRecord:
 
 
 def _precisions(row: Row) -> dict[str, Support]:
-    """Which an accelerator can do, and how; empty where nothing is known of it."""
+    """Return the precisions that an accelerator supports, and how. Empty if its capabilities are unknown."""
     return precisions_of(row.verdict.capabilities) if row.verdict is not None and row.verdict.capabilities else {}
 
 
@@ -76,13 +79,13 @@ def _fields(row: Row) -> list[tuple[str, str]]:
         ("status", record.status),
         ("reason", record.reason),
         ("what to do", record.hint),
-        ("select it", f"{record.kind}={record.name!r} or {record.qualified_name!r}"),
+        ("selected by", f"{record.kind}={record.name!r} or {record.qualified_name!r}"),
     ]
     if verdict is not None and record.kind == "accelerator":
         declared = ", ".join(f"{key} {support}" for key, support in verdict.capabilities.items())
         fields += [
             ("device type", verdict.device_type),
-            ("simulated", "yes: auto never chooses it" if verdict.is_simulated else "no"),
+            ("simulated", "yes (auto never selects it)" if verdict.is_simulated else "no"),
             ("devices", "" if verdict.device_count is None else str(verdict.device_count)),
             ("capabilities", declared or "none declared"),
             ("precisions", ", ".join(f"{name} {support}" for name, support in _precisions(row).items())),

@@ -1,4 +1,4 @@
-"""``accelkit launch [OPTIONS] PROGRAM [ARGUMENTS]``: start the processes of a job, one a device."""
+"""``accelkit launch [OPTIONS] PROGRAM [ARGUMENTS]``: start the processes of a job, one per device."""
 
 from __future__ import annotations
 
@@ -30,38 +30,64 @@ def _positive(context: click.Context, parameter: click.Parameter, value: float) 
 
 
 @click.command("launch", context_settings={"allow_interspersed_args": False})
-@click.option("--accelerator", metavar="NAME", help="As in Runtime(accelerator=NAME).")
-@click.option("--devices", metavar="N|auto|0,2", help="How many devices, all of them (the default), or which.")
-@click.option("--strategy", metavar="NAME", help="As in Runtime(strategy=NAME).")
-@click.option("--precision", metavar="NAME", help="As in Runtime(precision=NAME).")
-@click.option("--timeout", metavar="SECONDS", help="How long a collective waits for every process (1800).")
-@click.option("--num-nodes", type=click.IntRange(1), metavar="M", help="Machines; run this command on each.")
-@click.option("--node-rank", type=click.IntRange(0), metavar="R", help="This machine's rank. Left out: any order.")
-@click.option("--main-address", metavar="HOST", help="Where the machines meet: one that all can reach.")
-@click.option("--main-port", type=click.IntRange(1, 65535), default=_MAIN_PORT, show_default=True, metavar="PORT", help="And its port.")
-@click.option("--rdzv-backend", default="c10d", show_default=True, metavar="NAME", help="Of torch's rendezvous.")
-@click.option("--rdzv-endpoint", metavar="HOST:PORT", help="Of torch's rendezvous, instead of --main-address.")
-@click.option("--rdzv-id", metavar="ID", help="Tells jobs apart that meet at one place.")
-@click.option("--max-restarts", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Start all again after a failure.")
+@click.option("--accelerator", metavar="NAME", help="The accelerator, as in Runtime(accelerator=NAME).")
+@click.option("--devices", metavar="N|auto|0,2", help="The number of devices, auto for all (the default), or their indices.")
+@click.option("--strategy", metavar="NAME", help="The strategy, as in Runtime(strategy=NAME).")
+@click.option("--precision", metavar="NAME", help="The precision, as in Runtime(precision=NAME).")
+@click.option("--timeout", metavar="SECONDS", help="The timeout of collectives (default: 1800).")
+@click.option("--num-nodes", type=click.IntRange(1), metavar="M", help="The number of machines. Run this command on each.")
 @click.option(
-    "--monitor-interval", type=float, callback=_positive, default=0.1, show_default=True, metavar="SECONDS", help="Between two looks."
+    "--node-rank",
+    type=click.IntRange(0),
+    metavar="R",
+    help="The rank of this machine. Omit it on all machines to let them be numbered in any order.",
+)
+@click.option("--main-address", metavar="HOST", help="The rendezvous host: a machine that all others can reach.")
+@click.option(
+    "--main-port", type=click.IntRange(1, 65535), default=_MAIN_PORT, show_default=True, metavar="PORT", help="The port on that host."
+)
+@click.option("--rdzv-backend", default="c10d", show_default=True, metavar="NAME", help="The backend of torch's rendezvous.")
+@click.option("--rdzv-endpoint", metavar="HOST:PORT", help="The endpoint of torch's rendezvous, instead of --main-address.")
+@click.option("--rdzv-id", metavar="ID", help="The ID of the job, if several jobs share a rendezvous endpoint.")
+@click.option(
+    "--max-restarts",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="How often to restart all processes after a failure.",
 )
 @click.option(
-    "--grace-period", type=float, callback=_positive, default=25.0, show_default=True, metavar="SECONDS", help="SIGTERM to SIGKILL."
+    "--monitor-interval",
+    type=float,
+    callback=_positive,
+    default=0.1,
+    show_default=True,
+    metavar="SECONDS",
+    help="The interval between two checks of the processes.",
 )
-@click.option("--log-dir", type=click.Path(path_type=Path), metavar="DIR", help="Keep what each process prints.")
-@click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as for python -m.")
+@click.option(
+    "--grace-period",
+    type=float,
+    callback=_positive,
+    default=25.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="The time between SIGTERM and SIGKILL.",
+)
+@click.option("--log-dir", type=click.Path(path_type=Path), metavar="DIR", help="Write the output of each process to files in this folder.")
+@click.option("-m", "is_module", is_flag=True, help="Run PROGRAM as a module, like python -m.")
 @click.argument("program")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(program: str, arguments: tuple[str, ...], is_module: bool, **options: Any) -> None:
-    """Run PROGRAM in one process for each device, here or on several machines. What stands after PROGRAM is its own.
+    """Run PROGRAM in one process per device, on this machine or on several. All arguments after PROGRAM are passed to it.
 
-    Exit codes: 0; else that of the process that failed first (128 and the signal's number if one killed it); 130 for Ctrl-C, 143 for
-    SIGTERM.
+    Exit codes: 0 if all processes succeed; otherwise the exit code of the process that failed first, which is 128 plus the number of
+    the signal if a signal ended it; 130 for Ctrl-C; 143 for SIGTERM.
     """
     with reporting_errors(is_json=False):
         job = _job(Program(program, is_module, arguments), **options)
-        from accelkit.launching.elastic import run  # torch takes a second or two to import
+        from accelkit.launching.elastic import run  # importing torch takes a second or two
 
         click.get_current_context().exit(run(job, _say))
 
@@ -82,23 +108,25 @@ def _job(
     rdzv_id: str | None,
     **others: Any,
 ) -> Job:
-    """Everything checked that can be without a process.
+    """Return the job that the options describe. Checks everything that can be checked without starting a process.
 
     Raises:
-        AccelkitError: What cannot be, and the option to change.
+        AccelkitError: If an option is invalid. Names the option to change.
     """
     _check_program(program)
     nodes = num_nodes or 1
     if node_rank is not None and node_rank >= nodes:
         raise UsageError(
-            f"--node-rank {node_rank} of --num-nodes {nodes}", why="ranks begin at 0", hint="name 0 to M - 1, or more --num-nodes"
+            f"--node-rank {node_rank} is too large for --num-nodes {nodes}",
+            why="ranks start at 0",
+            hint=f"use 0 to {nodes - 1}, or increase --num-nodes",
         )
     endpoint = rdzv_endpoint or (f"{main_address}:{main_port}" if main_address else "")
     if nodes > 1 and not endpoint:
         raise UsageError(
-            f"--num-nodes {nodes} without --main-address",
-            why="the machines must meet somewhere",
-            hint="add --main-address HOST, of one of them",
+            f"--num-nodes {nodes} needs --main-address",
+            why="the machines need an address at which to find each other",
+            hint="add --main-address HOST with the host name of one of the machines",
         )
     environ = {} if nodes > 1 or os.environ.get(job_secret.VARIABLE) else {job_secret.VARIABLE: job_secret.new()}
     if strategy is not None:
@@ -134,17 +162,19 @@ def _threads(count: int, environ: dict[str, str]) -> str:
     if threads is None:
         return ""
     environ[device_allocation.THREADS_VARIABLE] = str(threads)
-    return f", {device_allocation.THREADS_VARIABLE}={threads} each ({device_allocation.cores()} cores; set it to choose)"
+    return f", {device_allocation.THREADS_VARIABLE}={threads} each ({device_allocation.cores()} cores; set the variable to override this)"
 
 
 def _check_program(program: Program) -> None:
     if not program.is_module:
         if not os.path.exists(program.name):
-            raise UsageError(f"there is no file {program.name}", why=f"looked for in {os.getcwd()}", hint="-m runs a module")
+            raise UsageError(
+                f"the file {program.name} does not exist", why=f"the current directory is {os.getcwd()}", hint="use -m to run a module"
+            )
         return
     top = program.name.partition(".")[0]
     if importlib.machinery.PathFinder.find_spec(top, [os.getcwd(), *sys.path]) is None:
-        raise UsageError(f"there is no module {program.name}", why=f"{top} was not found", hint="a script is run without -m")
+        raise UsageError(f"there is no module named {program.name}", why=f"{top} was not found", hint="omit -m to run a script")
 
 
 def _say(message: str) -> None:

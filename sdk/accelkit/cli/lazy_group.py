@@ -1,4 +1,4 @@
-"""A group of commands that are imported when they are invoked; their help lines stand where the group is made."""
+"""A click group whose commands are imported when they are invoked. The group itself holds their help lines."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 import click
 
 INTERRUPTED = 130
-"""The exit code of what SIGINT ended: 128 and its number, as in a shell."""
+"""The exit code of a process that SIGINT ended: 128 plus the number of the signal, as in a shell."""
 
 
 class LazyGroup(click.Group):
-    """Commands of a package, one module each, whose ``command`` it is. Ctrl-C ends each with exit code 130 (click's own is 1).
+    """Commands of a package. Each module of the package defines one as ``command``. Ctrl-C exits with code 130 (click's default is 1).
 
     Args:
-        package: Where the modules are.
-        lines: Name of each command, and its line of help.
+        package: The package that contains the modules.
+        lines: The help line of each command, by the command's name.
     """
 
     def __init__(self, *, package: str, lines: Mapping[str, str], **attributes: Any) -> None:

@@ -1,4 +1,4 @@
-"""``accelkit list``: every plugin, its status, and what to do. Reads metadata; only accelkit's own plugins are asked."""
+"""``accelkit list``: list every plugin, its status and what to do. Reads metadata, and probes only the built-in plugins."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import get_args
 import click
 
 from accelkit.cli.output import print_json, print_table, say
-from accelkit.cli.status_rows import asked
+from accelkit.cli.status_rows import rows_of
 from accelkit.discovery import verdict_cache
 from accelkit.discovery.catalog import plugins
 from accelkit.discovery.probing import ask_all
@@ -15,21 +15,21 @@ from accelkit.types import Kind
 
 
 @click.command("list")
-@click.option("--kind", type=click.Choice(get_args(Kind)), help="Only this kind of plugin.")
-@click.option("--all", "is_everything", is_flag=True, help="Also vendors' devices that no installed plugin offers.")
-@click.option("--json", "is_json", is_flag=True, help="JSON on standard output.")
+@click.option("--kind", type=click.Choice(get_args(Kind)), help="List only plugins of this kind.")
+@click.option("--all", "is_everything", is_flag=True, help="Also list vendors' devices for which no plugin is installed.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON to standard output.")
 def command(kind: Kind | None, is_everything: bool, is_json: bool) -> None:
-    """Plugins, their status, and what to do.
+    """List plugins, their status and what to do.
 
-    No plugin is imported here. A third party's status is what its metadata says, and what it answered when it was last asked
-    (accelkit doctor asks); accelkit's own are asked at most once an hour. Exits 0 whatever the rows.
+    No plugin is imported in this process. The status of a third-party plugin comes from its metadata and from the last time that it was
+    tested (accelkit doctor tests it). Built-in plugins are probed at most once an hour. The exit code is always 0.
     """
     records = plugins(kind)
     own = [record for record in records if record.is_builtin and verdict_cache.recall(record) is None]
     verdicts = ask_all(own) if own else {}
     for record, verdict in verdicts.items():
         verdict_cache.remember(record, verdict)
-    rows = asked(records, verdicts)
+    rows = rows_of(records, verdicts)
     if is_json:
         print_json("list", {"plugins": [row.as_dict() for row in rows]})
         return
@@ -42,4 +42,4 @@ def command(kind: Kind | None, is_everything: bool, is_json: bool) -> None:
         ],
     )
     if hidden := len(rows) - len(shown):
-        say(f"{hidden} vendors' devices are known and not installed; --all shows them")
+        say(f"{hidden} known vendors' devices without an installed plugin are not listed; --all lists them")

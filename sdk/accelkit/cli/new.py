@@ -21,13 +21,15 @@ _NEXT = "cd {folder}; pip install --editable '.[dev]'; pytest"
 
 @click.command("new")
 @click.argument("answers", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--no-input", is_flag=True, help="Ask nothing: what is not given has its default.")
-@click.option("--output-dir", type=click.Path(path_type=Path), default=".", metavar="DIR", help="Where the package's folder is made.")
+@click.option("--no-input", is_flag=True, help="Ask no questions; use the default for every answer that is not given.")
+@click.option(
+    "--output-dir", type=click.Path(path_type=Path), default=".", metavar="DIR", help="The folder in which to create the package's folder."
+)
 def command(answers: tuple[str, ...], no_input: bool, output_dir: Path) -> None:
-    """Make a vendor's plugin that works at once: package, tests, CI. Asks nine questions; docs/new-plugin.md explains them.
+    """Create a plugin that works at once, with package, tests and CI. Asks nine questions, which docs/new-plugin.md explains.
 
-    KEY=VALUE answers one: vendor, distribution, accelerator, torch_device, facets, author, email, licence, oldest_accelkit. Nothing is
-    written unless all answers can be used. Prints the new folder.
+    KEY=VALUE answers a question. The keys are vendor, distribution, accelerator, torch_device, facets, author, email, licence and
+    oldest_accelkit. Nothing is written unless all answers are valid. Prints the path of the new folder.
     """
     template = find_template()
     given = _given(answers, _questions(template))
@@ -36,11 +38,11 @@ def command(answers: tuple[str, ...], no_input: bool, output_dir: Path) -> None:
     check(template, context, folder)
     _write(template, context, output_dir)
     click.echo(folder)
-    say(f"accelkit new: {sum(path.is_file() for path in folder.rglob('*'))} files. Next: {_NEXT.format(folder=folder)}")
+    say(f"accelkit new: wrote {sum(path.is_file() for path in folder.rglob('*'))} files. Next: {_NEXT.format(folder=folder)}")
 
 
 def find_template() -> Path:
-    """The template's folder, in an installed accelkit and in a source tree alike.
+    """Return the folder of the template, in an installed accelkit or in a source tree.
 
     Raises:
         UsageError: If it is in neither place.
@@ -48,28 +50,28 @@ def find_template() -> Path:
     found = next((place for place in _PLACES if (place / "cookiecutter.json").is_file()), None)
     if found is None:
         raise UsageError(
-            "the template of a plugin is not there",
-            why=f"looked for in {' and '.join(map(str, _PLACES))}",
+            "the template for plugins was not found",
+            why=f"it is neither {' nor '.join(map(str, _PLACES))}",
             hint="pip install --force-reinstall --no-deps accelkit",
         )
     return found
 
 
 def check(template: Path, context: Mapping[str, Any], folder: Path) -> None:
-    """The answers, by the template's own rules; and that the folder is not there.
+    """Check the answers by the template's own rules, and that the folder does not exist yet.
 
     Raises:
-        UsageError: That names each answer that cannot be used, and says why.
+        UsageError: If an answer is invalid or the folder exists. Names each invalid answer and the reason.
     """
     objections: Callable[[Mapping[str, Any]], list[str]] = runpy.run_path(str(template / "hooks" / "pre_gen_project.py"))["objections"]
     if found := objections(context):
         raise UsageError(
-            f"{len(found)} answer{'s' * (len(found) > 1)} cannot be used; nothing was written",
+            f"{len(found)} answer{'s are' if len(found) > 1 else ' is'} invalid; nothing was written",
             why="\n    ".join(found),
-            hint="accelkit new KEY=VALUE gives another one; docs/new-plugin.md explains them",
+            hint="give another answer with accelkit new KEY=VALUE; docs/new-plugin.md explains the questions",
         )
     if folder.exists():
-        raise UsageError(f"{folder} is there already; nothing was written", hint="move it away, or give --output-dir or distribution=")
+        raise UsageError(f"{folder} exists already; nothing was written", hint="move it away, or use another --output-dir or distribution=")
 
 
 def _questions(template: Path) -> list[str]:
@@ -82,16 +84,16 @@ def _given(answers: Sequence[str], questions: Sequence[str]) -> dict[str, str]:
         name, equals, value = answer.partition("=")
         if not equals or name not in questions:
             near = difflib.get_close_matches(name, questions, n=1)
-            why = f"did you mean {near[0]}?" if near and equals else f"KEY is one of {', '.join(questions)}"
-            raise UsageError(f"{answer!r:.80} answers no question", why=why, hint="write KEY=VALUE, as vendor=Acme")
-        if "{" in value or "}" in value:  # cookiecutter takes what is given for a default, which it renders
-            raise UsageError(f"{name}={value!r:.80} cannot be used; nothing was written", why="an answer is text, and has no braces")
+            why = f"did you mean {near[0]}?" if near and equals else f"KEY must be one of {', '.join(questions)}"
+            raise UsageError(f"{answer!r:.80} is not an answer to a question", why=why, hint="write KEY=VALUE, for example vendor=Acme")
+        if "{" in value or "}" in value:  # cookiecutter treats the given value as a default, and renders it
+            raise UsageError(f"{name}={value!r:.80} is invalid; nothing was written", why="an answer must not contain braces")
         given[name] = value
     return given
 
 
 def _context(template: Path, given: Mapping[str, str], *, no_input: bool) -> dict[str, Any]:
-    """Every variable of the template: given, asked for, or its default."""
+    """Return every variable of the template: the given answer, the user's answer to the question, or the default."""
     try:
         from cookiecutter.generate import generate_context
         from cookiecutter.prompt import prompt_for_config
@@ -107,4 +109,4 @@ def _write(template: Path, context: Mapping[str, Any], output_dir: Path) -> None
     try:
         generate_files(str(template), {"cookiecutter": dict(context)}, str(output_dir))
     except OSError as error:
-        raise UsageError(f"the package cannot be written into {output_dir}", why=str(error), hint="give another --output-dir") from error
+        raise UsageError(f"the package cannot be written into {output_dir}", why=str(error), hint="use another --output-dir") from error

@@ -1,4 +1,4 @@
-"""How commands print: JSON with a versioned schema, tables, and errors."""
+"""Output of commands: JSON with a versioned schema, tables and errors."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _STYLES = dict.fromkeys(("available", "ok", "chosen", "usable"), _GOOD) | dict.f
     ("unavailable", "absent", "disabled", "refused"), _NEITHER
 )
 _WIDE = 140
-_WIDEST = 200  # a cell that is longer shifts the rest of its own row only
+_WIDEST = 200  # a longer cell does not widen its column; it only shifts the rest of its own row
 
 
 def print_json(command: str, fields: Mapping[str, Any]) -> None:
-    """One JSON object on standard output; ``schema`` is ``accelkit.<command>/1``."""
+    """Print one JSON object to standard output. Its ``schema`` is ``accelkit.<command>/1``."""
     click.echo(json.dumps({"schema": f"accelkit.{command}/1", **fields}, indent=2))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on standard output: for people on a terminal, else plain aligned columns, one line a row.
+    """Print a table to standard output: with colours on a terminal, otherwise as plain aligned columns with one line per row.
 
-    Columns that are empty throughout are left out. Text from outside is escaped, and never read as markup.
+    Empty columns are omitted. Control characters are escaped, and no cell is interpreted as markup.
     """
     cells = [[" ".join(printable(cell).split()) for cell in row] for row in rows]
     kept = [index for index in range(len(columns)) if any(row[index] for row in cells)]
@@ -43,13 +43,13 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def say(message: str) -> None:
-    """A message for people, on standard error."""
+    """Print a message for people to standard error."""
     click.echo(printable(message), err=True)
 
 
 @contextlib.contextmanager
 def reporting_errors(is_json: bool) -> Iterator[None]:
-    """An AccelkitError becomes its text on standard error (and JSON on standard output if asked) and its exit code."""
+    """Print an AccelkitError to standard error (and as JSON to standard output if requested), and exit with its exit code."""
     try:
         yield
     except AccelkitError as error:
@@ -59,7 +59,7 @@ def reporting_errors(is_json: bool) -> Iterator[None]:
         say(f"accelkit: {error}")
         raise click.exceptions.Exit(error.exit_code) from error
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # a closed pipe (| head) is no error of ours
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader closed the pipe (| head), which is not an error
         raise click.exceptions.Exit(0) from None
 
 

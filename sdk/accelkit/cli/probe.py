@@ -1,4 +1,4 @@
-"""``accelkit probe NAME``: run an operator on the device, in a child process, and check its result."""
+"""``accelkit probe NAME``: run an operator on the device in a child process, and check the result."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from accelkit.selection import resolve
 
 @click.command("probe")
 @click.argument("name", shell_complete=complete_names)
-@click.option("--json", "is_json", is_flag=True, help="JSON on standard output.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON to standard output.")
 def command(name: str, is_json: bool) -> None:
-    """Load the accelerator NAME, add on its device and compare with the CPU. Exits 3 if it is broken, 4 if unavailable."""
+    """Load the accelerator NAME, add numbers on its device and check the sums. Exits with 3 if it is broken, 4 if it is unavailable."""
     record = resolve(name)
     verdict = probing.ask(record, is_trial=True)
     verdict_cache.remember(record, verdict)
@@ -27,4 +27,6 @@ def command(name: str, is_json: bool) -> None:
         print_json("probe", {"name": name, "plugin": record.plugin, **verdict.as_dict()})
         return
     count = f"{verdict.device_count} device{'s' * (verdict.device_count != 1)}"
-    click.echo(printable(f"{name} ({record.plugin}): [0, 1, 2, 3] + 1 is right on {verdict.device_type}; {count}, {verdict.seconds:.2f} s"))
+    click.echo(
+        printable(f"{name} ({record.plugin}): [0, 1, 2, 3] + 1 is correct on {verdict.device_type}; {count}, {verdict.seconds:.2f} s")
+    )

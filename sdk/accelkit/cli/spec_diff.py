@@ -1,4 +1,4 @@
-"""``accelkit info [NAME] --spec-diff OLD``: what changed in the specifications, and what plugins, or one of them, must do about it."""
+"""``accelkit info [NAME] --spec-diff OLD``: show what changed in the specifications, and what all plugins or one plugin must change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FINDINGS = 1
 
 
 def show(old: str, plugin: PluginRecord | None, is_json: bool) -> int:
-    """Print the differences, or those that concern one plugin; the exit code: 1 if something must be done, else 0."""
+    """Print the differences, or those that affect one plugin. Return the exit code: 1 if a plugin must change, otherwise 0."""
     then, now = read(old), record()
     changes = compare(then, now)
     if plugin is not None:
@@ -31,23 +31,23 @@ def show(old: str, plugin: PluginRecord | None, is_json: bool) -> int:
     else:
         if changes:
             rows = [(change.name, change.what, "" if plugin else change.concerns, change.what_to_do) for change in changes]
-            print_table(("MEMBER", "CHANGE", "WHO MUST CHANGE", "WHAT TO DO"), rows)
+            print_table(("MEMBER", "CHANGE", "AFFECTS", "WHAT TO DO"), rows)
         say(_summary(len(changes), findings, f"from accelkit {then['version']} to {now['version']}", plugin))
     return _FINDINGS if findings else 0
 
 
 def _of_plugin(changes: Sequence[Change], then: Record, now: Record, plugin: PluginRecord) -> list[Change]:
-    """What concerns the plugin's class, which is imported in a child process, also if its metadata says that it does not fit."""
+    """Return the changes that affect the plugin's class. It is imported in a child process, even if its metadata is incompatible."""
     if plugin.status in ("disabled", "conflict"):
         find(plugin.kind, plugin.qualified_name)
     verdict = probing.ask_definitions(plugin)
     if verdict.status != "usable":
-        what = f"what the {plugin.kind} {plugin.name!r} defines cannot be read"
+        what = f"the methods of the {plugin.kind} {plugin.name!r} cannot be read"
         raise BrokenPluginError(what, plugin=plugin.plugin, why=verdict.reason, hint=verdict.hint)
     return concerned(changes, then, now, plugin.kind, verdict.definitions)
 
 
 def _summary(number: int, findings: int, span: str, plugin: PluginRecord | None) -> str:
     if plugin is not None:
-        return f"{plugin.name} ({plugin.plugin}) has {findings or 'nothing'} to change {span}"
-    return f"{number} changes {span}; {findings} of them ask something of a plugin"
+        return f"{plugin.name} ({plugin.plugin}) must adapt to {findings or 'no'} change{'s' * (findings != 1)} {span}"
+    return f"{number} changes {span}; plugins must adapt to {findings} of them"

@@ -1,4 +1,4 @@
-"""What is known of each plugin, as rows: from metadata, from what was asked now, and from what was remembered."""
+"""The status of each plugin, as rows: from its metadata, from a new verdict, or from a cached one."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from accelkit.types import PluginRecord, PluginStatus
 Verdicts = Mapping[PluginRecord, probing.Verdict]
 
 _STATUS_OF: dict[str, PluginStatus] = {"usable": "available", "absent": "unavailable", "broken": "broken"}
-NOT_ASKED = "not asked yet"
-NOT_REMEMBERED = "not known: what an editable installation answered is not remembered, since it changes without notice"
+NOT_PROBED = "not probed yet"
+NOT_CACHED = "not probed: the result for an editable installation is not cached, since the code may change at any time"
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A record with the newest knowledge of it."""
+    """A record with the newest verdict on it, if there is one."""
 
     record: PluginRecord
     verdict: probing.Verdict | None
@@ -31,14 +31,14 @@ class Row:
         return self.record.description or (self.verdict.description if self.verdict else "")
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields of ``accelkit list --json``."""
+        """Return the fields of ``accelkit list --json``."""
         fields = dataclasses.asdict(self.record)
-        del fields["fingerprint"], fields["registered_class"]  # for this process only
+        del fields["fingerprint"], fields["registered_class"]  # these are used only within this process
         return fields | {"description": self.description, "plugin": self.record.plugin, "qualified_name": self.record.qualified_name}
 
 
-def asked(records: Iterable[PluginRecord], verdicts: Verdicts) -> list[Row]:
-    """A row for each record; its status is the verdict's if it was asked now or is remembered."""
+def rows_of(records: Iterable[PluginRecord], verdicts: Verdicts) -> list[Row]:
+    """Return a row for each record. Its status is that of the new or cached verdict, if there is one."""
     rows = []
     for record in records:
         verdict = verdicts.get(record)
@@ -47,13 +47,13 @@ def asked(records: Iterable[PluginRecord], verdicts: Verdicts) -> list[Row]:
         if verdict is not None:
             rows.append(Row(record.with_status(_STATUS_OF[verdict.status], verdict.reason, verdict.hint), verdict))
         elif record.status == "available" and not record.is_builtin and record.kind in ("accelerator", "hooks"):
-            reason, hint = (NOT_ASKED, "asks it") if record.fingerprint else (NOT_REMEMBERED, "asks it each time")
-            rows.append(Row(record.with_status("available", reason, f"accelkit doctor {record.name} {hint}"), None))
+            reason = NOT_PROBED if record.fingerprint else NOT_CACHED
+            rows.append(Row(record.with_status("available", reason, f"accelkit doctor {record.name} probes it"), None))
         else:
             rows.append(Row(record, None))
     return rows
 
 
 def complete_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Shell completion of accelerator names, from metadata."""
+    """Complete accelerator names in a shell. Reads only metadata."""
     return sorted({record.name for record in plugins("accelerator") if record.name.startswith(incomplete)})

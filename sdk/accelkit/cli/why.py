@@ -1,4 +1,4 @@
-"""``accelkit why [NAME]``: which accelerator, or with ``--cluster`` which cluster environment, would be used, and why."""
+"""``accelkit why [NAME]``: explain which accelerator, or with ``--cluster`` which cluster environment, would be used."""
 
 from __future__ import annotations
 
@@ -13,14 +13,20 @@ from accelkit.specs.placement import PLACEMENT
 
 @click.command("why")
 @click.argument("name", required=False, shell_complete=complete_names)
-@click.option("--cluster", "is_cluster", is_flag=True, help="The cluster environment instead: who started this process, and what it says.")
-@click.option("--json", "is_json", is_flag=True, help="JSON on standard output.")
+@click.option(
+    "--cluster",
+    "is_cluster",
+    is_flag=True,
+    help="Explain the cluster environment instead: what started this process, and the ranks and sizes it has set.",
+)
+@click.option("--json", "is_json", is_flag=True, help="Print JSON to standard output.")
 def command(name: str | None, is_cluster: bool, is_json: bool) -> None:
-    """Which accelerator would be used for NAME (or for nothing: the environment, then auto), and why not the others.
+    """Explain which accelerator would be used for NAME, and why the others would not.
 
-    A plugin that is named is tried again in a child process, even if it worked before.
+    Without NAME, the environment variables apply, and then auto. A plugin that is named is tested again in a child process, even if it
+    worked before.
 
-    With --cluster, NAME is a cluster environment's. Under srun, mpirun, ... each process shows what it was told.
+    With --cluster, NAME is the name of a cluster environment. Under srun or mpirun, each process shows its own settings.
     """
     if is_cluster:
         _why_cluster(name, is_json)
@@ -37,15 +43,15 @@ def command(name: str | None, is_cluster: bool, is_json: bool) -> None:
 
 
 def _why_cluster(name: str | None, is_json: bool) -> None:
-    """Exits 2 if a setting cannot be read: a program would stop there."""
+    """Show the cluster environment. Exits with 2 if a setting cannot be read, since a program would stop there."""
     from accelkit.cluster.subprocess_detection import ask_cluster
 
     answer = ask_cluster(name)
     if is_json:
         print_json("why.cluster", answer)
     else:
-        asked = "detected" if answer["source"] == "default" else f"{answer['requested']!r} ({answer['source']})"
-        click.echo(printable(f"cluster environment {answer['chosen']} from {answer['plugin']}: {asked}"))
+        request = "detected" if answer["source"] == "default" else f"{answer['requested']!r} ({answer['source']})"
+        click.echo(printable(f"cluster environment {answer['chosen']} from {answer['plugin']}: {request}"))
         ranked = [
             [c["name"], c["plugin"], c["verdict"], str(c["rank"] if c["rank"] is not None else ""), c["reason"]]
             for c in answer["candidates"]

@@ -76,8 +76,8 @@ class ClusterDecision:
         return dataclasses.asdict(self)
 
     def __str__(self) -> str:
-        asked = "detected" if self.source == "default" else f"{self.requested!r} ({self.source})"
-        lines = [f"cluster environment {self.chosen} from {self.plugin}: {asked}"]
+        request = "detected" if self.source == "default" else f"{self.requested!r} ({self.source})"
+        lines = [f"cluster environment {self.chosen} from {self.plugin}: {request}"]
         lines += [f"  {one.name} ({one.plugin}) {one.verdict}{': ' if one.reason else ''}{one.reason}" for one in self.candidates]
         return "\n".join(lines)
 
@@ -122,8 +122,8 @@ def select_cluster(
         decision = ClusterDecision(name, source, environment.name, environment.plugin, (_chosen(environment, None),))
     else:
         raise UsageError(
-            f"cluster={name!r:.80} cannot be used",
-            why="a name or an instance of accelkit.ClusterEnvironment is expected",
+            f"cluster={name!r:.80} is invalid",
+            why="it must be a name or an instance of accelkit.ClusterEnvironment",
             hint="accelkit list --kind cluster shows the names",
         )
     return ClusterSelection(environment, decision)
@@ -174,7 +174,7 @@ def _detect(
 
 
 def _chosen(environment: ClusterEnvironment, claim: Detection | None) -> ClusterCandidate:
-    reason = claim.reason if claim else "named: what the others claim does not matter"
+    reason = claim.reason if claim else "it was selected by name, so the claims of other environments do not apply"
     return ClusterCandidate(environment.name, environment.plugin, "chosen", claim.rank if claim else None, reason)
 
 

@@ -42,12 +42,12 @@ def ask_cluster(name: str | None) -> dict[str, Any]:
                 env=subprocess_env.environment(Path(__file__).resolve().parents[2]),
                 timeout=seconds,
             )
-            how = f"it ended with {ended.returncode}"
+            how = f"it ended with exit code {ended.returncode}"
         except subprocess.TimeoutExpired:
-            how = f"it did not answer within {seconds:g} s (ACCELKIT_LOAD_TIMEOUT)"
+            how = f"it exceeded the time limit of {seconds:g} s (ACCELKIT_LOAD_TIMEOUT)"
         if not answer.exists():
-            hint = "ACCELKIT_CLUSTER=local asks no other; report it to the vendor of the cluster environment"
-            raise BrokenPluginError("the process that reads the cluster environment gave no answer", why=how, hint=hint)
+            hint = "report it to the vendor of the cluster environment; ACCELKIT_CLUSTER=local avoids it for a single process"
+            raise BrokenPluginError("the process that reads the cluster environment did not return a result", why=how, hint=hint)
         fields: dict[str, Any] = json.loads(answer.read_text("utf-8"))
     if refusal := fields.get("refusal"):
         raise _rebuilt(refusal)

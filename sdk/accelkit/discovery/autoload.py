@@ -31,14 +31,14 @@ def privateuse1_conflict() -> str:
     names = sorted({backend.plugin for backend in claimants})
     if len(names) < 2 or not is_enabled():
         return ""
-    both = f"{' and '.join(names)} both claim PrivateUse1, torch's one slot for out-of-tree devices"
+    both = f"{' and '.join(names)} both claim PrivateUse1, which is torch's only slot for out-of-tree devices"
     return f"{both}: {way_out([backend.distribution for backend in claimants])}"
 
 
 def way_out(distributions: Sequence[str]) -> str:
     """Return the remedy for backends that prevent ``import torch``."""
     names = " ".join(sorted(set(distributions))) or "the package"
-    return f"export {VARIABLE}=0 (torch then imports none of them by itself), or pip uninstall {names}"
+    return f"export {VARIABLE}=0 (torch then imports no backend by itself), or pip uninstall {names}"
 
 
 def explain(error: BaseException) -> BrokenPluginError:
@@ -48,10 +48,10 @@ def explain(error: BaseException) -> BrokenPluginError:
         names = " ".join(unreadable)
         hint = f"pip install --force-reinstall {names}, or export {VARIABLE}=0"
         return BrokenPluginError("import torch failed", plugin=names, why=f"{describe(error)}, in its entry_points.txt", hint=hint)
-    guilty = [backend for backend in inventory().torch_backends if backend.name in text or backend.value in text]
-    plugin = ", ".join(backend.plugin for backend in guilty)
+    failed = [backend for backend in inventory().torch_backends if backend.name in text or backend.value in text]
+    plugin = ", ".join(backend.plugin for backend in failed)
     hint = (
-        way_out([backend.distribution for backend in guilty]) if guilty else "reinstall torch; python -c 'import torch' shows the traceback"
+        way_out([backend.distribution for backend in failed]) if failed else "reinstall torch; python -c 'import torch' shows the traceback"
     )
     return BrokenPluginError("import torch failed", plugin=plugin, why=describe(error), hint=hint)
 
@@ -79,7 +79,7 @@ def _autoload_that_can_work() -> Iterator[None]:
         yield
         return
     names = ", ".join(unreadable)
-    text = f"torch's own backends are not loaded: the entry points of {names} cannot be decoded. pip install --force-reinstall {names}"
+    text = f"torch does not load its backends, because the entry points of {names} cannot be decoded. pip install --force-reinstall {names}"
     warnings.warn(text, RuntimeWarning, stacklevel=4)
     before = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = "0"

@@ -30,7 +30,7 @@ class BuildNotice:
         self._shown = building
         if not building:
             return
-        text = f"{', '.join(sorted(building))}: building what it needs on this machine, once ..."
+        text = f"{', '.join(sorted(building))}: running the one-time build for this machine ..."
         if not sys.stderr.isatty():
             sys.stderr.write(text + "\n")
             return

@@ -79,11 +79,9 @@ def register(name: str, cls: type, description: str = "") -> None:
     from accelkit.discovery.loading import BASES, base_class  # the specifications are needed only here
 
     if not isinstance(cls, type):
-        raise UsageError(
-            f"register({name!r}, ...) was given {cls!r}", why="a class is expected, not an instance", hint="pass the class itself"
-        )
+        raise UsageError(f"register({name!r}, ...) needs a class, got {cls!r}", hint="pass the class itself instead of an instance")
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise UsageError(f"{name!r} is no usable name", why="letters, digits and _ . + - are", hint="choose another name")
+        raise UsageError(f"{name!r} is not a valid name", why="a name consists of letters, digits and _ . + -", hint="choose another name")
     kind: Kind = next((kind for kind in BASES if issubclass(cls, base_class(kind))), "hooks")
     record = PluginRecord(
         kind=kind,
@@ -99,7 +97,10 @@ def register(name: str, cls: type, description: str = "") -> None:
         if taken or (kind == "accelerator" and name in device_table.reserved_names()):
             owner = taken[0].plugin if taken else OWN_DISTRIBUTION
             raise NameConflictError(
-                f"the {kind} name {name!r} is taken", plugin=owner, why=f"{owner} offers or reserves it", hint="register under another name"
+                f"the {kind} name {name!r} is taken",
+                plugin=owner,
+                why=f"{owner} provides or reserves it",
+                hint="register under another name",
             )
         _registered[kind, name, record.value] = record
         _records = None
@@ -174,7 +175,7 @@ def _adjudicate(records: Sequence[PluginRecord]) -> Iterable[PluginRecord]:
             yield record
         elif key in builtin or key in reserved:
             hint = f"ask the vendor to rename it, or uninstall {record.distribution}"
-            yield record.with_status("conflict", f"the name {record.name} belongs to accelkit and cannot be taken", hint)
+            yield record.with_status("conflict", f"the name {record.name} is reserved for accelkit", hint)
         elif len(claims[key]) > 1:
             owners = " and ".join(other.plugin for other in claims[key])
             hint = f"write {record.qualified_name}, or uninstall one of them"
@@ -195,12 +196,16 @@ def _refusal(record: PluginRecord) -> AccelkitError:
         "conflict": NameConflictError,
     }
     error = errors.get(record.status, BrokenPluginError)
-    return error(f"the {record.kind} {record.name!r} is {record.status}", plugin=record.plugin, why=record.reason, hint=record.hint)
+    is_conflict = record.status == "conflict"
+    what = (
+        f"the {record.kind} name {record.name!r} cannot be used" if is_conflict else f"the {record.kind} {record.name!r} is {record.status}"
+    )
+    return error(what, plugin=record.plugin, why=record.reason, hint=record.hint)
 
 
 def _unknown(kind: Kind, name: str) -> UnknownNameError:
     if absent := device_table.not_offered(kind, name):
-        return UnknownNameError(f"there is no {kind} {name!r}", why=absent[0], hint=absent[1])
+        return UnknownNameError(f"there is no {kind} named {name!r}", why=absent[0], hint=absent[1])
     names = sorted({record.name for record in plugins(kind)})
     if kind == "accelerator":
         names = sorted({*names, *device_table.aliases(), "auto"})
@@ -209,8 +214,12 @@ def _unknown(kind: Kind, name: str) -> UnknownNameError:
     variable = os.environ.get("ACCELKIT_PLUGINS")
     numbered, _, number = name.partition(":")
     if numbered in names and number.isdecimal():
-        hint = f"the number of a device is given beside its name: accelerator={numbered!r}, devices=[{number}]"
+        hint = f"specify the index of the device separately: accelerator={numbered!r}, devices=[{number}]"
     else:
-        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names) or 'none'}; a plugin's package adds more"
-    why = "no installed distribution offers it" + (f" (ACCELKIT_PLUGINS={variable})" if variable else "")
-    return UnknownNameError(f"there is no {kind} {name!r}", why=why, hint=hint)
+        hint = (
+            f"did you mean {near[0]!r}?"
+            if near
+            else f"known names are {', '.join(names) or 'none'}; install the package of a plugin to add more"
+        )
+    why = "no installed distribution provides it" + (f" (ACCELKIT_PLUGINS={variable})" if variable else "")
+    return UnknownNameError(f"there is no {kind} named {name!r}", why=why, hint=hint)

@@ -22,7 +22,7 @@ def objection(requirements: Sequence[str], version_of: Callable[[str], str | Non
     torch (``2.13.0a0+acme``) satisfies ``torch>=2.13``.
     """
     if long := next((line for line in requirements if len(line) > _LONGEST), None):
-        return "broken", f"its requirement {long!r:.60} has {len(long):,} characters; at most {_LONGEST:,} are read", _REPORT
+        return "broken", f"its requirement {long!r:.60} has {len(long):,} characters; the limit is {_LONGEST:,}", _REPORT
     rest = [line for line in requirements if not _is_satisfied(line, version_of)]
     if not rest:
         return None
@@ -66,16 +66,16 @@ def _objection(requirements: Sequence[str], version_of: Callable[[str], str | No
         bare = f"{name}{requirement.specifier}"
         installed = version_of(name)
         if installed is None:
-            return "incompatible", f"it requires {bare}, and {name} is not installed", f"pip install '{bare}'"
+            return "incompatible", f"it requires {bare}, but {name} is not installed", f"pip install '{bare}'"
         try:
             base = Version(installed).base_version
         except InvalidVersion:
             return (
                 "incompatible",
-                f"it requires {bare}; the installed {name} {installed!r} has no readable version",
+                f"it requires {bare}, but the version {installed!r} of the installed {name} is invalid",
                 f"pip install '{bare}'",
             )
         if not requirement.specifier.contains(base, prereleases=True):
-            reason = f"it requires {bare}, {name} {installed} is installed"
+            reason = f"it requires {bare}, but {name} {installed} is installed"
             return "incompatible", reason, f"pip install '{bare}', or another version of the plugin"
     return None

@@ -104,6 +104,6 @@ def fallback_records(version: str) -> list[PluginRecord]:
 def _read(name: str) -> Mapping[str, Any]:
     specification = importlib.util.find_spec(BUILTIN_PACKAGE)
     if specification is None or specification.origin is None:
-        raise RuntimeError(f"{BUILTIN_PACKAGE} is not installed beside accelkit; reinstall accelkit")
+        raise RuntimeError(f"the installation of accelkit lacks {BUILTIN_PACKAGE}; reinstall accelkit")
     with Path(specification.origin).with_name(name).open("rb") as file:
         return tomllib.load(file)

@@ -58,18 +58,18 @@ def load_class(record: PluginRecord) -> type:
     if cls is None:
         with plugin_errors(record.plugin, f"importing the {record.kind} {record.name}"):
             cls = _resolve(record.value)
-            if ":" in record.name:  # not an entry point's name: the device type follows the colon, as in torch:<device_type>
+            if ":" in record.name:  # the name is not that of an entry point: a device type follows the colon, as in torch:<device_type>
                 cls = cls.for_device_type(record.name.partition(":")[2])
     base = base_class(record.kind)
     if not isinstance(cls, type) or not issubclass(cls, base):
         what = f"a class whose bases are {_names(cls.__mro__[1:])}" if isinstance(cls, type) else f"{type(cls).__name__} {cls!r:.60}"
         raise BrokenPluginError(
-            f"the {record.kind} {record.name} is not one",
+            f"the entry point of the {record.kind} {record.name} is invalid",
             plugin=record.plugin,
             why=f"{record.value} is {what}",
-            hint=f"the entry point must name a subclass of accelkit.{base.__name__}"
+            hint=f"the entry point must refer to a subclass of accelkit.{base.__name__}"
             if record.kind in BASES
-            else "the entry point must name a class, of which accelkit makes the instance",
+            else "the entry point must refer to a class, of which accelkit creates an instance",
         )
     _check_declarations(cls, record)
     return cls
@@ -81,10 +81,10 @@ def _check_declarations(cls: Any, record: PluginRecord) -> None:
     Raises:
         BrokenPluginError: If they do not.
     """
-    what = f"the {record.kind} {record.name} declares its capabilities wrongly"
-    hint = "docs/plugins.md lists what a class declares; report it to the vendor"
+    what = f"the {record.kind} {record.name} declares invalid capabilities"
+    hint = "report it to the vendor; docs/plugins.md describes these declarations"
     if record.kind == "accelerator" and not isinstance(cls.declared_capabilities, Capabilities):
-        why = f"declared_capabilities is {type(cls.declared_capabilities).__name__}; Capabilities.declare(native=[...]) makes one"
+        why = f"declared_capabilities is a {type(cls.declared_capabilities).__name__}; use Capabilities.declare(native=[...])"
         raise BrokenPluginError(what, plugin=record.plugin, why=why, hint=hint)
     if record.kind == "precision":
         try:
@@ -99,11 +99,11 @@ def probe(cls: Any, record: PluginRecord) -> Availability:
     Raises:
         BrokenPluginError: If the probe raises an error or returns anything but an Availability.
     """
-    with plugin_errors(record.plugin, f"the probe of {record.name}"):
+    with plugin_errors(record.plugin, f"probing {record.name}"):
         answer = cls.probe()
     if not isinstance(answer, Availability):
         raise BrokenPluginError(
-            f"the probe of {record.name} gave no answer",
+            f"probe() of {record.name} did not return an Availability",
             plugin=record.plugin,
             why=f"it returned {answer!r:.80} ({type(answer).__name__})",
             hint="probe() must be a classmethod that returns accelkit.Availability",
@@ -115,16 +115,16 @@ def instantiate(cls: Any, record: PluginRecord) -> Any:
     """Create an instance without arguments, and set its name and plugin.
 
     Raises:
-        BrokenPluginError: If the class leaves out a method that its specification requires, or its constructor raises an error.
+        BrokenPluginError: If the class lacks a method that its specification requires, or its constructor raises an error.
     """
     if missing := sorted(getattr(cls, "__abstractmethods__", ())):
         raise BrokenPluginError(
             f"the {record.kind} {record.name} does not implement {', '.join(missing)}",
             plugin=record.plugin,
-            why=f"{record.value} is abstract until it defines what its base class requires",
+            why=f"{record.value} lacks methods that its base class requires",
             hint=f"report it to the vendor of {record.distribution}",
         )
-    with plugin_errors(record.plugin, f"making an instance of {record.value}", hint="its __init__ must work without arguments"):
+    with plugin_errors(record.plugin, f"creating an instance of {record.value}", hint="its __init__ must work without arguments"):
         instance = cls()
         if record.kind != "hooks":
             instance.name, instance.plugin = record.name, record.plugin
@@ -152,16 +152,16 @@ def remedy(error: BaseException, plugin: str) -> str:
     distribution, _, rest = plugin.partition("==")
     roots = [error, error.__cause__, error.__context__]
     if distribution == OWN_DISTRIBUTION:
-        return f"reinstall {distribution}; if that does not help, report it with the output of accelkit env"
+        return f"reinstall {distribution}; if that does not help, report the problem with the output of accelkit env"
     if distribution == FROM_CODE:
-        return f"nobody installed it, code of this program gave it: the traceback above leads into {rest}"
-    leave_out = f"ACCELKIT_DISABLE_PLUGINS={distribution} leaves it out"
+        return f"this program's own code in {rest} provided the plugin; see the traceback above"
+    disable = f"ACCELKIT_DISABLE_PLUGINS={distribution} disables it"
     for root in roots:
         if isinstance(root, ModuleNotFoundError) and root.name:
-            return f"install what provides the module {root.name}, or reinstall {distribution}; {leave_out}"
+            return f"install the package that provides the module {root.name}, or reinstall {distribution}; {disable}"
         if isinstance(root, OSError | ImportError):
-            return f"install the library that it needs or add its folder to the loader's path, or reinstall {distribution}; {leave_out}"
-    return f"report it to the vendor of {distribution} (accelkit doctor shows the traceback); {leave_out}"
+            return f"install the missing library or add its folder to the loader's path, or reinstall {distribution}; {disable}"
+    return f"report it to the vendor of {distribution} (accelkit doctor --verbose shows the traceback); {disable}"
 
 
 def _resolve(value: str) -> Any:

@@ -24,9 +24,9 @@ GROUPS: Mapping[str, Kind] = {
     "accelkit.hooks": "hooks",
 }
 TORCH_GROUP = "torch.backends"
-_LARGEST = 100_000  # characters of an entry_points.txt
-_LONGEST_NAME = 200  # characters of a distribution's name, or of an entry point's name or value
-_LONGEST_SUMMARY = 512  # characters, as on PyPI
+_LARGEST = 100_000  # limit of the characters in an entry_points.txt
+_LONGEST_NAME = 200  # limit of the characters in a distribution's name, or in an entry point's name or value
+_LONGEST_SUMMARY = 512  # limit of the characters in a summary, as on PyPI
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 _VALUE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*\s*:\s*[^\W\d]\w*(\.[^\W\d]\w*)*\s*(\[.*\])?")
 
@@ -114,7 +114,7 @@ def _entry_points_text(distribution: Distribution, folder: Path) -> tuple[str, s
     try:
         text = distribution.read_text("entry_points.txt") or ""
         if len(text) > _LARGEST and ("accelkit." in text or TORCH_GROUP in text):
-            return "[accelkit.accelerators]\n", f"its entry_points.txt has {len(text):,} characters; at most {_LARGEST:,} are read"
+            return "[accelkit.accelerators]\n", f"its entry_points.txt has {len(text):,} characters; the limit is {_LARGEST:,}"
         return text, ""
     except UnicodeDecodeError as error:
         text = (folder / "entry_points.txt").read_bytes().decode("utf-8", "backslashreplace")
@@ -129,9 +129,9 @@ def _read(distribution: Distribution, folder: Path, text: str, complaint: str) -
     if metadata is None:
         complaint = complaint or f"METADATA is missing from {folder.name}, so its version and requirements are unknown"
     is_builtin = normalized(name) == OWN_DISTRIBUTION
-    if is_builtin and _leads_elsewhere(text):  # an allow list with accelkit must not allow others that use its name
+    if is_builtin and _leads_elsewhere(text):  # an allow list that contains accelkit must not allow other packages that use its name
         name, is_builtin = f"{name} in {folder.parent}", False
-        complaint = complaint or "it calls itself accelkit, and its entry points do not lead to accelkit's built-in plugins"
+        complaint = complaint or "its name is accelkit, but its entry points do not refer to accelkit's built-in plugins"
     blank = PluginRecord(
         kind="accelerator",
         name=name,
@@ -169,11 +169,11 @@ def _leads_elsewhere(text: str) -> bool:
 
 def _malformation(name: str, value: str) -> str:
     if max(len(name), len(value)) > _LONGEST_NAME:
-        return f"its name {name!r:.60} or its value {value!r:.60} has more than {_LONGEST_NAME} characters"
+        return f"the name {name!r:.60} or the value {value!r:.60} of its entry point has more than {_LONGEST_NAME} characters"
     if not NAME.fullmatch(name):
-        return f"its name {name!r} may hold letters, digits and _ . + - only"
+        return f"its name {name!r} is invalid: a name consists of letters, digits and _ . + -"
     if not _VALUE.fullmatch(value):
-        return f"its entry point {name} = {value!r} is malformed: module:Class is expected"
+        return f"its entry point {name} = {value!r} is malformed; the expected form is module:Class"
     return ""
 
 
@@ -182,7 +182,7 @@ def _torch_backends(distribution: Distribution, folder: Path, text: str) -> list
     try:
         return [TorchBackend(entry, value, name, version) for group, entry, value in _parse(text) if group == TORCH_GROUP]
     except configparser.Error:
-        return []  # torch cannot read it either
+        return []  # torch cannot read this file either
 
 
 def _first_of(installations: list[tuple[Path, Installed]]) -> Installed:
@@ -192,14 +192,14 @@ def _first_of(installations: list[tuple[Path, Installed]]) -> Installed:
     if len(twins) < 2:
         return first
     names = " and ".join(sorted(path.name for path in twins))
-    reason = f"its metadata is there twice ({names}): an upgrade was left half done"
-    hint = f"pip uninstall {first.distribution} until nothing is left, then install it again"
+    reason = f"its metadata exists twice ({names}), because an upgrade was interrupted"
+    hint = f"run pip uninstall {first.distribution} until nothing is left, then install it again"
     return dataclasses.replace(first, records=tuple(r.with_status("broken", reason, hint) for r in first.records))
 
 
 def _parse(text: str) -> Iterator[tuple[str, str, str]]:
     parser = configparser.ConfigParser(delimiters=("=",), interpolation=None, strict=False, allow_no_value=True)
-    parser.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their case
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # preserves the case of names
     parser.read_string(text)
     for group in parser.sections():
         for name, value in parser.items(group):

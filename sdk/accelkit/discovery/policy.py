@@ -32,17 +32,21 @@ class Policy:
             allowed = _names(listed)
             if not allowed:
                 raise UsageError(
-                    f"{ALLOW} is set and empty",
-                    why="that could mean every plugin or none",
-                    hint=f"unset it to allow all, or set {ALLOW}=none (built-ins only) or {ALLOW}=vendor-acme-plugin",
+                    f"{ALLOW} is set, but empty",
+                    why="an empty value could mean either all plugins or none",
+                    hint=f"unset it to allow all plugins, or set {ALLOW}=none (only built-in plugins) or {ALLOW}=vendor-acme-plugin",
                 )
             if "none" in allowed:
                 if len(allowed) > 1:
-                    raise UsageError(f"{ALLOW}={listed!r} says 'none' and names distributions", hint="keep one of the two")
+                    raise UsageError(
+                        f"{ALLOW}={listed!r} combines 'none' with names of distributions", hint="use either 'none' or the names"
+                    )
                 allowed = frozenset()
         denied = _names(environ.get(DENY, ""))
         if OWN_DISTRIBUTION in denied:
-            raise UsageError(f"{DENY} names {OWN_DISTRIBUTION}", why="the built-ins cannot be disabled", hint=f"remove it from {DENY}")
+            raise UsageError(
+                f"{DENY} names {OWN_DISTRIBUTION}", why="the built-in plugins cannot be disabled", hint=f"remove it from {DENY}"
+            )
         return cls(allowed, denied)
 
     def objection(self, distribution: str) -> tuple[str, str] | None:

@@ -29,7 +29,7 @@ class Report:
     """The report that the parent reads. Each line is flushed at once, because the process may crash at any time."""
 
     def __init__(self, path: str) -> None:
-        self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 # stays open until the process ends
+        self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 # the file stays open until the process ends
         faulthandler.enable(self._file)
 
     def end_after(self, seconds: float) -> None:
@@ -105,7 +105,7 @@ def _read_definitions(record: PluginRecord, facts: dict[str, Any], reached: Reac
 
     reached("import")
     cls = load_class(record)
-    with plugin_errors(record.plugin, f"reading what {record.name} defines"):
+    with plugin_errors(record.plugin, f"reading the methods of {record.name}"):
         facts["definitions"] = definitions(cls, base_class(record.kind))
     return Availability.usable()
 
@@ -122,10 +122,10 @@ def _probe_without_traces(record: PluginRecord, facts: dict[str, Any], reached: 
     answer = _probe(record, facts, reached)
     if changes := before.changes():
         raise BrokenPluginError(
-            f"importing {record.name} changed things outside itself",
+            f"importing {record.name} has side effects",
             plugin=record.plugin,
             why="it " + "; it ".join(changes),
-            hint="the vendor must move this into load() or setup_device(); report it to the vendor",
+            hint="report it to the vendor, who must move this code into load() or setup_device()",
         )
     return answer
 
@@ -160,11 +160,13 @@ def _trial(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Ava
         checked = instance.check()
     if not isinstance(checked, Availability):
         raise BrokenPluginError(
-            f"check() of {record.name} returned {checked!r:.80}", why="an Availability is expected", plugin=record.plugin
+            f"check() of {record.name} returned {checked!r:.80}", why="it must return an Availability", plugin=record.plugin
         )
     if not checked.is_usable:
-        return Availability.broken(f"its probe says usable, but {checked.reason}", checked.hint or _remedy(checked.reason, instance))
-    with plugin_errors(record.plugin, f"describing {record.name}"):
+        return Availability.broken(
+            f"its probe() reports it as usable, but {checked.reason}", checked.hint or _remedy(checked.reason, instance)
+        )
+    with plugin_errors(record.plugin, f"reading the properties of {record.name}"):
         facts["device_count"] = int(instance.auto_device_count())
         facts["capabilities"] = dict(instance.capabilities())
     return answer
@@ -175,13 +177,13 @@ def _remedy(reason: str, accelerator: Any) -> str:
     words = reason.lower()
     if "expected one of" in words and "device type" in words:
         package = accelerator.torch_package or "its package"
-        named = f"device_type is {accelerator.device_type!r}, and importing {package} registers no device of that name with torch"
-        return f"{named}; report it to the vendor"
+        problem = f"device_type is {accelerator.device_type!r}, but importing {package} does not register a device of that name with torch"
+        return f"{problem}; report it to the vendor"
     if "connection" in words or "connectionrefused" in words:
-        return "a server that the device needs does not answer: start it, or correct its address"
+        return "a server that the device needs does not respond; start it, or correct its address"
     if "notimplemented" in words or "not implemented" in words or "dtype" in words:
-        return "the check adds float32 numbers; a plugin of a device that cannot must override check(). Report it to the vendor"
-    return "see whether the versions of the driver, of torch and of the plugin fit together; else report it to the vendor"
+        return "the default check() adds float32 numbers; a plugin for a device without float32 must override it. Report it to the vendor"
+    return "check that the versions of the driver, torch and the plugin are compatible; if they are, report it to the vendor"
 
 
 if __name__ == "__main__":

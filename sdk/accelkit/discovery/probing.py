@@ -32,14 +32,14 @@ _LIMITS: dict[Limit, tuple[str, float]] = {
     "build": ("ACCELKIT_BUILD_TIMEOUT", 1800.0),
 }
 _DOING = {
-    "start": "before it was reached",
-    "torch": "while torch was imported",
-    "import": "while it was imported",
-    "probe": "in its probe",
-    "instance": "while an instance was made",
+    "start": "before it was probed",
+    "torch": "while importing torch",
+    "import": "while it was being imported",
+    "probe": "in probe()",
+    "instance": "while an instance was being created",
     "build": "in build()",
     "load": "in load(), which imports the vendor's torch package",
-    "check": "while it computed on the device",
+    "check": "while computing on the device",
 }
 _LENGTHS = {"reason": 2000, "hint": 2000, "description": 500, "device_type": 100, "traceback": 50_000}
 _POLL_SECONDS = 0.005
@@ -218,7 +218,7 @@ class _Child:
         try:
             return Verdict.from_dict(fields)
         except ValueError as error:
-            return Verdict("broken", f"what it answered cannot be read: {error}", f"report it to the vendor of {record.distribution}")
+            return Verdict("broken", f"its result cannot be read: {error}", f"report it to the vendor of {record.distribution}")
 
     def _read_report(self) -> tuple[dict[int, str], dict[int, Any], str]:
         stages: dict[int, str] = {}
@@ -238,14 +238,14 @@ class _Child:
     def _verdict_of_ended_child(self, record: PluginRecord, stage: str, crash: str) -> Verdict:
         assert self._process is not None
         code = self._process.returncode
-        leave_out = f"report it to the vendor of {record.distribution}; ACCELKIT_DISABLE_PLUGINS={record.distribution} leaves it out"
+        remedy = f"report it to the vendor of {record.distribution}; ACCELKIT_DISABLE_PLUGINS={record.distribution} disables it"
         if self._is_late:
-            reason = f"it did not answer within {time_limit(self._limit):g} s, {_DOING.get(stage, stage)}"
+            reason = f"it exceeded the time limit of {time_limit(self._limit):g} s {_DOING.get(stage, stage)}"
             variable = _LIMITS[self._limit][0]
-            return Verdict("broken", reason, f"set {variable} (seconds) higher if it needs longer; else {leave_out}", crash)
+            return Verdict("broken", reason, f"increase {variable} (seconds) if it needs more time; otherwise {remedy}", crash)
         if code < 0:
-            return Verdict("broken", f"it crashed with {subprocess_env.signal_name(code)}, {_DOING.get(stage, stage)}", leave_out, crash)
-        return Verdict("broken", f"it ended the process with exit status {code}, {_DOING.get(stage, stage)}", leave_out, crash)
+            return Verdict("broken", f"it crashed with {subprocess_env.signal_name(code)} {_DOING.get(stage, stage)}", remedy, crash)
+        return Verdict("broken", f"it ended the process with exit code {code} {_DOING.get(stage, stage)}", remedy, crash)
 
     def _end(self) -> None:
         if self._process is not None:
@@ -264,6 +264,8 @@ def time_limit(limit: Limit) -> float:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
         raise UsageError(
-            f"{variable}={text!r} is no time limit", why="a positive number of seconds is expected", hint=f"unset it for {default:g} s"
+            f"{variable}={text!r} is not a valid time limit",
+            why="it must be a positive number of seconds",
+            hint=f"unset it to use {default:g} s",
         )
     return seconds

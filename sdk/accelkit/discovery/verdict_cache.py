@@ -27,7 +27,7 @@ from accelkit.regular_file import read_regular
 from accelkit.types import PluginRecord
 
 _GOOD_FOR_SECONDS = 3600
-_LARGEST = 1_000_000  # bytes of one verdict
+_LARGEST = 1_000_000  # size limit of a verdict in bytes
 
 
 def cache_folder() -> Path:
@@ -81,7 +81,9 @@ def remember(record: PluginRecord, verdict: Verdict) -> None:
         try:
             private_folder(path.parent)
         except NotPrivateError as error:
-            warnings.warn(f"What plugins answer is not remembered, and they are tried each time. {error}", RuntimeWarning, stacklevel=2)
+            warnings.warn(
+                f"The results of testing plugins are not cached, so plugins are tested each time. {error}", RuntimeWarning, stacklevel=2
+            )
             return
         with atomic_file(path, writer=str(os.getpid()), is_durable=False, mode=0o600) as temporary:
             temporary.write_text(json.dumps(verdict.as_dict() | {"asked_at": time.time()}), "utf-8")

@@ -36,7 +36,7 @@ class Agent(SimpleElasticAgent):
 
     Args:
         spec: The worker specification for torch.
-        meeting: The rendezvous, which is also in ``spec``.
+        rendezvous: The rendezvous handler, which is also in ``spec``.
         job: The job that the user requested.
         folder: The folder for logs, which go to ``restart-N/rank-N/``.
         say: A function that prints a message to the user.
@@ -44,10 +44,10 @@ class Agent(SimpleElasticAgent):
     """
 
     def __init__(
-        self, spec: WorkerSpec, meeting: OrderedRendezvous, *, job: Job, folder: Path, say: Say, is_hurried: Callable[[], bool]
+        self, spec: WorkerSpec, rendezvous: OrderedRendezvous, *, job: Job, folder: Path, say: Say, is_hurried: Callable[[], bool]
     ) -> None:
         super().__init__(spec, exit_barrier_timeout=_NEVER)  # _exit_barrier below does not use it
-        self._meeting = meeting
+        self._rendezvous_handler = rendezvous
         self._job, self._folder, self._say, self._is_hurried = job, folder, say, is_hurried
         self._screens = Screen(sys.stdout.buffer), Screen(sys.stderr.buffer)
         self._ranks: LocalRanks | None = None
@@ -55,7 +55,7 @@ class Agent(SimpleElasticAgent):
         self._has_finished = False
         self.cause: Ending | None = None
         """The first failure on this machine in the last round."""
-        self.word = ""
+        self.remote_failure = ""
         """The message of another machine that ended the job."""
 
     @property
@@ -64,9 +64,9 @@ class Agent(SimpleElasticAgent):
         return self._ranks is not None
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
-        self._meeting.remaining_restarts = self._remaining_restarts
+        self._rendezvous_handler.remaining_restarts = self._remaining_restarts
         super()._rendezvous(worker_group)
-        self._remaining_restarts = self._meeting.remaining_restarts
+        self._remaining_restarts = self._rendezvous_handler.remaining_restarts
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         self._has_finished, self.cause = False, None
@@ -102,16 +102,16 @@ class Agent(SimpleElasticAgent):
             self.cause = failures.first(self._ranks.endings)
             if self._remaining_restarts > 0:
                 most = worker_group.spec.max_restarts
-                self._tell(f"all start again: restart {most - self._remaining_restarts + 1} of {most}")
+                self._report(f"all processes are restarted: restart {most - self._remaining_restarts + 1} of {most}")
             elif not self._cause_is_elsewhere(worker_group.group_world_size):
-                self._tell("")
-                self._announce(f"rank {self.cause.rank if self.cause else '?'} failed first there: {self.cause}")
+                self._report("")
+                self._announce(f"rank {self.cause.rank if self.cause else '?'} failed first: {self.cause}")
             return RunResult(WorkerState.FAILED)
         if worker_group.group_world_size == 1:
             has_finished = self._ranks.have_finished()
         else:
-            if (word := self._word_of_failure()) is not None:
-                self.word = word
+            if (remote_failure := self._read_remote_failure()) is not None:
+                self.remote_failure = remote_failure
                 self._remaining_restarts = 0
                 self._ranks.end(signal.SIGTERM, min(self._job.grace_period, _AFTER_A_FAILURE), self._is_hurried)
                 return RunResult(WorkerState.FAILED)
@@ -120,7 +120,7 @@ class Agent(SimpleElasticAgent):
             return RunResult(WorkerState.HEALTHY)
         return RunResult(WorkerState.SUCCEEDED, return_values={worker.global_rank: None for worker in worker_group.workers})
 
-    def _tell(self, then: str) -> None:
+    def _report(self, then: str) -> None:
         assert self._ranks is not None
         if (cause := self.cause) is not None:
             report = [f"rank {cause.rank} failed first: {cause}", failures.describe(self._ranks.endings, cause)]
@@ -135,14 +135,14 @@ class Agent(SimpleElasticAgent):
             grace = min(self._job.grace_period, _AFTER_INTERRUPT) if death_sig == signal.SIGINT else self._job.grace_period
             self._ranks.end(death_sig, grace, self._is_hurried)
 
-    # -- the other machines -------------------------------------------------------------------------------------------
+    # -- communication with the other machines ------------------------------------------------------------------------
 
     def _everybody_has_finished(self, size: int | None) -> bool:
         """Return whether the processes of all machines have finished.
 
         Machines whose processes have finished keep monitoring, because another machine may still fail, and then all start again.
         """
-        store = self._meeting.store
+        store = self._rendezvous_handler.store
         assert self._ranks is not None
         if not self._has_finished and self._ranks.have_finished():
             self._has_finished = True
@@ -151,7 +151,7 @@ class Agent(SimpleElasticAgent):
 
     def announce_signal(self, name: str) -> None:
         """Tell the other machines that the user or the system ended the job on this machine."""
-        self._announce(f"it was ended with {name} there")
+        self._announce(f"it received {name}")
 
     def _cause_is_elsewhere(self, size: int | None) -> bool:
         """Return whether another machine ended the job. This waits for a moment if the local processes failed because they lost a peer."""
@@ -159,29 +159,29 @@ class Agent(SimpleElasticAgent):
             return False
         deadline = time.monotonic() + _LISTEN_SECONDS
         while time.monotonic() < deadline:
-            if (word := self._word_of_failure()) is not None:
-                self.word, self._remaining_restarts = word, 0
+            if (remote_failure := self._read_remote_failure()) is not None:
+                self.remote_failure, self._remaining_restarts = remote_failure, 0
                 return True
             time.sleep(0.05)
         return False
 
-    def _announce(self, word: str) -> None:
-        if self.get_worker_group().group_world_size in (None, 1) or self.word:
+    def _announce(self, reason: str) -> None:
+        if self.get_worker_group().group_world_size in (None, 1) or self.remote_failure:
             return
-        with contextlib.suppress(RuntimeError):  # from torch.distributed: the host of the store has gone, which tells the others
-            store = self._meeting.store
-            store.set(_FAILED, json.dumps(f"the job was ended by {socket.gethostname()}: {word}"))
-            self.take_leave()
+        with contextlib.suppress(RuntimeError):  # from torch.distributed: the host of the store has exited, which the other machines notice
+            store = self._rendezvous_handler.store
+            store.set(_FAILED, json.dumps(f"{socket.gethostname()} ended the job: {reason}"))
+            self.leave()
 
-    def _word_of_failure(self) -> str | None:
-        store = self._meeting.store
+    def _read_remote_failure(self) -> str | None:
+        store = self._rendezvous_handler.store
         return str(json.loads(store.get(_FAILED))) if store.check([_FAILED]) else None
 
     def _exit_barrier(self) -> None:
-        self.take_leave()
+        self.leave()
 
-    def take_leave(self) -> None:
+    def leave(self) -> None:
         """Give the other machines time to see how the job ended."""
         size = self.get_worker_group().group_world_size
         if size not in (None, 1):
-            linger(self._meeting.store, size)
+            linger(self._rendezvous_handler.store, size)

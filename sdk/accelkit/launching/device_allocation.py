@@ -61,8 +61,8 @@ def choose(accelerator: str | Accelerator | None = None, devices: Devices | None
     with loading.plugin_errors(chosen.plugin, f"counting the devices of {chosen.name}"):
         wanted = chosen.parse_devices(selection.devices if selection.devices is not None else AUTO)
         indices = tuple(checked(chosen, "parse_devices", wanted))
-    asked = selection.decision.requested
-    return Choice(chosen, asked if ":" in asked and asked not in device_table.aliases() else selection.decision.chosen, indices)
+    requested = selection.decision.requested
+    return Choice(chosen, requested if ":" in requested and requested not in device_table.aliases() else selection.decision.chosen, indices)
 
 
 def threads_each(num_processes: int) -> int | None:

@@ -53,7 +53,7 @@ def run(job: Job, say: Say) -> int:
             code = _run(job, folder, say, signals)
         except SignalException as error:
             code = 128 + error.sigval
-            say(f"ended by {error.sigval.name}; logs: {folder}")
+            say(f"received {error.sigval.name}, and ended the processes; logs: {folder}")
         finally:
             if job.log_dir is None and code == 0:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -80,15 +80,15 @@ def _run(job: Job, folder: Path, say: Say, signals: _Signals) -> int:
     except RendezvousError as error:
         if not agent.has_started:
             raise _rendezvous_error(job, error) from error
-        say(f"the other machines of the job have gone: {error}; logs: {folder}")
+        say(f"lost the connection to the other machines of the job: {error}; logs: {folder}")
     finally:
         with contextlib.suppress(RendezvousError):
             handler.shutdown()
     if result is None:
         return 1
-    if agent.word:
-        agent.take_leave()
-        say(f"{agent.word}; logs: {folder}")
+    if agent.remote_failure:
+        agent.leave()
+        say(f"{agent.remote_failure}; logs: {folder}")
     if not result.is_failed():
         return 0
     return agent.cause.shell_code if agent.cause is not None else 1
@@ -123,20 +123,20 @@ def _rendezvous(job: Job) -> OrderedRendezvous:
     except RendezvousConnectionError as error:
         raise _rendezvous_error(job, error) from error
     except (ValueError, ImportError) as error:
-        raise UsageError(f"--rdzv-backend {job.rdzv_backend} cannot be used", why=str(error), hint="leave it out for c10d") from error
+        raise UsageError(f"invalid --rdzv-backend {job.rdzv_backend}", why=str(error), hint="omit it to use c10d") from error
     return OrderedRendezvous(inner, job.node_rank, address)
 
 
 def _rendezvous_error(job: Job, error: Exception) -> UnavailableError:
     why = str(error.__cause__ or error).partition("\n")[0][:300]
-    hint = "start accelkit launch on each, with one --main-address and --main-port that all can reach"
+    hint = "start accelkit launch on every machine, with the same --main-address and --main-port, which all machines must be able to reach"
     if "EADDRINUSE" in why:
         hint = (
-            "the port is taken here. By another program: give every machine another --main-port. "
-            "By this job, started here without --node-rank: give each machine its own"
+            "the port is in use on this machine. If another program uses it, choose another --main-port on every machine. "
+            "If this job uses it, because it was also started here without --node-rank, give each machine its own --node-rank"
         )
     return UnavailableError(
-        f"the {job.num_nodes} machines of the job did not meet at {job.rdzv_endpoint or 'this machine'}",
+        f"the {job.num_nodes} machines of the job did not find each other at {job.rdzv_endpoint or 'this machine'}",
         why=why,
         hint=hint,
     )
@@ -150,7 +150,7 @@ def _folder(log_dir: Path | None) -> Path:
     try:
         folder.mkdir(parents=True)
     except OSError as error:
-        raise UsageError(f"--log-dir {log_dir} cannot be used", why=str(error), hint="name a folder that can be written") from error
+        raise UsageError(f"cannot write to --log-dir {log_dir}", why=str(error), hint="choose a writable folder") from error
     return folder.absolute()
 
 
@@ -175,7 +175,7 @@ class _Signals:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self._count += 1
         if self._count == 1:
-            raise SignalException(f"{signal.Signals(number).name} was received", sigval=signal.Signals(number))
+            raise SignalException(f"received {signal.Signals(number).name}", sigval=signal.Signals(number))
 
     def is_hurried(self) -> bool:
         return self._count > 1

@@ -77,7 +77,7 @@ class Ending:
         if self.record is not None:
             return str(self.record["error"]).partition("\n")[0][:200]
         if self.sent is not None:
-            return f"was running, ended with {self.sent.name}"
+            return f"was running, and was ended with {self.sent.name}"
         if self.exit_code is None:
             return "running"
         if self.exit_code < 0:
@@ -109,8 +109,8 @@ def describe(endings: Sequence[Ending], cause: Ending) -> str:
         lines.append(f"  rank {ending.rank}: {ending}{when}")
     if cause.has_lost_a_peer:
         late = [str(ending.rank) for ending in endings if ending.sent is not None and not ending.has_failed]
-        awaited = f"rank {', '.join(late)} may be what it waited for" if late else "look at what other machines of the job print"
-        lines.append(f"  a process that it needed did not answer: {awaited}")
+        awaited = f"it was possibly waiting for rank {', '.join(late)}" if late else "see the output of the other machines of the job"
+        lines.append(f"  it failed because another process did not respond; {awaited}")
     return "\n".join(lines)
 
 
@@ -124,7 +124,7 @@ def _evidence(cause: Ending) -> list[str]:
         lines = []
     if not lines:
         return ["  it raised no exception and wrote nothing to standard error"]
-    return [f"  it raised no exception; the end of its standard error ({log}):", *lines[-_SHOWN_LINES:]]
+    return [f"  it raised no exception; the last lines of its standard error ({log}) are:", *lines[-_SHOWN_LINES:]]
 
 
 def _signal_name(number: int) -> str:

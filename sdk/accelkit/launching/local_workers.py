@@ -159,7 +159,9 @@ class LocalRanks:
                 break
             time.sleep(_POLL_SECONDS)
         for process in self._processes:
-            process.has_ended.wait(_UNWINDING_SECONDS)  # a process in uninterruptible sleep in a driver is left behind
+            process.has_ended.wait(
+                _UNWINDING_SECONDS
+            )  # a process in uninterruptible sleep in a driver cannot be ended, so do not wait longer
         process_tree.end_descendants()
         for process in self._processes:
             child_processes.end_group(process.pid)

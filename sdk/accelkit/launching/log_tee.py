@@ -64,7 +64,7 @@ class Screen:
         try:
             self._target.write(data)
             self._target.flush()
-        except (OSError, ValueError):  # closed; the log files are still written
+        except (OSError, ValueError):  # the stream was closed; the log files are still written
             self._target = None
 
 

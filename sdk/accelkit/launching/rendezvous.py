@@ -74,17 +74,17 @@ class OrderedRendezvous(RendezvousHandler):
         store.set(f"{_KEY}node/{joined}", json.dumps([self._node_rank, socket.gethostname(), self.remaining_restarts]))
         machines = [json.loads(store.get(f"{_KEY}node/{index}")) for index in range(size)]
         self.remaining_restarts = min(remaining for _, _, remaining in machines)
-        said = [rank for rank, _, _ in machines]
-        if all(rank is None for rank in said):
+        node_ranks = [rank for rank, _, _ in machines]
+        if all(rank is None for rank in node_ranks):
             return joined
-        if None in said or sorted(said) != list(range(size)):
+        if None in node_ranks or sorted(node_ranks) != list(range(size)):
             linger(store, size)
             raise ContradictionError(
-                f"--node-rank is not 0 to {size - 1}, each once",
-                why=", ".join(f"{host} says {'nothing' if rank is None else rank}" for rank, host, _ in machines),
-                hint="give every machine its own --node-rank, or none of them one",
+                f"the machines must have the node ranks 0 to {size - 1}, each exactly once",
+                why=", ".join(f"{host} has {'no --node-rank' if rank is None else f'--node-rank {rank}'}" for rank, host, _ in machines),
+                hint="give every machine its own --node-rank, or omit it on all machines",
             )
-        return int(said[joined])
+        return int(node_ranks[joined])
 
     def get_backend(self) -> str:
         return self._inner.get_backend()
@@ -161,7 +161,7 @@ def linger(store: Any, size: int) -> None:
     The store may end with this process while other machines still read from it.
     """
     deadline = time.monotonic() + _FAREWELL_SECONDS
-    with contextlib.suppress(RuntimeError):  # from torch.distributed: the store has gone
+    with contextlib.suppress(RuntimeError):  # from torch.distributed: the store no longer exists
         store.add(f"{_KEY}leaving", 1)
         while int(store.add(f"{_KEY}leaving", 0)) < size and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)

@@ -71,7 +71,7 @@ def launch(
     given = task if method == "fork" else _pickled(task)
     with tempfile.TemporaryDirectory(prefix="accelkit-launch-") as folder:
         _run(given, len(choice.device_indices), method, Path(folder))
-        result = pickle.loads((Path(folder) / spawn_worker.RESULT_FILE).read_bytes())  # noqa: S301 # only this user can enter the folder
+        result = pickle.loads((Path(folder) / spawn_worker.RESULT_FILE).read_bytes())  # noqa: S301 # only this user has access to the folder
     spawn_worker.load_states(spawn_worker.modules_and_optimizers(arguments), result["states"])
     return result["returned"]
 
@@ -165,7 +165,7 @@ def _end(processes: list[Any], endings: list[Ending], number: signal.Signals) ->
 
 def _failure(cause: Ending, endings: list[Ending], method: StartMethod) -> AccelkitError:
     is_unguarded = cause.record is None and cause.exit_code == 1 and method == "spawn"
-    hint = "if the program starts anything outside of `if __name__ == '__main__':`, put it there" if is_unguarded else ""
+    hint = "if the program's file starts work at import, put that code under `if __name__ == '__main__':`" if is_unguarded else ""
     return RankFailedError(f"rank {cause.rank} failed first: {cause}", why=failures.describe(endings, cause).strip(), hint=hint)
 
 
@@ -175,16 +175,16 @@ def _failure(cause: Ending, endings: list[Ending], method: StartMethod) -> Accel
 def _refuse_nesting() -> None:
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise ContradictionError(
-            "processes are started while this one is being started",
-            why="a started process imports the program's file first, which starts processes again",
-            hint="put what the program does under `if __name__ == '__main__':`",
+            "processes cannot be started while this process is still starting",
+            why="each new process imports the program's file first, and the file starts processes again",
+            hint="put the program's main code under `if __name__ == '__main__':`",
         )
     size = os.environ.get("WORLD_SIZE", "1")
     if size != "1":
         raise ContradictionError(
-            f"this process is one of several already (WORLD_SIZE={size})",
-            why="a launcher started it, and each would start the job again",
-            hint="call the function itself, or start the program with python",
+            f"this process is already one of several (WORLD_SIZE={size})",
+            why="a launcher started it, and each of the processes would start the whole job again",
+            hint="call the function directly, or start the program with python",
         )
 
 
@@ -196,16 +196,16 @@ def _start_method(function: Callable[..., Any]) -> StartMethod:
 
 def _refuse_fork(accelerator: Accelerator) -> None:
     if "fork" not in multiprocessing.get_all_start_methods():
-        raise UnsupportedError("this system cannot fork", why=sys.platform, hint="write the function into a module and import it")
+        raise UnsupportedError(f"fork is not supported on {sys.platform}", hint="define the function in a module and import it")
     if accelerator.device_type == device_table.host_name():
         return
     is_initialized = getattr(accelerator.device_module, "is_initialized", bool)
     if is_initialized():
         raise UnsupportedError(
-            f"this process has used {accelerator.name} already, and cannot be forked any more",
+            f"this process has already used {accelerator.name} and can no longer be forked",
             plugin=accelerator.plugin,
-            why="a driver's state does not survive a fork",
-            hint="restart the kernel and launch before the device is used, or write the function into a module and import it",
+            why="the state of a driver does not survive a fork",
+            hint="restart the kernel and launch before the device is used, or define the function in a module and import it",
         )
 
 
@@ -217,5 +217,5 @@ def _pickled(task: Task) -> bytes:
         raise UnsupportedError(
             f"{name} or its arguments cannot be sent to other processes",
             why=str(error),
-            hint="define the function at the top of a module; start_method='fork' copies this process instead",
+            hint="define the function at the top level of a module, or use start_method='fork', which copies this process",
         ) from error

@@ -60,7 +60,7 @@ class Place:
 def main(task: Task | bytes, place: Place, receiving: Connection) -> None:
     """Run the task (pickled, unless this process is a fork) once the parent has sent ``(port, run id, secret)``."""
     if hasattr(os, "setsid"):
-        os.setsid()  # Ctrl-C reaches only the parent, which ends this process and all that it started
+        os.setsid()  # Ctrl-C then reaches only the parent, which ends this process and its children
     signal.signal(signal.SIGINT, signal.default_int_handler)
     set_safe_path(place.safe_path)
     try:
@@ -102,9 +102,9 @@ def _leave(result: dict[str, Any], task: Task, place: Place) -> None:
         data = pickle.dumps(result)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise UnsupportedError(
-            f"what {task.function.__name__} returned on rank 0 cannot be sent to the parent",
+            f"the return value of {task.function.__name__} on rank 0 cannot be sent to the parent process",
             why=str(error),
-            hint="return tensors, numbers, strings, or containers of them",
+            hint="return tensors, numbers, strings or containers of these",
         ) from error
     (place.folder.parent / RESULT_FILE).write_bytes(data)
 

@@ -152,7 +152,7 @@ class Gradients:
             note_plugin(error, self.strategy, "clip_grad_norm_")
             raise
         if norm is None:
-            raise wrong_result(self.strategy, "clip_grad_norm_", norm, "a tensor, the norm before,")
+            raise wrong_result(self.strategy, "clip_grad_norm_", norm, "a tensor with the norm before clipping")
         return norm
 
     def clip_grad_value_(self, parameters: torch.Tensor | Iterable[torch.Tensor], clip_value: float) -> None:

@@ -33,26 +33,26 @@ def choose() -> Choice:
     """
     order = [name.strip() for name in os.environ.get(ORDER_VARIABLE, "").split(",") if name.strip()]
     records = [_in_order(name) for name in order] if order else [record for record in plugins("accelerator") if _is_candidate(record)]
-    asked, candidates = _ask(records)
+    usable, candidates = _ask(records)
     _warn_of_broken(candidates)
     if order:
-        if not asked:
+        if not usable:
             reasons = "; ".join(f"{c.name}: {c.reason or c.verdict}" for c in candidates)
-            hint = f"add {device_table.host_name()!r} at its end to allow the CPU"
-            raise UnavailableError(f"nothing in {ORDER_VARIABLE}={','.join(order)} can be used", why=reasons, hint=hint)
-        chosen = asked[0]
-        return chosen, _mark(candidates, chosen), [f"{ORDER_VARIABLE} gave the order"]
+            hint = f"append {device_table.host_name()!r} to it to allow the CPU"
+            raise UnavailableError(f"no accelerator in {ORDER_VARIABLE}={','.join(order)} is available", why=reasons, hint=hint)
+        chosen = usable[0]
+        return chosen, _mark(candidates, chosen), [f"the order is that of {ORDER_VARIABLE}"]
     host = device_table.host_name()
-    hardware = [record for record in asked if record.name != host]
+    hardware = [record for record in usable if record.name != host]
     if len(hardware) > 1:
         names = [record.name for record in hardware]
         raise AmbiguousError(
             f"auto found several usable accelerators: {', '.join(names)}",
-            why="they are equally possible, and a guess could be wrong",
-            hint=f"name one: accelerator={names[0]!r}, ACCELKIT_ACCELERATOR={names[0]}, or {ORDER_VARIABLE}={','.join(names)}",
+            why="accelkit does not guess which one you want",
+            hint=f"select one with accelerator={names[0]!r} or ACCELKIT_ACCELERATOR={names[0]}, or set {ORDER_VARIABLE}={','.join(names)}",
         )
     chosen = hardware[0] if hardware else find("accelerator", host)
-    notes = [] if hardware else ["no other accelerator can be used on this machine"]
+    notes = [] if hardware else ["no other accelerator is available on this machine"]
     return chosen, _mark(candidates, chosen), notes
 
 
@@ -68,7 +68,7 @@ def _in_order(name: str) -> PluginRecord:
     try:
         return find("accelerator", name)
     except UnknownNameError as error:
-        raise UnknownNameError(f"{ORDER_VARIABLE} names {name!r}, which nobody offers", why=error.why, hint=error.hint) from error
+        raise UnknownNameError(f"{ORDER_VARIABLE} contains the unknown name {name!r}", why=error.why, hint=error.hint) from error
 
 
 def choose_for_alias(alias: str) -> Choice:
@@ -80,20 +80,24 @@ def choose_for_alias(alias: str) -> Choice:
     """
     names = [str(name) for name in device_table.aliases()[alias]["candidates"]]
     offered = {record.name: record for record in plugins("accelerator") if record.status == "available"}
-    asked, candidates = _ask([offered[name] for name in names if name in offered])
+    usable, candidates = _ask([offered[name] for name in names if name in offered])
     missing = tuple(
-        Candidate(name, "", "absent", *(device_table.retirement(name) or ("nobody offers it",))) for name in names if name not in offered
+        Candidate(name, "", "absent", *(device_table.retirement(name) or ("no installed plugin provides it",)))
+        for name in names
+        if name not in offered
     )
     candidates += missing
-    if len(asked) == 1:
-        return asked[0], _mark(candidates, asked[0]), [f"{alias} stands for {asked[0].name} here"]
-    if asked:
-        several = ", ".join(record.name for record in asked)
+    if len(usable) == 1:
+        return usable[0], _mark(candidates, usable[0]), [f"{alias} stands for {usable[0].name} here"]
+    if usable:
+        several = ", ".join(record.name for record in usable)
         raise AmbiguousError(
-            f"{alias} could be any of {several}", why="each of them can be used", hint=f"name one: accelerator={asked[0].name!r}"
+            f"{alias!r} is ambiguous on this machine",
+            why=f"{several} are all available",
+            hint=f"select one, for example accelerator={usable[0].name!r}",
         )
     raise UnavailableError(
-        f"no {alias} can be used here",
+        f"no accelerator for {alias!r} is available here",
         why="; ".join(f"{candidate.name}: {candidate.reason}" for candidate in candidates),
         hint=next((candidate.hint for candidate in candidates if candidate.hint), "accelkit doctor shows more"),
     )
@@ -119,8 +123,10 @@ def _ask(records: Sequence[PluginRecord]) -> tuple[list[PluginRecord], tuple[Can
             continue
         answer, is_simulated = answers[record]
         if is_simulated:
-            hint = f"ask for it by name, {record.name}"
-            candidates.append(Candidate(record.name, record.plugin, "refused", "simulated: auto never chooses it", hint))
+            hint = f"to use it, select it by name: {record.name}"
+            candidates.append(
+                Candidate(record.name, record.plugin, "refused", "it is simulated, and auto never selects simulated devices", hint)
+            )
             continue
         if answer.is_usable:
             usable.append(record)
@@ -162,6 +168,6 @@ def _warn_of_broken(candidates: Sequence[Candidate]) -> None:
     """Warn about each accelerator that is broken. ``auto`` continues without it."""
     for candidate in candidates:
         if candidate.verdict == "broken":
-            what = f"auto passes over the accelerator {candidate.name!r}"
+            what = f"auto ignores the broken accelerator {candidate.name!r}"
             error = BrokenPluginError(what, plugin=candidate.plugin, why=candidate.reason, hint=candidate.hint)
             warn_once(f"{candidate.plugin}:{candidate.name}", str(error))

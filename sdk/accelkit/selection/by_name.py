@@ -29,7 +29,9 @@ def generic_record(name: str) -> PluginRecord:
         UsageError: If the name has no device type.
     """
     if not name.partition(":")[2].isidentifier():
-        raise UsageError(f"accelerator={name!r} names no device type", why="torch:<device_type> is expected", hint="for example torch:xpu")
+        raise UsageError(
+            f"accelerator={name!r} has no device type", why="the expected form is torch:<device_type>", hint="use torch:xpu, for example"
+        )
     return dataclasses.replace(find("accelerator", GENERIC), name=name)
 
 
@@ -100,5 +102,5 @@ def require_usable(answer: Availability, record: PluginRecord) -> Availability:
         return answer
     error = UnavailableError if answer.status == "absent" else BrokenPluginError
     state = "is not available here" if answer.status == "absent" else "is broken"
-    hint = answer.hint or f"accelkit doctor {record.name} shows more"
+    hint = answer.hint or f"run accelkit doctor {record.name} for details"
     raise error(f"the {record.kind} {record.name!r} {state}", plugin=record.plugin, why=answer.reason, hint=hint)

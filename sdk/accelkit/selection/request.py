@@ -67,7 +67,7 @@ def select(accelerator: str | Accelerator | None = None, *, devices: Devices | N
         host = device_table.host_name()
         if accelerator not in (None, host):
             raise ContradictionError(
-                f"cpu=True and accelerator={accelerator!r}", why="they name different devices", hint="keep one of the two"
+                f"cpu=True and accelerator={accelerator!r}", why="they select different devices", hint="keep one of the two"
             )
         accelerator, wanted = host, devices
     if isinstance(accelerator, Accelerator):
@@ -117,7 +117,9 @@ def _decide(accelerator: str | None, *, is_fresh: bool = False) -> tuple[Decisio
     if name is None:
         name, source = AUTO, "default"
     if not isinstance(name, str) or not name.strip():
-        raise UsageError(f"accelerator={name!r}", why="a name or an Accelerator instance is expected", hint="accelkit list shows the names")
+        raise UsageError(
+            f"accelerator={name!r} is invalid", why="it must be a name or an instance of Accelerator", hint="accelkit list shows the names"
+        )
     name = name.strip()
     notes = _autoload_notes()
     if name == AUTO:
@@ -130,14 +132,14 @@ def _decide(accelerator: str | None, *, is_fresh: bool = False) -> tuple[Decisio
         record = generic_record(name)
         if is_fresh:
             try_again(record)
-        candidate = Candidate(name, record.plugin, "chosen", "torch's own device, with no plugin")
+        candidate = Candidate(name, record.plugin, "chosen", "a device of torch itself, without a plugin")
         return Decision(name, source, name, record.plugin, (candidate,), notes), record
     record = accelerator_record(name)
     answer = try_again(record) if is_fresh and record.is_foreign else try_unless_known(record)
     if record.is_fallback:
-        notes = (*notes, f"{record.name} is known from accelkit's table of vendors; an installed plugin of that name would win")
+        notes = (*notes, f"{record.name} comes from accelkit's table of vendors; an installed plugin of that name would take precedence")
     elif record.name in device_table.vendors():
-        notes = (*notes, f"the plugin {record.plugin} was taken before accelkit's own table of vendors")
+        notes = (*notes, f"the plugin {record.plugin} takes precedence over accelkit's table of vendors")
     candidate = Candidate(record.name, record.plugin, "chosen", answer.reason, answer.hint)
     return Decision(name, source, record.name, record.plugin, (candidate,), notes), record
 
@@ -156,7 +158,7 @@ def _autoload_notes() -> tuple[str, ...]:
     conflict = autoload.privateuse1_conflict()
     if not conflict:
         return ()
-    warn_once("autoload", f"import torch will fail or take either: {conflict}")
+    warn_once("autoload", f"import torch will fail, or use either of two backends: {conflict}")
     return (conflict,)
 
 
@@ -164,6 +166,6 @@ def _refuse_nesting() -> None:
     if os.environ.get(probing.INSIDE_A_PROBE):
         raise AccelkitError(
             "an accelerator was selected while a plugin was being probed",
-            why="a plugin's import or probe must not use accelkit to select",
-            hint="move the selection out of the plugin's module and its probe",
+            why="the module and the probe of a plugin must not select an accelerator",
+            hint="move the selection out of the plugin's module and its probe()",
         )

@@ -1,4 +1,4 @@
-"""What remains to be done when all files are written: those of facets that were not chosen go, and the answers are recorded."""
+"""Runs after all files are written: removes the files of facets that were not chosen, and records the answers."""
 
 import json
 import pathlib
@@ -14,7 +14,7 @@ DIRECTORY = "templates/accelerator_plugin"
 
 
 def clean(facets):
-    """Remove what is for another choice, and what Python left in the template where pip compiled it."""
+    """Remove the files of other facets, and the ``__pycache__`` folders that pip may have created in the template."""
     for facet, patterns in FILES.items():
         for path in [path for pattern in patterns for path in pathlib.Path().glob(pattern) if facet not in facets]:
             path.unlink()
@@ -23,7 +23,7 @@ def clean(facets):
 
 
 def record(answers):
-    """Write ``.cruft.json``, with which cruft updates the package to a newer template. Cruft itself, which sets _commit, writes its own."""
+    """Write ``.cruft.json``, which cruft needs to update the package to a newer template. Cruft itself writes its own file."""
     if "_commit" in answers:
         return
     context = {name: value for name, value in answers.items() if name not in ("_output_dir", "_repo_dir", "_checkout", "_template")}

@@ -1,6 +1,6 @@
-"""What is wrong with the answers, before a file is written. Cookiecutter runs it; ``accelkit new`` asks ``objections``.
+"""Checks the answers before a file is written. Cookiecutter runs this file; ``accelkit new`` calls ``objections``.
 
-Needs nothing but Python: whoever bakes with plain cookiecutter may not have accelkit. A test holds RESERVED against accelkit's own names.
+It needs only Python, because users of plain cookiecutter may not have accelkit. A test compares RESERVED with accelkit's names.
 """
 
 import importlib.metadata
@@ -28,7 +28,7 @@ _VERSION = re.compile(r"[0-9]+(\.[0-9]+)*")
 
 
 def objections(answers):
-    """A line for each answer that cannot be used: what was said, and what is expected."""
+    """Return a line for each invalid answer, with the answer and what is expected."""
     checks = {
         "vendor": _vendor, "distribution": _distribution, "accelerator": _accelerator, "torch_device": _torch_device, "facets": _facets,
         "author": _author, "email": _email, "licence": _licence, "oldest_accelkit": _oldest_accelkit,
@@ -39,71 +39,71 @@ def objections(answers):
 
 def _length(name, answers):
     longest = LONGEST.get(name, 1000)
-    return f"at most {longest} characters are expected" if len(str(answers[name])) > longest else ""
+    return f"it must have at most {longest} characters" if len(str(answers[name])) > longest else ""
 
 
-def _vendor(said, answers):
-    return "" if _TEXT.fullmatch(said) else "a name of letters, digits, spaces and . , & ' ( ) + - is expected"
+def _vendor(answer, answers):
+    return "" if _TEXT.fullmatch(answer) else "it must consist of letters, digits, spaces and . , & ' ( ) + -"
 
 
-def _distribution(said, answers):
-    if not _DISTRIBUTION.fullmatch(said):
-        return "letters, digits, and - _ . between them are expected, as in accelkit-acme"
-    package = re.sub(r"[-.]", "_", said.lower())
+def _distribution(answer, answers):
+    if not _DISTRIBUTION.fullmatch(answer):
+        return "it must consist of letters and digits, with - _ . between them, as in accelkit-acme"
+    package = re.sub(r"[-.]", "_", answer.lower())
     if package in TAKEN_PACKAGES:
-        return f"its package would be named {package}, which is another's; accelkit-{said.lower()} would do"
+        return f"its package would have the name {package}, which is taken; use accelkit-{answer.lower()}, for example"
     return ""
 
 
-def _accelerator(said, answers):
-    if not _NAME.fullmatch(said):
-        return "lower-case letters, digits and _ are expected, a letter first, as in acme"
-    if said in RESERVED:
-        return f"{said} is a name of accelkit's own, which no plugin may take"
+def _accelerator(answer, answers):
+    if not _NAME.fullmatch(answer):
+        return "it must start with a lower-case letter and consist of lower-case letters, digits and _, as in acme"
+    if answer in RESERVED:
+        return f"the name {answer} is reserved for accelkit"
     return ""
 
 
-def _torch_device(said, answers):
-    package, colon, device_type = said.partition(":")
+def _torch_device(answer, answers):
+    package, colon, device_type = answer.partition(":")
     if not (colon and _MODULE.fullmatch(package) and _NAME.fullmatch(device_type)):
-        return "PACKAGE:TYPE is expected, as torch:cpu, torch_acme:acme or torch_xla:xla"
+        return "it must have the form PACKAGE:TYPE, as in torch:cpu, torch_acme:acme or torch_xla:xla"
     if device_type == "xla" and package == "torch":
-        return "the device type xla is not torch's own; name the package that adds it, as torch_xla:xla"
+        return "torch itself does not have the device type xla; specify the package that adds it, as in torch_xla:xla"
     if package.partition(".")[0] == re.sub(r"[-.]", "_", str(answers["distribution"]).lower()):
-        return "this is the plugin's own package, which does not exist yet; name the one that adds the device to torch"
+        return "this is the package of the plugin, which does not exist yet; specify the package that adds the device to torch"
     return ""
 
 
-def _facets(said, answers):
-    chosen = [one.strip() for one in said.split(",")]
+def _facets(answer, answers):
+    chosen = [one.strip() for one in answer.split(",")]
     unknown = [one for one in chosen if one not in FACETS]
     if unknown:
-        return f"{', '.join(map(repr, unknown))} is none of {', '.join(FACETS)}; several are separated by commas"
-    return "" if len(set(chosen)) == len(chosen) else "one of them stands there twice"
+        return f"unknown facet{'s' * (len(unknown) > 1)} {', '.join(map(repr, unknown))}; use {', '.join(FACETS)}, separated by commas"
+    return "" if len(set(chosen)) == len(chosen) else "a facet is given twice"
 
 
-def _author(said, answers):
-    return "" if _TEXT.fullmatch(said) else "a name of letters, digits, spaces and . , & ' ( ) + - is expected"
+def _author(answer, answers):
+    return "" if _TEXT.fullmatch(answer) else "it must consist of letters, digits, spaces and . , & ' ( ) + -"
 
 
-def _email(said, answers):
-    return "" if _EMAIL.fullmatch(said) else "an address is expected, as in opensource@acme.example"
+def _email(answer, answers):
+    return "" if _EMAIL.fullmatch(answer) else "it must be an e-mail address, as in opensource@acme.example"
 
 
-def _licence(said, answers):
-    return "" if said in LICENCES else f"one of {', '.join(LICENCES)} is expected (SPDX)"
+def _licence(answer, answers):
+    return "" if answer in LICENCES else f"it must be one of {', '.join(LICENCES)} (SPDX identifiers)"
 
 
-def _oldest_accelkit(said, answers):
-    if not _VERSION.fullmatch(said):
-        return "a version is expected, as in 0.1"
+def _oldest_accelkit(answer, answers):
+    if not _VERSION.fullmatch(answer):
+        return "it must be a version, as in 0.1"
     try:
         installed = importlib.metadata.version("accelkit")
     except importlib.metadata.PackageNotFoundError:
-        return ""  # nothing to compare it with
+        return ""  # there is no version to compare it with
     release = _VERSION.match(installed)
-    if release and _parts(said) > _parts(release[0]):
-        return f"it is newer than the accelkit that is installed ({installed}), with which the package could not be tested"
+    if release and _parts(answer) > _parts(release[0]):
+        return f"it is newer than the installed accelkit {installed}, so the package could not be tested"
     return ""
 
 

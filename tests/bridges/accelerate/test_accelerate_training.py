@@ -79,7 +79,7 @@ def test_the_devices_generator_is_seeded_and_what_a_checkpoint_lacks_is_said(tmp
     (seen,) = run("accelerate_program.py", "seeds", "fake_xpu", "no", tmp_path)
     assert seen["alike"]
     (warning,) = seen["warnings"]
-    assert "has no random state of fake_xpu:0" in warning
+    assert "has no random state for fake_xpu:0" in warning
 
 
 @pytest.mark.parametrize("mixed", ["no", "fp16"])

@@ -94,8 +94,8 @@ def test_an_accelerator_that_is_not_available_passes_its_reason_on(plugin_site, 
 def test_strategies_that_lightning_gives_to_cuda_only(name):
     refused(
         accelkit.UnsupportedError,
-        f"Lightning cannot do strategy '{name}' on fake_xpu",
-        "why: Lightning gives it to CUDA devices only",
+        f"the bridge to Lightning does not support strategy '{name}' on fake_xpu",
+        "why: Lightning supports it only on CUDA devices",
         "use strategy='ddp'",
         strategy=name,
     )
@@ -109,7 +109,7 @@ def test_strategies_that_pickle_or_fork(name):
 @pytest.mark.parametrize("precision", ["16-mixed", "64-true"])
 def test_a_precision_in_which_lightning_does_not_shard(precision):
     strategy = importlib.import_module("lightning.pytorch.strategies").ModelParallelStrategy()
-    what = f"Lightning cannot do precision '{precision}' in ModelParallelStrategy on fake_xpu"
+    what = f"the bridge to Lightning does not support precision '{precision}' with ModelParallelStrategy on fake_xpu"
     refused(accelkit.UnsupportedError, what, "bf16-mixed", strategy=strategy, precision=precision, devices=2, package="lightning")
 
 
@@ -119,41 +119,48 @@ def test_a_strategy_that_does_not_exist():
 
 
 def test_one_device_for_several():
-    refused(accelkit.UnsupportedError, "runs one process on one device", "2 devices of fake_xpu", strategy="single_device", devices=2)
+    refused(
+        accelkit.UnsupportedError, "supports only one process with one device", "2 devices of fake_xpu", strategy="single_device", devices=2
+    )
 
 
 def test_strategy_objects_of_lightnings_that_would_not_train_on_the_device(pl, package):
     strategies = pl.strategies
     refused(
-        accelkit.UnsupportedError, "'DDPStrategy' on fake_xpu", "a stream of CUDA's", strategy=strategies.DDPStrategy(), package=package
+        accelkit.UnsupportedError, "'DDPStrategy' on fake_xpu", "requests a CUDA stream", strategy=strategies.DDPStrategy(), package=package
     )
     refused(accelkit.UnsupportedError, "'FSDPStrategy' on fake_xpu", "CUDA", strategy=strategies.FSDPStrategy(), package=package)
     elsewhere = strategies.SingleDeviceStrategy(device="cpu")
-    refused(accelkit.ContradictionError, "the strategy is for cpu", "fake_xpu:0", strategy=elsewhere, devices=1, package=package)
+    refused(accelkit.ContradictionError, "the strategy uses cpu", "fake_xpu:0", strategy=elsewhere, devices=1, package=package)
     same = trainer_kwargs("fake_xpu", strategy=strategies.SingleDeviceStrategy(device="fake_xpu:0"), devices=1, package=package)
     assert same["strategy"].root_device == torch.device("fake_xpu", 0)
 
 
 @pytest.mark.parametrize("name", ["bitsandbytes-8bit", "fp8"])
 def test_precisions_that_lightning_has_not(name):
-    refused(accelkit.UnsupportedError, f"Lightning cannot do precision {name!r} on fake_xpu", "32-true, 64-true", precision=name)
+    refused(
+        accelkit.UnsupportedError,
+        f"the bridge to Lightning does not support precision {name!r} on fake_xpu",
+        "32-true, 64-true",
+        precision=name,
+    )
 
 
 def test_a_precision_that_the_device_has_not():
-    refused(accelkit.UnsupportedError, "cannot do precision 'transformer-engine'", precision="transformer-engine")
+    refused(accelkit.UnsupportedError, "does not support precision 'transformer-engine'", precision="transformer-engine")
 
 
 def test_a_precision_of_another_device(pl, package):
     given = pl.plugins.MixedPrecision("bf16-mixed", device="cuda")
     refused(
         accelkit.ContradictionError,
-        "MixedPrecision is for cuda, and the accelerator is fake_xpu",
-        "changes nothing on this one",
+        "MixedPrecision is for cuda, but the accelerator is fake_xpu",
+        "has no effect on this device",
         "precision='bf16-mixed'",
         plugins=[given],
         package=package,
     )
-    refused(accelkit.ContradictionError, "keep one of them", plugins=[given], precision="32-true", package=package)
+    refused(accelkit.ContradictionError, "remove one of them", plugins=[given], precision="32-true", package=package)
 
 
 def test_a_number_of_processes_that_is_not_the_launchers(monkeypatch):
@@ -174,8 +181,8 @@ def test_a_number_of_processes_that_is_not_the_launchers(monkeypatch):
 @pytest.mark.parametrize(
     ("method", "body", "expected"),
     [
-        ("parse_devices", "return '0'", "a list of device indices, as [0, 1], is expected"),
-        ("get_parallel_devices", "return ['cpu']", "a list of torch.device is expected"),
+        ("parse_devices", "return '0'", "a list of device indices such as [0, 1]"),
+        ("get_parallel_devices", "return ['cpu']", "instead of a list of torch.device"),
         ("auto_device_count", "return '1'", "TypeError: 'str' object"),
         ("get_parallel_devices", "raise ValueError('no board')", "ValueError: no board"),
     ],

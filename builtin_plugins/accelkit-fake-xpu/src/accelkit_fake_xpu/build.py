@@ -26,7 +26,8 @@ from accelkit import NotPrivateError, check_private, private_folder
 _SOURCES = Path(__file__).parent / "csrc"
 _FLAGS = ["-std=c++20", "-O1", "-fPIC", "-w"]
 _INSTALL_A_COMPILER = (
-    "install one: apt-get install g++ (Debian, Ubuntu), dnf install gcc-c++ (Fedora), xcode-select --install (macOS); or set CXX"
+    "install a C++ compiler (apt-get install g++ on Debian and Ubuntu, dnf install gcc-c++ on Fedora, xcode-select --install on macOS), "
+    "or set CXX"
 )
 
 
@@ -87,17 +88,17 @@ def problem() -> tuple[str, str] | None:
             try:
                 _run([*compiler, *_FLAGS, "-shared", str(source), "-o", f"{folder}/empty.so"])
             except BuildError as error:
-                return f"the C++ compiler does not work: {error}", f"repair it, or {_INSTALL_A_COMPILER}"
+                return f"the C++ compiler does not work: {error}", f"repair the compiler, or {_INSTALL_A_COMPILER}"
     except NotPrivateError as error:
         return _not_private(error)
     except OSError as error:
-        return f"the cache folder cannot be written: {error}", "make it writable, or set FAKE_XPU_CACHE_DIR to a folder that is"
+        return f"the cache folder is not writable: {error}", "make it writable, or set FAKE_XPU_CACHE_DIR to a writable folder"
     return None
 
 
 def _not_private(error: NotPrivateError) -> tuple[str, str]:
-    why = f"whoever can write its library runs code in your programs, and {error.what}: {error.why}"
-    return why, f"{error.hint}, with FAKE_XPU_CACHE_DIR"
+    why = f"other users could run code in your programs through its library, because {error.what}: {error.why}"
+    return why, f"{error.hint} with FAKE_XPU_CACHE_DIR"
 
 
 def build() -> Path:
@@ -114,15 +115,15 @@ def build() -> Path:
             check_private(library)
         except NotPrivateError as error:
             why, what_to_do = _not_private(error)
-            raise BuildError(f"fake_xpu is not loaded: {why}. To do: {what_to_do}") from error
+            raise BuildError(f"fake_xpu is not loaded: {why}. What to do: {what_to_do}") from error
         return library
     if found := problem():
-        raise BuildError(f"fake_xpu cannot be compiled for torch {torch_version()}: {found[0]}. To do: {found[1]}")
+        raise BuildError(f"fake_xpu cannot be compiled for torch {torch_version()}: {found[0]}. What to do: {found[1]}")
     from filelock import FileLock
 
     with FileLock(library.with_suffix(".lock"), mode=0o600):
-        if not library.exists():  # another process may have been first
-            with _said(f"fake_xpu: compiling for torch {torch_version()}, once (half a minute on two cores)"):
+        if not library.exists():  # another process may have compiled it in the meantime
+            with _progress(f"fake_xpu: compiling for torch {torch_version()}, which happens once and takes half a minute on two cores ..."):
                 _compile(library)
     return library
 
@@ -134,10 +135,10 @@ def _compile(library: Path) -> None:
     torch = Path(spec.origin).parent
     includes = [f"-I{torch}/include", f"-I{torch}/include/torch/csrc/api/include"]
     links = [f"-L{torch}/lib", f"-Wl,-rpath,{torch}/lib", "-ltorch_cpu", "-lc10", "-lpthread"]
-    for left_behind in library.parent.glob(f"{library.stem}-building-*"):  # by a killed process, because this one holds the lock
+    for left_behind in library.parent.glob(f"{library.stem}-building-*"):  # a killed process left it, because this process holds the lock
         shutil.rmtree(left_behind, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=library.parent, prefix=f"{library.stem}-building-") as folder:
-        sources = sorted(_SOURCES.glob("*.cpp"), key=lambda path: -path.stat().st_size)  # the largest first
+        sources = sorted(_SOURCES.glob("*.cpp"), key=lambda path: -path.stat().st_size)  # compile the largest file first
         objects = [f"{folder}/{source.stem}.o" for source in sources]
         commands = [[*_compiler(), *_FLAGS, "-c", str(source), *includes, "-o", out] for source, out in zip(sources, objects, strict=True)]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -154,9 +155,8 @@ def _compiler() -> tuple[str, ...]:
     for name in names:
         if shutil.which(name):
             return (name, *chosen[1:])
-    raise BuildError(
-        f"there is no C++ compiler: {'CXX names ' if chosen else 'none of '}{', '.join(names)}{'' if chosen else ' was found'}"
-    )
+    why = f"CXX is {names[0]}, which does not exist" if chosen else f"none of {', '.join(names)} is installed"
+    raise BuildError(f"no C++ compiler was found: {why}")
 
 
 def _run(command: Sequence[str]) -> None:
@@ -164,11 +164,11 @@ def _run(command: Sequence[str]) -> None:
     if result.returncode != 0:
         lines = (result.stderr or result.stdout).strip().splitlines()
         first = next((i for i, line in enumerate(lines) if "error" in line.lower()), 0)
-        raise BuildError("; ".join(lines[first : first + 3]) or f"{command[0]} ended with exit status {result.returncode}")
+        raise BuildError("; ".join(lines[first : first + 3]) or f"{command[0]} ended with exit code {result.returncode}")
 
 
 @contextlib.contextmanager
-def _said(text: str) -> Iterator[None]:
+def _progress(text: str) -> Iterator[None]:
     if not sys.stderr.isatty():
         sys.stderr.write(text + "\n")
         yield

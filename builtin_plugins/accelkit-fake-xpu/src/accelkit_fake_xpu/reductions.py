@@ -18,6 +18,8 @@ def register() -> None:
 
 def _reduce(tensor: torch.Tensor) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     if tensor.device.type == "fake_xpu":
-        raise RuntimeError("fake_xpu tensors cannot be sent to another process: their memory is this one's alone. Send tensor.cpu()")
+        raise RuntimeError(
+            "fake_xpu tensors cannot be sent to another process, because their memory belongs to this process. Send tensor.cpu() instead"
+        )
     reduced: tuple[Callable[..., Any], tuple[Any, ...]] = reduce_tensor(tensor)  # type: ignore[no-untyped-call]
     return reduced

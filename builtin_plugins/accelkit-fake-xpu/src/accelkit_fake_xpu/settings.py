@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 MOST_DEVICES = 64
 DEFAULT_MEMORY = 16 << 30
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_FAULT_FORMS = "write oom@N (allocation), lost@N (kernel), nan@OPERATOR, slow_copy@MILLISECONDS, with commas between several"
+_FAULT_FORMS = "use oom@N (allocation N), lost@N (kernel N), nan@OPERATOR or slow_copy@MILLISECONDS, separated by commas"
 
 
 class SettingsError(ValueError):
@@ -60,15 +60,15 @@ class Faults:
             kind, _, value = part.partition("@")
             name = {"oom": "oom_at", "lost": "lost_at", "nan": "nan_operator", "slow_copy": "copy_milliseconds"}.get(kind)
             if name is None:
-                raise SettingsError(variable, text, f"there is no fault {kind!r}", _FAULT_FORMS)
+                raise SettingsError(variable, text, f"unknown fault {kind!r}", _FAULT_FORMS)
             if name in fields:
-                raise SettingsError(variable, text, f"{kind} is there twice", _FAULT_FORMS)
+                raise SettingsError(variable, text, f"{kind} is given twice", _FAULT_FORMS)
             if kind == "nan":
                 if not re.fullmatch(r"\w+", value):
-                    raise SettingsError(variable, text, f"{value!r} is no operator's name", _FAULT_FORMS)
+                    raise SettingsError(variable, text, f"{value!r} is not the name of an operator", _FAULT_FORMS)
                 fields[name] = value
             elif not (value.isdecimal() and int(value) > 0):
-                raise SettingsError(variable, text, f"{kind} needs a number of at least 1", _FAULT_FORMS)
+                raise SettingsError(variable, text, f"{kind} needs a positive integer", _FAULT_FORMS)
             else:
                 fields[name] = int(value)
         return cls(**fields)  # type: ignore[arg-type]
@@ -103,14 +103,14 @@ def read(environ: Mapping[str, str] = os.environ) -> Settings:
 def _devices(environ: Mapping[str, str]) -> tuple[int, ...]:
     text = environ.get("FAKE_XPU_DEVICES", "").strip() or "2"
     if not text.isdecimal() or int(text) > MOST_DEVICES:
-        raise SettingsError("FAKE_XPU_DEVICES", text, f"a number from 0 to {MOST_DEVICES} is expected", "unset it for 2")
-    there = range(int(text))
+        raise SettingsError("FAKE_XPU_DEVICES", text, f"expected an integer from 0 to {MOST_DEVICES}", "unset it to use 2")
+    existing = range(int(text))
     visible = environ.get("FAKE_XPU_VISIBLE_DEVICES")
     if visible is None:
-        return tuple(there)
+        return tuple(existing)
     chosen: list[int] = []
     for part in (part.strip() for part in visible.split(",")):
-        if not part.isdecimal() or int(part) not in there or int(part) in chosen:
+        if not part.isdecimal() or int(part) not in existing or int(part) in chosen:
             break  # as in CUDA_VISIBLE_DEVICES, everything after an index that does not exist is hidden
         chosen.append(int(part))
     return tuple(chosen)
@@ -122,12 +122,12 @@ def _memory(environ: Mapping[str, str]) -> int:
         return DEFAULT_MEMORY
     match = re.fullmatch(r"(\d+)\s*([KMGT]?)(i?B)?", text)
     if match is None or int(match[1]) == 0:
-        raise SettingsError("FAKE_XPU_MEMORY", text, "a number of bytes is expected", "for example 1073741824 or 1GiB")
+        raise SettingsError("FAKE_XPU_MEMORY", text, "expected a number of bytes", "use 1073741824 or 1GiB, for example")
     return int(match[1]) * _UNITS[match[2]]
 
 
 def _is_protected(environ: Mapping[str, str]) -> bool:
     text = environ.get("FAKE_XPU_PROTECT", "").strip() or "0"
     if text not in ("0", "1"):
-        raise SettingsError("FAKE_XPU_PROTECT", text, "0 or 1 is expected", "unset it for 0")
+        raise SettingsError("FAKE_XPU_PROTECT", text, "expected 0 or 1", "unset it to use 0")
     return text == "1"

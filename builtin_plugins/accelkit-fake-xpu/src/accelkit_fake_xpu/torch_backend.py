@@ -34,7 +34,7 @@ def _add_to_torch() -> None:
     generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True, unsupported_dtype=None
     )
-    if not os.environ.get("ACCELKIT_PROBING"):  # faults are for the program, not for a probe of the device
+    if not os.environ.get("ACCELKIT_PROBING"):  # faults apply to the program, not to a probe of the device
         device_module.faults.inject(_settings.faults)
     process_group.register()
     atexit.register(_finish)

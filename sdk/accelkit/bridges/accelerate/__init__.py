@@ -15,7 +15,7 @@ In a script that lets accelkit create the ``Accelerator``::
 
 from accelkit.bridges.accelerate.compat import import_accelerate
 
-import_accelerate()  # first, so that an unknown version is an error before anything is replaced
+import_accelerate()  # called first, so that an unknown version raises an error before anything is replaced
 
 from accelkit.bridges.accelerate.accelerator_class import accelerator  # noqa: E402
 from accelkit.bridges.accelerate.installation import install, uninstall  # noqa: E402

@@ -119,18 +119,21 @@ class Bridged(accelerate.Accelerator):  # type: ignore[misc] # accelerate has no
         for parameter in model.parameters():
             if not (parameter.is_cpu or parameter.is_meta) and parameter.device.type != self.device.type:
                 raise UnsupportedError(
-                    f"{type(model).__name__} is on {parameter.device}, and the accelerator is {self.runtime.accelerator.name}",
-                    why="someone moved it there: a program that looks for devices by itself found another one",
-                    hint="make the model on the host, and hide the other devices",
+                    f"{type(model).__name__} is on {parameter.device}, but the accelerator is {self.runtime.accelerator.name}",
+                    why="other code moved it there, probably because it selects a device by itself",
+                    hint="create the model on the CPU, and hide the other devices",
                 )
         with contextlib.ExitStack() as stack:
             stack.enter_context(keeping_parameters())
             if self.use_distributed and self.device.index not in (None, self.local_process_index):
                 if self.verify_device_map(model):
                     raise UnsupportedError(
-                        f"{type(model).__name__} is spread over devices by a device_map", why="this job has several processes already"
+                        f"{type(model).__name__} is distributed over devices by a device_map",
+                        why="this is not possible in a job with several processes",
                     )
-                stack.enter_context(patch_environment(ACCELERATE_BYPASS_DEVICE_MAP="true"))  # else DDP gets the local rank as device
+                stack.enter_context(
+                    patch_environment(ACCELERATE_BYPASS_DEVICE_MAP="true")
+                )  # otherwise, Accelerate passes the local rank to DDP as the device
             prepared: torch.nn.Module = super().prepare_model(model, device_placement=device_placement, evaluation_mode=evaluation_mode)
         return prepared
 
@@ -149,9 +152,9 @@ class Bridged(accelerate.Accelerator):  # type: ignore[misc] # accelerate has no
             for parameter in group["params"]:
                 if parameter.device.type != self.device.type:
                     raise PrepareError(
-                        f"{type(optimizer).__name__} has parameters on {parameter.device}, and the accelerator is {self.device}",
-                        why="they are of a model that was not prepared, or that was moved after the optimizer was made",
-                        hint="prepare the model in the same call, and leave moving it to prepare",
+                        f"{type(optimizer).__name__} has parameters on {parameter.device}, but the accelerator is {self.device}",
+                        why="their model was not prepared, or was moved after the optimizer was created",
+                        hint="prepare the model and the optimizer in the same call, and let prepare move the model",
                     )
 
 

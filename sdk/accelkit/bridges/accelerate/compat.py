@@ -36,14 +36,14 @@ def import_accelerate() -> ModuleType:
     """
     hint = "pip install 'accelkit[accelerate]'"
     if importlib.util.find_spec("accelerate") is None:
-        raise UnavailableError("the bridge into Accelerate needs Accelerate", why="the package accelerate is not installed", hint=hint)
+        raise UnavailableError("the bridge to Accelerate needs the package accelerate", why="it is not installed", hint=hint)
     accelerate = importlib.import_module("accelerate")
     check_version(accelerate.__version__)
     known = set(importlib.import_module("accelerate.state").PartialState._known_attrs)
     if known != _STATE:
         raise UnsupportedError(
-            f"accelerate {accelerate.__version__} keeps another state than the bridge knows",
-            why=f"the difference is {', '.join(sorted(known ^ _STATE))}",
+            f"the bridge does not support the shared state of accelerate {accelerate.__version__}",
+            why=f"these entries differ: {', '.join(sorted(known ^ _STATE))}",
             hint=hint,
         )
     return accelerate
@@ -58,7 +58,7 @@ def check_version(version: str) -> None:
     found, oldest, newest = Version(version), Version(OLDEST), Version(NEWEST)
     if found < oldest or found.release[:2] > newest.release[:2]:
         raise UnsupportedError(
-            f"accelerate {version} is not known to this accelkit",
-            why=f"the bridge replaces parts of Accelerate, and was tested with {OLDEST} to {NEWEST}",
-            hint="pip install 'accelkit[accelerate]' installs one that it knows",
+            f"this version of accelkit does not support accelerate {version}",
+            why=f"the bridge replaces parts of Accelerate, and is tested with {OLDEST} to {NEWEST}",
+            hint="install a supported version with pip install 'accelkit[accelerate]'",
         )

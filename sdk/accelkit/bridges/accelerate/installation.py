@@ -43,7 +43,9 @@ def install(name: str | Accelerator | None = None, *, devices: Devices | None = 
     wanted = Wanted(name, devices)
     if _is_installed and wanted != installed():
         raise ContradictionError(
-            f"install({name!r}) after install({installed().accelerator!r})", why="one device a process", hint="call uninstall() first"
+            f"install({name!r}) was called after install({installed().accelerator!r})",
+            why="a process uses one device",
+            hint="call uninstall() first",
         )
     runtime = ensure_state(wanted)
     if not _is_installed:

@@ -29,14 +29,14 @@ def wanted_precision(argument: object, environ: Mapping[str, str] = os.environ) 
         UnsupportedError: If it is another precision.
     """
     sources = (("mixed_precision", argument), (_OURS, environ.get(_OURS)), (_THEIRS, environ.get(_THEIRS)))
-    source, said = next(((source, said) for source, said in sources if said), ("default", "no"))
-    name = str(getattr(said, "value", said)).lower()
+    source, value = next(((source, value) for source, value in sources if value), ("default", "no"))
+    name = str(getattr(value, "value", value)).lower()
     name = _ALSO.get(name, name)
     if name not in _NAMES:
         raise UnsupportedError(
-            f"{source}={said!s} cannot be done inside Accelerate",
-            why=f"the bridge has {', '.join(_NAMES)}",
-            hint="use one of these, or accelkit.Runtime(precision=...) without Accelerate",
+            f"{source}={value!s} is not supported by the bridge to Accelerate",
+            why=f"it supports {', '.join(_NAMES)}",
+            hint="use one of these, or use accelkit.Runtime(precision=...) without Accelerate",
         )
     return name
 
@@ -48,7 +48,7 @@ def check_precision(mixed: str, runtime: Runtime) -> None:
         UnsupportedError: If they do not. The text says why, and what the device supports.
     """
     precision = select_precision(_NAMES[mixed], runtime.accelerator)
-    with loading.plugin_errors(precision.plugin, f"making the precision {precision.name} for {runtime.device}"):
+    with loading.plugin_errors(precision.plugin, f"creating the precision {precision.name} for {runtime.device}"):
         precision.setup(runtime.accelerator, runtime.device)
 
 

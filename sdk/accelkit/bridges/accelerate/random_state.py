@@ -45,8 +45,8 @@ def load_random_state(folder: str | os.PathLike[str], runtime: Runtime) -> None:
     file = state_file(folder, runtime)
     if not file.exists():
         warnings.warn(
-            f"the checkpoint {os.fspath(folder)} has no random state of {runtime.device}: it was saved on another kind of device, on fewer "
-            "processes, or without accelkit; the device's generator stays as it is",
+            f"the checkpoint {os.fspath(folder)} has no random state for {runtime.device}: it was saved on another device type, by fewer "
+            "processes, or without accelkit. The generator of the device is not changed.",
             stacklevel=2,
         )
         return

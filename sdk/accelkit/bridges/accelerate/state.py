@@ -45,7 +45,7 @@ class Wanted:
 
 
 _current: tuple[Wanted, Runtime] | None = None
-_made_in: tuple[int, str | None, str | None] | None = None  # the process that created _current
+_made_in: tuple[int, str | None, str | None] | None = None  # identifies the process that created _current
 _installed = Wanted()
 
 
@@ -66,7 +66,7 @@ def current_runtime() -> Runtime:
         UsageError: If there is none yet.
     """
     if _current is None:
-        raise UsageError("no device has been chosen yet", why="install() or accelerator() does that", hint="call install() first")
+        raise UsageError("no device has been selected yet", why="install() or accelerator() selects it", hint="call install() first")
     return _current[1]
 
 
@@ -94,9 +94,9 @@ def ensure_state(wanted: Wanted, process_group: Mapping[str, Any] | None = None)
     is_filled = bool(PartialState._shared_state)
     if is_filled and _current is None:
         raise ContradictionError(
-            f"Accelerate has chosen {PartialState().device} in this process already",
-            why="an Accelerator, PartialState or TrainingArguments was made before the bridge was asked",
-            hint="call install() or accelerator() before anything of Accelerate or transformers is made",
+            f"Accelerate has already selected {PartialState().device} in this process",
+            why="an Accelerator, PartialState or TrainingArguments object was created before the bridge was used",
+            hint="call install() or accelerator() before you create any object of Accelerate or transformers",
         )
     if _current is not None and _current[0] == wanted:
         runtime = _current[1]
@@ -107,13 +107,13 @@ def ensure_state(wanted: Wanted, process_group: Mapping[str, Any] | None = None)
         _check(runtime)
         if is_filled and _current is not None and runtime.state.device != _current[1].state.device:
             raise ContradictionError(
-                f"Accelerate runs on {_current[1].state.device} in this process, and {runtime.state.device} is asked for",
-                why="its state is one for the whole process",
-                hint="name the same accelerator everywhere, or use another process",
+                f"Accelerate uses {_current[1].state.device} in this process, but {runtime.state.device} was requested",
+                why="Accelerate has one state for the whole process",
+                hint="select the same accelerator everywhere, or use another process",
             )
     if not is_filled:
         if runtime.num_processes > 1 and not dist.is_initialized():
-            runtime.teardown()  # the group was destroyed, as end_training does; after a teardown, a Runtime joins again
+            runtime.teardown()  # end_training destroyed the group; after a teardown, the Runtime joins a new one
         PartialState._shared_state.update(describe(runtime))
     _current, _made_in = (wanted, runtime), _this_process()
     return runtime
@@ -130,8 +130,8 @@ def refuse_forks() -> None:
     now = _this_process()
     if now[0] != _made_in[0] and now[1:] != _made_in[1:]:
         raise UsageError(
-            f"this process was forked, as rank {now[1]} of {now[2]}, from one that uses {_current[1].device}",
-            why="what install() or accelerator() chose there is for one process, and a device's driver does not survive a fork",
+            f"this process (rank {now[1]} of {now[2]}) was forked from a process that uses {_current[1].device}",
+            why="the selection of install() or accelerator() is valid only in one process, and a driver's state does not survive a fork",
             hint="call install() inside the function that notebook_launcher runs, or use accelkit.Runtime(devices=2).launch(function)",
         )
 
@@ -176,21 +176,21 @@ def _check(runtime: Runtime) -> None:
         raise refuse_lazy(chosen.name, chosen.plugin)
     if is_torch_xla_available():
         raise UnsupportedError(
-            f"Accelerate cannot drive {chosen.name} where torch_xla is installed",
-            why="it takes every device for one of torch_xla's then",
+            f"the bridge to Accelerate does not support {chosen.name} if torch_xla is installed",
+            why="Accelerate then treats every device as a device of torch_xla",
             hint="use an environment without torch_xla",
         )
     refuse_strategy(runtime.strategy.name, chosen.name)
     if parse_flag_from_env("ACCELERATE_USE_CPU") and chosen.device_type != device_table.host_name():
         raise ContradictionError(
-            f"ACCELERATE_USE_CPU={os.environ['ACCELERATE_USE_CPU']} and the accelerator {chosen.name!r}",
-            why="they name different devices; accelerate launch sets the variable for --cpu, and for use_cpu in its configuration",
-            hint="keep one of the two",
+            f"ACCELERATE_USE_CPU={os.environ['ACCELERATE_USE_CPU']} contradicts the accelerator {chosen.name!r}",
+            why="accelerate launch sets the variable for --cpu, and for use_cpu in its configuration",
+            hint="unset the variable, or select the CPU",
         )
     device = os.environ.get(DEVICE_VARIABLE)
     if device and torch.device(device).type != chosen.device_type:
         raise ContradictionError(
-            f"{DEVICE_VARIABLE}={device} and the accelerator {chosen.name!r}",
-            why="they name different devices",
-            hint=f"unset {DEVICE_VARIABLE}: the bridge needs none",
+            f"{DEVICE_VARIABLE}={device} contradicts the accelerator {chosen.name!r}",
+            why="they select different devices",
+            hint=f"unset {DEVICE_VARIABLE}, which the bridge does not need",
         )

@@ -29,8 +29,10 @@ class DeviceRandomState(TrainerCallback):
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         if self._has_to_load:
-            said = args.resume_from_checkpoint
-            folder = Path(said) if isinstance(said, str) and Path(said).is_dir() else _checkpoint(args.output_dir, state)
+            resume_from = args.resume_from_checkpoint
+            folder = (
+                Path(resume_from) if isinstance(resume_from, str) and Path(resume_from).is_dir() else _checkpoint(args.output_dir, state)
+            )
             load_random_state(folder, current_runtime())
             self._has_to_load = False
 

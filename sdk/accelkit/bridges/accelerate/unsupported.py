@@ -57,26 +57,26 @@ def refuse_strategy(strategy: str, name: str) -> None:
     """
     if strategy not in _STRATEGIES:
         raise UnsupportedError(
-            f"Accelerate cannot train {name} with the strategy {strategy!r}",
-            why=f"the bridge has {' and '.join(_STRATEGIES)}",
-            hint=f"accelkit.Runtime(accelerator={name!r}, strategy={strategy!r}) does that without Accelerate",
+            f"the bridge to Accelerate does not support strategy {strategy!r}",
+            why=f"it supports {' and '.join(_STRATEGIES)}",
+            hint=f"use accelkit.Runtime(accelerator={name!r}, strategy={strategy!r}) without Accelerate",
         )
 
 
 def refuse_lazy(name: str, plugin: str) -> UnsupportedError:
     """Return the error for a device that traces lazily. The end of its steps must be marked, which Accelerate does only for XLA."""
     return UnsupportedError(
-        f"the bridge into Accelerate cannot drive {name}",
+        f"the bridge to Accelerate does not support {name}",
         plugin=plugin,
-        why="the device traces lazily, and Accelerate ends the steps of torch_xla's devices only, in a way of its own",
-        hint=f"accelkit.Runtime(accelerator={name!r}), or Accelerate without the bridge where torch_xla is installed",
+        why="the device traces lazily, and Accelerate marks the end of steps only for devices of torch_xla",
+        hint=f"use accelkit.Runtime(accelerator={name!r}), or use Accelerate with torch_xla, without the bridge",
     )
 
 
 def _refusal(what: str, source: str, name: str) -> UnsupportedError:
-    instead = _INSTEAD.get(what, "leave it out")
+    instead = _INSTEAD.get(what)
     return UnsupportedError(
-        f"{what} inside Accelerate is not there for {name}",
-        why=f"{source} asks for it, and the bridge has one device, DDP, fp16 and bf16",
-        hint=instead if instead == "leave it out" else f"{instead} does that without Accelerate, or leave it out",
+        f"the bridge to Accelerate does not support {what} for {name}",
+        why=f"{source} requests it, but the bridge supports only single devices, DDP, fp16 and bf16",
+        hint=f"use {instead} without Accelerate, or remove {source}" if instead else f"remove {source}",
     )

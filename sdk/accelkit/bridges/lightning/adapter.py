@@ -33,8 +33,8 @@ class LightningAccelerator(Accelerator):
     @classmethod
     def probe(cls) -> Availability:
         if cls.lightning_class.is_available():
-            return Availability.usable(f"{cls.__name__}.is_available() says so")
-        return Availability.absent(f"{cls.__name__}.is_available() says no, and Lightning's interface has no reason")
+            return Availability.usable(f"{cls.__name__}.is_available() returned True")
+        return Availability.absent(f"{cls.__name__}.is_available() returned False; Lightning's interface does not provide a reason")
 
     def parse_devices(self, devices: int | str | Sequence[int]) -> list[int]:
         """Return the device indices, as parsed by the Lightning class into a number of devices or a list of indices.
@@ -47,9 +47,12 @@ class LightningAccelerator(Accelerator):
             found = self.lightning_class.parse_devices(count if devices in ("auto", -1, "-1") else devices)
             indices = list(range(found)) if isinstance(found, int) else [getattr(one, "index", one) or 0 for one in found or ()]
             if not indices or max(indices) >= count:
-                raise ValueError(f"it reads that as {found!r}")
+                raise ValueError(f"parse_devices() returned {found!r}")
         except Exception as error:  # any error of the Lightning class means that it does not accept the devices
-            why, hint = f"{self.lightning_class.__name__}: {error}", f"it has {count} device(s)"
+            why, hint = (
+                f"{self.lightning_class.__name__}: {error}",
+                f"{self.name or self.device_type} has {count} device{'s' * (count != 1)}",
+            )
             raise DevicesError(f"devices={devices!r} cannot be used with {self.name or self.device_type}", why=why, hint=hint) from error
         return indices
 
@@ -92,9 +95,9 @@ def from_lightning(cls: type, *, device_type: str | None = None, **options: Any)
     """
     missing = [name for name in _METHODS if not hasattr(cls, name)]
     if not isinstance(cls, type) or missing:
-        what = f"{cls!r} is no Lightning accelerator"
+        what = f"{cls!r} is not a Lightning accelerator"
         raise UsageError(
-            what, why=f"it has no {', '.join(missing) or 'class'}", hint="give a subclass of lightning.pytorch.accelerators.Accelerator"
+            what, why=f"it has no {', '.join(missing) or 'class'}", hint="pass a subclass of lightning.pytorch.accelerators.Accelerator"
         )
     attributes = {"lightning_class": cls, "options": options, "device_type": device_type or _device_type(cls), "__doc__": cls.__doc__}
     return type(cls.__name__, (LightningAccelerator,), attributes | {"__module__": cls.__module__})
@@ -111,8 +114,8 @@ def adopt_instance(instance: Any) -> Accelerator:
 def _device_type(cls: Any) -> str:
     if not cls.is_available():
         raise UsageError(
-            f"the device type of {cls.__name__} is not known",
-            why="its is_available() says no, so it cannot be asked for a device",
-            hint=f"from_lightning({cls.__name__}, device_type=...), as in torch.device(...)",
+            f"the device type of {cls.__name__} is unknown",
+            why="its is_available() returned False, so it cannot create a device that would show the type",
+            hint=f"use from_lightning({cls.__name__}, device_type=...) with the argument of torch.device(...)",
         )
     return str(cls.get_parallel_devices(cls.parse_devices(1))[0].type)

@@ -90,12 +90,14 @@ def find_framework(frameworks: tuple[Framework, ...], package: str | None) -> Fr
         candidates = [one for one in frameworks if one.package == package]
         if not candidates:
             names = " or ".join(repr(one.package) for one in frameworks)
-            raise UnknownNameError(f"package={package!r} has no {frameworks[0].entry}", why="it is not Lightning's", hint=f"use {names}")
+            raise UnknownNameError(
+                f"package={package!r} has no {frameworks[0].entry}", why="it is not a package of Lightning", hint=f"use {names}"
+            )
     candidates = installed(tuple(candidates))
     if not candidates:
         raise UnavailableError(
             f"Lightning's {frameworks[0].entry} is not installed",
-            why=f"there is no package {package or ' and no package '.join(one.package for one in frameworks)}",
+            why=f"no package {package or ' or '.join(one.package for one in frameworks)} is installed",
             hint="pip install 'accelkit[lightning]'",
         )
     check_version(candidates[0])
@@ -116,7 +118,7 @@ def check_version(framework: Framework) -> None:
     version = importlib.import_module(framework.package).__version__
     if not SpecifierSet(KNOWN_VERSIONS).contains(version, prereleases=True):
         raise UnsupportedError(
-            f"{framework.package} {version} is not known to accelkit",
-            why=f"the bridge is tested with {KNOWN_VERSIONS}, and Lightning's plugin interfaces are marked experimental",
-            hint=f"pip install '{framework.package.replace('_', '-')}{KNOWN_VERSIONS}', or a newer accelkit",
+            f"this version of accelkit does not support {framework.package} {version}",
+            why=f"the bridge is tested with {KNOWN_VERSIONS}, and Lightning's plugin interfaces are experimental",
+            hint=f"pip install '{framework.package.replace('_', '-')}{KNOWN_VERSIONS}', or install a newer accelkit",
         )

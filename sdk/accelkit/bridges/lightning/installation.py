@@ -65,17 +65,17 @@ def uninstall() -> None:
     """
     foreign = []
     forget_all()
-    for framework, (cls, original, ours) in list(_originals.items()):
-        if cls.__init__ is not ours:
+    for framework, (cls, original, replacement) in list(_originals.items()):
+        if cls.__init__ is not replacement:
             foreign.append(f"{framework.root}.{framework.entry}")
             continue
         cls.__init__ = original
         del _originals[framework]
     if foreign:
         raise UnsupportedError(
-            f"accelkit cannot be taken out of {' and '.join(foreign)}",
-            why="somebody else has replaced __init__ after accelkit did",
-            hint="undo theirs first, then call uninstall() again",
+            f"accelkit cannot be removed from {' and '.join(foreign)}",
+            why="other code replaced __init__ after accelkit did",
+            hint="undo the other replacement first, then call uninstall() again",
         )
 
 
@@ -84,9 +84,9 @@ def _check(framework: Framework) -> None:
     missing = [name for name in _ARGUMENTS if name not in inspect.signature(framework.entry_class.__init__).parameters]
     if missing:
         raise UnsupportedError(
-            f"{framework.root}.{framework.entry} takes no {', '.join(missing)}",
-            why="it is not the class that accelkit knows, or somebody has replaced its __init__",
-            hint="call install() before what replaces it, or use trainer_kwargs() and fabric_kwargs()",
+            f"{framework.root}.{framework.entry} does not have the arguments {', '.join(missing)}",
+            why="this version has other arguments, or other code replaced its __init__",
+            hint="call install() before other code replaces __init__, or use trainer_kwargs() and fabric_kwargs()",
         )
 
 
@@ -121,32 +121,32 @@ def _from_environment(framework: Framework) -> dict[str, Any]:
 
 def _translated(framework: Framework, given: dict[str, Any]) -> dict[str, Any]:
     """Translate the arguments into ones that Lightning supports."""
-    asked: Any = given.get("accelerator", AUTO)
-    if asked == AUTO:
+    requested: Any = given.get("accelerator", AUTO)
+    if requested == AUTO:
         chosen = decide().chosen
         if _is_lightnings(framework, chosen):
             return given | {"accelerator": chosen}
         accelerator = None
-    elif (accelerator := _accelkits(framework, asked, has_strategy=not isinstance(given.get("strategy", AUTO), str))) is None:
+    elif (accelerator := _accelkits(framework, requested, has_strategy=not isinstance(given.get("strategy", AUTO), str))) is None:
         return given
     return make_arguments(framework, accelerator, cluster=None, **{name: given.get(name, default) for name, default in _DEFAULTS.items()})
 
 
-def _accelkits(framework: Framework, asked: Any, *, has_strategy: bool) -> Accelerator | str | None:
+def _accelkits(framework: Framework, requested: Any, *, has_strategy: bool) -> Accelerator | str | None:
     """Return accelkit's accelerator, as an instance or a name, for the argument ``accelerator``. None if Lightning handles it."""
-    if isinstance(asked, Accelerator):
-        return asked
-    if isinstance(asked, framework.part("accelerators").Accelerator):
-        is_theirs = isinstance(asked, PluginAccelerator) or framework.owns(type(asked)) or has_strategy
-        return None if is_theirs else adopt_instance(asked)
-    if not isinstance(asked, str) or _is_lightnings(framework, asked):
+    if isinstance(requested, Accelerator):
+        return requested
+    if isinstance(requested, framework.part("accelerators").Accelerator):
+        is_theirs = isinstance(requested, PluginAccelerator) or framework.owns(type(requested)) or has_strategy
+        return None if is_theirs else adopt_instance(requested)
+    if not isinstance(requested, str) or _is_lightnings(framework, requested):
         return None
-    if asked in framework.registry:
-        entry = framework.registry[asked]
+    if requested in framework.registry:
+        entry = framework.registry[requested]
         accelerator = from_lightning(entry["accelerator"], **entry["init_params"])()
-        accelerator.name = asked
+        accelerator.name = requested
         return accelerator
-    return registered(asked) or asked
+    return registered(requested) or requested
 
 
 def _is_lightnings(framework: Framework, name: str) -> bool:

@@ -117,7 +117,7 @@ def make_arguments(
     load(plugin)
     environment = select_cluster(cluster).environment
     check_environment(environment)
-    if any(environment.known(name) is None for name in PLACEMENT):  # Lightning needs all of it before it joins
+    if any(environment.known(name) is None for name in PLACEMENT):  # Lightning needs all of these before it joins
         learn_placement(environment, ProcessGroupOptions().seconds)
     started = environment.local_world_size if environment.creates_processes_externally else None
     wanted = selection.devices
@@ -154,9 +154,9 @@ def _strategy(framework: Framework, strategy: Any, plugin: Accelerator, device: 
         name = os.environ.get(STRATEGY_VARIABLE) or default
     if name == SINGLE and num_processes > 1:
         raise UnsupportedError(
-            f"strategy {name!r} runs one process on one device",
+            f"strategy {name!r} supports only one process with one device",
             plugin=plugin.plugin,
-            why=f"{num_processes} devices of {plugin.name} are asked for, or were given a process each",
+            why=f"{num_processes} devices of {plugin.name} were requested, or one process was started for each",
             hint=f"use strategy='auto' for {plugin.default_distributed_strategy!r}, or devices=1",
         )
     return strategies.make_strategy(framework, name, plugin, device)
@@ -165,17 +165,17 @@ def _strategy(framework: Framework, strategy: Any, plugin: Accelerator, device: 
 def _precision(
     framework: Framework, precision: Any, given: list[Any], plugin: Accelerator, *, strategy: Any, device: torch.device
 ) -> list[Any]:
-    theirs = [one for one in given if isinstance(one, framework.part("plugins.precision").Precision)]
-    if theirs and precision is not None:
+    given_precisions = [one for one in given if isinstance(one, framework.part("plugins.precision").Precision)]
+    if given_precisions and precision is not None:
         raise ContradictionError(
-            f"precision={precision!r} and {type(theirs[0]).__name__} are given",
+            f"both precision={precision!r} and {type(given_precisions[0]).__name__} are given",
             plugin=plugin.plugin,
-            why="each says how to compute",
-            hint="keep one of them",
+            why="each of them determines the precision",
+            hint="remove one of them",
         )
-    for one in theirs:
+    for one in given_precisions:
         precisions.check_given(one, plugin)
-    if theirs:
+    if given_precisions:
         return []
     chosen = select_precision(precision, plugin)
     strategies.check_precision(framework, strategy, chosen.name, plugin)

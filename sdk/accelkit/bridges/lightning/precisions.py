@@ -30,10 +30,10 @@ def make_precision(framework: Framework, chosen: Precision, accelerator: Acceler
     own = overrides(accelerator, Accelerator, "make_precision") and call(accelerator, "make_precision", chosen.name, device) is not None
     if own or chosen.name not in NAMES:
         raise UnsupportedError(
-            f"Lightning cannot do precision {chosen.name!r} on {accelerator.name}",
+            f"the bridge to Lightning does not support precision {chosen.name!r} on {accelerator.name}",
             plugin=accelerator.plugin if own else chosen.plugin,
-            why="the accelerator has one of its own of that name" if own else f"Lightning's own are {', '.join(NAMES)}",
-            hint="use one of these, or accelkit.Runtime",
+            why="the accelerator has its own precision of that name" if own else f"it supports {', '.join(NAMES)}",
+            hint="use another precision, or use accelkit.Runtime without Lightning",
         )
     call(chosen, "setup", accelerator, device)
     plugins = framework.part("plugins.precision")
@@ -53,8 +53,8 @@ def check_given(precision: Any, accelerator: Accelerator) -> None:
     device_type = getattr(precision, "device", accelerator.autocast_device_type)
     if str(device_type).partition(":")[0] != accelerator.autocast_device_type:
         raise ContradictionError(
-            f"{type(precision).__name__} is for {device_type}, and the accelerator is {accelerator.name}",
+            f"{type(precision).__name__} is for {device_type}, but the accelerator is {accelerator.name}",
             plugin=accelerator.plugin,
-            why="torch.autocast of another device changes nothing on this one",
-            hint=f"leave it out and say precision={getattr(precision, 'precision', '32-true')!r}",
+            why="torch.autocast for another device type has no effect on this device",
+            hint=f"omit it and use precision={getattr(precision, 'precision', '32-true')!r}",
         )

@@ -28,8 +28,8 @@ def register_all(name: str, framework: Framework) -> None:
         raise UsageError(
             f"the accelerator {name!r} registers no names",
             plugin=loaded.record.plugin,
-            why=f"{loaded.cls.__name__} has no register_accelerators(registry)",
-            hint=f"call install() without it: Trainer(accelerator={name!r}) works then",
+            why=f"{loaded.cls.__name__} has no method register_accelerators(registry)",
+            hint=f"call install() without the name; Trainer(accelerator={name!r}) then works",
         )
     registry = type(framework.registry)()
     with loading.plugin_errors(loaded.record.plugin, f"{loaded.cls.__name__}.register_accelerators"):
@@ -40,8 +40,8 @@ def register_all(name: str, framework: Framework) -> None:
             raise NameConflictError(
                 f"the accelerator name {offered!r} is taken",
                 plugin=loaded.record.plugin,
-                why=f"{taken} has it",
-                hint="ask the vendor for another name, or leave this plugin out of install()",
+                why=f"{taken} already registers it",
+                hint="ask the vendor to use another name, or omit this plugin from install()",
             )
         _offers[offered] = (entry["accelerator"], entry["init_params"], loaded.record.plugin)
 
@@ -51,7 +51,7 @@ def registered(name: str) -> Accelerator | None:
     if name not in _offers:
         return None
     cls, options, plugin = _offers[name]
-    with loading.plugin_errors(plugin, f"making the accelerator {name}"):
+    with loading.plugin_errors(plugin, f"creating the accelerator {name}"):
         accelerator: Accelerator = cls(**options) if issubclass(cls, Accelerator) else from_lightning(cls, **options)()
     accelerator.name, accelerator.plugin = name, plugin
     return accelerator

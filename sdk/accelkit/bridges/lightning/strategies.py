@@ -32,9 +32,9 @@ DDP_OPTIONS: dict[str, dict[str, Any]] = {
     "ddp_find_unused_parameters_false": {"find_unused_parameters": False},
 }
 _SHARDED = ("32-true", "bf16-mixed", "bf16-true", "16-true")
-_IN_PROCESS = "Lightning would pickle or fork a process that uses the device already"
-_CUDA_ONLY = "Lightning gives it to CUDA devices only"
-_FSDP = f"{_CUDA_ONLY}; its ModelParallelStrategy shards (fully_shard in configure_model) on every device"
+_IN_PROCESS = "Lightning would pickle or fork a process that already uses the device"
+_CUDA_ONLY = "Lightning supports it only on CUDA devices"
+_FSDP = f"{_CUDA_ONLY}; to shard on other devices, use its ModelParallelStrategy with fully_shard in configure_model"
 _REFUSED = {"fsdp": _FSDP, "deepspeed": _CUDA_ONLY, "ddp_": _IN_PROCESS, "dp": _CUDA_ONLY}
 
 
@@ -166,8 +166,8 @@ def make_strategy(framework: Framework, name: str, plugin: Accelerator, device: 
     if name not in known:
         near = difflib.get_close_matches(name, ["single_device", *DDP_OPTIONS], n=1)
         raise UnknownNameError(
-            f"Lightning has no strategy {name!r}",
-            why=f"its own are {', '.join(sorted(known))}",
+            f"Lightning has no strategy named {name!r}",
+            why=f"its strategies are {', '.join(sorted(known))}",
             hint=f"did you mean {near[0]!r}?" if near else "use 'auto', 'ddp' or 'single_device'",
         )
     raise _refusal(name, plugin)
@@ -186,13 +186,13 @@ def check_given(framework: Framework, strategy: Any, plugin: Accelerator, device
     if isinstance(strategy, strategies.SingleDeviceStrategy):
         if strategy.root_device != device:
             raise ContradictionError(
-                f"the strategy is for {strategy.root_device}, and the accelerator {plugin.name!r} for {device}",
+                f"the strategy uses {strategy.root_device}, but the accelerator {plugin.name!r} uses {device}",
                 plugin=plugin.plugin,
-                why="a strategy's device is where Lightning trains, whatever the accelerator says",
-                hint="leave strategy out, or strategy='single_device'",
+                why="Lightning trains on the device of the strategy, not on that of the accelerator",
+                hint="omit strategy, or use strategy='single_device'",
             )
         return make_strategy(framework, "single_device", plugin, device)
-    if type(strategy) is strategies.ModelParallelStrategy:  # with its user's mesh and parallelize_fn
+    if type(strategy) is strategies.ModelParallelStrategy:  # the user configured its mesh and parallelize_fn
         return _joining_first(strategy, plugin, framework)
     raise _refusal(type(strategy).__name__, plugin)
 
@@ -205,10 +205,10 @@ def check_precision(framework: Framework, strategy: Any, precision: str, plugin:
     """
     if isinstance(strategy, framework.part("strategies").ModelParallelStrategy) and precision not in _SHARDED:
         raise UnsupportedError(
-            f"Lightning cannot do precision {precision!r} in {type(strategy).__name__} on {plugin.name}",
+            f"the bridge to Lightning does not support precision {precision!r} with {type(strategy).__name__} on {plugin.name}",
             plugin=plugin.plugin,
-            why=f"it has {', '.join(_SHARDED)} there",
-            hint="use one of these, or accelkit.Runtime(strategy='fsdp')",
+            why=f"it supports {', '.join(_SHARDED)}",
+            hint="use one of these, or use accelkit.Runtime(strategy='fsdp') without Lightning",
         )
 
 
@@ -259,12 +259,14 @@ def _meshes_of_any_device_type() -> Iterator[None]:
 
 def _refusal(name: str, plugin: Accelerator) -> UnsupportedError:
     lowered = name.lower()
-    why = next((reason for start, reason in _REFUSED.items() if lowered.startswith(start)), "it is for the devices that Lightning knows")
+    why = next(
+        (reason for start, reason in _REFUSED.items() if lowered.startswith(start)), "it supports only the devices of Lightning itself"
+    )
     if name == "DDPStrategy":
-        why = "Lightning's own asks for a stream of CUDA's on whatever device"
+        why = "Lightning's class requests a CUDA stream on every device"
     return UnsupportedError(
-        f"Lightning cannot do strategy {name!r} on {plugin.name}",
+        f"the bridge to Lightning does not support strategy {name!r} on {plugin.name}",
         plugin=plugin.plugin,
         why=why,
-        hint=f"use strategy={' or '.join(map(repr, DDP_OPTIONS))}, or accelkit.Runtime, which has others",
+        hint=f"use strategy={' or '.join(map(repr, DDP_OPTIONS))}, or use accelkit.Runtime without Lightning, which has other strategies",
     )

@@ -35,7 +35,9 @@ class BackgroundSave:
             self._thread = None
         error, self._error = self._error, None
         if isinstance(error, CheckpointError):
-            raise CheckpointError(error.what, why=error.why, hint=error.hint) from error  # with the traceback of this call
+            raise CheckpointError(
+                error.what, why=error.why, hint=error.hint
+            ) from error  # a new error, which has the traceback of this call
         if error is not None:
             raise error
 
@@ -49,5 +51,5 @@ class BackgroundSave:
 def _report(reference: weakref.ref[BackgroundSave]) -> None:
     save = reference()
     if save is not None and save._error is not None:
-        text = f"accelkit: the last checkpoint was not saved, and nobody waited for it\n{save._error}"
-        print(text, file=sys.stderr)  # noqa: T201 # nobody else will say it
+        text = f"accelkit: the last checkpoint could not be saved, and the program ended without waiting for it\n{save._error}"
+        print(text, file=sys.stderr)  # noqa: T201 # no code is left that could raise the error

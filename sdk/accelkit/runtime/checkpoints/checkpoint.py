@@ -108,12 +108,12 @@ class Save:
         shared, own = Encoder(), Encoder()
         self._structure = {name: shared.encode(state, name) for name, state in parts.items()}
         prefix = f"rank_{self._ranks.rank}"
-        mine = json.dumps({name: own.encode(state, f"{prefix}.{name}") for name, state in self._own.items()})
+        own_state = json.dumps({name: own.encode(state, f"{prefix}.{name}") for name, state in self._own.items()})
         tensors = {
             key: tensor for key, tensor in shared.tensors.items() if self._ranks.rank == 0 or isinstance(tensor, DTensor)
         } | own.tensors
         if self._own:  # saved as a tensor, so that each process reads only its own
-            tensors[prefix] = torch.frombuffer(bytearray(mine.encode()), dtype=torch.uint8)
+            tensors[prefix] = torch.frombuffer(bytearray(own_state.encode()), dtype=torch.uint8)
         self._writer = TensorWriter(tensors, is_main=self._ranks.rank == 0)
 
     def _prepare(self, step: int | None) -> int:
@@ -122,7 +122,7 @@ class Save:
         number = max(step_dirs.numbers(self._root), default=-1) + 1 if step is None else step
         final, temporary = self._root / f"step-{number}", self._root / f"step-{number}.tmp"
         if final.exists():
-            raise CheckpointError(f"the checkpoint {final} exists already", hint="choose another step, or remove it")
+            raise CheckpointError(f"the checkpoint {final} exists already", hint="choose another step, or remove the checkpoint")
         step_dirs.remove_leftovers(self._root)
         (temporary / DATA).mkdir(parents=True)
         return number
@@ -134,8 +134,8 @@ class Save:
             if not (self._temporary / DATA).is_dir():
                 raise CheckpointError(
                     f"a checkpoint could not be saved under {self._root}",
-                    why=f"it does not see {self._temporary / DATA}, which rank 0 made",
-                    hint="save into a folder that all machines of the job share",
+                    why=f"{self._temporary / DATA}, which rank 0 created, does not exist for this process",
+                    hint="save to a folder that all machines of the job share",
                 )
         return self._writer.plan(self._temporary / DATA)
 
@@ -152,8 +152,8 @@ class Save:
         for rank, (_, names) in enumerate(written):
             for name, expected in names.items():
                 if not (temporary / name).is_file() or (temporary / name).stat().st_size != expected["bytes"]:
-                    why = f"rank 0 does not see {temporary / name} as rank {rank} wrote it"
-                    hint = "save into a folder that all machines of the job share"
+                    why = f"rank 0 cannot see the file {temporary / name} that rank {rank} wrote"
+                    hint = "save to a folder that all machines of the job share"
                     raise CheckpointError(f"a checkpoint could not be saved under {self._root}", why=why, hint=hint)
         self._writer.finish([results for results, _ in written])
         files = {name: entry for _, names in written for name, entry in names.items()}
@@ -185,7 +185,7 @@ class Save:
         return CheckpointError(
             f"a checkpoint could not be saved under {self._root}",
             why=f"{type(cause).__name__}: {cause}",
-            hint="check free space and permissions; earlier checkpoints are untouched",
+            hint="check the free space and the permissions; earlier checkpoints are unchanged",
         )
 
 
@@ -225,7 +225,7 @@ def load_with_source(path: Path, *, layout: Layout = no_layout, ranks: Ranks | N
         return CheckpointError(f"the checkpoint {path} could not be loaded", why=f"{type(error).__name__}: {error}")
 
     with contextlib.ExitStack() as stack:
-        # Rank 0's lock protects all processes: it is held until all of them have read.
+        # Rank 0 holds a lock for all processes until all of them have read the checkpoint.
         name = ranks.from_main(blame, lambda: str(_find_and_hold(path, stack).relative_to(path)))
         step = path / name
         manifest = ranks.each(blame, lambda: _check(step, ranks))
@@ -233,7 +233,7 @@ def load_with_source(path: Path, *, layout: Layout = no_layout, ranks: Ranks | N
         with _verifying(step, _share(manifest, ranks)) as verifying:
             try:
                 reading.set_result(_read(step, manifest, layout, ranks.rank))
-            except Exception as error:  # raised below, unless damage explains it
+            except Exception as error:  # raised below, unless a damaged file explains it
                 reading.set_exception(error)
             ranks.each(blame, verifying.result)
         return step, ranks.each(blame, reading.result)
@@ -242,13 +242,13 @@ def load_with_source(path: Path, *, layout: Layout = no_layout, ranks: Ranks | N
 def _find_and_hold(path: Path, stack: contextlib.ExitStack) -> Path:
     step = find(path)
     stack.enter_context(step_dirs.in_use(step))
-    return step if step.exists() else find(path)  # if it was removed just now, there is a newer one
+    return step if step.exists() else find(path)  # if it has just been removed, there is a newer one
 
 
 def _check(step: Path, ranks: Ranks) -> dict[str, Any]:
     if not step.exists():
         hint = "load from a folder that all machines of the job share"
-        raise CheckpointError(f"there is no checkpoint {step}", why="rank 0 sees it, this process does not", hint=hint)
+        raise CheckpointError(f"the checkpoint {step} does not exist for this process", why="only rank 0 can see it", hint=hint)
     manifest = read_manifest(step)
     check_sizes(step, _share(manifest, ranks))
     index = f"{DATA}/{dcp_metadata.NAME}"
@@ -291,8 +291,8 @@ def _read(step: Path, manifest: dict[str, Any], layout: Layout, rank: int) -> di
             source = rank % manifest["world_size"]
             key = f"rank_{source}"
             reader.read([(key, key)], no_layout)
-            mine = json.loads(bytes(reader.get(key, key, no_layout).tolist()))
-            parts |= {name: {source: tensors_of(mine[name], name, no_layout)} for name in manifest["per_rank"]}
+            own_state = json.loads(bytes(reader.get(key, key, no_layout).tolist()))
+            parts |= {name: {source: tensors_of(own_state[name], name, no_layout)} for name in manifest["per_rank"]}
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError) as error:
-        raise damaged(step, MANIFEST, f"it does not fit the data ({type(error).__name__}: {error})") from error
+        raise damaged(step, MANIFEST, f"it does not match the data ({type(error).__name__}: {error})") from error
     return parts | {name: {0: parts[name]} for name in manifest["was_of_one"]}

@@ -85,15 +85,15 @@ class Ranks:
         Raises:
             CheckpointError: On every process that is alive, if one of them raised an exception or died. Names the rank.
         """
-        mine, error = self._attempt(blame, work)
+        own_outcome, error = self._attempt(blame, work)
         if self.rank:
             try:
-                self._send(mine, 0)
+                self._send(own_outcome, 0)
                 outcome = self._receive(0)
             except RuntimeError as lost:
                 raise _joint_error([_lost(0, lost)]) from (error or lost)
             return cast(R, self._open(outcome, error))
-        everyone = [mine, *(self._receive_or_lost(rank) for rank in range(1, self.size))]
+        everyone = [own_outcome, *(self._receive_or_lost(rank) for rank in range(1, self.size))]
         outcomes: list[Any] = [[failure for failure in everyone if isinstance(failure, _Failure)]] * self.size
         if not outcomes[0]:
             combined, error = self._attempt(blame, lambda: combine([result[0] for result in everyone]))
@@ -101,7 +101,7 @@ class Ranks:
         for rank in range(1, self.size):
             try:
                 self._send(outcomes[rank], rank)
-            except RuntimeError:  # it died after doing its part; the next use of it will report that
+            except RuntimeError:  # the process died after its work was done; the next communication with it will report that
                 continue
         return cast(R, self._open(outcomes[0], error))
 
@@ -118,9 +118,9 @@ class Ranks:
     def _attempt(self, blame: Blame, work: Callable[[], T]) -> tuple[tuple[T] | _Failure, Exception | None]:
         try:
             return (work(),), None
-        except Exception as error:  # raised again, on every process, by _open
-            seen = error if isinstance(error, AccelkitError) else blame(error)
-            return _Failure(self.rank, socket.gethostname(), seen.what, seen.why, seen.hint), error
+        except Exception as error:  # _open raises it again on every process
+            known = error if isinstance(error, AccelkitError) else blame(error)
+            return _Failure(self.rank, socket.gethostname(), known.what, known.why, known.hint), error
 
     def _open(self, outcome: Any, error: Exception | None) -> Any:
         if isinstance(outcome, tuple):
@@ -146,14 +146,16 @@ class Ranks:
 
 
 def _lost(rank: int, error: RuntimeError) -> _Failure:
-    said = str(error).partition("] ")[2] or str(error)
-    why = f"it died or does not answer ({said.partition('. ')[0]})"
-    return _Failure(rank, "", f"rank {rank} was lost", why, "see the log of that process; earlier checkpoints are untouched")
+    message = str(error).partition("] ")[2] or str(error)
+    why = f"the process died or does not respond ({message.partition('. ')[0]})"
+    return _Failure(rank, "", f"lost the connection to rank {rank}", why, "see the log of that process; earlier checkpoints are unchanged")
 
 
 def _joint_error(failures: Sequence[_Failure]) -> CheckpointError:
     """Return one error for all failures, which is the same on every process."""
     first = failures[0]
-    reasons = [f"rank {one.rank}{f' ({one.host})' if one.host else ''}: {one.why or one.what}" for one in failures[:_SHOWN]]
+    reasons = [
+        f"rank {failure.rank}{f' ({failure.host})' if failure.host else ''}: {failure.why or failure.what}" for failure in failures[:_SHOWN]
+    ]
     more = len(failures) - _SHOWN
     return CheckpointError(first.what, why="; ".join(reasons) + (f"; and {more} more ranks" if more > 0 else ""), hint=first.hint)

@@ -79,7 +79,7 @@ class TensorWriter:
 
     def plan(self, folder: Path) -> SavePlan:
         """Return the local plan, which lists what this process has. ``folder`` must exist."""
-        # Do not copy ahead: that needs streams of the device's module, which not every device has.
+        # Do not overlap copies: that needs streams, which not every device's module has.
         self._writer = FileSystemWriter(folder, single_file_per_rank=True, sync_files=True, per_thread_copy_ahead=0)
         self._writer.fs = self._files = _SummingFileSystem()
         self._planner.set_up_planner(self._tensors, is_coordinator=self._is_main)
@@ -174,7 +174,7 @@ class TensorReader:
         with open(open_regular(self._folder / where.relative_path), "rb", buffering=0) as file:
             tensor: torch.Tensor = torch.load(FilePart(file, where.offset, where.length), map_location=_HOST, weights_only=True)  # type: ignore[arg-type]
         if tensor.size() != described.size:
-            raise TypeError(f"{key} is a tensor of {list(tensor.size())}, not of {list(described.size)}")
+            raise TypeError(f"the tensor {key} has the shape {list(tensor.size())}, not {list(described.size)}")
         return tensor
 
     def _fill(self, tensors: dict[str, torch.Tensor]) -> None:

@@ -44,15 +44,15 @@ class _Unpickler(pickle._Unpickler):
         instance = self.stack[-2]
         if isinstance(instance, type | enum.Enum) or type(instance).__name__ not in _PARTS.get(type(instance).__module__, ()):
             name = instance.__name__ if isinstance(instance, type) else type(instance).__name__
-            raise pickle.UnpicklingError(f"it changes {name} with BUILD, which an index does not")
-        super().load_build()  # type: ignore[misc] # typeshed does not know it
+            raise pickle.UnpicklingError(f"it modifies {name} with the BUILD opcode, which an index does not use")
+        super().load_build()  # type: ignore[misc] # typeshed does not declare it
 
     dispatch[pickle.BUILD[0]] = load_build
 
     def find_class(self, module: str, name: str) -> Any:
         is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
         if not is_dtype and name not in _PARTS.get(module, ()):
-            raise pickle.UnpicklingError(f"it names {module}.{name}, which is no part of an index")
+            raise pickle.UnpicklingError(f"it refers to {module}.{name}, which is not part of an index")
         return super().find_class(module, name)
 
 
@@ -69,9 +69,9 @@ def read_index(folder: Path, files: Collection[str]) -> Metadata:
     with open(open_regular(folder / NAME), "rb") as file:
         found = _Unpickler(file).load()
     if not isinstance(found, Metadata) or not isinstance(found.storage_data, dict):
-        raise pickle.UnpicklingError(f"it holds {type(found).__name__}, which is no index")
+        raise pickle.UnpicklingError(f"it contains {type(found).__name__} instead of an index")
     named = {str(where.relative_path) for where in found.storage_data.values()}
     if named != set(files):
         others = ", ".join(repr(name) for name in sorted(named.symmetric_difference(files))[:4])
-        raise pickle.UnpicklingError(f"it and {MANIFEST} do not name the same files: {others}")
+        raise pickle.UnpicklingError(f"it and {MANIFEST} list different files: {others}")
     return found

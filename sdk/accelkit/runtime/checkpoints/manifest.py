@@ -18,10 +18,10 @@ from accelkit.runtime.checkpoints.step_dirs import MANIFEST
 FORMAT = "accelkit.checkpoint/3"
 DATA = "data"
 CHECKSUM = "manifest.crc32"
-_FIRST = "accelkit.checkpoint/1"  # for one process only; its random state was an ordinary part
+_FIRST = "accelkit.checkpoint/1"  # only for a single process, whose random state was an ordinary part
 _SECOND = "accelkit.checkpoint/2"  # the manifest had no checksum
 _MAX_CHECKSUM_BYTES = 100
-_LARGEST = 200_000_000  # size limit of a manifest in bytes; a million optimizer states need half of it
+_LARGEST = 200_000_000  # size limit of a manifest in bytes; a million optimizer states need half of this
 
 
 def write_manifest(step: Path, manifest: Mapping[str, Any]) -> None:
@@ -49,11 +49,13 @@ def read_manifest(step: Path) -> dict[str, Any]:
         raise damaged(step, MANIFEST, f"it cannot be read ({type(error).__name__}: {error})") from error
     name, _, _ = found.partition("/")
     if name != FORMAT.partition("/")[0]:
-        raise CheckpointError(f"{step} is no accelkit checkpoint", why=f"its format is {found!r}, {FORMAT!r} is expected")
+        raise CheckpointError(f"{step} is not a checkpoint of accelkit", why=f"its format is {found!r}, not {FORMAT!r}")
     if found not in (FORMAT, _FIRST, _SECOND):
         written_by = manifest.get("versions", {}).get("accelkit", "another version")
-        why = f"its format is {found}, this accelkit reads {FORMAT}"
-        raise CheckpointError(f"{step} was written by accelkit {written_by}", why=why, hint="use a newer accelkit")
+        why = f"its format is {found}, but this version reads {FORMAT}"
+        raise CheckpointError(
+            f"{step} was written by accelkit {written_by} and cannot be read", why=why, hint="install a newer version of accelkit"
+        )
     _check_manifest(step, content, is_needed=found not in (_FIRST, _SECOND))
     _check_names(step, manifest.get("files"))
     if found == _FIRST:
@@ -71,19 +73,19 @@ def _check_manifest(step: Path, content: bytes, *, is_needed: bool) -> None:
     except OSError as error:
         raise damaged(step, CHECKSUM, f"it cannot be read ({type(error).__name__}: {error})") from error
     if written != _checksum_line(content).encode():
-        raise damaged(step, MANIFEST, f"its checksum is not the one in {CHECKSUM}")
+        raise damaged(step, MANIFEST, f"its checksum differs from the one in {CHECKSUM}")
 
 
 def _check_names(step: Path, files: Any) -> None:
     """Check that every file is in ``data``, because a manifest must not cause reads elsewhere."""
     if not isinstance(files, dict):
-        raise damaged(step, MANIFEST, "it does not list its files")
+        raise damaged(step, MANIFEST, "it has no list of files")
     for name, expected in files.items():
         folder, slash, own = name.partition("/")
         if (folder, slash) != (DATA, "/") or own in ("", ".", "..") or "/" in own or "\\" in own or "\0" in own:
-            raise damaged(step, MANIFEST, f"it names {name!r}, which is no file in {DATA}")
+            raise damaged(step, MANIFEST, f"it lists {name!r}, which is not the name of a file in {DATA}")
         if not isinstance(expected, dict) or set(expected) != {"bytes", "crc32"}:
-            raise damaged(step, MANIFEST, f"it does not say how long {name} is, and its checksum")
+            raise damaged(step, MANIFEST, f"it lacks the size or the checksum of {name}")
 
 
 def check_sizes(step: Path, files: Mapping[str, Any]) -> None:
@@ -93,15 +95,15 @@ def check_sizes(step: Path, files: Mapping[str, Any]) -> None:
         CheckpointError: For the first file that is missing, is not a regular file or has another size.
     """
     if (step / DATA).is_symlink():
-        raise damaged(step, DATA, "it is a link")
+        raise damaged(step, DATA, "it is a symbolic link")
     for name, expected in files.items():
         path = step / name
         if not os.path.lexists(path):
             raise damaged(step, name, "it is missing")
         if not is_regular(path):
-            raise damaged(step, name, "it is no regular file")
+            raise damaged(step, name, "it is not a regular file")
         if path.stat().st_size != expected["bytes"]:
-            raise damaged(step, name, f"it has {path.stat().st_size} bytes, {expected['bytes']} were written")
+            raise damaged(step, name, f"it has {path.stat().st_size} bytes instead of {expected['bytes']}")
 
 
 def check_contents(step: Path, files: Mapping[str, Any], is_wanted: Callable[[], bool] = lambda: True) -> None:
@@ -112,11 +114,11 @@ def check_contents(step: Path, files: Mapping[str, Any], is_wanted: Callable[[],
     """
     for name, expected in files.items():
         if checksum(step / name, is_wanted) != expected and is_wanted():
-            raise damaged(step, name, "its checksum is not what was written")
+            raise damaged(step, name, "its checksum is wrong")
 
 
 def damaged(step: Path, name: str, why: str) -> CheckpointError:
     """Return the error for a damaged file of a step. It names the newest of the other steps."""
     others = [number for number in step_dirs.numbers(step.parent) if step.parent / f"step-{number}" != step]
-    hint = f"load {step.parent / f'step-{max(others)}'} instead" if others else "there is no other checkpoint beside it"
+    hint = f"load {step.parent / f'step-{max(others)}'} instead" if others else "the folder contains no other checkpoint"
     return CheckpointError(f"the checkpoint {step} is damaged", why=f"{name}: {why}", hint=hint)

@@ -56,9 +56,11 @@ def save_weights(model: torch.nn.Module, folder: Path, *, max_shard_size: int | 
 
     def blame(error: Exception) -> CheckpointError:
         return CheckpointError(
-            f"the weights could not be saved in {folder}",
+            f"the weights could not be saved to {folder}",
             why=f"{type(error).__name__}: {error}",
-            hint="check free space and permissions" if isinstance(error, OSError) else "safe_serialization=False uses torch.save",
+            hint="check the free space and the permissions"
+            if isinstance(error, OSError)
+            else "use safe_serialization=False to save with torch.save",
         )
 
     stem, suffix = ("model", "safetensors") if safe else ("pytorch_model", "bin")
@@ -99,7 +101,10 @@ def size_in_bytes(size: int | str) -> int:
     """
     match = re.fullmatch(r"\s*(\d+)\s*([A-Za-z]*)\s*", str(size))
     if isinstance(size, bool) or match is None or match[2].upper() not in _UNITS or int(match[1]) == 0:
-        raise UsageError(f"max_shard_size={size!r}", why="it is no size", hint='give bytes, or a number and a unit, as "5GB" or "500MiB"')
+        raise UsageError(
+            f"max_shard_size={size!r} is not a valid size",
+            hint='use a positive number of bytes, or an integer with a unit such as "5GB" or "500MiB"',
+        )
     return int(match[1]) * _UNITS[match[2].upper()]
 
 

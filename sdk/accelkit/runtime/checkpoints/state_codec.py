@@ -19,7 +19,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from accelkit.errors import CheckpointError
 
 Tensors = dict[str, torch.Tensor]
-_HINT = "save numbers, strings, tensors, NumPy arrays and the standard library's containers of these; of an object, its state_dict"
+_HINT = "save numbers, strings, tensors, NumPy arrays or standard containers of these; for any other object, save its state_dict"
 _MAPPINGS: dict[type, str] = {dict: "dict", OrderedDict: "ordered", Counter: "counter"}
 _SEQUENCES: dict[type, str] = {list: "list", tuple: "tuple", torch.Size: "size", set: "set", frozenset: "frozenset"}
 _FACTORIES = {factory.__name__: factory for factory in (bool, int, float, str, list, tuple, dict, set)}
@@ -54,7 +54,9 @@ class Encoder:
         if type(value) in _MAPPINGS:
             return {_MAPPINGS[type(value)]: self._encode_items(value, path)}
         if type(value) in _SEQUENCES:
-            ordered = sorted(value, key=repr) if isinstance(value, set | frozenset) else value  # the same on every process
+            ordered = (
+                sorted(value, key=repr) if isinstance(value, set | frozenset) else value
+            )  # so that the order is the same on every process
             return {_SEQUENCES[type(value)]: [self.encode(item, f"{path}.{index}") for index, item in enumerate(ordered)]}
         if type(value) is deque:
             return {"deque": {"maxlen": value.maxlen, "items": self.encode(list(value), path)}}
@@ -67,7 +69,7 @@ class Encoder:
         if _is_numeric_array(value):
             return {"array": self.encode(torch.from_numpy(value.copy()), path)}
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        raise CheckpointError(f"{path} cannot be saved", why=f"it is {kind}, which could not be loaded without running code", hint=_HINT)
+        raise CheckpointError(f"{path} cannot be saved", why=f"its type is {kind}, which cannot be loaded safely", hint=_HINT)
 
     def _encode_items(self, mapping: Any, path: str) -> list[list[Any]]:
         return [[_checked(key, path), self.encode(item, f"{path}.{key}")] for key, item in mapping.items()]
@@ -76,8 +78,8 @@ class Encoder:
         is_partial = isinstance(tensor, DTensor) and any(placement.is_partial() for placement in tensor.placements)
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta or is_partial:
             what = "quantized" if tensor.is_quantized else "on the meta device" if tensor.is_meta else f"of layout {tensor.layout}"
-            what = "of which each process holds a summand" if is_partial else what
-            raise CheckpointError(f"{path} cannot be saved", why=f"it is a tensor {what}", hint="save a dense tensor with values")
+            what = "that is a partial sum of several processes" if is_partial else what
+            raise CheckpointError(f"{path} cannot be saved", why=f"it is a tensor {what}", hint="save a dense tensor that has values")
         if tensor.numel() == 0:
             return {"empty": {"size": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")}}
         memory = place_of(tensor)
@@ -119,7 +121,7 @@ def _is_numeric_array(value: Any) -> bool:
         return False
     try:
         torch.from_numpy(numpy.empty(0, value.dtype))
-    except (TypeError, ValueError):  # objects, or numbers in non-native byte order
+    except (TypeError, ValueError):  # the array contains objects, or numbers in non-native byte order
         return False
     return True
 
@@ -134,7 +136,7 @@ def place_of(tensor: torch.Tensor) -> tuple[Any, ...]:
         local = tensor.to_local()
         storage = StorageWeakRef(local.untyped_storage()).cdata  # type: ignore[no-untyped-call]
         return (storage, local.storage_offset(), local.shape, local.stride(), tensor.dtype, tensor.shape, tuple(tensor.placements))
-    if not (address := address_of(tensor)):  # on XLA, a slice and the whole tensor would seem to share one location
+    if not (address := address_of(tensor)):  # on XLA, a slice would seem to have the same location as the whole tensor
         return (id(tensor),)
     return (address, tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
 
@@ -223,11 +225,11 @@ def _enum_member(path: str, module: str, name: str, member: str) -> Any:
     """
     found: Any = sys.modules.get(module)
     for attribute in name.split("."):
-        found = getattr(found, "__dict__", {}).get(attribute)  # getattr would run a module's own code
+        found = getattr(found, "__dict__", {}).get(attribute)  # getattr could run a module's own __getattr__
     if not (isinstance(found, type) and issubclass(found, enum.Enum)) or member not in found.__members__:
-        hint = f"import {module} before loading; if {name} has changed since, load with the program that saved"
+        hint = f"import {module} before loading; if {name} has changed since the checkpoint was saved, use the program that saved it"
         raise CheckpointError(
-            f"{path} cannot be loaded", why=f"it is {module}.{name}.{member}, which this program does not have", hint=hint
+            f"{path} cannot be loaded", why=f"its value {module}.{name}.{member} does not exist in this program", hint=hint
         )
     return found[member]
 
@@ -235,4 +237,6 @@ def _enum_member(path: str, module: str, name: str, member: str) -> Any:
 def _checked(key: Any, path: str) -> Any:
     if key is None or type(key) in (str, bool, int, float):
         return key
-    raise CheckpointError(f"a key of {path} cannot be saved", why=f"it is {key!r:.60} ({type(key).__name__})", hint="use str or int keys")
+    raise CheckpointError(
+        f"a key of {path} cannot be saved", why=f"the key is {key!r:.60} ({type(key).__name__})", hint="use keys of type str or int"
+    )

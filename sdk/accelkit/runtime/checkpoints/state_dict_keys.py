@@ -26,8 +26,8 @@ def bare_state(module: torch.nn.Module) -> dict[str, Any]:
         if name in bare:
             raise CheckpointError(
                 f"the state of {type(module).__name__} cannot be saved",
-                why=f"{key} is not the only one that is {name} without torch.compile's part",
-                hint="register parameters and buffers on the model itself, not on what torch.compile returned",
+                why=f"without the prefix of torch.compile, several of its keys are {name}, for example {key}",
+                hint="register parameters and buffers on the model itself, not on the module that torch.compile returned",
             )
         bare[name] = value
     return bare

@@ -25,7 +25,7 @@ _MAX_LATEST_BYTES = 100
 _fcntl: Any
 try:
     import fcntl as _fcntl
-except ImportError:  # Windows: locks are not needed, because a folder with open files cannot be removed
+except ImportError:  # on Windows, no lock is needed, because a folder with open files cannot be removed
     _fcntl = None
 
 
@@ -40,11 +40,11 @@ def find(path: Path) -> Path:
     Raises:
         CheckpointError: If there is no step.
     """
-    hint = "save_state makes one: rt.save_state(path)"
+    hint = "create a checkpoint with rt.save_state(path)"
     if (path / MANIFEST).exists():
         return path
     if not path.exists():
-        raise CheckpointError(f"there is no checkpoint {path}", why="the folder does not exist", hint=hint)
+        raise CheckpointError(f"the checkpoint {path} does not exist", hint=hint)
     with contextlib.suppress(OSError):
         name = _named(read_regular(path / LATEST, _MAX_LATEST_BYTES).decode("utf-8", "replace"))
         if name is not None and (path / name).is_dir():
@@ -52,7 +52,7 @@ def find(path: Path) -> Path:
     steps = numbers(path)
     if steps:
         return path / f"step-{max(steps)}"
-    raise CheckpointError(f"there is no checkpoint in {path}", why=f"it holds neither {MANIFEST} nor step-N folders", hint=hint)
+    raise CheckpointError(f"there is no checkpoint in {path}", why=f"the folder contains neither {MANIFEST} nor step-N folders", hint=hint)
 
 
 def latest(step: Path) -> str:
@@ -117,7 +117,7 @@ def _remove(step: Path) -> None:
     if step.is_symlink():
         step.unlink()
         return
-    doomed = step.with_name(f"{step.name}.tmp")
+    renamed = step.with_name(f"{step.name}.tmp")
     with contextlib.ExitStack() as stack:
         if _fcntl is not None and is_regular(step / MANIFEST):
             file = stack.enter_context(open(open_regular(step / MANIFEST), "rb"))
@@ -125,6 +125,6 @@ def _remove(step: Path) -> None:
                 _fcntl.flock(file, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
             except BlockingIOError:
                 return
-        os.rename(step, doomed)
+        os.rename(step, renamed)
         flush_folder(step.parent)
-    shutil.rmtree(doomed)
+    shutil.rmtree(renamed)

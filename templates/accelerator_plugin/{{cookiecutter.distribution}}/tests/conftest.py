@@ -1,4 +1,4 @@
-"""What is here, and what was therefore not run: said at the end of every run."""
+"""Fixtures, and a summary of what was not run, which is printed at the end of every run."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 NAME = "{{ cookiecutter.accelerator }}"
 
 
-def asked() -> tuple[str, str]:
-    """Whether the device computes here, asked in a process of its own: ``usable``, ``absent`` or ``broken``, and why."""
+def probe_device() -> tuple[str, str]:
+    """Return whether the device works on this machine (``usable``, ``absent`` or ``broken``), and the reason. Runs a separate process."""
     command = [sys.executable, "-m", "accelkit", "probe", NAME, "--json"]
     answer: dict[str, str] = json.loads(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
     if "error" in answer:
@@ -25,31 +25,31 @@ def asked() -> tuple[str, str]:
 
 @pytest.fixture(scope="session")
 def device_status() -> str:
-    """``usable``, ``absent`` or ``broken``."""
-    return asked()[0]
+    """The status of the device: ``usable``, ``absent`` or ``broken``."""
+    return probe_device()[0]
 
 
 def not_run() -> list[str]:
-    """What these tests do not show."""
-    (status, reason), lines = asked(), []
+    """Return a line for each thing that these tests do not cover."""
+    (status, reason), lines = probe_device(), []
     if status != "usable":
-        lines.append(f"what needs the device, which is {status}: {reason}")
-        lines.append("accelkit's suite ran its profile contract, which needs none; run these tests again where the device is")
+        lines.append(f"tests that need the device, which is {status}: {reason}")
+        lines.append("accelkit's suite ran only the profile contract, which needs no device; run these tests again on a machine with the device")
 {% if cookiecutter.torch_device == "torch:cpu" %}
-    lines.append("anything on hardware of {{ cookiecutter.vendor }}: torch's CPU stood in for it")
+    lines.append("tests on hardware of {{ cookiecutter.vendor }}, for which torch's CPU stood in")
 {% endif %}
     return [*lines, f"the other profiles: accelkit conformance run {NAME} --profile full --certify"]
 {% else %}
 
 
 def not_run() -> list[str]:
-    """What these tests do not show."""
-    return ["anything on an accelerator: these tests ran on the CPU"]
+    """Return a line for each thing that these tests do not cover."""
+    return ["tests on an accelerator; these tests ran on the CPU"]
 {% endif %}
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say it at the end of every run."""
+    """Print the summary at the end of every run."""
     terminalreporter.section("not run")
     for line in not_run():
         terminalreporter.write_line(line)

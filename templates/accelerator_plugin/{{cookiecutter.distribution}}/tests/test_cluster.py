@@ -1,4 +1,4 @@
-"""The cluster environment, on what the launcher sets: whose process this is, and which."""
+"""Tests of the cluster environment with the variables that the launcher sets."""
 
 from __future__ import annotations
 

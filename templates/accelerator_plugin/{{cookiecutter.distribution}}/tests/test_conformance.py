@@ -1,4 +1,4 @@
-"""accelkit's suite: every test of the profile is one of pytest's. Where the device is not, those that need none are run."""
+"""Runs accelkit's conformance suite in pytest. Without the device, only tests that need no device are run."""
 
 from accelkit_conformance.pytest_api import conformance
 

@@ -1,4 +1,4 @@
-"""The class, without hardware: what accelkit asks of it before it is used."""
+"""Tests of the class that need no hardware: what accelkit requires before it is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the installed distribution says of itself: accelkit decides by it, before anything is imported."""
+"""Tests of the metadata of the installed distribution, which accelkit reads before it imports anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The precision, on the CPU: what it computes in, and that it trains."""
+"""Tests of the precision on the CPU: its dtypes, and a short training."""
 
 from __future__ import annotations
 

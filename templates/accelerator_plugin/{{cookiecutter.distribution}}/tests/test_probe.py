@@ -1,5 +1,5 @@
 {% set is_library = cookiecutter.__torch_package == "torch" and cookiecutter.torch_device != "torch:cpu" %}
-"""The probe: an answer whatever is here, with a reason, and with what would help."""
+"""Tests of the probe, which must always return a result, with a reason and a hint."""
 
 from __future__ import annotations
 

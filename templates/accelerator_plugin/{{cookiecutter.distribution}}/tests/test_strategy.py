@@ -1,4 +1,4 @@
-"""The strategy, on two processes of the CPU: both get the parameters that one process gets from all samples."""
+"""Tests of the strategy with two CPU processes: both get the same parameters as one process with all samples."""
 
 from __future__ import annotations
 

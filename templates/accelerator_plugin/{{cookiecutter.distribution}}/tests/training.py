@@ -1,4 +1,4 @@
-"""What test_strategy.py launches on several processes, and compares with training in one."""
+"""The program that test_strategy.py launches in several processes, and compares with training in one process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 def start() -> tuple[torch.Tensor, torch.nn.Module, torch.optim.Optimizer]:
-    """Samples, a model and its optimizer: the same in every process."""
+    """Return samples, a model and its optimizer, which are the same in every process."""
     torch.manual_seed(0)
     samples, model = torch.randn(64, 8), torch.nn.Linear(8, 1)
     return samples, model, torch.optim.SGD(model.parameters(), lr=0.1)
@@ -18,7 +18,7 @@ def start() -> tuple[torch.Tensor, torch.nn.Module, torch.optim.Optimizer]:
 def train(
     samples: torch.Tensor, model: torch.nn.Module, optimizer: torch.optim.Optimizer, backward: Callable[[torch.Tensor], object]
 ) -> str:
-    """Five steps; the parameters that come of them."""
+    """Train for five steps, and return the parameters as text."""
     for _ in range(5):
         backward((model(samples).squeeze(1) - samples.sum(1)).pow(2).mean())
         optimizer.step()

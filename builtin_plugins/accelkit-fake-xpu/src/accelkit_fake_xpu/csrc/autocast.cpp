@@ -1,16 +1,16 @@
-// Autocast with CUDA's policy: the lists are torch's own.
+// Autocast with CUDA's policy, from torch's own lists.
 #include <ATen/autocast_mode.h>
 #include <ATen/Operators.h>
 #include <torch/library.h>
 
-namespace at::autocast {  // the macros speak from there
+namespace at::autocast {  // the macros expect this namespace
 namespace {
 
 TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
 
 at::Tensor binary_cross_entropy_banned(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, int64_t) {
-  TORCH_CHECK(false, "binary_cross_entropy (BCELoss) is unsafe to autocast: its input may be 0 or 1 after rounding, and the logarithm infinite. Use "
-                     "binary_cross_entropy_with_logits (BCEWithLogitsLoss), which takes what comes before the sigmoid.");
+  TORCH_CHECK(false, "binary_cross_entropy (BCELoss) is unsafe to autocast: its input may be rounded to 0 or 1, where the logarithm is infinite. Use "
+                     "binary_cross_entropy_with_logits (BCEWithLogitsLoss), which takes the input of the sigmoid.");
 }
 
 TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {

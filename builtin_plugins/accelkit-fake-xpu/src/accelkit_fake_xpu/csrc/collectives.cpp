@@ -1,5 +1,5 @@
-// fxccl: collectives on device tensors, as a c10d backend. It gives gloo the host's view of them, so that contiguous tensors are not copied; what
-// it returns completes on the current stream of the device, as NCCL's does.
+// fxccl: a c10d backend with collectives on device tensors. It passes the host views of the tensors to gloo, so that contiguous tensors are not
+// copied. Its work completes on the current stream of the device, as NCCL's does.
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/library.h>
@@ -15,7 +15,7 @@ namespace {
 using Tensors = std::vector<at::Tensor>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-// One collective: the device tensors that it writes, and what is left to do with them when gloo is done.
+// One collective: the device tensors that it writes, and the work that remains when gloo has finished.
 class FxcclWork final : public c10d::Work {
  public:
   FxcclWork(int rank, c10d::OpType type, const WorkPtr& inner, Tensors outputs, const std::function<void()>& finish)
@@ -29,7 +29,7 @@ class FxcclWork final : public c10d::Work {
       try {
         check();
         if (finish) {
-          c10::InferenceMode guard;  // gloo's thread: tensors that were made under inference mode may be written under it only, others always
+          c10::InferenceMode guard;  // gloo's thread may write tensors created in inference mode only in this mode; it allows all others too
           finish();
         }
         future->markCompleted(c10::IValue(outputs));
@@ -55,7 +55,7 @@ class FxcclWork final : public c10d::Work {
   Tensors result() override { return outputs_; }
   void synchronize() override { future_->waitAndThrow(); }
   bool wait(std::chrono::milliseconds timeout) override {
-    if (timeout != kNoTimeout) inner_->wait(timeout);  // gloo raises when it is over
+    if (timeout != kNoTimeout) inner_->wait(timeout);  // gloo raises an error when the timeout expires
     future_->waitAndThrow();
     return true;
   }
@@ -63,7 +63,7 @@ class FxcclWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
 
  private:
-  // gloo makes these of an all-reduce and a copy that is made by whoever waits.
+  // gloo implements these as an all-reduce, followed by a copy in the thread that waits.
   static bool has_future(c10d::OpType type) { return type != c10d::OpType::REDUCE_SCATTER && type != c10d::OpType::_REDUCE_SCATTER_BASE; }
 
   WorkPtr inner_;
@@ -71,7 +71,7 @@ class FxcclWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
-// Waits for the stream's turn, so that gloo's threads read what was computed.
+// Waits until the stream has finished earlier work, so that gloo's threads read its results.
 at::Tensor ready(const at::Tensor& tensor) {
   if (tensor.defined() && tensor.is_privateuseone()) drain(tensor.device().index(), current_stream(tensor.device().index()));
   return host_view(tensor);
@@ -86,12 +86,12 @@ std::vector<Tensors> ready(const std::vector<Tensors>& lists) {
   for (const auto& list : lists) views.push_back(ready(list));
   return views;
 }
-// gloo's work of receiving is returned as it is, so nothing can be copied when it is done.
+// gloo's own work object is returned for a receive, so nothing can be copied afterwards.
 Tensors filled_in_place(const Tensors& tensors) {
   for (const auto& tensor : tensors) TORCH_CHECK(tensor.is_contiguous(), "fxccl: Tensors must be contiguous");
   return ready(tensors);
 }
-// As one row: what is gathered into one tensor, or scattered from one, is cut by the number of values, whatever its shape.
+// A view with one row: tensors are gathered into it, or scattered from it, by the number of values, regardless of the shape.
 at::Tensor ready_row(const at::Tensor& tensor) {
   TORCH_CHECK(tensor.is_contiguous(), "fxccl: Tensors must be contiguous");
   return ready(tensor).view(-1);
@@ -101,7 +101,7 @@ Tensors ready_rows(const Tensors& tensors) {
   for (const auto& tensor : tensors) rows.push_back(ready_row(tensor));
   return rows;
 }
-// gloo works on a tensor's memory from its first value on, whatever its strides: it gets contiguous copies of tensors that have others.
+// gloo ignores the strides of a tensor, so it receives contiguous copies of tensors that are not contiguous.
 Tensors contiguous(const Tensors& views) {
   Tensors packed;
   for (const auto& view : views) packed.push_back(view.contiguous());
@@ -112,7 +112,7 @@ std::vector<Tensors> contiguous(const std::vector<Tensors>& lists) {
   for (const auto& list : lists) packed.push_back(contiguous(list));
   return packed;
 }
-// What is left to do when gloo has filled `packed`: `finish` (on these), then the copies back to those views that are not contiguous.
+// Returns the work that remains when gloo has filled `packed`: `finish` on these tensors, then copies back to the views that are not contiguous.
 std::function<void()> unpacking(const Tensors& views, const Tensors& packed, const std::function<void()>& finish = nullptr) {
   Tensors to, from;
   for (size_t i = 0; i < views.size(); ++i) {
@@ -213,7 +213,7 @@ class Fxccl final : public c10d::Backend {
     return work(c10d::OpType::ALLTOALL_BASE, gloo_->alltoall_base(packed, from, output_sizes, input_sizes, options), {output}, unpacking({to}, {packed}));
   }
   WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override {
-    // gloo knows this of one tensor only: the lists are joined, and taken apart again when it is done.
+    // gloo supports this only for a single tensor, so the lists are concatenated, and split again afterwards.
     auto to = ready(outputs), from = ready(inputs);
     Tensors flat_inputs;
     std::vector<int64_t> output_sizes, input_sizes;
@@ -251,7 +251,7 @@ class Fxccl final : public c10d::Backend {
     return c10::make_intrusive<FxcclWork>(getRank(), type, inner, outputs, finish);
   }
 
-  // gloo has no average: sum, then divide.
+  // gloo does not support averages, so sum and then divide.
   template <class Options>
   std::pair<Options, std::function<void()>> averaging(const Options& options, const Tensors& results) {
     if (options.reduceOp != c10d::ReduceOp::AVG) return {options, nullptr};
@@ -271,7 +271,7 @@ class Fxccl final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend> gloo_;
 };
 
-// Python makes gloo and puts it in a group; this puts fxccl in its place.
+// Python creates gloo and adds it to a group; this function replaces it with fxccl.
 void wrap_gloo(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
   group->setBackend(kDeviceType, c10d::ProcessGroup::BackendType::CUSTOM, c10::make_intrusive<Fxccl>(group->getBackend(kDeviceType)));
 }

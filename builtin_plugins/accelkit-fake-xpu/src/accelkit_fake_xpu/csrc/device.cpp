@@ -29,7 +29,7 @@ std::mutex& loss_mutex() {
   return *kept;
 }
 
-constexpr int kLaunchFailure = 719;  // the code that cudaErrorLaunchFailure has
+constexpr int kLaunchFailure = 719;  // the value of cudaErrorLaunchFailure
 
 void in_forked_child() {
   if (initialized) {
@@ -59,8 +59,8 @@ bool is_in_bad_fork() noexcept { return forked; }
 c10::DeviceIndex check_device(c10::DeviceIndex device) {
   if (device == -1) return current;
   const int there = count;
-  TORCH_CHECK(device >= 0 && device < there, "fake_xpu error: invalid device ordinal: there is no fake_xpu:", static_cast<int>(device), ", ",
-              there == 0 ? std::string("there is no device at all") : "the devices are fake_xpu:0 to fake_xpu:" + std::to_string(there - 1),
+  TORCH_CHECK(device >= 0 && device < there, "fake_xpu error: invalid device ordinal: fake_xpu:", static_cast<int>(device), " does not exist; ",
+              there == 0 ? std::string("no device is visible") : "the devices are fake_xpu:0 to fake_xpu:" + std::to_string(there - 1),
               " (FAKE_XPU_DEVICES, FAKE_XPU_VISIBLE_DEVICES)");
   return device;
 }
@@ -87,7 +87,7 @@ void lose_device(const std::string& reason) {
   lost = true;
   needs_attention = true;
   attend();
-  std::abort();  // attend() has raised
+  std::abort();  // attend() has thrown an exception
 }
 
 }  // namespace fake_xpu

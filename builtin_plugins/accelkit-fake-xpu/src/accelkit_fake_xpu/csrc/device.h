@@ -1,4 +1,4 @@
-// The devices of this process: how many there are, which one is current, and whether they can still be used.
+// The devices of this process: their number, the current device, and whether they can still be used.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -13,10 +13,10 @@ namespace fake_xpu {
 constexpr c10::DeviceType kDeviceType = c10::DeviceType::PrivateUse1;
 constexpr int kMostDevices = 64;
 
-// Whether any of these needs a closer look before work starts: lost, forked or not initialised yet. One load on the step path.
+// Whether the devices are lost, forked or not initialised, so that attend() must be called before work starts. Costs one load on the step path.
 extern std::atomic<bool> needs_attention;
 
-// What the environment asked for, read by Python and given once, before the first use.
+// Sets the configuration, which Python reads from the environment. Called once, before the first use.
 void configure(const std::vector<int64_t>& memory_limits, bool is_protected);
 
 c10::DeviceIndex device_count() noexcept;
@@ -26,22 +26,22 @@ int64_t memory_limit(c10::DeviceIndex device);
 c10::DeviceIndex current_device() noexcept;
 void set_current_device(c10::DeviceIndex device) noexcept;
 
-// Raises unless `device` is one of ours; -1 means the current one.
+// Throws an exception if `device` does not exist; -1 means the current device.
 c10::DeviceIndex check_device(c10::DeviceIndex device);
 
-// The first use: from here on a forked child cannot use the devices.
+// True from the first use on. Afterwards, a forked child cannot use the devices.
 bool is_initialized() noexcept;
 bool is_in_bad_fork() noexcept;
 
-// The slow half of ensure_usable.
+// The slow path of ensure_usable.
 void attend();
 
-// Raises in a forked child and after the device was lost. To be called before anything runs on a device.
+// Throws an exception in a forked child and after a device was lost. Call it before any work on a device.
 inline void ensure_usable() {
   if (C10_UNLIKELY(needs_attention.load(std::memory_order_relaxed))) attend();
 }
 
-// After this every use of any device raises torch.AcceleratorError with `reason`, as after a fault of real hardware.
+// Makes every later use of any device raise torch.AcceleratorError with `reason`, as after a fault of real hardware.
 [[noreturn]] void lose_device(const std::string& reason);
 
 }  // namespace fake_xpu

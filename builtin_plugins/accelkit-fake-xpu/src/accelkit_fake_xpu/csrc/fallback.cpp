@@ -1,4 +1,4 @@
-// Any operator of the host's as a kernel, without knowing its signature: from a stack of boxed values to a stack of boxed values.
+// Runs any host operator as a kernel, independent of its signature, on a stack of boxed values.
 #include "fallback.h"
 
 #include <ATen/core/stack.h>
@@ -17,7 +17,7 @@ namespace {
 using c10::IValue;
 using MaybeTensors = c10::List<std::optional<at::Tensor>>;
 
-// Some arguments of these belong on the CPU (lengths, batch sizes), on CUDA too.
+// Some arguments of these operators (lengths, batch sizes) must be on the CPU, as with CUDA.
 HostTensors host_tensors_of(const std::string& name) {
   static const auto* const allowed = new std::unordered_set<std::string>{"aten::_pack_padded_sequence", "aten::_ctc_loss", "aten::_ctc_loss_backward"};
   return allowed->count(name) ? HostTensors::kAllowed : HostTensors::kScalarsOnly;
@@ -29,7 +29,7 @@ bool is_view(const c10::FunctionSchema& schema) {
   return alias != nullptr && !alias->isWrite();
 }
 
-// The arguments of one call: kept as they were given, and replaced on the stack by what the host sees.
+// The arguments of one call. The originals are kept, and host views replace them on the stack.
 class Call {
  public:
   Call(const c10::OperatorHandle& op, torch::jit::Stack& stack)
@@ -62,7 +62,7 @@ class Call {
     } else if (value.isTensorList()) {
       lists_.push_back(value.toTensorVector());
       for (const auto& tensor : lists_.back()) kernel_.takes(tensor, is_written(argument));
-    } else if (value.isOptionalTensorList()) {  // indices: on the CPU or on the device
+    } else if (value.isOptionalTensorList()) {  // indices, which may be on the CPU or on the device
       for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList()) {
         if (tensor && tensor->is_privateuseone()) kernel_.takes_device(tensor->device().index());
       }
@@ -130,14 +130,15 @@ class Call {
 
 void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   TORCH_CHECK_NOT_IMPLEMENTED(op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU), "The operator '", op.schema().name(),
-                              "' is not implemented for fake_xpu: the host, whose kernels it runs, has none either");
+                              "' is not implemented for fake_xpu, because it is not implemented for the CPU, whose kernels fake_xpu runs");
   Call call(op, *stack);
   try {
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
   } catch (const c10::Error& error) {
-    call.follow();  // what the kernel did to shapes and memory before it failed
+    call.follow();  // apply the changes that the kernel made to shapes and memory before it failed
     const std::string why = error.what_without_backtrace();
-    TORCH_CHECK_WITH(OutOfMemoryError, why.find("DefaultCPUAllocator: ") == std::string::npos, "fake_xpu out of memory: the host has none for a result. ", why);
+    TORCH_CHECK_WITH(OutOfMemoryError, why.find("DefaultCPUAllocator: ") == std::string::npos,
+                     "fake_xpu out of memory: the host could not allocate memory for a result. ", why);
     throw;
   } catch (...) {
     call.follow();
@@ -151,7 +152,7 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, library) { library.fallback(torch::CppFunctio
 }  // namespace
 
 void register_remaining_operators() {
-  // What torch does for the devices that it knows, and from 2.10 on for this one: operators without a derivative say so in backward.
+  // Makes operators without a derivative raise an error in backward. torch does this for its own devices, and since 2.10 for this one.
   if (!c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(c10::DispatchKey::AutogradPrivateUse1)) {
     static auto* const autograd = new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::AutogradPrivateUse1, __FILE__, __LINE__);
     autograd->fallback(torch::autograd::basicAutogradNotImplementedFallback());
@@ -161,7 +162,7 @@ void register_remaining_operators() {
   for (const auto& name : dispatcher.getAllOpNames()) {
     if (name.name.rfind("aten::", 0) != 0) continue;
     const auto op = dispatcher.findOp(name);
-    const bool is_composed = op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);  // differentiated through its parts
+    const bool is_composed = op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);  // the operators that it calls are differentiated
     if (op->hasSchema() && op->hasKernelForDispatchKey(c10::DispatchKey::CPU) && !op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1) &&
         !is_composed) {
       const std::string full = name.name.substr(6) + (name.overload_name.empty() ? "" : "." + name.overload_name);

@@ -1,9 +1,9 @@
-// Operators without a kernel of their own.
+// Kernels for operators that have no kernel for this device.
 #pragma once
 
 namespace fake_xpu {
 
-// Gives every operator that has a kernel for the CPU, and none for this device yet, that kernel.
+// Registers the CPU kernel of every operator that has no kernel for this device.
 void register_remaining_operators();
 
 }  // namespace fake_xpu

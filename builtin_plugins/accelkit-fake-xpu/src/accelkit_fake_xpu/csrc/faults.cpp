@@ -29,7 +29,7 @@ bool is_this_allocation_to_fail() {
 
 void count_kernel_for_faults() {
   auto& set = faults();
-  if (set.kernels_left > 0 && --set.kernels_left == 0) lose_device("unspecified launch failure (device lost, as FAKE_XPU_FAULT asked)");
+  if (set.kernels_left > 0 && --set.kernels_left == 0) lose_device("unspecified launch failure (device lost, as requested by FAKE_XPU_FAULT)");
 }
 
 void sleep_as_slow_copies_do() {

@@ -1,4 +1,4 @@
-// Faults on demand: out of memory at the n-th allocation, device lost at the n-th kernel, NaN from an operator, slow copies.
+// Fault injection: out of memory at the n-th allocation, device lost at the n-th kernel, NaN from an operator, slow copies.
 #pragma once
 
 #include <atomic>
@@ -8,22 +8,22 @@
 namespace fake_xpu {
 
 struct Faults {
-  std::atomic<bool> is_active{false};  // whether any of these is set: the one load on the step path
-  std::atomic<int64_t> allocations_left{0}, kernels_left{0};  // 0: not set
+  std::atomic<bool> is_active{false};  // whether any fault is set; the only load on the step path
+  std::atomic<int64_t> allocations_left{0}, kernels_left{0};  // 0 if not set
   std::atomic<int64_t> copy_milliseconds{0};
   std::string nan_operator;
 };
 
 Faults& faults();
 
-// Counts start anew. Zeros and an empty name mean no such fault.
+// Sets the faults and restarts the counts. Zeros and an empty name mean no fault.
 void set_faults(int64_t oom_at, int64_t lost_at, std::string nan_operator, int64_t copy_milliseconds);
 
 bool is_this_allocation_to_fail();
 void count_kernel_for_faults();
 void sleep_as_slow_copies_do();
 
-// Whether results of the operator `name` ("aten::add") are to be NaN.
+// Returns whether the results of the operator `name` ("aten::add") must be NaN.
 bool is_to_be_nan(const char* name);
 
 }  // namespace fake_xpu

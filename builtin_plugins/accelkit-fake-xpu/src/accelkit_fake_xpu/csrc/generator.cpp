@@ -13,10 +13,10 @@
 namespace fake_xpu {
 namespace {
 
-constexpr uint64_t kOffsetsPerKernel = 4;  // offsets are multiples of 4, as CUDA's
+constexpr uint64_t kOffsetsPerKernel = 4;  // offsets are multiples of 4, as in CUDA
 
-// A function of seed and offset: each kernel draws from a host generator of its own, and moves the offset on. The state is laid out as
-// CUDA's is, 8 bytes of seed and 8 of offset, which is what DTensor reckons with.
+// Random numbers depend only on seed and offset: each kernel uses its own host generator, and advances the offset. The state has the layout of
+// CUDA's state, 8 bytes of seed and 8 bytes of offset, which DTensor requires.
 struct Generator final : c10::GeneratorImpl {
   explicit Generator(c10::DeviceIndex device, uint64_t seed = c10::default_rng_seed_val)
       : GeneratorImpl(c10::Device(kDeviceType, device), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)), seed_(seed) {}
@@ -63,7 +63,7 @@ struct Generator final : c10::GeneratorImpl {
   }
 
  private:
-  // The finalizer of SplitMix64 (Steele, Lea and Flood 2014): neighbouring offsets give unrelated seeds.
+  // The finalizer of SplitMix64 (Steele, Lea and Flood 2014), which maps neighbouring offsets to unrelated seeds.
   static uint64_t mixed(uint64_t value) {
     value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9;
     value = (value ^ (value >> 27)) * 0x94D049BB133111EB;
@@ -77,7 +77,7 @@ struct Generator final : c10::GeneratorImpl {
 
 const at::Generator& default_generator(c10::DeviceIndex device) {
   static std::mutex mutex;
-  static auto* const generators = new std::deque<at::Generator>;  // a deque: references stay good
+  static auto* const generators = new std::deque<at::Generator>;  // a deque keeps references valid
   device = check_device(device);
   std::lock_guard lock(mutex);
   while (generators->size() <= static_cast<size_t>(device)) {

@@ -1,4 +1,4 @@
-// Random numbers: a generator for each device, with its own state.
+// Random numbers: each device has a generator with its own state.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -8,7 +8,7 @@ namespace fake_xpu {
 const at::Generator& default_generator(c10::DeviceIndex device);
 at::Generator new_generator(c10::DeviceIndex device);
 
-// The host generator that the next kernel draws from. One that is not a fake_xpu generator is an error.
+// Returns the host generator for the next kernel. Throws an exception if the generator is not one of fake_xpu.
 at::Generator host_generator(const at::Generator& generator);
 
 }  // namespace fake_xpu

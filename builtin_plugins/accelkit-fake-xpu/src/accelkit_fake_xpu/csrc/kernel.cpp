@@ -7,7 +7,7 @@ namespace {
 
 std::array<std::atomic<int64_t>, kMostDevices> counts{};
 
-// What a tensor is besides its values: conjugated, negated or known to be all zero, each a bit that operators look at.
+// Properties of a tensor besides its values: conjugated, negated or known to be all zero. Operators check these bits.
 const c10::DispatchKeySet kBits({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor});
 
 at::Tensor make_tensor(c10::Storage storage, c10::DispatchKey backend, const at::Tensor& like) {
@@ -56,8 +56,8 @@ void Kernel::spoil(const at::Tensor& host) const {
 
 at::Tensor Kernel::result(const at::Tensor& host) {
   if (!host.defined()) return host;
-  TORCH_CHECK_NOT_IMPLEMENTED(host.layout() == c10::kStrided && !host.is_quantized(), name_, " gives a ", host.layout(),
-                              host.is_quantized() ? " quantized" : "", " tensor, which fake_xpu does not have");
+  TORCH_CHECK_NOT_IMPLEMENTED(host.layout() == c10::kStrided && !host.is_quantized(), name_, " returns a ", host.layout(),
+                              host.is_quantized() ? " quantized" : "", " tensor, which fake_xpu does not support");
   spoil(host);
   auto* const storage = host.storage().unsafeGetStorageImpl();
   for (const auto* input : inputs_) {

@@ -1,6 +1,6 @@
-// A kernel: an operator that computes on the host's view of device memory. Nothing is copied on the way in or out.
+// A kernel is an operator that computes on host views of device memory. Neither inputs nor outputs are copied.
 //
-// A device tensor becomes a host tensor on the same memory, the host's operator runs on it, and what it returns becomes a device
+// A device tensor becomes a host tensor with the same memory, the host's operator runs on it, and its result becomes a device
 // tensor again: the argument itself, a view of it, or new memory that the device takes over.
 #pragma once
 
@@ -16,23 +16,23 @@
 
 namespace fake_xpu {
 
-// The host's view of a device tensor; any other tensor as it is.
+// Returns the host view of a device tensor. Any other tensor is returned unchanged.
 at::Tensor host_view(const at::Tensor& tensor);
 
-// What a kernel did to a tensor's shape or memory through its host view.
+// Applies the changes that a kernel made to the shape or memory of a host view to the device tensor.
 void follow_host_view(const at::Tensor& tensor, const at::Tensor& host);
 
-// How a kernel treats tensors that are on the CPU.
+// The CPU tensors that a kernel accepts.
 enum class HostTensors {
-  kScalarsOnly,  // 0-d, as CUDA's pointwise kernels
-  kAllowed,      // some argument belongs there: indices, lengths, batch sizes
+  kScalarsOnly,  // 0-d tensors, as for CUDA's pointwise kernels
+  kAllowed,      // all, because an argument (indices, lengths, batch sizes) must be on the CPU
 };
 
 class Kernel {
  public:
   explicit Kernel(const char* name, HostTensors host_tensors = HostTensors::kScalarsOnly) : name_(name), host_tensors_(host_tensors) { ensure_usable(); }
 
-  // To be called for every argument before launch(). A scalar of the CPU's may be read, never written.
+  // Call this for every argument before launch(). A CPU scalar may be read, but not written.
   void takes(const at::Tensor& tensor, bool is_written = false) {
     if (!tensor.defined()) return;
     if (C10_LIKELY(tensor.is_privateuseone())) {
@@ -47,16 +47,16 @@ class Kernel {
     if (C10_UNLIKELY(device_ != device)) refuse(c10::Device(kDeviceType, device));
   }
 
-  // Waits for the stream's turn and counts. From here on the kernel may touch device memory.
-  // An operator that only looks at memory in another shape does neither.
+  // Waits until the stream has finished earlier work, and counts the kernel. Afterwards, the kernel may access device memory.
+  // An operator that only creates a view does neither.
   void launch(bool is_view = false);
 
   c10::DeviceIndex device() const noexcept { return device_; }
 
-  // For what the kernel wrote in place: NaN, if that fault was asked for.
+  // Overwrites in-place results with NaN if this fault was requested.
   void spoil(const at::Tensor& host) const;
 
-  // What the kernel returned, on the device.
+  // Returns a result of the kernel as a device tensor.
   at::Tensor result(const at::Tensor& host);
 
  private:

@@ -1,6 +1,6 @@
-// Parts of layers that torch asks of devices like this one and never of the CPU: fused recurrent cells, synchronised batch norm.
-// Each is made of other operators. Formulas: torch.nn.LSTMCell, torch.nn.GRUCell; Ioffe and Szegedy 2015 (batch norm); Chan et al. 1979
-// (joining the variances of parts).
+// Parts of layers that torch calls on devices like this one but never on the CPU: fused recurrent cells, synchronised batch norm.
+// They are composed of other operators. Formulas: torch.nn.LSTMCell, torch.nn.GRUCell; Ioffe and Szegedy 2015 (batch norm); Chan et al. 1979
+// (combining the variances of parts).
 #include <ATen/Functions.h>
 #include <ATen/OpMathType.h>
 #include <ATen/TensorOperators.h>
@@ -54,9 +54,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tenso
   return {grad_input, grad_hidden, grad_hy * update, has_bias ? grad_input.sum(0) : Tensor(), has_bias ? grad_hidden.sum(0) : Tensor()};
 }
 
-// -- synchronised batch norm: statistics of this process, joined with those of the others --------------------------------------------------
+// -- synchronised batch norm: the statistics of all processes are combined --------------------------------------------------
 
-// A tensor of one value a channel, shaped to broadcast over `like` (N, C, ...).
+// A tensor with one value per channel, reshaped to broadcast over `like` (N, C, ...).
 Tensor over(const Tensor& like, const Tensor& channels) {
   std::vector<int64_t> shape(like.dim(), 1);
   shape[1] = channels.numel();
@@ -71,7 +71,7 @@ std::vector<int64_t> all_but_channels(const Tensor& tensor) {
 
 at::ScalarType accumulating(const Tensor& tensor) { return at::toOpMathType(tensor.scalar_type()); }
 
-// Mean and 1 / sqrt(biased variance + eps) of each channel.
+// Returns the mean and 1 / sqrt(biased variance + eps) of each channel.
 std::tuple<Tensor, Tensor> batch_norm_stats(const Tensor& input, double eps) {
   const auto wide = input.to(accumulating(input));
   const auto dims = all_but_channels(input);

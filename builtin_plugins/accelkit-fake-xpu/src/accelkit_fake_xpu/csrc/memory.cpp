@@ -31,7 +31,7 @@ Ledger& ledger(c10::DeviceIndex device) {
   return (*ledgers)[device];
 }
 
-// Nothing is cached, so they are all the same.
+// Nothing is cached, so all these statistics are equal.
 std::array<c10::CachingAllocator::Stat*, 4> byte_stats(DeviceStats& stats) {
   return {&stats.allocated_bytes[kAll], &stats.requested_bytes[kAll], &stats.active_bytes[kAll], &stats.reserved_bytes[kAll]};
 }
@@ -57,7 +57,7 @@ void charge(c10::DeviceIndex device, size_t bytes) {
     ++stats.num_ooms;
     TORCH_CHECK_WITH(OutOfMemoryError, false, "fake_xpu out of memory. Tried to allocate ", spell(bytes), ". fake_xpu:", static_cast<int>(device),
                      " has a total capacity of ", spell(limit), " of which ", spell(limit - used), " is free; ", spell(used),
-                     " is allocated by PyTorch.", is_to_fail ? " This allocation fails because FAKE_XPU_FAULT asks for it." : "");
+                     " is allocated by PyTorch.", is_to_fail ? " This allocation fails because FAKE_XPU_FAULT requests it." : "");
   }
   for (auto* stat : byte_stats(stats)) stat->increase(bytes);
   stats.allocation[kAll].increase(1);
@@ -73,7 +73,7 @@ void discharge(c10::DeviceIndex device, size_t bytes) {
   ++stats.num_device_free;
 }
 
-// Memory that is counted before it is there, and given back unless it gets there.
+// Counts memory before it is allocated, and subtracts it again if the allocation fails.
 class Charge {
  public:
   Charge(c10::DeviceIndex device, size_t bytes) : device_(device), bytes_(bytes) { charge(device, bytes); }
@@ -82,7 +82,7 @@ class Charge {
     if (!is_taken_) discharge(device_, bytes_);
   }
 
-  // From here on the block answers for it.
+  // From here on, the block owns the memory and its count.
   c10::DataPtr block(c10::Storage host, void* visible);
 
  private:
@@ -99,7 +99,7 @@ void free_block(void* context) {
 
 struct DoubleMapping;
 
-// The mappings by where tensors point to, for pointers that come without their block.
+// The mappings by the address that tensors use, for pointers without a block.
 struct Mappings {
   std::mutex mutex;
   std::map<const char*, const DoubleMapping*> by_closed;
@@ -109,7 +109,7 @@ Mappings& mappings() {
   return *kept;
 }
 
-// Two mappings of the same pages: `open` is for kernels, `closed` is what tensors point to.
+// Two mappings of the same pages: kernels use `open`, and tensors point to `closed`.
 struct DoubleMapping {
   void *open, *closed;
   size_t bytes;
@@ -128,7 +128,7 @@ struct DoubleMapping {
     open = is_sized ? mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
     closed = is_sized ? mmap(nullptr, bytes, PROT_NONE, MAP_SHARED, file, 0) : MAP_FAILED;
     if (file >= 0) close(file);
-    TORCH_CHECK(open != MAP_FAILED && closed != MAP_FAILED, "fake_xpu: the system gave no protected memory of ", spell(bytes));
+    TORCH_CHECK(open != MAP_FAILED && closed != MAP_FAILED, "fake_xpu: the system could not allocate protected memory of ", spell(bytes));
     std::lock_guard lock(mappings().mutex);
     mappings().by_closed[static_cast<const char*>(closed)] = this;
   }
@@ -161,11 +161,11 @@ c10::DataPtr new_protected(size_t bytes, c10::DeviceIndex device) {
   return charge.block(std::move(host), mapping->closed);
 }
 
-// Takes `host` over, or copies it where tensors must not point to it.
+// Takes ownership of `host`, or copies it if tensors must not point to it.
 c10::DataPtr take(c10::Storage host, c10::DeviceIndex device) {
   if (C10_LIKELY(!is_protected()) || host.data() == nullptr) {
     void* const data = host.mutable_data();
-    return Charge(device, data == nullptr ? 0 : host.nbytes()).block(std::move(host), data);  // all-zero tensors have a size and no memory
+    return Charge(device, data == nullptr ? 0 : host.nbytes()).block(std::move(host), data);  // all-zero tensors have a size but no memory
   }
   auto data = new_protected(host.nbytes(), device);
   std::memcpy(static_cast<Block*>(data.get_context())->host_data, host.data(), host.nbytes());
@@ -183,12 +183,12 @@ class Allocator final : public c10::DeviceAllocator {
     void* const data = host.mutable_data();
     return charge.block(std::move(host), data);
   }
-  // raw_allocate is refused: the block behind a pointer is known from its DataPtr only.
+  // raw_allocate is not supported, because the block of a pointer is known only from its DataPtr.
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
   void copy_data(void*, const void*, std::size_t) const override { TORCH_CHECK_NOT_IMPLEMENTED(false, "fake_xpu copies tensors, not pointers"); }
   bool initialized() override { return is_initialized(); }
   void emptyCache(c10::MempoolId_t = {0, 0}) override {}
-  void recordStream(const c10::DataPtr&, c10::Stream) override {}  // work that is queued keeps its memory itself
+  void recordStream(const c10::DataPtr&, c10::Stream) override {}  // queued work holds references to its memory
   DeviceStats getDeviceStats(c10::DeviceIndex device) override { return memory_stats(device); }
   void resetAccumulatedStats(c10::DeviceIndex device) override {
     each_stat(device, [](auto& stat) { stat.reset_accumulated(); });
@@ -215,7 +215,7 @@ Allocator& allocator() {
   return *kept;
 }
 
-// Where kernels find what tensors see at `visible`; null if it is not in device memory.
+// The address that kernels use for the memory that tensors see at `visible`. Null if it is not device memory.
 void* open_address(const void* visible) {
   if (!is_protected()) return const_cast<void*>(visible);
   std::lock_guard lock(mappings().mutex);
@@ -226,7 +226,7 @@ void* open_address(const void* visible) {
   return data < start + mapping->bytes ? static_cast<char*>(mapping->open) + (data - start) : nullptr;
 }
 
-// Replaces what a device storage points to, and keeps the storage.
+// Replaces the memory of a device storage, and keeps the storage object.
 void repoint(c10::StorageImpl& storage, c10::DataPtr data, size_t bytes) {
   storage.set_data_ptr_noswap(std::move(data));
   storage.set_nbytes(bytes);
@@ -248,9 +248,9 @@ c10::Storage host_storage(const c10::Storage& device_storage) {
     repoint(*storage, take(new_host_storage(0), check_device(device_storage.device().index())), 0);
     return block_of(*storage)->host;
   }
-  // A bare pointer, as at::from_blob makes: the memory belongs to somebody else.
+  // A bare pointer, for example from at::from_blob, whose memory has another owner.
   void* const data = open_address(storage->data());
-  TORCH_CHECK(data != nullptr, "fake_xpu: a tensor points to memory that is not the device's");
+  TORCH_CHECK(data != nullptr, "fake_xpu: a tensor points to memory that does not belong to the device");
   return c10::Storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t{}, storage->nbytes(), c10::DataPtr(data, c10::kCPU),
                                                             nullptr, /*resizable=*/false));
 }

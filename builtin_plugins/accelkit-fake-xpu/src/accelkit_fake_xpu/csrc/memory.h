@@ -1,5 +1,5 @@
-// Device memory. A block of it is a storage on the host that belongs to one device, is counted against its limit, and is what
-// kernels compute on. In protect mode tensors point to a second mapping of the same pages that nobody may touch.
+// Device memory. A block is a host storage that belongs to one device and counts towards its limit. Kernels compute on it.
+// In protect mode, tensors point to a second mapping of the same pages, which cannot be accessed.
 #pragma once
 
 #include <c10/core/CachingDeviceAllocator.h>
@@ -7,33 +7,33 @@
 
 namespace fake_xpu {
 
-// What the DataPtr of a device storage owns.
+// The object that the DataPtr of a device storage owns.
 struct Block {
   c10::Storage host;
   c10::DeviceIndex device;
-  size_t bytes;       // as counted
-  void* host_data;    // as it was when the device storage was pointed to it
+  size_t bytes;       // the size that was counted
+  void* host_data;    // its value when the device storage was set to it
 };
 
 c10::DeviceAllocator& device_allocator();
 
-// The block behind a device storage; null if it has none (nothing was allocated).
+// Returns the block of a device storage. Null if nothing was allocated.
 Block* block_of(const c10::StorageImpl& storage) noexcept;
 
-// The host storage that kernels compute on.
+// Returns the host storage on which kernels compute.
 c10::Storage host_storage(const c10::Storage& device_storage);
 
-// A device storage with the contents of `host`, which a kernel made. Takes it over; copies it in protect mode.
+// Returns a device storage with the contents of `host`, which a kernel created. Takes ownership of it, or copies it in protect mode.
 c10::Storage adopt(c10::Storage host, c10::DeviceIndex device);
 
-// After a kernel: point the device storage to what its host storage was reallocated to, if it was.
+// Updates the device storage if a kernel reallocated its host storage.
 void follow_host(const c10::Storage& device_storage);
 
 void resize_storage(const c10::Storage& device_storage, size_t bytes);
 
 c10::CachingDeviceAllocator::DeviceStats memory_stats(c10::DeviceIndex device);
 
-// Free bytes, and bytes in all.
+// Returns the free bytes and the total bytes.
 std::pair<size_t, size_t> memory_info(c10::DeviceIndex device);
 
 }  // namespace fake_xpu

@@ -1,4 +1,4 @@
-// Operators that are not simply the host's: memory, views, copies, and what the host has in another form.
+// Operators that cannot use the host's kernels directly: memory, views, copies, and operators that have another form on the host.
 #include <ATen/Context.h>
 #include <ATen/Dispatch.h>
 #include <ATen/Dispatch_v2.h>
@@ -25,11 +25,11 @@ const c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
 c10::DeviceGuard on(std::optional<at::Device> device) { return c10::DeviceGuard({kDeviceType, check_device(device ? device->index() : -1)}); }
 
 void check_options(std::optional<at::Layout> layout, std::optional<bool> pin_memory) {
-  TORCH_CHECK_NOT_IMPLEMENTED(c10::layout_or_default(layout) == c10::kStrided, "fake_xpu has strided tensors only, not ", *layout);
+  TORCH_CHECK_NOT_IMPLEMENTED(c10::layout_or_default(layout) == c10::kStrided, "fake_xpu supports only strided tensors, not ", *layout);
   TORCH_CHECK(!c10::pinned_memory_or_default(pin_memory), "Only dense CPU tensors can be pinned");
 }
 
-// In deterministic mode nobody sees what memory held before.
+// In deterministic mode, earlier contents of memory must not be visible.
 Tensor filled_if_deterministic(Tensor tensor) {
   const auto& context = at::globalContext();
   if (C10_UNLIKELY(context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory())) at::native::fill_empty_deterministic_(tensor);
@@ -91,14 +91,14 @@ void copy_now(const Tensor& to, const Tensor& from) {
 
 bool is_pinned_host(const Tensor& tensor) { return tensor.device().is_cpu() && tensor.numel() > 0 && is_pinned(tensor.const_data_ptr()); }
 
-// Between host and device, or between devices. What does not block is queued on the current stream of the device if the host's side is
-// pinned; everything else has happened when this returns. (CUDA's rules.)
+// Copies between host and device, or between devices. As with CUDA, a non-blocking copy is queued on the current stream of the device if the
+// host memory is pinned; every other copy is complete when this returns.
 Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   ensure_usable();
   const bool is_from_device = source.is_privateuseone(), is_to_device = self.is_privateuseone();
   const auto device = (is_to_device ? self : source).device().index();
   if (non_blocking && ((is_to_device && is_pinned_host(source)) || (is_from_device && is_pinned_host(self)))) {
-    // Views of the same memory that no Python object knows: the queue's thread may be the last to let go of them.
+    // Views of the same memory without Python objects, because the thread of the queue may release them last.
     enqueue(device, current_stream(device), [to = host_view(self).detach(), from = host_view(source).detach()] { copy_now(to, from); });
     return self;
   }
@@ -119,7 +119,7 @@ Tensor copy_from_and_resize(const Tensor& self, const Tensor& target) {
   return copy_from(self, target, false);
 }
 
-// -- what the host has in another form -------------------------------------------------------------------------------------------------
+// -- operators that have another form on the host ----------------------------------------------------------------------------------------
 
 Tensor convolution(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, IntArrayRef stride, IntArrayRef padding,
                    IntArrayRef dilation, bool transposed, IntArrayRef output_padding, int64_t groups) {
@@ -145,7 +145,7 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad, cons
   return {kernel.result(input_grad), kernel.result(weight_grad), kernel.result(bias_grad)};
 }
 
-// The host's kernel draws from the host's generator.
+// The host's kernel would use the host's generator.
 std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, std::optional<bool> train) {
   if (input.numel() == 0 || !train.value_or(true)) return {input.clone(), at::ones_like(input, input.options().dtype(at::kBool))};
   auto mask = at::empty_like(input, input.options().dtype(at::kBool)).bernoulli_(1 - p);

@@ -11,13 +11,13 @@
 namespace fake_xpu {
 namespace {
 
-// Ordinary host memory, and a list of it. Nothing is cached.
+// Ordinary host memory with a list of its blocks. Nothing is cached.
 class PinnedAllocator final : public at::HostAllocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     ensure_usable();
     auto inner = c10::GetCPUAllocator()->allocate(bytes);
-    if (bytes == 0) return inner;  // all blocks without bytes have one address
+    if (bytes == 0) return inner;  // all empty blocks have the same address
     void* const data = inner.get();
     std::lock_guard lock(mutex_);
     blocks_[data] = bytes;
@@ -28,7 +28,7 @@ class PinnedAllocator final : public at::HostAllocator {
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override { std::memcpy(to, from, bytes); }
 
-  bool record_event(void*, void*, c10::Stream) override { return true; }  // a queued copy keeps its memory itself
+  bool record_event(void*, void*, c10::Stream) override { return true; }  // a queued copy holds a reference to its memory
   void empty_cache() override {}
   at::HostStats get_stats() override {
     std::lock_guard lock(mutex_);

@@ -1,4 +1,4 @@
-// Pinned host memory: what a device can copy from and to while the host goes on.
+// Pinned host memory, from and to which a device can copy asynchronously.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -8,7 +8,7 @@ namespace fake_xpu {
 c10::Allocator& pinned_allocator();
 bool is_pinned(const void* data);
 
-// Makes torch find it, for torch.accelerator.empty_host_cache and its like.
+// Registers it with torch, for functions such as torch.accelerator.empty_host_cache.
 void register_pinned_allocator();
 
 }  // namespace fake_xpu

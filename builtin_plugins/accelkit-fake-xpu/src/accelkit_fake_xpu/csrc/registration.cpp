@@ -1,4 +1,4 @@
-// What makes torch see a device: the device guard, the accelerator hooks, the allocator, and the operators that Python calls.
+// Registers the device with torch: the device guard, the accelerator hooks, the allocator, and the operators that Python calls.
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -29,7 +29,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceIndex deviceCount() const noexcept override { return device_count(); }
 #if __has_include(<c10/core/DeviceCapability.h>)
   c10::DeviceCapability getDeviceCapability(c10::Device) const override {
-    using namespace c10;  // the names of the bits need it
+    using namespace c10;  // the macros with the names of the bits need it
     DeviceCapability capability;
     capability.capability_data.capability_bits = 0;
     for (const auto dtype : {kIndex_Bool, kIndex_Byte, kIndex_Char, kIndex_Short, kIndex_Int, kIndex_Long, kIndex_UInt16, kIndex_UInt32, kIndex_UInt64,
@@ -86,7 +86,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   const at::Generator& getDefaultGenerator(c10::DeviceIndex device) const override { return default_generator(device); }
   at::Generator getNewGenerator(c10::DeviceIndex device) const override { return new_generator(device); }
   at::Device getDeviceFromPtr(void*) const override {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, "fake_xpu does not know the device of a bare pointer");
+    TORCH_CHECK_NOT_IMPLEMENTED(false, "fake_xpu cannot determine the device of a bare pointer");
   }
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override { resize_storage(storage, bytes); }
 };

@@ -18,18 +18,18 @@ namespace fake_xpu {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr int kPooledStreams = 32;  // as many as torch.cuda keeps for each priority
+constexpr int kPooledStreams = 32;  // the size of torch.cuda's pool for each priority
 
-// A queue and, once something was put into it, the thread that empties it. Never destroyed: threads may outlive main().
+// A queue and the thread that runs its work, which is started for the first item. Never destroyed, because threads may outlive main().
 class Queue {
  public:
   bool is_idle() {
     if (C10_LIKELY(pending_.load(std::memory_order_acquire) == 0)) return true;
-    std::lock_guard lock(mutex_);  // whoever has just seen the last event sees an idle stream too
+    std::lock_guard lock(mutex_);  // so that a caller that has seen the last event also sees an idle stream
     return pending_ == 0;
   }
 
-  // `done` runs in the same breath as the work leaves the queue.
+  // `done` runs atomically with the removal of the work from the queue.
   void push(std::function<void()> work, std::function<void()> done = nullptr) {
     std::lock_guard lock(mutex_);
     if (!is_started_) std::thread([this] { run(); }).detach();
@@ -56,7 +56,7 @@ class Queue {
         works_.pop_front();
       }
       if (work) work();
-      work = nullptr;  // what it held is free before anybody is told
+      work = nullptr;  // release its memory before anyone is notified
       std::lock_guard lock(mutex_);
       if (done) done();
       if (pending_.fetch_sub(1, std::memory_order_release) == 1) is_empty_.notify_all();
@@ -78,7 +78,7 @@ Queue& queue(c10::DeviceIndex device, c10::StreamId stream) {
 
 thread_local std::array<c10::StreamId, kMostDevices> current{};
 
-// What becomes true when a stream reaches the place at which an event was recorded.
+// The state of a recorded event, which becomes complete when the stream reaches its position.
 struct Mark {
   std::mutex mutex;
   std::condition_variable reached;
@@ -101,7 +101,7 @@ struct Mark {
   }
 };
 
-// The last recording of an event.
+// An event's most recent recording.
 struct Event {
   std::shared_ptr<Mark> mark;
 };

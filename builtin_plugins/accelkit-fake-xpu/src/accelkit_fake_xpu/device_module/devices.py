@@ -77,7 +77,7 @@ def set_device(device: Device) -> None:
     torch.accelerator.set_device_index(index_of(device))
 
 
-class device:  # as torch.cuda.device
+class device:  # has the name of torch.cuda.device
     """Context manager that makes ``device`` the current device. None or a negative index changes nothing."""
 
     def __init__(self, device: Device) -> None:
@@ -94,7 +94,7 @@ class device:  # as torch.cuda.device
             set_device(self.prev_idx)
 
 
-class device_of(device):  # as torch.cuda.device_of
+class device_of(device):  # has the name of torch.cuda.device_of
     """Context manager that makes the device of a tensor or storage current. Other types of devices change nothing."""
 
     def __init__(self, holder: torch.Tensor | torch.UntypedStorage) -> None:

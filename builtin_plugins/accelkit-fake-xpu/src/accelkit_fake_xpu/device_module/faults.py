@@ -38,6 +38,9 @@ def inject(faults: Faults) -> None:
         is_private = faults.nan_operator.startswith("_")
         close = difflib.get_close_matches(faults.nan_operator, [name for name in names if name.startswith("_") == is_private], 1)
         raise SettingsError(
-            "fault", f"nan@{faults.nan_operator}", "torch has no such operator", f"did you mean {close[0]}?" if close else "as mm"
+            "fault",
+            f"nan@{faults.nan_operator}",
+            "torch has no operator of that name",
+            f"did you mean {close[0]}?" if close else "use mm, for example",
         )
     torch.ops.fake_xpu.set_faults(faults.oom_at, faults.lost_at, faults.nan_operator, faults.copy_milliseconds)

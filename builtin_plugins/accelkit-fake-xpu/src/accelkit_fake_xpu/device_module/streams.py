@@ -31,7 +31,7 @@ class Event:
         return torch.Event("fake_xpu", enable_timing=enable_timing, blocking=blocking)
 
 
-class stream:  # as torch.cuda.stream
+class stream:  # has the name of torch.cuda.stream
     """Context manager that makes ``stream`` the current stream of its device, and its device current. None changes nothing."""
 
     def __init__(self, stream: torch.Stream | None) -> None:

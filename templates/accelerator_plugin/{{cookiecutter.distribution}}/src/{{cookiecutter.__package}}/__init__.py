@@ -1,1 +1,1 @@
-"""{{ cookiecutter.vendor }}'s plugin for accelkit. Importing it changes nothing, and imports no torch."""
+"""{{ cookiecutter.vendor }}'s plugin for accelkit. Importing it has no side effects and does not import torch."""

@@ -1,9 +1,9 @@
 {% set is_stand_in = cookiecutter.torch_device == "torch:cpu" %}
 {% set is_xla = cookiecutter.__device_type == "xla" %}
 {% set library = {"cuda": "libcuda.so.1", "xpu": "libze_loader.so.1"}.get(cookiecutter.__device_type, "lib" ~ cookiecutter.__device_type ~ ".so") %}
-"""What accelkit needs to know of {{ cookiecutter.vendor }}'s hardware.
+"""{{ cookiecutter.vendor }}'s hardware as an accelerator of accelkit.
 
-What stands in comments has that default, and need not be there.
+The comments show the defaults of optional methods and attributes. They can be deleted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 {% if cookiecutter.__torch_package == "torch" and not is_stand_in %}
 
 LIBRARY = "{{ library }}"
-"""What the driver installs, and what every program on the device opens."""
+"""The shared library that the driver installs and that every program opens to use the device."""
 {% endif %}
 
 
@@ -33,20 +33,20 @@ class {{ cookiecutter.__class }}Accelerator({{ "XLAAccelerator" if is_xla else "
     """{{ cookiecutter.vendor }}."""
 
 {% if is_stand_in %}
-    # torch's CPU stands in for the hardware. When torch has a device of its own for it: its type here, the package that adds it in
-    # torch_package, False in is_simulated, and no device() below. Then write a probe that looks for the driver.
+    # torch's CPU stands in for the hardware. When torch has a device for it, set device_type to its type, torch_package to the package
+    # that adds it and is_simulated to False, and delete device() below. Then write a probe that looks for the driver.
     device_type = "cpu"
-    is_simulated = True  # no hardware is behind it, so auto never takes it
+    is_simulated = True  # there is no hardware, so auto never selects it
 {% elif is_xla %}
-    # Everything else is accelkit's own for XLA: operations are traced, and run when a step ends.
+    # Everything else is accelkit's support for XLA: operations are traced, and run when a step ends.
     torch_package = "{{ cookiecutter.__torch_package }}"  # load() imports it, which adds the device to torch
 {% elif cookiecutter.__torch_package == "torch" %}
-    device_type = "{{ cookiecutter.__device_type }}"  # as in torch.device("{{ cookiecutter.__device_type }}", 0); torch has it itself
+    device_type = "{{ cookiecutter.__device_type }}"  # as in torch.device("{{ cookiecutter.__device_type }}", 0); a device of torch itself
 {% else %}
     device_type = "{{ cookiecutter.__device_type }}"  # as in torch.device("{{ cookiecutter.__device_type }}", 0)
     torch_package = "{{ cookiecutter.__torch_package }}"  # load() imports it, which adds the device to torch
 {% endif %}
-    # What is declared is held to by the conformance suite: native or emulated must work, none must not. The rest is tried and reported.
+    # The conformance suite checks what is declared: native and emulated must work, none must not. The rest is tried and reported.
     # Keys:
 {% include "capability_keys.txt" %}
 {% if is_xla %}
@@ -57,10 +57,10 @@ class {{ cookiecutter.__class }}Accelerator({{ "XLAAccelerator" if is_xla else "
 
     @classmethod
     def probe(cls) -> Availability:
-        """Whether the hardware can be used here; if not, why, and what would help. Imports no torch, and makes no driver context.
+        """Return whether the hardware can be used on this machine, and if not, why and what would help.
 
-        ``absent`` is an ordinary state (no board, no driver); ``broken`` is there, and does not work. Whether it computes is asked later,
-        by ``check()``.
+        This must not import torch or create a driver context. ``absent`` (no board, no driver) is an ordinary state; ``broken`` means
+        that the hardware is present but does not work. ``check()`` tests later whether it computes.
         """
 {% if is_stand_in %}
         # With hardware:
@@ -68,14 +68,14 @@ class {{ cookiecutter.__class }}Accelerator({{ "XLAAccelerator" if is_xla else "
         return Availability.usable("torch's CPU stands in for the hardware of {{ cookiecutter.vendor }}")
 
     def device(self, index: int) -> torch.device:
-        """``torch.device("cpu")``: as torch names it, without an index."""
+        """Return ``torch.device("cpu")``, which has no index in torch."""
         import torch
 
         return torch.device("cpu")
 {% elif is_xla %}
         if not (answer := super().probe()).is_usable:
-            return answer  # a package is missing or too old, or no device is chosen
-        return Availability.usable(f"XLA compiles for PJRT_DEVICE={os.environ.get('PJRT_DEVICE', 'TPU')}")
+            return answer  # a package is missing or too old, or no device is configured
+        return Availability.usable(f"XLA uses PJRT_DEVICE={os.environ.get('PJRT_DEVICE', 'TPU')}")
 {% elif cookiecutter.__torch_package == "torch" %}
         return Availability.from_library(LIBRARY, hint="install the driver of {{ cookiecutter.vendor }}")
 {% else %}
@@ -86,6 +86,6 @@ class {{ cookiecutter.__class }}Accelerator({{ "XLAAccelerator" if is_xla else "
         return Availability.usable("{{ cookiecutter.__torch_package }} is installed")
 {% endif %}
 
-    # -- optional: uncomment what this device does otherwise; the code is accelkit's default ----------------------------------
+    # -- optional: uncomment what differs for this device; the code shows accelkit's default ----------------------------------
     #
 {% include "accelerator_options.txt" %}

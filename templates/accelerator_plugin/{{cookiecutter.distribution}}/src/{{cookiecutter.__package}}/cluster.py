@@ -1,6 +1,7 @@
-"""Where a process learns its rank and where the others are: ``{{ cookiecutter.accelerator | upper }}_*`` variables.
+"""Cluster environment that reads a process's rank and its peers from ``{{ cookiecutter.accelerator | upper }}_*`` variables.
 
-Their names are made up: put those that the launcher sets. What stands in comments has that default, and need not be there.
+The names of the variables are examples: replace them with those that the launcher sets. The comments show the defaults of optional
+methods. They can be deleted.
 """
 
 from __future__ import annotations
@@ -13,61 +14,61 @@ from accelkit import ClusterEnvironment, Detection
 class {{ cookiecutter.__class }}Environment(ClusterEnvironment):
     """{{ cookiecutter.vendor }}'s launcher."""
 
-    launcher = "the launcher of {{ cookiecutter.vendor }}"  # errors tell the user to start the program with it
-    processes_flag = "{} processes on each machine"  # and how to ask it for this many
+    launcher = "the launcher of {{ cookiecutter.vendor }}"  # errors tell the user to start the program with this launcher
+    processes_flag = "{} processes on each machine"  # errors use these to tell the user how to start that many processes
     nodes_flag = "{} machines"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
-        """Above a scheduler in whose job the launcher runs (30 to 60), below torchrun (100)."""
+        """Return a claim that ranks above a scheduler in whose job the launcher runs (30 to 60), and below torchrun (100)."""
         if environ.get("{{ cookiecutter.accelerator | upper }}_JOB"):
-            return Detection("{{ cookiecutter.accelerator }}", 70, "{{ cookiecutter.accelerator | upper }}_JOB")
+            return Detection("{{ cookiecutter.accelerator }}", 70, "{{ cookiecutter.accelerator | upper }}_JOB is set")
         return None
 
     @property
     def creates_processes_externally(self) -> bool:
-        """True: the launcher started them."""
+        """True: the launcher starts the processes."""
         return True
 
     @property
     def world_size(self) -> int:
-        """{{ cookiecutter.accelerator | upper }}_WORLD_SIZE."""
+        """Number of processes. Read from {{ cookiecutter.accelerator | upper }}_WORLD_SIZE."""
         return self.number("{{ cookiecutter.accelerator | upper }}_WORLD_SIZE", least=1)
 
     @property
     def global_rank(self) -> int:
-        """{{ cookiecutter.accelerator | upper }}_RANK."""
+        """Rank of this process. Read from {{ cookiecutter.accelerator | upper }}_RANK."""
         return self.number("{{ cookiecutter.accelerator | upper }}_RANK", below=("{{ cookiecutter.accelerator | upper }}_WORLD_SIZE",))
 
     @property
     def local_world_size(self) -> int:
-        """{{ cookiecutter.accelerator | upper }}_LOCAL_WORLD_SIZE; as many on each machine if it is not set."""
+        """Number of processes on this machine. {{ cookiecutter.accelerator | upper }}_LOCAL_WORLD_SIZE, or an equal share if not set."""
         return self.number("{{ cookiecutter.accelerator | upper }}_LOCAL_WORLD_SIZE", least=1, default=max(1, self.world_size // self.num_nodes))
 
     @property
     def local_rank(self) -> int:
-        """{{ cookiecutter.accelerator | upper }}_LOCAL_RANK."""
+        """Rank of this process on its machine. Read from {{ cookiecutter.accelerator | upper }}_LOCAL_RANK."""
         return self.number("{{ cookiecutter.accelerator | upper }}_LOCAL_RANK", below=self.local_world_size)
 
     @property
     def num_nodes(self) -> int:
-        """{{ cookiecutter.accelerator | upper }}_NODES; one if it is not set."""
+        """Number of machines. Read from {{ cookiecutter.accelerator | upper }}_NODES, 1 if it is not set."""
         return self.number("{{ cookiecutter.accelerator | upper }}_NODES", least=1, default=1)
 
     @property
     def node_rank(self) -> int:
-        """{{ cookiecutter.accelerator | upper }}_NODE; by the rank if it is not set."""
+        """Rank of this machine. Read from {{ cookiecutter.accelerator | upper }}_NODE, computed from the rank if it is not set."""
         return self.number("{{ cookiecutter.accelerator | upper }}_NODE", below=self.num_nodes, default=self.global_rank // self.local_world_size)
 
     @property
     def main_address(self) -> str:
-        """MASTER_ADDR: the machine of rank 0."""
+        """Address of the machine of rank 0. Read from MASTER_ADDR."""
         return self.address("MASTER_ADDR")
 
     @property
     def main_port(self) -> int:
-        """MASTER_PORT: the same on every process, and not that of another job there."""
+        """Port on that machine, which must be the same in every process and differ from that of other jobs. Read from MASTER_PORT."""
         return self.port("MASTER_PORT")
 
-    # -- optional: uncomment what this launcher does otherwise; the code is accelkit's default ---------------------------------
+    # -- optional: uncomment what differs for this launcher; the code shows accelkit's default ---------------------------------
     #
 {% include "cluster_options.txt" %}

@@ -1,6 +1,6 @@
-"""How numbers are stored and computed: ``precision="{{ cookiecutter.accelerator }}-bf16"``.
+"""The precision ``{{ cookiecutter.accelerator }}-bf16``.
 
-What stands in comments has that default, and need not be there.
+The comments show the defaults of optional methods. They can be deleted.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ T = TypeVar("T")
 
 
 class {{ cookiecutter.__class }}Precision(Precision):
-    """bfloat16 under the device's autocast, over float32 parameters; results in float32."""
+    """bfloat16 autocast with float32 parameters and float32 results."""
 
-    required_capabilities: ClassVar[tuple[str, ...]] = ("autocast.bfloat16",)  # an accelerator that declares one of these none is refused
+    required_capabilities: ClassVar[tuple[str, ...]] = ("autocast.bfloat16",)  # accelerators that declare one as none are refused
 
     def setup(self, accelerator: Accelerator, device: torch.device) -> None:
-        """Called once, at first use. The accelerator is not to be kept."""
+        """Prepare the precision. Called once, at first use. Do not keep a reference to the accelerator."""
         self._device_type = accelerator.autocast_device_type
 
     def forward_context(self) -> AbstractContextManager[Any]:
-        """Entered around every forward pass of a prepared module."""
+        """Return the context manager for every forward pass of a prepared module."""
         import torch
 
         return torch.autocast(self._device_type, torch.bfloat16)
 
     def convert_output(self, data: T) -> T:
-        """A forward pass's result (any nesting): what is bfloat16 becomes float32."""
+        """Convert bfloat16 tensors in the (possibly nested) result of a forward pass to float32."""
         import torch
 
         def widened(leaf: Any) -> Any:
@@ -40,6 +40,6 @@ class {{ cookiecutter.__class }}Precision(Precision):
 
         return map_leaves(widened, data)
 
-    # -- optional: uncomment what this precision does otherwise; the code is accelkit's default --------------------------------
+    # -- optional: uncomment what differs for this precision; the code shows accelkit's default --------------------------------
     #
 {% include "precision_options.txt" %}

@@ -1,6 +1,6 @@
-"""How one program spans devices: ``strategy="{{ cookiecutter.accelerator }}_parallel"``.
+"""The strategy ``{{ cookiecutter.accelerator }}_parallel``, which distributes training over devices.
 
-What stands in comments has that default, and need not be there.
+The comments show the defaults of optional methods and attributes. They can be deleted.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ if TYPE_CHECKING:
 
 
 class {{ cookiecutter.__class }}Strategy(Strategy):
-    """Data parallelism: torch's DistributedDataParallel, until there is a wrapper of {{ cookiecutter.vendor }}'s own."""
+    """Data parallelism with torch's DistributedDataParallel, until {{ cookiecutter.vendor }} has its own wrapper."""
 
-    is_distributed = True  # one process a device, in one process group
+    is_distributed = True  # one process per device, in one process group
 
     def wrap_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
-        """The module as the training loop calls it; one without parameters to train as it is."""
+        """Return the module that the training loop calls. A module without trainable parameters is not wrapped."""
         from torch.nn.parallel import DistributedDataParallel
 
         return DistributedDataParallel(module) if any(one.requires_grad for one in module.parameters()) else module
 
     def unwrap_module(self, module: torch.nn.Module) -> torch.nn.Module:
-        """What ``wrap_module`` was given."""
+        """Return the module that was passed to ``wrap_module``."""
         from torch.nn.parallel import DistributedDataParallel
 
         unwrapped: torch.nn.Module = module.module if isinstance(module, DistributedDataParallel) else module
         return unwrapped
 
     def no_sync(self, module: torch.nn.Module) -> AbstractContextManager[Any]:
-        """Inside, a backward pass leaves gradients to the process: they are reduced by the next one outside."""
+        """Return a context manager inside which gradients are not reduced. The next backward pass outside it reduces them."""
         from torch.nn.parallel import DistributedDataParallel
 
         return module.no_sync() if isinstance(module, DistributedDataParallel) else contextlib.nullcontext()
 
     def join(self, modules: Sequence[torch.nn.Module]) -> AbstractContextManager[Any] | None:
-        """None: processes must have as many batches as each other."""
+        """Return None: all processes must have the same number of batches."""
         return None
 
-    # -- optional: uncomment what this strategy does otherwise; the code is accelkit's default ---------------------------------
+    # -- optional: uncomment what differs for this strategy; the code shows accelkit's default ---------------------------------
     #
 {% include "strategy_options.txt" %}
