@@ -31,16 +31,19 @@ def assert_quoted(page: str, quote: str, error: BaseException) -> None:
     [
         (
             "import os\nos.environ['ACME_MODE'] = '1'\n",
-            "importing acme changed things outside itself: it changed os.environ (ACME_MODE)",
+            "importing acme has side effects: it changed os.environ (ACME_MODE)",
         ),
-        ("    @classmethod\n    def probe(cls):\n        return True\n", "the probe of acme gave no answer: it returned True (bool)"),
+        (
+            "    @classmethod\n    def probe(cls):\n        return True\n",
+            "probe() of acme did not return an Availability: it returned True (bool)",
+        ),
         ("    def probe(self):\n        return None\n", "probe() missing 1 required positional argument: 'self'"),
         (
             "    @classmethod\n    def probe(cls):\n        raise OSError('no /dev/acme')\n",
-            "the probe of acme failed: OSError: no /dev/acme",
+            "probing acme failed: OSError: no /dev/acme",
         ),
         ("    def __init__(self, mode):\n        self.mode = mode\n", "its __init__ must work without arguments"),
-        ("    declared_capabilities = []\n", "declared_capabilities is list; Capabilities.declare(native=[...]) makes one"),
+        ("    declared_capabilities = []\n", "declared_capabilities is a list; use Capabilities.declare(native=[...])"),
     ],
     ids=["import", "bool", "classmethod", "raises", "init", "capabilities"],
 )
@@ -56,7 +59,7 @@ def test_of_an_accelerator_that_does_not_load_its_package(plugin_site):
     plugin_site.install("vendor-acme-plugin", source, accelerators={"acme": "AcmeAccelerator"})
     with pytest.raises(accelkit.BrokenPluginError) as caught:
         accelkit.Runtime("acme")
-    assert_quoted("accelerator.md", "its probe says usable, but RuntimeError: Expected one of cpu, cuda", caught.value)
+    assert_quoted("accelerator.md", "its probe() reports it as usable, but RuntimeError: Expected one of cpu, cuda", caught.value)
 
 
 class ReturnsNothing(Precision):
@@ -103,12 +106,12 @@ def compute(precision, tmp_path):
 @pytest.mark.parametrize(
     ("precision", "error", "quote"),
     [
-        (ReturnsNothing, accelkit.BrokenPluginError, "convert_module of the precision Scaled returned what it must not"),
-        (ReturnsNothing, accelkit.BrokenPluginError, "it returned None (NoneType); a module is expected"),
+        (ReturnsNothing, accelkit.BrokenPluginError, "convert_module of the precision Scaled returned an invalid value"),
+        (ReturnsNothing, accelkit.BrokenPluginError, "it returned None (NoneType) instead of a module"),
         (ExpectsATensor, AttributeError, "'tuple' object has no attribute 'to'"),
         (ConvertsOnlyParameters, RuntimeError, "mat1 and mat2 must have the same dtype"),
-        (GivesAClass, accelkit.BrokenPluginError, "a context manager is expected"),
-        (SavesAFunction, accelkit.CheckpointError, "which could not be loaded without running code"),
+        (GivesAClass, accelkit.BrokenPluginError, "instead of a context manager"),
+        (SavesAFunction, accelkit.CheckpointError, "which cannot be loaded safely"),
     ],
 )
 def test_of_a_precision(precision, error, quote, tmp_path):
@@ -120,7 +123,7 @@ def test_of_a_precision(precision, error, quote, tmp_path):
 @pytest.mark.parametrize(
     ("precision", "quote"),
     [
-        (RequiresAString, "'autocast.bfloat16' is a string; a tuple of capabilities is expected"),
+        (RequiresAString, "'autocast.bfloat16' is a string; expected a tuple of capabilities"),
         (RequiresAnArgument, "its __init__ must work without arguments"),
     ],
 )
@@ -137,7 +140,7 @@ class WrapsInNothing(Strategy):
 
 
 @pytest.mark.parametrize(
-    "quote", ["wrap_module of the strategy averaging returned what it must not", "it returned None (NoneType); a module is expected"]
+    "quote", ["wrap_module of the strategy averaging returned an invalid value", "it returned None (NoneType) instead of a module"]
 )
 def test_of_a_strategy(quote):
     accelkit.register("averaging", WrapsInNothing)
@@ -204,11 +207,11 @@ def without_yield():
 @pytest.mark.parametrize(
     ("plugin", "quote"),
     [
-        (step_log(checkpoint_save=lambda self, path: None)(), "StepLog.checkpoint_save implements a hook that does not exist"),
+        (step_log(checkpoint_save=lambda self, path: None)(), "StepLog.checkpoint_save implements an unknown hook"),
         (step_log(checkpoint_save=lambda self, path: None)(), "did you mean 'checkpoint_saved'?"),
         (
             step_log(checkpoint_saved=lambda self, folder: None)(),
-            "StepLog.checkpoint_saved takes an argument that the hook does not have",
+            "StepLog.checkpoint_saved has an unknown argument",
         ),
         (step_log(), "the hook plugin StepLog is a class"),
         (without_yield()(), "a hook of StepLog cannot be registered"),
