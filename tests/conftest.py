@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import shutil
 import sys
@@ -15,8 +16,9 @@ import suite_parts
 import accelkit
 from accelkit.discovery import verdict_cache
 
-ASK_DEVICES = {Path(__file__).parent / name for name in ("builtin", "cli", "discovery", "security", "selection", "zoo")}
-"""Folders with tests of how plugins are probed and tested."""
+EMPTY_CACHE = {Path(__file__).parent / name for name in ("builtin", "cli", "discovery", "security", "selection", "structure", "zoo")}
+"""Folders with tests that start with an empty cache: they test how plugins are probed, or use no device."""
+_CACHE_NUMBERS = itertools.count()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +77,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # must run before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the tests of the requested part. Tests that share a fixture of module scope run in one process, which creates it once."""
+    """Keep the tests of the part that is requested.
+
+    Tests that share a fixture of their module run in one process, which creates it once. Tests with a
+    longer timeout start first, so that the other processes do not wait for them at the end.
+    """
+    items.sort(key=_timeout, reverse=True)
     for item in items:
         if _shares_a_fixture(item) and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.path.name))
@@ -89,6 +96,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (kept if part == wanted else others).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=others)
+
+
+def _timeout(item: pytest.Item) -> float:
+    marker = item.get_closest_marker("timeout")
+    return float(marker.args[0] if marker else item.config.getini("timeout"))
 
 
 def _shares_a_fixture(item: pytest.Item) -> bool:
@@ -126,7 +138,7 @@ def plugin_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plu
 
 
 @pytest.fixture(scope="session")
-def tried_fake_xpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def probed_fake_xpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache with the verdict on the fake XPU, if it is installed. Each trial costs an import of torch."""
     folder = tmp_path_factory.mktemp("tried")
     with pytest.MonkeyPatch.context() as patch:
@@ -143,8 +155,10 @@ def own_cache(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     """
     for name in [name for name in os.environ if name.startswith("ACCELKIT_") or name == "FORBID_SKIPS"]:
         monkeypatch.delenv(name)
-    folder = tmp_path_factory.mktemp("cache")
-    if request.path.parent not in ASK_DEVICES:
-        shutil.copytree(request.getfixturevalue("tried_fake_xpu"), folder, dirs_exist_ok=True)
+    folder = tmp_path_factory.mktemp(
+        f"cache-{next(_CACHE_NUMBERS)}", numbered=False
+    )  # pytest would look for the next number in all folders
+    if request.path.parent not in EMPTY_CACHE:
+        shutil.copytree(request.getfixturevalue("probed_fake_xpu"), folder, dirs_exist_ok=True)
     monkeypatch.setenv("ACCELKIT_CACHE_DIR", str(folder))
     accelkit.refresh()

@@ -40,9 +40,7 @@ def results_of(executor, *tests):
 # -- results ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("mutant", "kind"), [pytest.param("segfaults", "crash", marks=pytest.mark.smoke), ("exits", "crash"), ("hangs", "timeout")]
-)
+@pytest.mark.parametrize(("mutant", "kind"), [("segfaults", "crash"), ("exits", "crash"), ("hangs", "timeout")])
 def test_a_device_that_takes_the_process_with_it_costs_one_test(tmp_path, mutant, kind):
     seconds = 20 if mutant == "hangs" else 100  # a worker's first test on a busy machine takes longer than one would think
     order = Order(find(mutant).record(resolve("fake_xpu")), seconds=seconds)
@@ -72,20 +70,21 @@ def test_capabilities_are_held_to_both_ways(tmp_path):
         assert results_of(Executor(order, tmp_path), test)[test].kind == kind
 
 
-@pytest.mark.smoke
 def test_an_expected_failure_is_held_to_its_samples(tmp_path):
-    test = "operators/forward[add,float32]"
-    declared = {"test": "*", "reason": "known", "issue": "x", "expires": "2999-01-01", "dtypes": ()}
-    record = find("ignores_alpha").record(resolve("fake_xpu"))
-
-    def run(**more):
-        return results_of(Executor(Order(record, expectations=({**declared, **more},)), tmp_path), test)[test].kind
-
-    assert run(sample="'alpha' in kwargs") == "expected-failure"
-    assert run(sample="'alpha' not in kwargs") == "fail", "what was not declared failed"
-    assert run(sample="True") == "unexpected-pass", "what was declared to fail passes"
-    assert run(error="AssertionError") == "expected-failure"
-    assert run(error="ValueError") == "fail"
+    """Each test has a declaration of its own, so that one worker runs them all."""
+    declared = {
+        "float32": ({"sample": "'alpha' in kwargs"}, "expected-failure"),
+        "float64": ({"sample": "'alpha' not in kwargs"}, "fail"),  # what was not declared failed
+        "float16": ({"sample": "True"}, "unexpected-pass"),  # what was declared to fail passes
+        "bfloat16": ({"error": "AssertionError"}, "expected-failure"),
+        "complex64": ({"error": "ValueError"}, "fail"),
+    }
+    tests = {f"operators/forward[add,{dtype}]": row for dtype, row in declared.items()}
+    shared = {"reason": "known", "issue": "x", "expires": "2999-01-01", "dtypes": ()}
+    expectations = tuple({"test": test, **shared, **declaration} for test, (declaration, _) in tests.items())
+    order = Order(find("ignores_alpha").record(resolve("fake_xpu")), expectations=expectations)
+    found = results_of(Executor(order, tmp_path), *tests)
+    assert {test: result.kind for test, result in found.items()} == {test: kind for test, (_, kind) in tests.items()}
 
 
 def test_an_expected_crash_takes_no_other_input_with_it(tmp_path):
@@ -123,7 +122,6 @@ def test_a_crash_that_is_expected_and_does_not_come_is_told(tmp_path):
         assert found[test].kind == "unexpected-pass", found[test]
 
 
-@pytest.mark.smoke
 def test_what_fails_at_every_try_has_failed_the_last_time_in_a_new_process(tmp_path):
     test = "operators/forward[add,float32]"
     executor = Executor(Order(find("ignores_alpha").record(resolve("fake_xpu"))), tmp_path, reruns=2)
@@ -131,7 +129,6 @@ def test_what_fails_at_every_try_has_failed_the_last_time_in_a_new_process(tmp_p
     assert (result.kind, result.attempts, executor.num_workers) == ("fail", 3, 2)
 
 
-@pytest.mark.smoke
 def test_what_passes_at_the_second_try_is_flaky(tmp_path):
     """The mutant adds in another order from run to run, so that one of a few runs is right."""
     executor = Executor(Order(find("flickers").record(resolve("fake_xpu"))), tmp_path, reruns=3)
@@ -222,7 +219,6 @@ def _journals():
     return list(Path(os.environ["ACCELKIT_CACHE_DIR"]).rglob("journal.jsonl"))
 
 
-@pytest.mark.smoke
 def test_json_on_standard_output_is_the_report():
     run = command("run", "cpu", "--profile", "contract", "--json", "-")
     report = json.loads(run.stdout)

@@ -17,7 +17,10 @@ from accelkit.runtime.data import partition
 CASES = ("gather", "differing", "reduce", "gradients", "broadcast", "pad", "metrics", "first", "places")
 
 
-@pytest.mark.parametrize(("accelerator", "size"), [("cpu", 2), ("cpu", 3), pytest.param("fake_xpu", 2, marks=pytest.mark.smoke)])
+@pytest.mark.parametrize(
+    ("accelerator", "size"),
+    [pytest.param("cpu", 2, marks=pytest.mark.soak), ("cpu", 3), pytest.param("fake_xpu", 2, marks=pytest.mark.smoke)],
+)
 def test_what_processes_do_together(accelerator, size):
     for text in ranks.run("runtime_collectives_program.py", size, accelerator, *CASES):
         assert [line for line in text.splitlines() if line.startswith("done")] == [f"done {case}" for case in CASES]

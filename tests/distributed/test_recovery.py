@@ -62,7 +62,7 @@ def at_random(count: int, seed: int) -> list[tuple[str, int, int]]:
 
 
 @pytest.mark.xdist_group("recovery")
-@pytest.mark.parametrize(("strategy", "rank", "step"), at_random(3, seed=1))
+@pytest.mark.parametrize(("strategy", "rank", "step"), at_random(2, seed=1))
 def test_a_killed_rank_costs_no_bit(tmp_path, undisturbed, strategy, rank, step):
     killed(tmp_path, strategy, rank, step, undisturbed[strategy])
 

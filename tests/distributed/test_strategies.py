@@ -31,8 +31,15 @@ def test_options_of_ddp_and_a_wrapper_of_ones_own():
         assert text.count("done") == 2
 
 
-@pytest.mark.parametrize("accelerator", ["cpu", "fake_xpu"])
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize(
+    ("accelerator", "strategy"),
+    [
+        ("cpu", "ddp"),
+        ("fake_xpu", "fsdp"),
+        pytest.param("cpu", "fsdp", marks=pytest.mark.soak),
+        pytest.param("fake_xpu", "ddp", marks=pytest.mark.soak),
+    ],
+)
 def test_an_infinite_gradient_of_one_process_skips_the_step_of_all(accelerator, strategy):
     for text in ranks.run("strategies_program.py", 2, accelerator, f"scaling={strategy}"):
         assert "done scaling" in text

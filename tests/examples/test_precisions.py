@@ -19,7 +19,9 @@ HAS_ALL = all(importlib.util.find_spec(name) for name in ("torchao", "bitsandbyt
 @pytest.mark.bitsandbytes
 @pytest.mark.skipif(not HAS_ALL, reason="pip install 'accelkit[fp8,bitsandbytes]'")
 @pytest.mark.timeout(900)  # many CPUs have no float16 convolutions, and take minutes
-@pytest.mark.parametrize("accelerator", ["cpu", "fake_xpu"])
+@pytest.mark.parametrize(
+    "accelerator", [pytest.param("cpu", marks=pytest.mark.soak), "fake_xpu"]
+)  # `make precisions` does it on the CPU too
 def test_every_precision_learns_and_stores_what_it_promises(accelerator, tmp_path):
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- table: precisions -->\nold\n<!-- end of table -->\nafter\n")

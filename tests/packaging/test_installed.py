@@ -60,9 +60,8 @@ def test_it_trains(clean, device):
     assert clean.run(clean.python, program, device) == f"{device}\n"
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_it_meets_its_contract(clean, device):
-    report = json.loads(clean.accelkit("conformance", "run", device, "--profile", "contract", "--json", "-"))
+def test_it_meets_its_contract(clean):
+    report = json.loads(clean.accelkit("conformance", "run", "fake_xpu", "--profile", "contract", "--json", "-"))
     assert set(report["summary"]["kinds"]) <= {"pass", "unsupported"}
     assert report["summary"]["kinds"]["pass"] >= 15
 

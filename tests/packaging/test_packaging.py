@@ -15,6 +15,8 @@ from installing import PROJECTS, ROOT, Clean, build, member, metadata, wheel_in
 import accelkit
 
 REPOSITORY = "https://github.com/accelkit/accelkit"
+pytestmark = pytest.mark.xdist_group("test_installed.py")
+"""In the process of the tests that install the same wheels: they are built once."""
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 

@@ -15,16 +15,12 @@ DEVICES = {"": "torch:cpu", "torch": "torch:cuda", "package": "torch_acme:acme",
 """By kind: a package without an accelerator, and one on each kind of device, which need not be here."""
 OTHERS = ("precision", "cluster", "strategy")
 SAMPLE = [
-    ("", "precision"),
     ("", "cluster,strategy"),
-    ("torch", "accelerator"),
     ("torch", "accelerator,precision,cluster,strategy"),
-    ("package", "accelerator,precision,cluster"),
-    ("package", "accelerator,strategy"),
-    ("xla", "accelerator,precision,strategy"),
+    ("package", "accelerator,precision"),
     ("xla", "accelerator,cluster"),
 ]
-"""Every kind of device with and without each other facet, and every two of those with and without each other."""
+"""Every kind of device, and packages with and without each other facet; `make soak` bakes every package."""
 
 
 def every_package() -> list[tuple[str, str]]:
@@ -32,12 +28,12 @@ def every_package() -> list[tuple[str, str]]:
     return [(kind, ",".join((["accelerator"] if kind else []) + list(chosen))) for kind in DEVICES for chosen in subsets if kind or chosen]
 
 
-def test_the_sample_holds_every_pair():
-    def pairs(packages):
+def test_the_sample_holds_every_kind_of_device_and_each_facet_with_and_without():
+    def values(packages):
         rows = [{"device": kind, **{facet: facet in facets for facet in OTHERS}} for kind, facets in packages]
-        return {pair for row in rows for pair in itertools.combinations(sorted(row.items()), 2)}
+        return {value for row in rows for value in row.items()}
 
-    assert pairs(SAMPLE) == pairs(every_package())
+    assert values(SAMPLE) == values(every_package())
 
 
 def test_the_defaults_pass_smoke_within_five_minutes(clean, tmp_path):
@@ -86,7 +82,7 @@ def bake_and_test(clean, folder, kind, facets, *, also_by_command):
 
 
 @pytest.mark.parametrize(("kind", "facets"), SAMPLE)
-def test_every_pair_of_facets_and_kinds_of_devices(clean, tmp_path, kind, facets):
+def test_a_sample_of_facets_and_kinds_of_devices(clean, tmp_path, kind, facets):
     bake_and_test(clean, tmp_path, kind, facets, also_by_command=False)
 
 

@@ -11,27 +11,27 @@ from accelkit.errors import printable
 from .animals import ANIMALS, CONTROL
 
 pytestmark = pytest.mark.timeout(600)
-asked = pytest.mark.xdist_group("zoo")
+in_zoo_process = pytest.mark.xdist_group("zoo")
 """In one process: these share what `list` and `doctor` say."""
-chosen = pytest.mark.xdist_group("selected zoo")
+in_selection_process = pytest.mark.xdist_group("selected zoo")
 """In one process, which may be another, with a zoo of its own: these share what happens when each is selected."""
 each = pytest.mark.parametrize("animal", ANIMALS, ids=lambda animal: animal.name)
 
 
 @pytest.fixture(scope="session")
-def unasked(zoo):
+def listed_before_probing(zoo):
     """``accelkit list`` before anybody asked a plugin."""
     return zoo.rows("list")
 
 
 @pytest.fixture(scope="session")
-def doctored(zoo, unasked):
+def doctor_rows(zoo, listed_before_probing):
     """``accelkit doctor`` of the whole zoo."""
     return zoo.rows("doctor")
 
 
 @pytest.fixture(scope="session")
-def remembered(zoo, doctored):
+def listed_after_probing(zoo, doctor_rows):
     """``accelkit list`` afterwards."""
     return zoo.rows("list")
 
@@ -52,26 +52,26 @@ def test_there_are_enough():
     assert len(ANIMALS) >= 20
 
 
-@asked
+@in_zoo_process
 @each
-def test_metadata_alone_shows_what_it_can(animal, unasked):
-    row = unasked[animal.distribution]
+def test_metadata_alone_shows_what_it_can(animal, listed_before_probing):
+    row = listed_before_probing[animal.distribution]
     if animal.is_seen_unasked:
         check_row(animal, row)
     else:
         assert (row["status"], row["reason"]) == ("available", "not probed yet")
 
 
-@asked
+@in_zoo_process
 @each
-def test_its_one_row_in_doctor_says_what_is_wrong(animal, doctored):
-    check_row(animal, doctored[animal.distribution])
+def test_its_one_row_in_doctor_says_what_is_wrong(animal, doctor_rows):
+    check_row(animal, doctor_rows[animal.distribution])
 
 
-@asked
+@in_zoo_process
 @each
-def test_its_row_is_remembered(animal, remembered):
-    check_row(animal, remembered[animal.distribution])
+def test_its_row_is_remembered(animal, listed_after_probing):
+    check_row(animal, listed_after_probing[animal.distribution])
 
 
 def check_row(animal, row):
@@ -82,7 +82,7 @@ def check_row(animal, row):
     assert row["version"] in ("1.0", "0.9" if animal.name == "twice" else "1.0")
 
 
-@chosen
+@in_selection_process
 @each
 def test_selecting_it_is_an_error_that_names_it(animal, selected):
     error = selected["errors"][argument_of(animal)]
@@ -95,22 +95,22 @@ def test_selecting_it_is_an_error_that_names_it(animal, selected):
     assert "\x1b" not in error["text"]
 
 
-@chosen
+@in_selection_process
 def test_the_host_goes_on(selected):
     assert selected["errors"][argument_of(CONTROL)] is None
     assert selected["trained_on"] == "cpu"
     assert selected["matmul"] == 1.0
 
 
-@asked
-def test_the_healthy_one_is_untouched(unasked, doctored, remembered):
-    assert unasked["zoo-healthy"]["reason"] == "not probed yet"
-    for rows in (doctored, remembered):
+@in_zoo_process
+def test_the_healthy_one_is_untouched(listed_before_probing, doctor_rows, listed_after_probing):
+    assert listed_before_probing["zoo-healthy"]["reason"] == "not probed yet"
+    for rows in (doctor_rows, listed_after_probing):
         assert (rows["zoo-healthy"]["status"], rows["zoo-healthy"]["reason"]) == ("available", "it is well")
 
 
-@asked
-def test_doctor_says_that_torch_itself_suffers(zoo, doctored):
+@in_zoo_process
+def test_doctor_says_that_torch_itself_suffers(zoo, doctor_rows):
     report = json.loads(zoo.run("-m", "accelkit", "doctor", "zoo_healthy", "--json").stdout)
     check = report["checks"]["torch can be imported"]
     assert check["status"] == "broken"
@@ -118,8 +118,8 @@ def test_doctor_says_that_torch_itself_suffers(zoo, doctored):
     assert "pip install --force-reinstall zoo-bytes" in check["hint"]
 
 
-@asked
-def test_every_command_works_beside_them(zoo, doctored):
+@in_zoo_process
+def test_every_command_works_beside_them(zoo, doctor_rows):
     listing = zoo.run("-m", "accelkit", "list")
     assert listing.returncode == 0
     assert "\x1b" not in listing.stdout

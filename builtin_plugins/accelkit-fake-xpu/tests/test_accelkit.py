@@ -39,6 +39,7 @@ def test_probe_computes_on_it():
     assert answer["status"] == "usable"
 
 
+@pytest.mark.soak  # `make demo` trains both, and fails if too little is learnt
 def test_digits_learn_on_it_as_on_the_cpu():
     found = {}
     for accelerator in ("cpu", "fake_xpu"):

@@ -40,7 +40,15 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("what", [pytest.param(what, marks=[pytest.mark.smoke] * (what == "no_bfloat16")) for what in REFUSED])
+OURS = {"strategy", "no_float16", "no_bfloat16", "two_installs", "absent", "unknown"}
+"""Refused before Accelerate is called."""
+
+
+def marks(what):
+    return [pytest.mark.smoke] * (what == "no_bfloat16") + [pytest.mark.newest_peers] * (what in OURS)
+
+
+@pytest.mark.parametrize("what", [pytest.param(what, marks=marks(what)) for what in REFUSED])
 def test_it_is_an_error_that_says_why(what, error_text):
     result = start("accelerate_errors_program.py", what)
     assert result.stdout, result.stderr

@@ -16,7 +16,7 @@ from accelkit.bridges.accelerate.compat import NEWEST
 IS_NEWEST = Version(accelerate.__version__).release[:2] == Version(NEWEST).release[:2]
 
 
-@pytest.mark.parametrize("num_processes", [1, 2])
+@pytest.mark.parametrize("num_processes", [pytest.param(1, marks=pytest.mark.newest_peers), 2])
 def test_they_pass_on_the_fake_xpu(num_processes, tmp_path):
     scripts = [name for name, script in SCRIPTS.items() if num_processes in script.processes]
     launcher = LAUNCHERS["accelkit launch"] if num_processes > 1 else ()

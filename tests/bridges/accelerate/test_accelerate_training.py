@@ -7,10 +7,15 @@ from programs import LAUNCHERS, run
 
 COMPUTED_IN = {"no": "torch.float32", "fp16": "torch.float16", "bf16": "torch.bfloat16"}
 DEVICES = {"cpu": "cpu", "fake_xpu": "fake_xpu:0"}
+# Mixed precision on the CPU is Accelerate's own autocast, without a device that it does not know: soak.
+JOBS = [
+    *(("fake_xpu", mixed) for mixed in COMPUTED_IN),
+    pytest.param("cpu", "no", marks=pytest.mark.newest_peers),
+    *(pytest.param("cpu", mixed, marks=pytest.mark.soak) for mixed in ("fp16", "bf16")),
+]
 
 
-@pytest.mark.parametrize("mixed", COMPUTED_IN)
-@pytest.mark.parametrize("name", DEVICES)
+@pytest.mark.parametrize(("name", "mixed"), JOBS)
 def test_a_model_trains_and_its_checkpoint_goes_on_alike(name, mixed, tmp_path):
     (seen,) = run("accelerate_program.py", "train", name, mixed, tmp_path)
     assert seen["losses"][-1] < seen["losses"][0] / 2
@@ -23,15 +28,22 @@ def test_a_model_trains_and_its_checkpoint_goes_on_alike(name, mixed, tmp_path):
     assert seen["scaler restored"]
 
 
-@pytest.mark.parametrize("name", DEVICES)
+@pytest.mark.parametrize("name", [pytest.param("cpu", marks=pytest.mark.newest_peers), "fake_xpu"])
 def test_an_infinite_gradient_skips_the_step_and_halves_the_scale(name, tmp_path):
     (seen,) = run("accelerate_program.py", "overflow", name, "fp16", tmp_path)
     scale = seen["first scale"]
     assert seen["steps"] == [[True, False, scale / 2], [False, True, scale / 2]]
 
 
-@pytest.mark.parametrize("name", DEVICES)
-@pytest.mark.parametrize("launcher", ["accelkit launch", "torchrun", "accelerate launch"])
+@pytest.mark.parametrize(
+    ("launcher", "name"),
+    [
+        ("accelerate launch", "fake_xpu"),
+        *(pytest.param(launcher, "fake_xpu", marks=pytest.mark.newest_peers) for launcher in ("accelkit launch", "torchrun")),
+        pytest.param("accelkit launch", "cpu", marks=pytest.mark.newest_peers),
+        *(pytest.param(launcher, "cpu", marks=pytest.mark.soak) for launcher in ("torchrun", "accelerate launch")),
+    ],
+)
 def test_ddp_on_two_devices(launcher, name, tmp_path):
     how = ["install"] if launcher == "accelerate launch" else []
     ranks = sorted(

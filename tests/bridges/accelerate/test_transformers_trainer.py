@@ -8,8 +8,15 @@ from programs import LAUNCHERS, run, start
 DEVICES = {"cpu": "cpu", "fake_xpu": "fake_xpu:0"}
 
 
-@pytest.mark.parametrize("mixed", ["no", "fp16", "bf16"])
-@pytest.mark.parametrize("name", DEVICES)
+@pytest.mark.parametrize(
+    ("name", "mixed"),
+    [
+        ("fake_xpu", "fp16"),
+        *(pytest.param("fake_xpu", mixed, marks=pytest.mark.newest_peers) for mixed in ("no", "bf16")),
+        pytest.param("cpu", "no", marks=pytest.mark.newest_peers),
+        *(pytest.param("cpu", mixed, marks=pytest.mark.soak) for mixed in ("fp16", "bf16")),  # Accelerate's own, without the bridge
+    ],
+)
 def test_it_trains_evaluates_and_goes_on_from_a_checkpoint_alike(name, mixed, tmp_path):
     (seen,) = run("transformers_trainer_program.py", name, mixed, tmp_path, ACCELERATE_MIXED_PRECISION=mixed)
     assert (seen["device"], seen["devices"]) == (DEVICES[name], [DEVICES[name]])

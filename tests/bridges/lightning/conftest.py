@@ -15,12 +15,24 @@ THEIR_WARNINGS = (
 )
 
 
+TRAINING = ("test_lightning_trainer.py", "test_lightning_fabric.py")
+SECOND_PACKAGES = ("pytorch_lightning", "lightning_fabric")
+
+
 def pytest_collection_modifyitems(items):
-    """Lightning's own warnings are not ours to mend; ours stay errors."""
+    """Lightning's own warnings are not ours to mend; ours stay errors.
+
+    Lightning's two packages are the same code under two names. What differs for us is where its classes are, which the tests of
+    installation and errors and the smoke tests of training try with both; the rest of training with the second one is soak.
+    """
     for item in items:
-        if "bridges/lightning" in item.path.as_posix():
-            for line in THEIR_WARNINGS:
-                item.add_marker(pytest.mark.filterwarnings(line))
+        if "bridges/lightning" not in item.path.as_posix():
+            continue
+        for line in THEIR_WARNINGS:
+            item.add_marker(pytest.mark.filterwarnings(line))
+        is_second = hasattr(item, "callspec") and any(name in item.callspec.params.values() for name in SECOND_PACKAGES)
+        if is_second and item.path.name in TRAINING and item.get_closest_marker("smoke") is None:
+            item.add_marker(pytest.mark.soak)
 
 
 @pytest.fixture(scope="session")

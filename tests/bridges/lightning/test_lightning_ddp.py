@@ -37,7 +37,15 @@ def assert_trained_together(ranks, steps=4):
     assert all("fake_xpu:fxccl" in one["backends"] for one in ranks)
 
 
-@pytest.mark.parametrize("how", ["arguments", "bare_names"])
+@pytest.mark.parametrize(
+    ("how", "package"),
+    [
+        ("arguments", "lightning"),
+        ("bare_names", "pytorch_lightning"),
+        pytest.param("arguments", "pytorch_lightning", marks=pytest.mark.soak),
+        pytest.param("bare_names", "lightning", marks=pytest.mark.soak),
+    ],
+)
 def test_lightnings_own_launcher(how, package, tmp_path):
     ranks = run(tmp_path, package, how, "16-mixed" if how == "bare_names" else "32-true")
     assert_trained_together(ranks)
@@ -46,7 +54,10 @@ def test_lightnings_own_launcher(how, package, tmp_path):
     assert (tmp_path / "ddp.ckpt").exists()
 
 
-@pytest.mark.parametrize("launcher", [ACCELKIT_LAUNCH, TORCHRUN], ids=["accelkit", "torchrun"])
+@pytest.mark.parametrize(
+    "launcher",
+    [pytest.param(ACCELKIT_LAUNCH, id="accelkit"), pytest.param(TORCHRUN, id="torchrun", marks=pytest.mark.newest_peers)],
+)
 def test_processes_that_a_launcher_started(launcher, tmp_path):
     """Neither devices nor an environment is named: both come from accelkit's, which serves as Lightning's."""
     ranks = run(tmp_path, "lightning", "launched", "32-true", launcher=launcher)
@@ -54,7 +65,7 @@ def test_processes_that_a_launcher_started(launcher, tmp_path):
     assert ranks[0]["environment"][:2] == ["TorchElasticEnvironment", "PluginEnvironment"]
 
 
-@pytest.mark.parametrize("package", ["lightning", "pytorch_lightning"])
+@pytest.mark.parametrize("package", ["lightning", pytest.param("pytorch_lightning", marks=pytest.mark.soak)])
 def test_fabric(package, tmp_path):
     assert_trained_together(run(tmp_path, package, "fabric", "32-true"), steps=2)
 
@@ -63,8 +74,9 @@ def test_fabric(package, tmp_path):
     ("how", "package", "precision"),
     [
         ("arguments", "lightning", "32-true"),
-        ("arguments", "pytorch_lightning", "bf16-mixed"),
-        ("bare_names", "lightning", "bf16-mixed"),
+        ("bare_names", "pytorch_lightning", "bf16-mixed"),
+        pytest.param("arguments", "pytorch_lightning", "bf16-mixed", marks=pytest.mark.soak),
+        pytest.param("bare_names", "lightning", "bf16-mixed", marks=pytest.mark.soak),
         ("fabric", "lightning", "32-true"),
     ],
 )

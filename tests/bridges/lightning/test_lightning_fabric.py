@@ -9,7 +9,7 @@ from device_checking_model import Tied, loader, parameters_of
 from accelkit.bridges.lightning import fabric_kwargs
 
 
-@pytest.mark.parametrize("device", ["cpu", "fake_xpu"])
+@pytest.mark.parametrize("device", [pytest.param("cpu", marks=pytest.mark.newest_peers), "fake_xpu"])
 @pytest.mark.parametrize("precision", ["32-true", "16-mixed", "bf16-mixed", "bf16-true"])
 def test_an_optimizer_made_before_the_move_trains_the_model(device, precision, fabric_class, fabric_package):
     torch.manual_seed(0)

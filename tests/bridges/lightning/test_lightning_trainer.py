@@ -10,7 +10,7 @@ from device_checking_model import loader, loss_of, make_watched, parameters_of
 
 from accelkit.bridges.lightning import trainer_kwargs
 
-DEVICES = ["cpu", "fake_xpu"]
+DEVICES = [pytest.param("cpu", marks=pytest.mark.newest_peers), "fake_xpu"]
 
 
 @pytest.mark.smoke
