@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from accelkit import Accelerator, Capabilities, PluginRecord
 from accelkit_conformance.expectations import Expectation
-from accelkit_conformance.results import NotSupported, WrongError
+from accelkit_conformance.results import DECLARED_NONE, NotSupported, WrongError
 
 if TYPE_CHECKING:
     import torch
@@ -97,6 +97,20 @@ class Subject:
             return self._accelerator.capabilities(self.device)
         declared: Capabilities = self.cls.declared_capabilities  # type: ignore[attr-defined]
         return declared
+
+    def lacks(self, dtype: str) -> bool:
+        """Return whether the accelerator declares that the device does not have this dtype."""
+        return self.capabilities[f"dtype.{dtype}"] == "none"
+
+    def needs(self, *dtypes: str) -> None:
+        """Skip the check on a device that lacks one of these dtypes.
+
+        Raises:
+            NotSupported: If the accelerator declares that the device does not have one of them.
+        """
+        lacking = [f"dtype.{dtype}" for dtype in dtypes if self.lacks(dtype)]
+        if lacking:
+            raise NotSupported(f"{', '.join(lacking)}: {DECLARED_NONE}")
 
     def second_device(self) -> torch.device:
         """Return another device of the same type.

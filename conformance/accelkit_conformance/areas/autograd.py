@@ -1,15 +1,18 @@
-"""Gradients on the device are those of float64 on the CPU, within the error that the CPU's own kernels have, for every operator that
-has one."""
+"""Gradients on the device match those of float64 on the CPU, within the error of the CPU's own kernels, for every operator that has a
+gradient."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from accelkit_conformance.checks import Case, check
 from accelkit_conformance.profiles.operators import CORE, DTYPES, SMOKE
+from accelkit_conformance.subject import stay_on
 
 if TYPE_CHECKING:
+    import torch
+
     from accelkit_conformance.subject import Subject
 
 
@@ -27,13 +30,15 @@ def _backward() -> Iterator[Case]:
 
 @check("full", requires=["dtype.{1}"], over=_backward, seconds=180)  # grid_sampler_3d has a sample of five million elements
 def backward(subject: Subject, name: str, dtype: str) -> None:
-    """The gradient of each sample's result with respect to every input is right, and on the device."""
+    """For a random output gradient, the gradient of each sample with respect to every input has the right values, dtype and shape, and is
+    on the device. The values of operators that draw random numbers are not compared."""
     from accelkit_conformance.oracle import opdb
+    from accelkit_conformance.oracle.lacking_dtypes import possible_samples
     from accelkit_conformance.oracle.op_compare import compare_backward
     from accelkit_conformance.oracle.reproducer import describe_sample, facts_of, program
 
     op = opdb.operators()[name]
-    samples = opdb.samples(op, dtype, min(subject.most_samples, 8), requires_grad=True)
+    samples = possible_samples(subject, op, opdb.samples(op, dtype, min(subject.most_samples, 8), requires_grad=True))
     for sample in subject.crashing_last(samples, lambda one: facts_of((one.input, one.args, one.kwargs), dtype)):
         given = (sample.input, sample.args, sample.kwargs)
         make = lambda given=given, number=sample.name: program(subject, name, given, dtype=dtype, number=number, is_backward=True)  # noqa: E731
@@ -41,23 +46,103 @@ def backward(subject: Subject, name: str, dtype: str) -> None:
             compare_backward(subject, op, sample, given)
 
 
-@check("smoke")
-def leaf_gradients_stay(subject: Subject) -> None:
-    """A leaf's gradient is on the leaf's device, in its dtype and shape; it accumulates, and set_to_none clears it."""
+def _functions() -> dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]:
+    """Return functions of a tensor of shape (4, 2, 8, 8) and one of shape (8, 8) whose backward kernels take the output gradient."""
+    import torch.nn.functional as F  # the usual name
+
+    return {
+        "mul": lambda x, w: x * w,
+        "matmul": lambda x, w: x @ w,
+        "gelu": lambda x, w: F.gelu(x + w),
+        "relu": lambda x, w: F.relu(x + w),
+        "sigmoid": lambda x, w: (x + w).sigmoid(),
+        "tanh": lambda x, w: (x + w).tanh(),
+        "softmax": lambda x, w: (x * w).softmax(-1),
+        "log_softmax": lambda x, w: (x * w).log_softmax(-1),
+        "layer_norm": lambda x, w: F.layer_norm(x, (8,), w[0], w[1]),
+        "batch_norm": lambda x, w: F.batch_norm(x, None, None, w[0, :2], w[1, :2], training=True),
+        "conv2d": lambda x, w: F.conv2d(x, w.view(8, 2, 2, 2)),
+        "max_pool2d": lambda x, w: F.max_pool2d(x * w, 2),
+        "avg_pool2d": lambda x, w: F.avg_pool2d(x * w, 2),
+        "interpolate": lambda x, w: F.interpolate(x * w, scale_factor=2, mode="bilinear"),
+        "index_select": lambda x, w: (x * w).select(2, 3),
+        "sum": lambda x, w: (x * w).sum(1),
+    }
+
+
+def _transposed(values: torch.Tensor) -> torch.Tensor:
+    return values.transpose(-1, -2).contiguous().transpose(-1, -2)
+
+
+def _strided(values: torch.Tensor) -> torch.Tensor:
+    return values.repeat_interleave(2, dim=-1)[..., ::2]
+
+
+_COTANGENTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "expanded": lambda values: values.flatten()[0].expand(values.shape),
+    "transposed": _transposed,
+    "strided": _strided,
+    "zero": lambda values: values * 0,
+}
+
+
+@check("smoke", over=list(_COTANGENTS))
+def output_gradients(subject: Subject, layout: str) -> None:
+    """The backward kernels of common operators take an output gradient that is expanded, transposed, strided or zero, and leave it as it
+    is."""
     import torch
 
-    leaf = torch.ones(3, device=subject.device, requires_grad=True)
+    from accelkit_conformance.oracle.cotangents import cotangents
+    from accelkit_conformance.oracle.lacking_dtypes import lacking_dtypes
+    from accelkit_conformance.oracle.tolerance import check_result, relative_error
+
+    generator = torch.Generator().manual_seed(3)
+    x, w = torch.randn(4, 2, 8, 8, generator=generator), torch.randn(8, 8, generator=generator)
+
+    def gradients(function: Any, device: torch.device, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+        inputs = [one.to(device=device, dtype=dtype, copy=True).requires_grad_() for one in (x, w)]
+        output = function(*inputs)
+        given = _COTANGENTS[layout](cotangents([output], f"output_gradients[{layout}]")[0])
+        before = given.detach().cpu().clone()
+        found = torch.autograd.grad([output], inputs, [given])
+        assert torch.equal(given.cpu(), before), "backward changed the output gradient"
+        return found
+
+    cpu = torch.device("cpu")
+    for name, function in _functions().items():
+        if lacking_dtypes(subject, lambda: gradients(function, cpu, torch.float32)):  # noqa: B023
+            continue
+        with subject.sample(name, {}):
+            truth, reference = (gradients(function, cpu, dtype) for dtype in (torch.float64, torch.float32))
+            found = gradients(function, subject.device, torch.float32)
+            others = max(map(relative_error, reference, truth))
+            for mine, theirs, true in zip(found, reference, truth, strict=True):
+                check_result(mine, theirs, true, subject.device, cancels=True, others=others)
+
+
+@check("smoke")
+def leaf_gradients_stay(subject: Subject) -> None:
+    """The gradient of a leaf is on the leaf's device, in its dtype and shape. A second backward adds to it, and
+    ``zero_grad(set_to_none=True)`` removes it."""
+    import torch
+
+    leaf = torch.ones(2, 3, device=subject.device, requires_grad=True)
     (leaf * 2).sum().backward()
     (leaf * 3).sum().backward()
     assert leaf.grad is not None
     subject.stays(leaf.grad)
-    assert leaf.grad.tolist() == [5.0] * 3, f"2 and 3 accumulated to {leaf.grad.tolist()}"
+    assert leaf.grad.tolist() == [[5.0] * 3] * 2, f"2 and 3 added up to {leaf.grad.tolist()}"
     assert leaf.grad.dtype == leaf.dtype
+    assert leaf.grad.shape == leaf.shape
+    torch.optim.SGD([leaf]).zero_grad(set_to_none=True)
+    assert leaf.grad is None, "zero_grad(set_to_none=True) left a gradient"
+    (leaf * 4).sum().backward()
+    assert leaf.grad.tolist() == [[4.0] * 3] * 2, f"after zero_grad, 4 became {leaf.grad.tolist()}"
 
 
 @check("smoke")
 def hooks_see_device_tensors(subject: Subject) -> None:
-    """Tensor hooks get gradients that are on the device, and what they return replaces them."""
+    """Tensor hooks receive gradients that are on the device, and what they return replaces the gradient."""
     import torch
 
     seen = []
@@ -65,14 +150,14 @@ def hooks_see_device_tensors(subject: Subject) -> None:
     middle = leaf * 2
     middle.register_hook(lambda gradient: (seen.append(gradient.device), gradient * 10)[1])
     middle.sum().backward()
-    assert seen == [subject.device], f"the hook saw a gradient on {seen}"
+    assert seen == [subject.device], f"the hook received gradients on {seen}"
     assert leaf.grad is not None
     assert leaf.grad.tolist() == [20.0] * 3
 
 
 @check("smoke")
 def custom_functions(subject: Subject) -> None:
-    """A torch.autograd.Function saves and gets back device tensors."""
+    """A ``torch.autograd.Function`` saves device tensors, and receives them and the output gradient on the device."""
     import torch
 
     class Square(torch.autograd.Function):
@@ -85,31 +170,84 @@ def custom_functions(subject: Subject) -> None:
         def backward(context, gradient):  # type: ignore[no-untyped-def]
             (x,) = context.saved_tensors
             assert x.device == subject.device, f"a saved tensor came back on {x.device}"
+            assert gradient.device == subject.device, f"the output gradient is on {gradient.device}"
             return 2 * x * gradient
 
     leaf = torch.tensor([3.0], device=subject.device, requires_grad=True)
     Square.apply(leaf).backward()  # type: ignore[no-untyped-call]
     assert leaf.grad is not None
+    subject.stays(leaf.grad)
     assert leaf.grad.item() == 6.0
+
+
+@check("smoke")
+def no_grad_and_inference_mode(subject: Subject) -> None:
+    """``torch.no_grad`` and ``torch.inference_mode`` record no graph and change no value, and leaving them, also through an error,
+    records graphs again."""
+    import torch
+
+    leaf = torch.full((4,), 3.0, device=subject.device, requires_grad=True)
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            found = {"mul": leaf * 2, "add": leaf + 3, "matmul": leaf @ leaf, "sum": leaf.sum(), "relu": leaf.relu()}
+        for name, result in found.items():
+            assert not result.requires_grad, f"{name} under {mode.__name__} records a graph"
+            assert result.grad_fn is None, f"{name} under {mode.__name__} records a graph"
+            assert result.is_inference() == (mode is torch.inference_mode)
+            subject.stays(result)
+        values = {name: result.flatten()[0].item() for name, result in found.items()}
+        assert values == {"mul": 6.0, "add": 6.0, "matmul": 36.0, "sum": 12.0, "relu": 3.0}, f"under {mode.__name__}: {values}"
+        try:
+            with mode():
+                raise KeyError
+        except KeyError:
+            pass
+        assert (leaf * 2).requires_grad, f"after an error inside {mode.__name__} no graph is recorded"
+
+
+@check("smoke", requires=["numbered_devices"])
+def another_device(subject: Subject) -> None:
+    """Backward on a device that is not the current one gives the gradients that the current one gives, and they stay on it."""
+    import torch
+
+    from accelkit_conformance.oracle.lacking_dtypes import lacking_dtypes
+
+    image, matrix = torch.ones(4, 2, 8, 8), torch.ones(8, 8)
+    functions = [one for one in _functions().values() if not lacking_dtypes(subject, lambda: one(image, matrix))]  # noqa: B023
+    found = []
+    for device in (subject.device, subject.second_device()):
+        generator = torch.Generator().manual_seed(3)
+        inputs = [torch.randn(4, 2, 8, 8, generator=generator), torch.randn(8, 8, generator=generator)]
+        there = [one.to(device).requires_grad_() for one in inputs]
+        results = [function(*there) for function in functions]
+        gradients = torch.autograd.grad(sum(result.square().sum() for result in results), there)  # type: ignore[arg-type]
+        stay_on(device, *results, *gradients)
+        found.append([gradient.cpu() for gradient in gradients])
+    for mine, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
 
 
 @check("training")
 def second_derivatives(subject: Subject) -> None:
-    """The gradient of a gradient is right."""
+    """The gradient of a gradient has the values that it has on the CPU, and is on the device."""
     import torch
 
-    def second(device: object) -> torch.Tensor:
-        x = torch.linspace(0.5, 2.0, 5, device=device, dtype=torch.float32).requires_grad_()  # type: ignore[call-overload]
-        (first,) = torch.autograd.grad((x.sin() * x.exp()).sum(), x, create_graph=True)
-        (found,) = torch.autograd.grad(first.sum(), x)
+    def second(device: torch.device) -> torch.Tensor:
+        x = torch.linspace(0.5, 2.0, 5).to(device).requires_grad_()
+        weights = torch.linspace(1.0, -2.0, 5).to(device)
+        (first,) = torch.autograd.grad((x.sin() * x.exp() * weights).sum(), x, create_graph=True)
+        (found,) = torch.autograd.grad((first * weights).sum(), x)
         return found
 
-    torch.testing.assert_close(second(subject.device).cpu(), second("cpu"))
+    found = second(subject.device)
+    subject.stays(found)
+    torch.testing.assert_close(found.cpu(), second(torch.device("cpu")))
 
 
 @check("training")
 def activation_checkpointing(subject: Subject) -> None:
-    """Recomputation draws the dropout mask of the forward pass, and gradients equal those without checkpointing."""
+    """Recomputation draws the dropout mask of the forward pass, so that the gradients of the input and the parameters equal those without
+    checkpointing."""
     import torch
     from torch.utils.checkpoint import checkpoint
 
@@ -119,6 +257,6 @@ def activation_checkpointing(subject: Subject) -> None:
     for run in (layer, lambda x: checkpoint(layer, x, use_reentrant=False)):
         torch.default_generator.manual_seed(7)
         subject.accelerator.manual_seed(7)
-        (gradient,) = torch.autograd.grad(run(x).sum(), [x])
-        found.append(gradient.cpu())
-    assert torch.equal(found[0], found[1]), "the mask in recomputation is not the forward pass's"
+        gradients = torch.autograd.grad(run(x).square().sum(), [x, *layer.parameters()])
+        found.append([gradient.cpu() for gradient in gradients])
+    assert all(map(torch.equal, *found)), "recomputation drew another mask than the forward pass"

@@ -1,4 +1,4 @@
-"""What is declared is there, and what is declared not to be there is not: each capability is probed in both directions."""
+"""Every declared capability works, and every one that is declared ``none`` does not: each is probed in both directions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ALL_DTYPES = (*DTYPES, "uint16", "uint32", "uint64")
 
 @check("smoke", over=_ALL_DTYPES, probes="dtype.{0}")
 def dtype(subject: Subject, name: str) -> None:
-    """Tensors of the dtype are made, copied to and from the device, added, multiplied and compared there."""
+    """Tensors of the dtype can be copied to and from the device, added and multiplied there and, if the device has bool, compared."""
     import torch
 
     wanted = getattr(torch, name)
@@ -24,30 +24,32 @@ def dtype(subject: Subject, name: str) -> None:
     there = here.to(subject.device)
     subject.stays(there)
     assert there.dtype == wanted
-    assert torch.equal(there.cpu(), here), "what was copied to the device and back is something else"
+    assert torch.equal(there.cpu(), here), "a copy to the device and back changed the values"
     total = there | there if wanted is torch.bool else there + there
     assert total.dtype == wanted
     assert total.cpu().to(torch.float64 if not wanted.is_complex else torch.complex128).real.tolist() == (
         [1, 0, 1, 1] if wanted is torch.bool else [2, 0, 2, 2]
     )
     assert (there * there).cpu().tolist() == here.tolist()
-    assert (there == there.clone()).all().item()
+    if not subject.lacks("bool"):
+        assert (there == there.clone()).cpu().all().item()
 
 
 @check("smoke", over=["float16", "bfloat16"], probes="autocast.{0}")
 def autocast(subject: Subject, name: str) -> None:
-    """torch.autocast computes a matmul in the dtype."""
+    """``torch.autocast`` computes a matmul in the dtype, with the right values."""
     import torch
 
     x = torch.ones(4, 4, device=subject.device)
     with torch.autocast(subject.accelerator.autocast_device_type, dtype=getattr(torch, name)):
         result = x @ x
     assert result.dtype == getattr(torch, name), f"autocast to {name} gave {result.dtype}"
+    assert result.float().tolist() == [[4.0] * 4] * 4
 
 
 @check("smoke", probes="streams")
 def streams(subject: Subject) -> None:
-    """Streams are made, entered and synchronised."""
+    """A stream can be made, entered and synchronized, and work in it has its result."""
     import torch
 
     stream = subject.function("Stream")(device=subject.device)
@@ -59,7 +61,7 @@ def streams(subject: Subject) -> None:
 
 @check("smoke", probes="events")
 def events(subject: Subject) -> None:
-    """Events are recorded and waited for."""
+    """An event can be recorded and waited for, and then reports that it is done."""
     event = subject.function("Event")()
     event.record()
     event.synchronize()
@@ -68,7 +70,7 @@ def events(subject: Subject) -> None:
 
 @check("smoke", probes="memory_statistics")
 def memory_statistics(subject: Subject) -> None:
-    """Allocated bytes are counted."""
+    """A tensor raises the number of allocated bytes by at least its size."""
     import torch
 
     before = subject.allocated_before()
@@ -78,16 +80,16 @@ def memory_statistics(subject: Subject) -> None:
 
 @check("smoke", probes="memory_limit")
 def memory_limit(subject: Subject) -> None:
-    """Asking for more memory than any machine has raises torch.OutOfMemoryError at once."""
+    """Allocating a petabyte raises ``torch.OutOfMemoryError``."""
     import torch
 
     with raises(torch.OutOfMemoryError, doing="allocating a petabyte"):
-        torch.empty(1 << 50, dtype=torch.uint8, device=subject.device)
+        torch.empty(1 << 48, dtype=torch.float32, device=subject.device)
 
 
 @check("smoke", probes="pinned_memory")
 def pinned_memory(subject: Subject) -> None:
-    """``pin_memory`` gives a pinned tensor of the same values."""
+    """``pin_memory`` gives a pinned tensor with the same values, which can be copied to the device."""
     import torch
 
     x = torch.arange(8.0).pin_memory()
@@ -98,7 +100,7 @@ def pinned_memory(subject: Subject) -> None:
 
 @check("smoke", probes="random_state")
 def random_state(subject: Subject) -> None:
-    """The device has a generator whose state is read and set."""
+    """The random state of the device can be read and set, and a state that was set gives the same numbers again."""
     import torch
 
     state = subject.accelerator.get_rng_state(subject.device)
@@ -110,17 +112,19 @@ def random_state(subject: Subject) -> None:
 
 @check("smoke", probes="numbered_devices")
 def numbered_devices(subject: Subject) -> None:
-    """Devices have numbers, and a number that no device has is refused."""
+    """Devices have numbers, and a number that no device has raises RuntimeError or AssertionError."""
     import torch
 
-    assert torch.empty(1, device=torch.device(subject.device_type, 0)).device.index == 0, "a tensor on device 0 does not know its number"
+    assert torch.empty(1, device=torch.device(subject.device_type, 0)).device.index == 0, (
+        "the device of a tensor on device 0 has another index"
+    )
     with raises(RuntimeError, AssertionError, doing=f"torch.empty on {subject.device_type}:99"):
         torch.empty(1, device=torch.device(subject.device_type, 99))
 
 
 @check("smoke", probes="subnormals")
 def subnormals(subject: Subject) -> None:
-    """Numbers below the smallest normal one are kept."""
+    """Numbers below the smallest normal number are not flushed to zero."""
     import torch
 
     x = torch.tensor([1e-40], device=subject.device)
@@ -129,11 +133,12 @@ def subnormals(subject: Subject) -> None:
 
 @check("smoke", probes="deterministic")
 def deterministic(subject: Subject) -> None:
-    """``torch.use_deterministic_algorithms`` is obeyed: two runs of a scatter are bit-equal."""
+    """With ``torch.use_deterministic_algorithms`` two runs of an ``index_add`` are equal, bit for bit."""
     import torch
 
+    subject.needs("int64")
     torch.use_deterministic_algorithms(True)
-    index = torch.arange(4096, device=subject.device) % 7
+    index = (torch.arange(4096) % 7).to(subject.device)
     values = torch.randn(4096, device=subject.device)
     first, second = (torch.zeros(7, device=subject.device).index_add(0, index, values) for _ in range(2))
     assert torch.equal(first.cpu(), second.cpu())
@@ -141,7 +146,7 @@ def deterministic(subject: Subject) -> None:
 
 @check("training", probes="compile", seconds=120)
 def compile(subject: Subject) -> None:  # the capability's name
-    """torch.compile with the accelerator's backend runs a function."""
+    """A function that ``torch.compile`` compiled with the accelerator's backend gives the right values."""
     import torch
 
     compiled = torch.compile(lambda x: (x * 2).relu(), backend=subject.accelerator.compile_backend or "inductor")
@@ -150,7 +155,7 @@ def compile(subject: Subject) -> None:  # the capability's name
 
 @check("smoke", probes="graphs")
 def graphs(subject: Subject) -> None:
-    """Work is captured in a graph, and replayed with new input."""
+    """Work can be captured in a graph and replayed with a new input."""
     import torch
 
     make = getattr(subject.module, "Graph", None) or getattr(subject.module, f"{subject.device_type.upper()}Graph", None)
@@ -166,18 +171,19 @@ def graphs(subject: Subject) -> None:
 
 @check("smoke", probes="fp8")
 def fp8(subject: Subject) -> None:
-    """A scaled matmul of float8 operands gives the product."""
+    """A scaled matmul of float8 operands gives their product."""
     import torch
 
     a = torch.ones(16, 32, device=subject.device).to(torch.float8_e4m3fn)
     b = torch.ones(16, 32, device=subject.device).to(torch.float8_e4m3fn).t()
     one = torch.ones((), device=subject.device)
-    assert (torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16) == 32).all()
+    product = torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.float32 if subject.lacks("bfloat16") else torch.bfloat16)
+    assert bool((product.cpu() == 32).all())
 
 
 @check("distributed", probes="process_group", over=["2"], is_distributed=True)
 def process_group(subject: Subject, size: str) -> None:
-    """A process group of the accelerator's backend reduces a tensor of the device."""
+    """A process group of the accelerator's backend adds up tensors on the device."""
     import torch
     import torch.distributed as dist
 

@@ -1,4 +1,4 @@
-"""A training that is stopped, saved and loaded ends where one that was not stopped ends, bit for bit."""
+"""Training that is saved, stopped and loaded ends with the same bits as training that was not stopped."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
 
-def _objects() -> tuple[Any, Any, Any]:
+def _objects(subject: Subject) -> tuple[Any, Any, Any]:
     import torch
 
-    model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Dropout(0.2), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 2))
+    from accelkit_conformance.oracle.layers import batch_norm
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Dropout(0.2), batch_norm(subject, 16), torch.nn.Linear(16, 2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
     return model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
 
@@ -38,7 +40,7 @@ def _state(model: Any) -> list[torch.Tensor]:
 
 @check("training")
 def three_and_three_is_six(subject: Subject) -> None:
-    """Three steps, a checkpoint, new objects, three more steps: the parameters are those of six steps, dropout and all."""
+    """Three steps, a checkpoint, new objects and three more steps give the parameters and buffers of six steps, also with dropout."""
     import torch
 
     def seed() -> None:
@@ -47,62 +49,66 @@ def three_and_three_is_six(subject: Subject) -> None:
 
     seed()
     runtime = subject.runtime()
-    whole = runtime.prepare(*_objects())
+    whole = runtime.prepare(*_objects(subject))
     _steps(runtime, *whole, count=6)
     with tempfile.TemporaryDirectory() as folder:
         seed()
         runtime = subject.runtime()
-        first = runtime.prepare(*_objects())
+        first = runtime.prepare(*_objects(subject))
         _steps(runtime, *first, count=3)
         runtime.save_state(folder)
         torch.rand(100, device=subject.device)
         runtime = subject.runtime()
-        second = runtime.prepare(*_objects())
+        second = runtime.prepare(*_objects(subject))
         runtime.load_state(folder)
         subject.stays(*second[0].parameters(), *second[0].buffers())
         _steps(runtime, *second, count=3)
     for mine, theirs in zip(_state(second[0]), _state(whole[0]), strict=True):
-        assert torch.equal(mine, theirs), "after loading, three steps more did not end where six steps end"
+        assert torch.equal(mine, theirs), "three steps after loading did not give what six steps give"
 
 
 @check("training")
 def state_is_kept(subject: Subject) -> None:
-    """Parameters, buffers, optimizer state and the device's random state are, after loading, what they were when they were saved."""
+    """Loading a checkpoint restores parameters, buffers, the optimizer's moments and step counts, the learning rate and the device's random
+    state."""
     import torch
 
     runtime = subject.runtime()
-    model, optimizer, scheduler = runtime.prepare(*_objects())
+    model, optimizer, scheduler = runtime.prepare(*_objects(subject))
     _steps(runtime, model, optimizer, scheduler, 2)
     with tempfile.TemporaryDirectory() as folder:
         runtime.save_state(folder)
         kept = _state(model)
-        moments = [state["exp_avg"].cpu().clone() for state in optimizer.state.values()]
+        moments = [{key: value.cpu().clone() for key, value in state.items()} for state in optimizer.state.values()]
+        rate = optimizer.param_groups[0]["lr"]
         drawn = torch.rand(9, device=subject.device).cpu()
         _steps(runtime, model, optimizer, scheduler, 2)
         runtime.load_state(folder)
     for mine, theirs in zip(_state(model), kept, strict=True):
         assert torch.equal(mine, theirs), "a parameter or buffer is not what was saved"
     for state, moment in zip(optimizer.state.values(), moments, strict=True):
-        subject.stays(state["exp_avg"])
-        assert torch.equal(state["exp_avg"].cpu(), moment), "optimizer state is not what was saved"
+        subject.stays(state["exp_avg"], state["exp_avg_sq"])
+        for key, value in moment.items():
+            assert torch.equal(state[key].cpu(), value), f"{key} of the optimizer is not what was saved"
+    assert optimizer.param_groups[0]["lr"] == rate, f"the learning rate is {optimizer.param_groups[0]['lr']}, not {rate}"
     if subject.capabilities.can("random_state"):
         assert torch.equal(torch.rand(9, device=subject.device).cpu(), drawn), "the device's random state is not what was saved"
 
 
 @check("training")
 def loads_on_the_cpu(subject: Subject) -> None:
-    """What was saved from the device loads into a run on the CPU."""
+    """A checkpoint from the device loads into a run on the CPU, with all parameters and buffers."""
     import torch
 
     from accelkit import Runtime
 
     runtime = subject.runtime()
-    model, optimizer, scheduler = runtime.prepare(*_objects())
+    model, optimizer, scheduler = runtime.prepare(*_objects(subject))
     _steps(runtime, model, optimizer, scheduler, 2)
     with tempfile.TemporaryDirectory() as folder:
         runtime.save_state(folder)
         other = Runtime(cpu=True)
-        elsewhere = other.prepare(*_objects())
+        elsewhere = other.prepare(*_objects(subject))
         other.load_state(folder)
     for mine, theirs in zip(_state(elsewhere[0]), _state(model), strict=True):
         assert torch.equal(mine, theirs)
@@ -111,8 +117,8 @@ def loads_on_the_cpu(subject: Subject) -> None:
 
 @check("training")
 def distributed_checkpoint(subject: Subject) -> None:
-    """torch.distributed.checkpoint saves device tensors and loads them in place; an asynchronous save does not see what changes after
-    it."""
+    """``torch.distributed.checkpoint`` saves tensors on the device and loads them in place. An asynchronous save has the values at the
+    time of the call."""
     import torch
     import torch.distributed.checkpoint as dcp
 
@@ -130,4 +136,4 @@ def distributed_checkpoint(subject: Subject) -> None:
             back = {"w": torch.zeros(2048, device=subject.device)}
             dcp.load(back, checkpoint_id=path, no_dist=True)
             subject.stays(back["w"])
-            assert torch.equal(back["w"].cpu(), expected), f"a {name} save holds something else than what was there when it was called"
+            assert torch.equal(back["w"].cpu(), expected), f"the {name} save does not have the values at the time of the call"

@@ -1,6 +1,6 @@
-"""Every collective of the accelerator's process-group backend gives what its definition says: on two and on three processes, for each
-reduction and
-dtype, for strided, empty and uneven tensors, in groups, and asynchronously. Values are small integers, so that results are exact."""
+"""Every collective of the accelerator's process-group backend gives its defined result: on two and on three processes, for each
+reduction and dtype, for strided, empty and uneven tensors, in groups, and asynchronously. Values are small integers, so that results
+are exact."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _is(subject: Subject, tensor: torch.Tensor, *expected: float) -> None:
 
 
 def _reduced(op: str, size: int, start: int) -> float:
-    """Of start + rank over all ranks."""
+    """Return the reduction of ``start + rank`` over all ranks."""
     values = [start + rank for rank in range(size)]
     product = 1
     for value in values:
@@ -49,7 +49,7 @@ def _reduced(op: str, size: int, start: int) -> float:
 
 @check("distributed", requires=["process_group", "dtype.{2}"], over=_reductions, is_distributed=True)
 def all_reduce(subject: Subject, size: str, op: str, dtype: str) -> None:
-    """Every rank has the reduction of all ranks' tensors."""
+    """Every rank receives the reduction of all ranks' tensors."""
     import torch.distributed as dist
 
     x = _of(subject, subject.rank + 1, subject.rank + 2, dtype=dtype)
@@ -60,7 +60,8 @@ def all_reduce(subject: Subject, size: str, op: str, dtype: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def strided_and_empty(subject: Subject, size: str) -> None:
-    """Transposed and sliced tensors are reduced element by element (or refused), tensors without elements are left alone, 0-d ones work."""
+    """``all_reduce`` of transposed, empty and 0-d tensors works. ``all_reduce`` and ``broadcast`` of a slice change its elements only, or
+    raise RuntimeError or ValueError."""
     import torch
     import torch.distributed as dist
 
@@ -85,7 +86,7 @@ def strided_and_empty(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def broadcast(subject: Subject, size: str) -> None:
-    """Every rank has the source's tensor, whichever rank is the source."""
+    """Every rank receives the tensor of the source, whichever rank that is."""
     import torch.distributed as dist
 
     for source in range(int(size)):
@@ -96,7 +97,7 @@ def broadcast(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def reduce(subject: Subject, size: str) -> None:
-    """The destination has the sum and the average, whichever rank it is."""
+    """The destination receives the sum and the average, whichever rank it is."""
     import torch.distributed as dist
 
     for destination in range(int(size)):
@@ -109,7 +110,7 @@ def reduce(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def all_gather(subject: Subject, size: str) -> None:
-    """Every rank has every rank's tensor, in the order of ranks: as a list and as one tensor."""
+    """Every rank receives every rank's tensor, in the order of ranks, as a list and as one tensor."""
     import torch
     import torch.distributed as dist
 
@@ -128,7 +129,7 @@ def all_gather(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def reduce_scatter(subject: Subject, size: str) -> None:
-    """Each rank has its part of the reduction: from a list and from one tensor, summed and averaged."""
+    """Each rank receives its part of the reduction: a sum from a list, and a sum and an average from one tensor."""
     import torch
     import torch.distributed as dist
 
@@ -146,7 +147,7 @@ def reduce_scatter(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def all_to_all(subject: Subject, size: str) -> None:
-    """Part i of rank j goes to part j of rank i: equal parts, uneven parts, and a list."""
+    """Part i of rank j becomes part j of rank i, for equal and uneven parts of a tensor and for a list."""
     import torch
     import torch.distributed as dist
 
@@ -165,7 +166,7 @@ def all_to_all(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def gather_and_scatter(subject: Subject, size: str) -> None:
-    """The root has every rank's tensor, and each rank gets its own from the root, whichever rank it is."""
+    """``gather`` gives the root every rank's tensor, and ``scatter`` gives each rank its tensor of the root, whichever rank is the root."""
     import torch
     import torch.distributed as dist
 
@@ -182,7 +183,7 @@ def gather_and_scatter(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def uneven_gather(subject: Subject, size: str) -> None:
-    """``all_gather`` of tensors of different lengths gives each its own, or an error; never something else."""
+    """``all_gather`` of tensors of different lengths gives their values, or raises RuntimeError or ValueError."""
     import torch
     import torch.distributed as dist
 
@@ -199,7 +200,7 @@ def uneven_gather(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def send_and_receive(subject: Subject, size: str) -> None:
-    """A ring of ``isend`` and ``irecv``, and a ``send`` and ``recv`` between two ranks."""
+    """Tensors arrive in a ring of ``isend`` and ``irecv``, and with ``send`` and ``recv`` between two ranks."""
     import torch
     import torch.distributed as dist
 
@@ -224,7 +225,7 @@ def send_and_receive(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def asynchronous(subject: Subject, size: str) -> None:
-    """``async_op=True`` returns work; after ``wait`` it is done, and what is computed next sees the result."""
+    """After ``wait`` of an asynchronous ``all_reduce`` operators see the result, and after a synchronization the work is completed."""
     import torch.distributed as dist
 
     n = int(size)
@@ -239,7 +240,7 @@ def asynchronous(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def subgroups(subject: Subject, size: str) -> None:
-    """A group of some ranks reduces among them, and the others keep what they have."""
+    """``all_reduce`` in a group of some ranks, or of one, adds up the tensors of these ranks only."""
     import torch.distributed as dist
 
     rank = subject.rank
@@ -255,7 +256,7 @@ def subgroups(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def objects(subject: Subject, size: str) -> None:
-    """Python objects are gathered and broadcast."""
+    """``all_gather_object`` and ``broadcast_object_list`` transfer Python objects."""
     import torch.distributed as dist
 
     n, rank = int(size), subject.rank
@@ -269,7 +270,7 @@ def objects(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def follows_queued_work(subject: Subject, size: str) -> None:
-    """A collective sees what was queued on the device before it, without a synchronisation between."""
+    """A collective sees the results of work that was queued on the device before it, without a synchronization between."""
     import torch
     import torch.distributed as dist
 
@@ -277,12 +278,12 @@ def follows_queued_work(subject: Subject, size: str) -> None:
     for _ in range(10):
         x = (x + 1) @ torch.eye(256, device=subject.device)
     dist.all_reduce(x)
-    assert bool((x == 10 * int(size)).all()), f"the sum is {x[0, 0].item()}, not {10 * int(size)}"
+    assert bool((x.cpu() == 10 * int(size)).all()), f"the sum is {x[0, 0].item()}, not {10 * int(size)}"
 
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def barrier(subject: Subject, size: str) -> None:
-    """No rank leaves a barrier before the last has come."""
+    """No rank leaves a barrier before the last rank has entered it."""
     import time
 
     import torch.distributed as dist
@@ -296,4 +297,4 @@ def barrier(subject: Subject, size: str) -> None:
     left = time.time()
     times: list[Any] = [None] * int(size)
     dist.all_gather_object(times, (came, left))
-    assert min(one[1] for one in times) >= max(one[0] for one in times) - 0.02, "a rank left the barrier before the last one came"
+    assert min(one[1] for one in times) >= max(one[0] for one in times) - 0.02, "a rank left the barrier before the last one entered it"

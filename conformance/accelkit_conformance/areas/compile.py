@@ -1,4 +1,4 @@
-"""torch.compile with the accelerator's backend changes no result: forward, backward, dynamic shapes, in-place, modules."""
+"""``torch.compile`` with the accelerator's backend changes no result: forward, backward, dynamic shapes, in-place operators, training."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _agree(mine: torch.Tensor, theirs: torch.Tensor) -> None:
 
 @check("training", requires=["compile"], seconds=180)
 def forward_and_backward(subject: Subject) -> None:
-    """A compiled module gives the eager one's result and gradients, which are on the device."""
+    """A compiled module gives the result and the gradients of parameters of the eager one, and they are on the device."""
     import torch
 
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.LayerNorm(16), torch.nn.Linear(16, 2)).to(subject.device)
@@ -46,19 +46,21 @@ def forward_and_backward(subject: Subject) -> None:
 
 @check("training", requires=["compile"], seconds=180)
 def dynamic_shapes(subject: Subject) -> None:
-    """One compiled function serves several batch sizes."""
+    """A function that was compiled with ``dynamic=True`` gives the results of the eager one for several batch sizes, on the device."""
     import torch
 
     function = lambda x: (x.softmax(-1) * x.shape[0]).sum(0)  # noqa: E731
     compiled = _compiled(subject, function, dynamic=True)
     for size in (2, 5, 9):
         x = torch.randn(size, 6, device=subject.device)
-        _agree(compiled(x), function(x))
+        found = compiled(x)
+        subject.stays(found)
+        _agree(found, function(x))
 
 
 @check("training", requires=["compile"], seconds=180)
 def in_place_and_views(subject: Subject) -> None:
-    """What a compiled function writes into its argument, through a view, is there afterwards."""
+    """A compiled function writes into its argument through views, and returns, what the eager one does."""
     import torch
 
     def function(x: torch.Tensor) -> torch.Tensor:
@@ -74,7 +76,7 @@ def in_place_and_views(subject: Subject) -> None:
 
 @check("training", requires=["compile", "random_state"], seconds=180)
 def training_steps(subject: Subject) -> None:
-    """Five steps of a compiled model change the parameters as five steps of the eager one do."""
+    """Five training steps of a compiled model give the parameters of five steps of the eager one."""
     import copy
 
     import torch

@@ -1,4 +1,4 @@
-"""What accelkit asks of every plugin, with no hardware at hand: the class, its probe, what it declares, its metadata."""
+"""What accelkit requires of every plugin, also without its hardware: the class, its probe, its declarations and its metadata."""
 
 from __future__ import annotations
 
@@ -27,62 +27,64 @@ def class_is_documented(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False)
 def device_type_is_a_word(subject: Subject) -> None:
-    """``device_type`` is what torch.device accepts: an identifier in lower case."""
+    """``device_type`` is an identifier in lower case, as in ``torch.device``."""
     found = subject.cls.device_type  # type: ignore[attr-defined]
     assert isinstance(found, str), f"device_type is {found!r}"
-    assert found.isidentifier(), f"device_type is {found!r}: letters, digits and _ are expected"
-    assert found == found.lower(), f"device_type is {found!r}: torch's are in lower case"
+    assert found.isidentifier(), f"device_type is {found!r}; letters, digits and _ are expected"
+    assert found == found.lower(), f"device_type is {found!r}; torch's device types are in lower case"
 
 
 @check("contract", needs_hardware=False)
 def probe_answers(subject: Subject) -> None:
-    """``probe()`` is callable on the class and returns an Availability, with a reason unless it is usable."""
+    """``probe()`` can be called on the class and returns an Availability, which has a reason unless it is usable."""
     answer = subject.cls.probe()  # type: ignore[attr-defined]
     assert isinstance(answer, Availability), f"it returned {type(answer).__name__}"
-    assert answer.is_usable or answer.reason, f"it says {answer.status} and not why"
+    assert answer.is_usable or answer.reason, f"it reports {answer.status} without a reason"
 
 
 @check("contract", needs_hardware=False)
 def probe_is_repeatable(subject: Subject) -> None:
-    """Asked three times in a row, it answers the same."""
+    """Three calls of ``probe()`` return the same status."""
     answers = [subject.cls.probe().status for _ in range(3)]  # type: ignore[attr-defined]
-    assert len(set(answers)) == 1, f"it answered {', '.join(answers)}"
+    assert len(set(answers)) == 1, f"it returned {', '.join(answers)}"
 
 
 @check("contract", needs_hardware=False)
 def probe_imports_no_torch(subject: Subject) -> None:
-    """In a fresh process, importing the plugin and probing imports no torch: lists stay quick."""
+    """In a new process, importing the plugin and probing do not import torch, which would make lists slow."""
     found = in_child(subject.record, "import", "probe")
     assert not found["imported_torch"], "import or probe imported torch"
 
 
 @check("contract", needs_hardware=False)
 def probe_is_quick(subject: Subject) -> None:
-    """Import and probe together take less than the time limit that a list gives them (10 s)."""
+    """Importing the plugin and probing together take less than 10 s, the time limit in lists."""
     found = in_child(subject.record, "import", "probe")
     assert found["seconds"] < 10, f"they took {found['seconds']:.1f} s"
 
 
 @check("contract", needs_hardware=False)
 def probe_leaves_fork_usable(subject: Subject) -> None:
-    """A child forked after the probe works, and can probe."""
+    """A process that is forked after the probe works, and can probe."""
     if not hasattr(__import__("os"), "fork"):
         return
     found = in_child(subject.record, "import", "probe", "fork")
-    assert found["fork"] == 0, f"a child that was forked after the probe ended with {found['fork']}"
+    assert found["fork"] == 0, f"a process that was forked after the probe ended with {found['fork']}"
 
 
 @check("contract", needs_hardware=False)
 def instance_needs_no_arguments(subject: Subject) -> None:
-    """An instance is made without arguments, knows its name and plugin, and prints them."""
+    """The class can be instantiated without arguments. An instance has the name under which it is selected, and its ``repr`` contains the
+    name and the plugin."""
     instance = loading.instantiate(subject.cls, subject.record)
     assert instance.name == subject.record.name
-    assert subject.record.plugin in repr(instance), f"{instance!r} does not say where it comes from"
+    assert subject.record.plugin in repr(instance), f"{instance!r} does not name its plugin"
+    assert subject.record.name in repr(instance), f"{instance!r} does not contain its name"
 
 
 @check("contract", needs_hardware=False)
 def capabilities_are_known_words(subject: Subject) -> None:
-    """Declared capabilities are a Capabilities, which refuses words that accelkit does not know; the dtypes in it are torch's."""
+    """``declared_capabilities`` is a Capabilities, which rejects unknown keys, and its dtypes exist in torch."""
     import torch
 
     declared = subject.cls.declared_capabilities  # type: ignore[attr-defined]
@@ -94,13 +96,13 @@ def capabilities_are_known_words(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False)
 def something_is_declared(subject: Subject) -> None:
-    """At least float32 is declared: a plugin that declares nothing promises nothing."""
+    """At least ``dtype.float32`` is declared, because a plugin without declarations promises nothing."""
     assert subject.cls.declared_capabilities["dtype.float32"] != "undeclared", "dtype.float32 is not declared"  # type: ignore[attr-defined]
 
 
 @check("contract", needs_hardware=False)
 def parsing_devices_refuses_nonsense(subject: Subject) -> None:
-    """``parse_devices`` refuses what is no device with a DevicesError, which names it."""
+    """``parse_devices`` raises a DevicesError that contains the value for values that are not devices."""
     instance = loading.instantiate(subject.cls, subject.record)
     instance.auto_device_count = lambda: 2
     for nonsense in ("nonsense", "0,x", -7, "0;1"):
@@ -110,7 +112,7 @@ def parsing_devices_refuses_nonsense(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False)
 def methods_keep_their_signatures(subject: Subject) -> None:
-    """What the class overrides can be called as the specification says."""
+    """Methods that the class overrides can be called with the arguments of the specification."""
     for name, theirs in vars(Accelerator).items():
         mine = inspect.getattr_static(subject.cls, name, None)
         if name.startswith("_") or not inspect.isfunction(theirs) or mine is theirs or mine is None:
@@ -124,12 +126,12 @@ def methods_keep_their_signatures(subject: Subject) -> None:
         try:
             signature.bind(*([] if isinstance(mine, staticmethod) else [None]), **given)
         except TypeError as error:
-            raise AssertionError(f"{name}{signature} cannot be called as the specification says: {error}") from error
+            raise AssertionError(f"{name}{signature} cannot be called with the arguments of the specification: {error}") from error
 
 
 @check("contract", needs_hardware=False)
 def metadata_says_what_it_needs(subject: Subject) -> None:
-    """The distribution declares which accelkit and torch it needs, so that a misfit is known before it is imported."""
+    """The distribution requires ``accelkit`` in its metadata, so that an incompatible version is known before it is imported."""
     import importlib_metadata
     from packaging.requirements import Requirement
 
@@ -159,7 +161,7 @@ def cluster_is_documented(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False, kind="cluster")
 def detection_reads_only(subject: Subject) -> None:
-    """``detect_cluster`` answers None or a Detection, and changes nothing in os.environ."""
+    """``detect_cluster`` returns None or a Detection, and does not change ``os.environ``."""
     import os
 
     from accelkit import Detection
@@ -179,12 +181,15 @@ def _check_named(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False)
 def command_line_knows_it(subject: Subject) -> None:
-    """``accelkit info NAME --kind KIND --json`` describes it, without importing torch."""
+    """``accelkit info NAME --kind KIND --json`` describes the plugin, and does not import torch."""
     import json
 
     if subject.record.distribution == FROM_CODE:
         return
-    code = "import sys; from accelkit.cli import main; sys.argv = ['accelkit', 'info', *sys.argv[1:], '--json']; main()"
+    code = (
+        "import sys; from accelkit.cli import main; sys.argv = ['accelkit', 'info', *sys.argv[1:], '--json']\n"
+        "try:\n    main()\nfinally:\n    sys.stderr.write('\\n' + str('torch' in sys.modules))"
+    )
     run = subprocess.run(
         [sys.executable, "-P", "-c", code, subject.record.name, "--kind", subject.record.kind],
         capture_output=True,
@@ -194,3 +199,4 @@ def command_line_knows_it(subject: Subject) -> None:
     )
     assert run.returncode == 0, run.stderr[-400:]
     assert json.loads(run.stdout)["plugin"] == subject.record.plugin
+    assert run.stderr.splitlines()[-1] == "False", "accelkit info imported torch"

@@ -1,4 +1,5 @@
-"""Loaders feed the device: workers that fork or spawn, pinned batches, and a clear error for who uses the device in a fork."""
+"""DataLoaders feed the device: with forked and spawned workers, with pinned batches, and with an error if the device is used in a forked
+process."""
 
 from __future__ import annotations
 
@@ -13,19 +14,19 @@ if TYPE_CHECKING:
 
 @check("training")
 def workers_fork_after_use(subject: Subject) -> None:
-    """With the device in use, forked workers that make CPU tensors deliver every sample."""
+    """Forked workers deliver every sample, in order, after the device was used in the main process."""
     import torch
 
     torch.ones(3, device=subject.device)
     dataset = torch.utils.data.TensorDataset(torch.arange(40.0))
-    loader = torch.utils.data.DataLoader(dataset, batch_size=8, num_workers=2)
-    total = sum(float(batch.to(subject.device).sum()) for (batch,) in loader)
-    assert total == sum(range(40)), f"the batches sum to {total}, not {sum(range(40))}"
+    loader = torch.utils.data.DataLoader(dataset, batch_size=8, num_workers=2, multiprocessing_context="fork")
+    found = [value for (batch,) in loader for value in batch.to(subject.device).tolist()]
+    assert found == list(range(40)), f"the batches have {found}"
 
 
 @check("training", requires=["pinned_memory"])
 def pinned_batches(subject: Subject) -> None:
-    """``pin_memory=True`` gives pinned batches, which arrive whole."""
+    """``pin_memory=True`` gives pinned batches, which keep all values on the way to the device."""
     import torch
 
     dataset = torch.utils.data.TensorDataset(torch.arange(40.0))
@@ -36,19 +37,22 @@ def pinned_batches(subject: Subject) -> None:
 
 @check("training")
 def prepared_loaders_deliver(subject: Subject) -> None:
-    """A loader that a Runtime prepared delivers batches on the device: tensors, tuples, dicts and lists."""
+    """A loader that a Runtime prepared delivers every sample, in batches whose tensors are on the device, in dicts, tuples and lists."""
     import torch
 
     runtime = subject.runtime()
-    samples = [{"x": torch.full((2,), float(i)), "y": (torch.tensor(i), [torch.tensor(float(i))])} for i in range(6)]
+    samples = [{"x": torch.full((2,), float(i)), "y": (torch.tensor(float(i)), [torch.tensor(float(i))])} for i in range(6)]
     loader = runtime.prepare(torch.utils.data.DataLoader(samples, batch_size=3))
+    found = []
     for batch in loader:
         subject.stays(batch["x"], batch["y"][0], batch["y"][1][0])
+        found += [batch["x"][:, 1].tolist(), batch["y"][0].tolist(), batch["y"][1][0].tolist()]
+    assert found == [[0, 1, 2]] * 3 + [[3, 4, 5]] * 3, f"the batches have {found}"
 
 
 @check("training")
 def use_in_a_fork(subject: Subject) -> None:
-    """Using the device in a forked child works, or raises an error there; it neither hangs nor crashes."""
+    """Using the device in a forked child works or raises RuntimeError there; it neither hangs nor crashes."""
     import signal
     import time
 
@@ -81,9 +85,10 @@ def use_in_a_fork(subject: Subject) -> None:
 
 @check("training", seconds=120)
 def spawned_workers(subject: Subject) -> None:
-    """Spawned workers, which import everything anew, deliver every sample."""
+    """Spawned workers, which are new processes, deliver every sample, in order."""
     import torch
 
     dataset = torch.utils.data.TensorDataset(torch.arange(20.0))
     loader = torch.utils.data.DataLoader(dataset, batch_size=10, num_workers=1, multiprocessing_context="spawn")
-    assert sum(float(batch.to(subject.device).sum()) for (batch,) in loader) == sum(range(20))
+    found = [value for (batch,) in loader for value in batch.to(subject.device).tolist()]
+    assert found == list(range(20)), f"the batches have {found}"

@@ -1,4 +1,4 @@
-"""DistributedDataParallel on the accelerator's backend: gradients on every rank equal those of one process on the joined batch."""
+"""DistributedDataParallel on the accelerator's backend: gradients on every rank equal those of one process on the whole batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def model_and_batch(size: int) -> tuple[Any, Any]:
-    """A model, and a batch for the whole job, equal on every rank; on the CPU."""
+    """Return a model and a batch for the whole job on the CPU, the same on every rank."""
     import torch
 
     torch.default_generator.manual_seed(0)
@@ -20,7 +20,7 @@ def model_and_batch(size: int) -> tuple[Any, Any]:
 
 
 def alone(model: Any, batch: Any) -> Any:
-    """The model with the gradients of one process on the joined batch."""
+    """Return a copy of the model that has the gradients of one process on the whole batch."""
     single = copy.deepcopy(model)
     single(batch).square().mean().backward()
     return single
@@ -28,7 +28,7 @@ def alone(model: Any, batch: Any) -> Any:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def gradients_are_averaged(subject: Subject, size: str) -> None:
-    """After backward every rank has the gradients of one process on the joined batch; a second backward adds to them."""
+    """After backward every rank has the gradients of one process on the whole batch, on the device; a second backward adds to them."""
     import torch
 
     model, batch = model_and_batch(int(size))
@@ -45,7 +45,7 @@ def gradients_are_averaged(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def no_sync_keeps_to_itself(subject: Subject, size: str) -> None:
-    """Inside ``no_sync`` gradients are the rank's own; the next backward outside averages their sum."""
+    """Inside ``no_sync`` gradients are the rank's own; the next backward outside averages the sums of all ranks."""
     import torch
 
     model, batch = model_and_batch(int(size))
@@ -66,25 +66,29 @@ def no_sync_keeps_to_itself(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def starts_equal(subject: Subject, size: str) -> None:
-    """Ranks that start with different parameters and buffers have rank 0's after wrapping."""
+    """Ranks that start with different parameters and buffers have those of rank 0 after wrapping."""
     import torch
 
-    layer = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3)).to(subject.device)
+    from accelkit_conformance.oracle.layers import batch_norm
+
+    layer = torch.nn.Sequential(torch.nn.Linear(3, 3), batch_norm(subject, 3)).to(subject.device)
     with torch.no_grad():
-        for tensor in [*layer.parameters(), layer[1].running_mean]:
-            tensor.fill_(float(subject.rank + 1))
+        for tensor in [*layer.parameters(), *layer.buffers()]:
+            tensor.fill_(subject.rank + 1)
     torch.nn.parallel.DistributedDataParallel(layer)
-    for tensor in layer.parameters():
-        assert bool((tensor == 1).all()), f"rank {subject.rank} has parameters of its own after wrapping"
+    for name, tensor in [*layer.named_parameters(), *layer.named_buffers()]:
+        subject.stays(tensor)
+        assert bool((tensor.detach().cpu() == 1).all()), f"rank {subject.rank} has kept its own {name}"
 
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def training_stays_equal(subject: Subject, size: str) -> None:
-    """After five steps on different data all ranks have the same parameters, bit for bit."""
+    """After five steps on different data all ranks have the same parameters, bit for bit, and these are not the first ones."""
     import torch
     import torch.distributed as dist
 
     model, batch = model_and_batch(int(size))
+    start = [parameter.detach().clone() for parameter in model.parameters()]
     ddp = torch.nn.parallel.DistributedDataParallel(model.to(subject.device))
     optimizer = torch.optim.AdamW(ddp.parameters(), lr=0.01)
     mine = batch[subject.rank :: int(size)].to(subject.device)
@@ -92,8 +96,10 @@ def training_stays_equal(subject: Subject, size: str) -> None:
         optimizer.zero_grad()
         ddp(mine).square().mean().backward()
         optimizer.step()
+    trained = [parameter.detach().cpu() for parameter in ddp.parameters()]
+    assert not any(map(torch.equal, trained, start)), "five steps left a parameter unchanged"
     everyone: list[Any] = [None] * int(size)
-    dist.all_gather_object(everyone, [parameter.detach().cpu() for parameter in ddp.parameters()])
+    dist.all_gather_object(everyone, trained)
     for other in everyone:
         for mine, theirs in zip(everyone[0], other, strict=True):
             assert torch.equal(mine, theirs), "ranks have different parameters after training"
@@ -101,20 +107,24 @@ def training_stays_equal(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def synchronised_batch_norm(subject: Subject, size: str) -> None:
-    """SyncBatchNorm's outputs, gradients and statistics are those of one process on the joined batch."""
+    """The outputs, gradients and statistics of SyncBatchNorm are those of one process on the whole batch."""
     import torch
 
     if subject.device_type == "cpu":
         from accelkit_conformance.results import NotSupported
 
-        raise NotSupported("torch's SyncBatchNorm refuses the CPU")
+        raise NotSupported("torch's SyncBatchNorm does not support the CPU")
     torch.default_generator.manual_seed(0)
     single = torch.nn.Sequential(torch.nn.Conv2d(2, 3, 3), torch.nn.BatchNorm2d(3))
     batch = torch.randn(2 * int(size), 2, 5, 5)
     synced = torch.nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(single)).to(subject.device)
     ddp = torch.nn.parallel.DistributedDataParallel(synced)
-    single(batch).square().mean().backward()
-    ddp(batch[subject.rank :: int(size)].to(subject.device)).square().mean().backward()
+    expected = single(batch)
+    weights = torch.linspace(-1, 1, expected[0].numel()).view(expected[0].shape)
+    (expected * weights).mean().backward()
+    found = ddp(batch[subject.rank :: int(size)].to(subject.device))
+    (found * weights.to(subject.device)).mean().backward()
+    torch.testing.assert_close(found.detach().cpu(), expected.detach()[subject.rank :: int(size)], rtol=1e-3, atol=1e-5)
     for ours, theirs in zip(ddp.parameters(), single.parameters(), strict=True):
         assert ours.grad is not None
         torch.testing.assert_close(ours.grad.cpu(), theirs.grad, rtol=1e-3, atol=1e-5)

@@ -1,4 +1,5 @@
-"""The same program with the same seed gives the same bits where torch is told to be deterministic, or an error that says what is not."""
+"""With ``torch.use_deterministic_algorithms`` the same program with the same seed gives the same bits, or an error that names what is not
+deterministic."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ _OPERATORS = ("index_add", "scatter_add", "index_put", "cumsum", "conv2d", "embe
 
 def _calls(subject: Subject) -> dict[str, Callable[[], torch.Tensor]]:
     import torch
-    import torch.nn.functional as F  # as everybody writes it
+    import torch.nn.functional as F  # the usual name
 
     device = subject.device
     index = torch.randint(0, 50, (5000,), device=device)
@@ -47,10 +48,11 @@ def _calls(subject: Subject) -> dict[str, Callable[[], torch.Tensor]]:
 
 @check("training", requires=["deterministic"], over=_OPERATORS)
 def five_runs_are_equal(subject: Subject, name: str) -> None:
-    """In deterministic mode five runs of an operator that adds in any order are bit-equal, or it raises and says that it is not
-    deterministic."""
+    """In deterministic mode five runs of an operator, or of its gradient, that may add in any order are equal, bit for bit, or it raises
+    RuntimeError, which says that it is not deterministic."""
     import torch
 
+    subject.needs("int64")  # of the indices
     torch.use_deterministic_algorithms(True)
     call = _calls(subject)[name]
     try:
@@ -64,7 +66,7 @@ def five_runs_are_equal(subject: Subject, name: str) -> None:
 
 @check("training", requires=["deterministic", "random_state"])
 def training_repeats(subject: Subject) -> None:
-    """Two trainings with the same seed, dropout and all, end with the same parameters, bit for bit."""
+    """Two trainings with the same seed and with dropout end with the same parameters, bit for bit."""
     import torch
 
     torch.use_deterministic_algorithms(True)
@@ -83,4 +85,4 @@ def training_repeats(subject: Subject) -> None:
         return [parameter.detach().cpu() for parameter in model.parameters()]
 
     first, second = trained(), trained()
-    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True)), "two trainings with one seed differ"
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True)), "two trainings with the same seed differ"

@@ -1,4 +1,5 @@
-"""Sharded training on the accelerator's backend: FSDP2 and DTensor give what one process gives, and sharded checkpoints load elsewhere."""
+"""Sharded training on the accelerator's backend: FSDP2 and DTensor give the results of one process, and their checkpoints load in one
+process too."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _mesh(subject: Subject) -> Any:
-    """Written as a DeviceMesh: torch's init_device_mesh takes device types of letters only."""
+    """Return a mesh of all ranks. torch's ``init_device_mesh`` accepts only letters in device types."""
     from torch.distributed.device_mesh import DeviceMesh
 
     return DeviceMesh(subject.device_type, list(range(subject.world_size)))
@@ -31,7 +32,7 @@ def _sharded(subject: Subject, model: Any) -> Any:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def gradients_equal_one_process(subject: Subject, size: str) -> None:
-    """The full gradients of a fully sharded model are those of one process on the joined batch; shards are on the device."""
+    """The full gradients of a fully sharded model are those of one process on the whole batch, and shards are on the device."""
     import torch
 
     model, batch = model_and_batch(int(size))
@@ -45,7 +46,7 @@ def gradients_equal_one_process(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def steps_equal_one_process(subject: Subject, size: str) -> None:
-    """Three optimizer steps of a fully sharded model end with the parameters of one process."""
+    """Three optimizer steps of a fully sharded model give the parameters of one process on the whole batch."""
     import torch
 
     model, batch = model_and_batch(int(size))
@@ -63,7 +64,7 @@ def steps_equal_one_process(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def distributed_tensors(subject: Subject, size: str) -> None:
-    """A DTensor is distributed, redistributed and gathered again; a matmul of two is the matmul."""
+    """A DTensor keeps its values when it is distributed, redistributed and gathered, and a matmul of two gives their product."""
     import torch
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
@@ -80,7 +81,7 @@ def distributed_tensors(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def checkpoints_load_elsewhere(subject: Subject, size: str) -> None:
-    """What n ranks save sharded, each alone loads whole."""
+    """A sharded checkpoint of all ranks loads into a whole model on each rank alone, and into a sharded model."""
     import torch
     import torch.distributed as dist
     import torch.distributed.checkpoint as dcp
@@ -111,7 +112,7 @@ def checkpoints_load_elsewhere(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group", "generator_offset"], over=SIZES, is_distributed=True)
 def made_on_meta(subject: Subject, size: str) -> None:
-    """A model made on ``meta``, sharded and then initialised: each shard draws numbers of its own, and it trains."""
+    """In a layer that was made on ``meta``, sharded and then initialized, each shard has its own numbers; backward gives the gradient."""
     import torch
     from torch.distributed.fsdp import fully_shard
 
@@ -124,4 +125,4 @@ def made_on_meta(subject: Subject, size: str) -> None:
     shards = layer.weight.full_tensor().chunk(int(size))  # type: ignore[operator]
     assert not any(torch.equal(shards[0], shard) for shard in shards[1:]), "two shards drew the same numbers"
     layer(torch.ones(2, 8, device=subject.device)).sum().backward()
-    assert bool((layer.weight.grad.full_tensor() == 2).all())  # type: ignore[union-attr,operator]
+    assert bool((layer.weight.grad.full_tensor().cpu() == 2).all())  # type: ignore[union-attr,operator]

@@ -1,4 +1,4 @@
-"""Importing the plugin changes nothing outside itself; it acts when it is loaded. Each is looked at in a fresh process."""
+"""Importing the plugin changes nothing outside itself: it acts only when it is loaded. Each check uses a new process."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ if TYPE_CHECKING:
 
 @check("contract", needs_hardware=False)
 def importing_changes_nothing(subject: Subject) -> None:
-    """Import and probe leave torch's functions, the environment, threads, signal handlers and the working directory as they were."""
+    """Importing the plugin and probing leave torch's functions, the environment, threads, signal handlers and the working directory as they
+    were."""
     changes = in_child(subject.record, "import", "probe", "footprint")["changes"]
     assert not changes, "it " + "; it ".join(changes)
 
 
 @check("contract", needs_hardware=False)
 def importing_starts_no_driver(subject: Subject) -> None:
-    """After import and probe the device's module, if it is there, is not initialised."""
+    """After importing the plugin and probing, the device's module, if there is one, is not initialized."""
     assert not in_child(subject.record, "import", "probe", "footprint")["initialized"], "the driver is initialised"

@@ -1,9 +1,9 @@
-"""Where an input lies in memory changes no result: transposed, strided, offset and expanded inputs give what contiguous ones give, and
-nothing is written beside what an operator owns."""
+"""The memory layout of an input changes no result: transposed, strided, offset and expanded inputs give what contiguous ones give, and
+operators write nothing beside their results."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from accelkit_conformance.checks import Case, check
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _GUARD = 16
 _CANARY = -7.25
-# Their samples say where in a storage to look: another layout is another question.
+# Operators whose result depends on the layout of the input.
 _ABOUT_STORAGE = ("as_strided", "as_strided_copy", "as_strided_scatter", "set_", "resize_", "resize_as_", "contiguous", "is_contiguous")
 
 
@@ -29,7 +29,7 @@ def _operators() -> Iterator[Case]:
 
 
 def _strided(one: torch.Tensor) -> torch.Tensor:
-    """Every second element of a buffer twice as large, which holds something else between."""
+    """Return a copy that is every second element of a buffer with other values between."""
     import torch
 
     buffer = torch.full((*one.shape, 2), _CANARY, dtype=one.dtype)
@@ -38,7 +38,7 @@ def _strided(one: torch.Tensor) -> torch.Tensor:
 
 
 def _offset(one: torch.Tensor) -> torch.Tensor:
-    """Not at the start of its storage, with something else before and after it."""
+    """Return a copy that has other values before and after it in its storage."""
     import torch
 
     buffer = torch.full((one.numel() + 2 * _GUARD,), _CANARY, dtype=one.dtype)
@@ -47,7 +47,7 @@ def _offset(one: torch.Tensor) -> torch.Tensor:
 
 
 def _transposed(one: torch.Tensor) -> torch.Tensor:
-    """The same values, the last two dimensions swapped in memory."""
+    """Return a copy whose last two dimensions are swapped in memory."""
     return one.transpose(-1, -2).contiguous().transpose(-1, -2) if one.ndim > 1 else one.flip(0).flip(0)
 
 
@@ -56,18 +56,20 @@ _LAYOUTS = {"strided": _strided, "offset": _offset, "transposed": _transposed}
 
 @check("full", requires=["dtype.float32"], over=_operators)
 def inputs(subject: Subject, name: str) -> None:
-    """Strided, offset and transposed copies of each sample's tensors give the result that the sample gives, and stay as they were."""
+    """For two samples of the operator, strided, offset and transposed copies of the tensors give what the CPU gives. They and the memory
+    around them stay as they are, unless the CPU changes them too."""
     import torch
     from torch.utils._pytree import tree_map
 
     from accelkit_conformance.oracle import opdb
+    from accelkit_conformance.oracle.lacking_dtypes import possible_samples
     from accelkit_conformance.oracle.op_compare import compare_forward
     from accelkit_conformance.oracle.reproducer import describe_sample, facts_of
     from accelkit_conformance.oracle.sample_transfer import tensors
 
     op = opdb.operators()[name]
     num_seen = 0
-    for sample in opdb.samples(op, "float32", 24):
+    for sample in possible_samples(subject, op, opdb.samples(op, "float32", 24)):
         given = (sample.input, sample.args, sample.kwargs)
         movable = [one for one in tensors(given) if _is_movable(one)]
         if not any(one.numel() > 1 for one in movable):
@@ -78,7 +80,7 @@ def inputs(subject: Subject, name: str) -> None:
         for layout, make in _LAYOUTS.items():
             changed = tree_map(lambda one, make=make: make(one) if isinstance(one, torch.Tensor) and _is_movable(one) else one, given)
             with subject.sample(f"{layout} {describe_sample(changed)}", facts_of(changed, "float32")):
-                compare_forward(subject, op, changed, is_variant=True)
+                compare_forward(subject, op, changed, is_variant=True, inputs_stay=True)
 
 
 def _is_movable(one: torch.Tensor) -> bool:
@@ -97,10 +99,11 @@ def _pointwise() -> Iterator[Case]:
 
 @check("full", requires=["dtype.float32"], over=_pointwise)
 def expanded(subject: Subject, name: str) -> None:
-    """Inputs with a stride of zero give what their contiguous copies give, and results are not expanded."""
+    """Inputs with a stride of zero give the values and strides that the CPU gives."""
     import torch
 
     from accelkit_conformance.oracle import opdb
+    from accelkit_conformance.oracle.lacking_dtypes import require_dtypes
     from accelkit_conformance.oracle.op_compare import compare_forward
     from accelkit_conformance.oracle.reproducer import facts_of
 
@@ -110,6 +113,7 @@ def expanded(subject: Subject, name: str) -> None:
     row = torch.linspace(low, high, 5).expand(3, 5)
     column = torch.linspace(high, low, 3).unsqueeze(1).expand(3, 5)
     given: Any = (row, (), sample.kwargs) if opdb.num_arguments(op) == 1 else (row, (column,), sample.kwargs)
+    require_dtypes(subject, lambda: op(given[0], *given[1], **given[2]))
     with subject.sample("expanded inputs", facts_of(given, "float32")):
         compare_forward(subject, op, given, is_variant=True)
 
@@ -120,27 +124,31 @@ def expanded(subject: Subject, name: str) -> None:
     over=["add_", "mul_", "fill_", "zero_", "copy_", "sigmoid_", "clamp_", "index_fill_", "masked_fill_"],
 )
 def guard_bands(subject: Subject, name: str) -> None:
-    """Writing into a slice leaves what lies before, after and between its elements unchanged."""
+    """Writing into a slice changes its elements as on the CPU, and leaves those before, after and between them as they are."""
     import torch
+
+    subject.needs(*{"index_fill_": ("int64",), "masked_fill_": ("bool",)}.get(name, ()))
 
     for step in (1, 2):
         buffer = torch.full((_GUARD + 33 * step + _GUARD,), _CANARY, device=subject.device)
         inside = buffer[_GUARD : _GUARD + 33 * step : step]
         inside.copy_(torch.linspace(-3, 3, 33))
-        there = torch.arange(33, device=subject.device)
-        calls = {
+        numbers = torch.arange(33)
+        calls: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
             "add_": lambda x: x.add_(1),
             "mul_": lambda x: x.mul_(2),
             "fill_": lambda x: x.fill_(5),
             "zero_": lambda x: x.zero_(),
-            "copy_": lambda x, other=there: x.copy_(other),
+            "copy_": lambda x: x.copy_(numbers.float().to(x.device)),  # noqa: B023
             "sigmoid_": lambda x: x.sigmoid_(),
             "clamp_": lambda x: x.clamp_(-1, 1),
-            "index_fill_": lambda x, other=there: x.index_fill_(0, other[::2], 9.0),
-            "masked_fill_": lambda x, other=there: x.masked_fill_(other > 10, 4.0),
+            "index_fill_": lambda x: x.index_fill_(0, numbers[::2].to(x.device), 9.0),  # noqa: B023
+            "masked_fill_": lambda x: x.masked_fill_((numbers > 10).to(x.device), 4.0),  # noqa: B023
         }
         result = calls[name](inside)
-        assert result is inside
+        assert result is inside, f"{name} did not return its argument"
+        expected = calls[name](torch.linspace(-3, 3, 33))
+        torch.testing.assert_close(inside.cpu(), expected, msg=lambda text: f"a slice with step {step}: {text}")  # noqa: B023
         beside = torch.ones_like(buffer, dtype=torch.bool, device="cpu")
         beside[_GUARD : _GUARD + 33 * step : step] = False
         kept = buffer.cpu()[beside]
@@ -149,7 +157,7 @@ def guard_bands(subject: Subject, name: str) -> None:
 
 @check("smoke")
 def views_share_memory(subject: Subject) -> None:
-    """Writing through a view is seen in its base, and the other way round; a view's base is the tensor."""
+    """What is written through a view is in its base and the other way round, and ``_base`` of a view is the tensor."""
     import torch
 
     base = torch.zeros(4, 6, device=subject.device)
@@ -157,14 +165,14 @@ def views_share_memory(subject: Subject) -> None:
     for name, view in views.items():
         view.fill_(1)
         assert base.cpu().sum() == view.numel(), f"writing through a {name} wrote {base.cpu().sum().item():g} elements of the base"
-        assert view._base is base, f"a {name} does not know its base"
+        assert view._base is base, f"_base of a {name} is not the tensor"
         base.zero_()
-        assert not bool(view.cpu().any()), f"writing to the base is not seen in a {name}"
+        assert not bool(view.cpu().any()), f"what was written to the base is not in a {name}"
 
 
 @check("smoke")
 def channels_last(subject: Subject) -> None:
-    """channels_last is kept by conversion, pointwise operators and clone; values are unchanged."""
+    """``to``, ``clone``, ``add`` and ``relu`` keep the memory format channels_last and the values; ``contiguous`` removes the format."""
     import torch
 
     here = torch.arange(2 * 3 * 4 * 5, dtype=torch.float32).view(2, 3, 4, 5)
@@ -177,7 +185,7 @@ def channels_last(subject: Subject) -> None:
 
 @check("training")
 def overlapping_copies(subject: Subject) -> None:
-    """Copying between overlapping slices of one tensor is refused or right, never something else."""
+    """Copying between overlapping slices of one tensor raises RuntimeError or gives the right values."""
     import torch
 
     base = torch.arange(8.0, device=subject.device)

@@ -1,5 +1,4 @@
-"""Every module of torch.nn, moved to the device, gives there what it gives on the CPU: outputs, gradients of parameters and inputs,
-buffers."""
+"""Every module of torch.nn gives on the device what it gives on the CPU: outputs, gradients of parameters and inputs, buffers."""
 
 from __future__ import annotations
 
@@ -8,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from accelkit_conformance.checks import Case, check
+from accelkit_conformance.subject import stay_on
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
@@ -35,18 +35,45 @@ def _modules() -> Iterator[Case]:
 
 @check("training", requires=["dtype.float32"], over=_modules)
 def module(subject: Subject, name: str) -> None:
-    """In training and in evaluation: outputs, gradients and buffers are right, and on the device."""
+    """In training and in evaluation mode, outputs, gradients for a random output gradient, and buffers are right, and on the device. The
+    values of modules that draw random numbers are not compared."""
     from accelkit_conformance.oracle import opdb
+    from accelkit_conformance.oracle.lacking_dtypes import lacking_dtypes
 
     info = opdb.modules()[name]
+    lacking: set[str] = set()
+    is_any_possible = False
     for training in (True, False):
         for number, given in enumerate(opdb.module_inputs(info, training=training)[: subject.most_samples]):
+            missing = lacking_dtypes(subject, lambda: _run_on_cpu(info, given))  # noqa: B023
+            lacking |= set(missing)
+            if missing:
+                continue
+            is_any_possible = True
             facts = {"training": training, "number": number, "args": given.constructor_input.args, "kwargs": given.constructor_input.kwargs}
             with subject.sample(f"{'training' if training else 'evaluation'}, case {number}", facts):
-                _compare(subject, info, given, training)
+                _compare(subject, info, given, training, f"{name}[{training},{number}]")
+    if not is_any_possible:
+        subject.needs(*lacking)
 
 
-def _compare(subject: Subject, info: Any, given: Any, training: bool) -> None:
+def _run_on_cpu(info: Any, given: Any) -> Any:
+    """Run a module on the CPU, and return its state and its results."""
+    import torch
+
+    from accelkit_conformance.oracle.sample_transfer import tensors
+
+    arguments = given.constructor_input
+    if any(one.dtype is torch.float64 for one in tensors((arguments.args, arguments.kwargs))):
+        return arguments.args, arguments.kwargs  # FractionalMaxPool: it is moved to double
+    module = info.module_cls(*arguments.args, **arguments.kwargs)
+    if given.forward_input is None:
+        return list(module.state_dict().values())
+    call = (given.forward_input.args, given.forward_input.kwargs)
+    return list(module.state_dict().values()), call, _run(module, call, "")
+
+
+def _compare(subject: Subject, info: Any, given: Any, training: bool, seed: str) -> None:
     import torch
 
     from accelkit_conformance.oracle.sample_transfer import tensors, to_device, to_double
@@ -62,24 +89,24 @@ def _compare(subject: Subject, info: Any, given: Any, training: bool) -> None:
         return
     call = (given.forward_input.args, given.forward_input.kwargs)
     if any(one.dtype is torch.float64 for one in tensors((arguments.args, arguments.kwargs))):
-        here, call = here.double(), to_double(call)  # FractionalMaxPool: the samples that it is given are in double
+        here, call = here.double(), to_double(call)  # FractionalMaxPool: its random samples are given in double
         there = copy.deepcopy(here).to(subject.device)
     try:
         double = copy.deepcopy(here).double()
-        truth: dict[str, list[Any]] | None = _run(double, to_double(call))
-    except Exception:  # a module that has no double: the CPU's own result is what there is
+        truth: dict[str, list[Any]] | None = _run(double, to_double(call), seed)
+    except Exception:  # the module does not support double: compare with the CPU's own result
         truth = None
     state = torch.default_generator.get_state()
-    reference = _run(here, to_device(call, torch.device("cpu")))
+    reference = _run(here, to_device(call, torch.device("cpu")), seed)
     is_random = not torch.equal(state, torch.default_generator.get_state())
-    found = _run(there, to_device(call, subject.device))
+    found = _run(there, to_device(call, subject.device), seed)
     subject.compute()
     for part, expected in reference.items():
         assert len(found[part]) == len(expected), f"{part}: {len(found[part])}, not {len(expected)}"
         true = truth[part] if truth is not None and len(truth[part]) == len(expected) else [None] * len(expected)
         others = max((relative_error(*one) for one in zip(expected, true, strict=True) if one[0] is not None), default=0.0)
         for mine, theirs, exact in zip(found[part], expected, true, strict=True):
-            assert (mine is None) == (theirs is None), f"{part}: one is there, and on the CPU it is not, or the other way round"
+            assert (mine is None) == (theirs is None), f"{part}: one exists on only one of the device and the CPU"
             if theirs is None:
                 continue
             try:
@@ -92,9 +119,10 @@ def _compare(subject: Subject, info: Any, given: Any, training: bool) -> None:
     assert not is_random or tensors(found["outputs"])
 
 
-def _run(module: Any, call: Any) -> dict[str, list[Any]]:
+def _run(module: Any, call: Any, seed: str) -> dict[str, list[Any]]:
     import torch
 
+    from accelkit_conformance.oracle.cotangents import cotangents
     from accelkit_conformance.oracle.sample_transfer import tensors
 
     outputs = tensors(module(*call[0], **call[1]))
@@ -102,28 +130,39 @@ def _run(module: Any, call: Any) -> dict[str, list[Any]]:
     differentiable = [one for one in outputs if one.requires_grad]
     gradients: tuple[Any, ...] = ()
     if wanted and differentiable:
-        gradients = torch.autograd.grad(differentiable, wanted, [torch.ones_like(one) for one in differentiable], allow_unused=True)
+        gradients = torch.autograd.grad(differentiable, wanted, cotangents(differentiable, seed), allow_unused=True)
     return {"outputs": [one.detach() for one in outputs], "gradients": list(gradients), "buffers": list(module.buffers())}
 
 
 @check("smoke")
 def to_moves_everything(subject: Subject) -> None:
-    """``Module.to`` moves parameters, buffers and gradients, and nothing of the module stays behind; ``to("cpu")`` brings it back."""
+    """``Module.to`` moves parameters, buffers and gradients to the device, and ``to("cpu")`` moves them back; no value changes."""
     import torch
 
-    layer = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3))
-    layer(torch.ones(2, 3)).sum().backward()
-    layer.to(subject.device)
-    subject.stays(*layer.parameters(), *layer.buffers(), *(one.grad for one in layer.parameters() if one.grad is not None))
-    assert all(one.requires_grad and one.is_leaf for one in layer.parameters()), (
-        "a parameter that was moved is no leaf that requires gradients"
-    )
-    assert {one.device.type for one in layer.to("cpu").parameters()} == {"cpu"}
+    from accelkit_conformance.oracle.layers import batch_norm
+
+    def everything() -> list[torch.Tensor]:
+        gradients = [one.grad for one in layer.parameters() if one.grad is not None]
+        return [*layer.parameters(), *layer.buffers(), *gradients]
+
+    layer = torch.nn.Sequential(torch.nn.Linear(3, 3), batch_norm(subject, 3))
+    layer(torch.randn(4, 3)).square().mul(torch.arange(3.0)).sum().backward()
+    before = [one.detach().clone() for one in everything()]
+    for device in (subject.device, torch.device("cpu")):
+        layer.to(device)
+        assert len(everything()) == len(before), f"a gradient was lost on the way to {device}"
+        stay_on(device, *everything())
+        assert all(one.requires_grad and one.is_leaf for one in layer.parameters()), (
+            f"a parameter that was moved to {device} is not a leaf that requires a gradient"
+        )
+        assert all(torch.equal(one.detach().cpu(), old) for one, old in zip(everything(), before, strict=True)), (
+            f"a value changed on the way to {device}"
+        )
 
 
 @check("training")
 def to_empty_from_meta(subject: Subject) -> None:
-    """A module made on ``meta`` gets memory on the device by ``to_empty``, and initialises there."""
+    """``to_empty`` gives a module that was made on ``meta`` memory on the device, and ``reset_parameters`` initialises it there."""
     import torch
 
     with torch.device("meta"):

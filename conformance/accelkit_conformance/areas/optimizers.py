@@ -1,5 +1,5 @@
-"""Every optimizer of torch.optim makes on the device the steps that it makes on the CPU, in each of its implementations; schedulers
-and clipping too."""
+"""Every optimizer of torch.optim makes the same steps on the device as on the CPU, in each of its implementations; schedulers and clipping
+work there too."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def _train(model: Any, optimizer: Any, compute: Callable[[], None] = lambda: Non
 
 @check("training", requires=["dtype.float32"], over=_optimizers)
 def steps(subject: Subject, name: str) -> None:
-    """Four steps of each configuration, by the loop, by ``foreach`` and (where torch has it for the device) fused, move the parameters
-    as the CPU's loop in float64 does."""
+    """For each configuration without tensors, four steps in a loop, with ``foreach`` and (where torch supports it for the device) with
+    ``fused`` give the parameters of a loop in float64 on the CPU."""
     import torch
     from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
@@ -83,7 +83,8 @@ def steps(subject: Subject, name: str) -> None:
 
 @check("smoke", over=["SGD", "Adam", "AdamW"])
 def state_is_on_the_device(subject: Subject, name: str) -> None:
-    """After a step the state is where the parameters are (the step count may be on the host), and it loads into another optimizer."""
+    """After a step the state is on the device (the step count may be on the host). A copy of it on the CPU loads into another optimizer, on
+    the device and with its values."""
     import torch
 
     model = _model().to(subject.device)
@@ -98,24 +99,29 @@ def state_is_on_the_device(subject: Subject, name: str) -> None:
     other.load_state_dict(
         {**saved, "state": {k: {n: v.cpu() if isinstance(v, torch.Tensor) else v for n, v in s.items()} for k, s in saved["state"].items()}}
     )
-    for state in other.state.values():
-        subject.stays(*(value for value in state.values() if isinstance(value, torch.Tensor) and value.dim() > 0))
+    for mine, theirs in zip(other.state.values(), optimizer.state.values(), strict=True):
+        subject.stays(*(value for value in mine.values() if isinstance(value, torch.Tensor) and value.dim() > 0))
+        for key, value in theirs.items():
+            assert torch.equal(torch.as_tensor(mine[key]).cpu(), torch.as_tensor(value).cpu()), f"{key} changed when it was loaded"
 
 
 @check("training", over=["0", "1"])
 def clipping_the_norm(subject: Subject, foreach: str) -> None:
-    """``clip_grad_norm_`` returns the norm in float64 to rounding, scales to the limit, and with ``error_if_nonfinite`` raises on NaN."""
+    """``clip_grad_norm_`` returns the norm to 1e-5, scales all gradients by one factor to the limit, and with ``error_if_nonfinite`` raises
+    RuntimeError for NaN."""
     import torch
 
     parameters = [torch.nn.Parameter(torch.zeros(shape, device=subject.device)) for shape in ((3, 4), (5,), (2, 2, 2))]
     for parameter in parameters:
         parameter.grad = torch.randn_like(parameter) * 10
-    exact = torch.cat([parameter.grad.cpu().double().flatten() for parameter in parameters if parameter.grad is not None]).norm()
+    before = torch.cat([parameter.grad.cpu().double().flatten() for parameter in parameters if parameter.grad is not None])
+    exact = before.norm()
     norm = torch.nn.utils.clip_grad_norm_(parameters, 1.0, foreach=bool(int(foreach)))
     subject.stays(norm)
     assert abs(norm.item() - exact.item()) < 1e-5 * exact.item(), f"the norm is {norm.item()}, not {exact.item()}"
-    after = torch.cat([parameter.grad.cpu().double().flatten() for parameter in parameters if parameter.grad is not None]).norm().item()
-    assert abs(after - 1.0) < 1e-4, f"after clipping to 1 the norm is {after}"
+    after = torch.cat([parameter.grad.cpu().double().flatten() for parameter in parameters if parameter.grad is not None])
+    assert abs(after.norm().item() - 1.0) < 1e-4, f"after clipping to 1 the norm is {after.norm().item()}"
+    torch.testing.assert_close(after, before / exact, rtol=1e-4, atol=1e-6)
     assert parameters[0].grad is not None
     parameters[0].grad[0, 0] = float("nan")
     with raises(RuntimeError, about="non-finite", doing="clipping a NaN with error_if_nonfinite"):
@@ -124,7 +130,7 @@ def clipping_the_norm(subject: Subject, foreach: str) -> None:
 
 @check("training")
 def clipping_values(subject: Subject) -> None:
-    """``clip_grad_value_`` clamps each element."""
+    """``clip_grad_value_`` clamps each element of a gradient."""
     import torch
 
     parameter = torch.nn.Parameter(torch.zeros(5, device=subject.device))
@@ -135,15 +141,26 @@ def clipping_values(subject: Subject) -> None:
 
 @check("training")
 def schedulers(subject: Subject) -> None:
-    """A scheduler changes the rate of an optimizer on the device, and its state restores."""
+    """A scheduler changes the learning rate of an optimizer whose state is on the device, and goes on from its saved state."""
     import torch
 
     model = _model().to(subject.device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
-    rates = []
-    for _ in range(4):
-        optimizer.step()
-        scheduler.step()
-        rates.append(optimizer.param_groups[0]["lr"])
-    assert rates == [1.0, 0.5, 0.5, 0.25]
+
+    def rates(count: int) -> list[float]:
+        found = []
+        for _ in range(count):
+            model(torch.ones(2, 4, device=subject.device)).sum().backward()
+            optimizer.step()
+            scheduler.step()
+            found.append(optimizer.param_groups[0]["lr"])
+        return found
+
+    assert rates(3) == [1.0, 0.5, 0.5]
+    saved = copy.deepcopy((optimizer.state_dict(), scheduler.state_dict()))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+    optimizer.load_state_dict(saved[0])
+    scheduler.load_state_dict(saved[1])
+    assert rates(2) == [0.25, 0.25], "the scheduler did not go on from its saved state"

@@ -1,4 +1,4 @@
-"""Streams run work beside each other, in order within themselves; events order them and measure time."""
+"""Streams run their work in order and wait for each other; events order streams and measure time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def _slow_producer(subject: Subject, stream: object, target: torch.Tensor) -> None:
-    """Queue on ``stream`` work that takes a while and ends with ones in ``target``: kernels and, where there is pinned memory, a copy."""
+    """Queue work on ``stream`` that takes a while and writes ones into ``target``: kernels and, if the device has pinned memory, a copy."""
     import torch
 
     with subject.function("stream")(stream):
@@ -29,19 +29,25 @@ def _slow_producer(subject: Subject, stream: object, target: torch.Tensor) -> No
 
 @check("smoke", requires=["streams"])
 def current_stream_is_kept(subject: Subject) -> None:
-    """Entering a stream makes it current, and leaving restores the one before; the default stream is always there."""
+    """Entering a stream makes it current, and leaving it, also through an error, restores the one before."""
     module = subject.module
     before = module.current_stream(subject.device)
     stream = module.Stream(device=subject.device)
     with module.stream(stream):
         assert module.current_stream(subject.device) == stream
         assert module.current_stream(subject.device) != before
-    assert module.current_stream(subject.device) == before
+    assert module.current_stream(subject.device) == before, "leaving a stream did not restore the one before"
+    try:
+        with module.stream(stream):
+            raise KeyError
+    except KeyError:
+        pass
+    assert module.current_stream(subject.device) == before, "leaving a stream through an error did not restore the one before"
 
 
 @check("smoke", requires=["streams"])
 def waiting_sees_the_value(subject: Subject) -> None:
-    """What a stream that waited for another reads is what the other wrote, by ``wait_stream`` and by an event."""
+    """A stream that waited for another, by ``wait_stream`` or by an event, reads what the other wrote."""
     import torch
 
     module = subject.module
@@ -61,12 +67,12 @@ def waiting_sees_the_value(subject: Subject) -> None:
             with module.stream(consumer):
                 seen = target * 1
             consumer.synchronize()
-            assert seen.tolist() == [1.0] * 64, f"after {wait} the consumer read what was there before"
+            assert seen.tolist() == [1.0] * 64, f"after {wait} the consumer read the values from before"
 
 
 @check("smoke", requires=["streams", "pinned_memory"])
 def copies_are_ordered_with_their_stream(subject: Subject) -> None:
-    """A copy from pinned memory that does not block is seen by what is queued after it on its stream."""
+    """Work that is queued after a copy with ``non_blocking=True`` from pinned memory on the same stream sees the copied values."""
     import torch
 
     module = subject.module
@@ -79,12 +85,12 @@ def copies_are_ordered_with_their_stream(subject: Subject) -> None:
             target.copy_(source, non_blocking=True)
             seen = target.sum()
         stream.synchronize()
-        assert seen.item() == 1 << 20, f"what followed the copy saw {seen.item():g} of {1 << 20} ones"
+        assert seen.item() == 1 << 20, f"work after the copy saw {seen.item():g} of {1 << 20} ones"
 
 
 @check("smoke", requires=["streams"])
 def synchronizing_a_stream(subject: Subject) -> None:
-    """After ``stream.synchronize()`` its work is done and ``query`` is true."""
+    """After ``stream.synchronize()`` the work of the stream is done and ``query()`` is true."""
     import torch
 
     stream = subject.module.Stream(device=subject.device)
@@ -92,7 +98,7 @@ def synchronizing_a_stream(subject: Subject) -> None:
     subject.synchronize()
     _slow_producer(subject, stream, target)
     stream.synchronize()
-    assert stream.query(), "a synchronised stream says that it has work"
+    assert stream.query(), "a synchronized stream reports that it has work"
     assert target.tolist() == [1.0] * 8
 
 
@@ -107,13 +113,13 @@ def device_synchronize_covers_all_streams(subject: Subject) -> None:
     for stream, target in zip(streams, targets, strict=True):
         _slow_producer(subject, stream, target)
     subject.synchronize()
-    assert all(stream.query() for stream in streams), "a stream has work left after the device was synchronised"
+    assert all(stream.query() for stream in streams), "a stream has work left after the device was synchronized"
     assert all(target.tolist() == [1.0] * 8 for target in targets)
 
 
 @check("smoke", requires=["events"])
 def events_measure_time(subject: Subject) -> None:
-    """``elapsed_time`` between two recorded events is the time that passed there, in milliseconds."""
+    """``elapsed_time`` between two recorded events is positive, and no longer than the time that passed on the host, in milliseconds."""
     import torch
 
     module = subject.module
@@ -136,7 +142,7 @@ def events_measure_time(subject: Subject) -> None:
 
 @check("smoke", requires=["events"])
 def events_are_done_after_waiting(subject: Subject) -> None:
-    """A recorded event that was synchronised says that it is done, and may be recorded again."""
+    """After a recorded event was synchronized, ``query()`` is true, and it can be recorded again."""
     import torch
 
     event = subject.module.Event()
@@ -144,13 +150,13 @@ def events_are_done_after_waiting(subject: Subject) -> None:
         x = torch.full((1000,), value, device=subject.device) * 2
         event.record()
         event.synchronize()
-        assert event.query(), "a synchronised event says that it is not done"
+        assert event.query(), "a synchronized event reports that it is not done"
         assert x[0].item() == value * 2
 
 
 @check("training", requires=["streams"])
 def memory_is_not_reused_too_early(subject: Subject) -> None:
-    """A block freed while another stream still reads it, after ``record_stream``, is not given away before that stream is done."""
+    """A tensor that is freed after ``record_stream``, while another stream still reads it, is not reused before that stream is done."""
     import torch
 
     module = subject.module
@@ -166,12 +172,12 @@ def memory_is_not_reused_too_early(subject: Subject) -> None:
         del block
         torch.full((1 << 18,), 7.0, device=subject.device)
         stream.synchronize()
-        assert total.item() == 1 << 18, "a block was given away while a stream was reading it"
+        assert total.item() == 1 << 18, "the memory of a tensor was reused while a stream was reading it"
 
 
 @check("smoke", requires=["streams"])
 def streams_are_per_device(subject: Subject) -> None:
-    """A stream belongs to the device that it was made for, and entering it makes that device current."""
+    """Entering a stream of another device makes that device current, and leaving it restores the one before."""
     import torch
 
     other, module = subject.second_device(), subject.module

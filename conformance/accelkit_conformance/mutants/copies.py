@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from typing import Any
@@ -134,3 +135,35 @@ class ForeachForgetsTheLast(Broken):
             args[0][-1].copy_(kept)
             return result
         return call()
+
+
+@mutant("serialization", "copies")
+class DeepCopiesShareMemory(Broken):
+    """A deep copy of a tensor that is no parameter shares its memory."""
+
+    def install(self) -> None:
+        import torch
+
+        original = torch.Tensor.__deepcopy__
+
+        def deepcopy(tensor: Any, memo: Any) -> Any:
+            is_plain = type(tensor) is torch.Tensor and tensor.device.type == "fake_xpu"
+            return tensor.detach() if is_plain else original(tensor, memo)
+
+        torch.Tensor.__deepcopy__ = deepcopy  # type: ignore[method-assign]
+
+
+@mutant("serialization", "copies")
+class UnpicklesWithoutGradient(Broken):
+    """A parameter that was pickled comes back without requires_grad."""
+
+    def install(self) -> None:
+        import torch
+
+        original = torch._utils._rebuild_parameter
+
+        @functools.wraps(original)  # pickle looks it up by its name
+        def rebuild(data: Any, requires_grad: bool, hooks: Any) -> Any:
+            return original(data, requires_grad and data.device.type != "fake_xpu", hooks)
+
+        torch._utils._rebuild_parameter = rebuild  # type: ignore[assignment]

@@ -128,3 +128,17 @@ class TrainsOnTheCPU(Broken):
 
     def setup_device(self, device: Any) -> None:
         pass
+
+
+@mutant("device", "the current device")
+class StaysOnTheDeviceAfterAnError(Broken):
+    """The device context restores the device that was current before, but not after an error inside."""
+
+    def install(self) -> None:
+        original: Any = self.device_module.device
+
+        class Stays(original):
+            def __exit__(self, kind: Any, error: Any, trace: Any) -> Any:
+                return None if kind is not None else super().__exit__(kind, error, trace)
+
+        self.device_module.device = Stays  # type: ignore[attr-defined]

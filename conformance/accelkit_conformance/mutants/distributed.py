@@ -128,3 +128,18 @@ class ReduceScattersHalf(Broken):
                 if hasattr(leaf, "mul_") and leaf.is_floating_point() and leaf.numel():
                     leaf.mul_(0.5)
         return call()
+
+
+@mutant("ddp", "buffers between ranks")
+class SynchronisesNoBuffers(Broken):
+    """DDP gives rank 0's parameters to the other ranks, and leaves each its own buffers."""
+
+    def install(self) -> None:
+        import torch
+
+        original = torch.nn.parallel.DistributedDataParallel.__init__
+
+        def init(model: Any, *args: Any, **named: Any) -> None:
+            original(model, *args, **{**named, "broadcast_buffers": False})
+
+        torch.nn.parallel.DistributedDataParallel.__init__ = init  # type: ignore[method-assign]

@@ -102,3 +102,14 @@ class ForgetsChannelsLast(Broken):
         if name in ("clone", "add.Tensor", "relu", "mul.Tensor") and result.ndim == 4 and not kwargs.get("memory_format"):
             return result.contiguous(memory_format=torch.contiguous_format)
         return result
+
+
+@mutant("layout", "writes beside")
+class UsesItsInputAsWorkspace(Broken):
+    """Common kernels write into the memory between the elements of a strided input."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if name in _AFFECTED and args[0].ndim == 1 and args[0].numel() > 1 and args[0].stride(0) == 2:
+            args[0].as_strided(args[0].shape, args[0].stride(), max(0, args[0].storage_offset() - 1)).zero_()
+        return result

@@ -86,3 +86,19 @@ class GivesOneBlockTwice(Broken):
                 earlier[: result.numel()].copy_(result)
                 return earlier[: result.numel()]
         return result
+
+
+@mutant("memory", "leaks of failed operators")
+class LosesMemoryWhenItFails(Broken):
+    """An operator whose result does not fit leaves a workspace of 64 KiB allocated for good."""
+
+    kept: ClassVar[list[Any]] = []
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        try:
+            return call()
+        except torch.OutOfMemoryError:
+            self.kept.append(torch.empty(1 << 14, device="fake_xpu"))
+            raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from accelkit_conformance.mutants import mutant
@@ -17,52 +18,23 @@ class AutocastsAnotherDevice(Broken):
         return "cpu"
 
 
-class _UnderAutocast(Broken):
-    """Changes results of torch's functions inside an autocast region of the device, where autocast would choose their dtype."""
-
-    names: tuple[str, ...] = ()
-
-    def install(self) -> None:
-        import torch
-        from torch.overrides import TorchFunctionMode
-
-        names, dtype_of = self.names, self.dtype
-
-        class Faults(TorchFunctionMode):
-            def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                result = func(*args, **(kwargs or {}))
-                is_changed = getattr(func, "__name__", "") in names and torch.is_autocast_enabled("fake_xpu")
-                return result.to(dtype_of()) if is_changed else result
-
-        Faults().__enter__()
-
-    def dtype(self) -> Any:
-        """What they give there."""
-        raise NotImplementedError
-
-
 @mutant("precision", "autocast")
-class LowersSoftmax(_UnderAutocast):
+class LowersSoftmax(Broken):
     """Under autocast softmax and losses are computed in the lower dtype too."""
 
-    names = ("softmax", "log_softmax", "exp", "log", "pow", "mse_loss")
-
-    def dtype(self) -> Any:
-        import torch
-
-        return torch.get_autocast_dtype("fake_xpu")
+    def install(self) -> None:
+        _change_under_autocast(
+            ("softmax", "log_softmax", "exp", "log", "pow", "mse_loss"),
+            lambda result, lower: result.to(lower),
+        )
 
 
 @mutant("precision", "autocast")
-class ConvolvesInFloat32(_UnderAutocast):
+class ConvolvesInFloat32(Broken):
     """Convolutions and matmuls under autocast give float32."""
 
-    names = ("mm", "matmul", "conv2d", "linear", "bmm")
-
-    def dtype(self) -> Any:
-        import torch
-
-        return torch.float32
+    def install(self) -> None:
+        _change_under_autocast(("mm", "matmul", "conv2d", "linear", "bmm"), lambda result, lower: result.float())
 
 
 @mutant("precision", "the scaler")
@@ -96,3 +68,37 @@ class ForgetsToUnscale(Broken):
                 one.copy_(before)
             return None
         return call()
+
+
+@mutant("precision", "values under autocast")
+class RoundsWhatNeedsRange(Broken):
+    """Under autocast softmax and the losses are computed in the lower dtype, and their results cast to float32."""
+
+    def install(self) -> None:
+        _change_under_autocast(
+            ("softmax", "log_softmax", "exp", "log", "pow", "layer_norm", "mse_loss"),
+            lambda result, lower: result.to(lower).to(result.dtype),
+        )
+
+
+@mutant("precision", "values under autocast")
+class MultipliesWrongly(Broken):
+    """Under autocast matmuls have the right dtype, and are half as large again."""
+
+    def install(self) -> None:
+        _change_under_autocast(("mm", "matmul", "bmm", "linear"), lambda result, lower: result * 1.5)
+
+
+def _change_under_autocast(names: tuple[str, ...], change: Callable[[Any, Any], Any]) -> None:
+    """Change the results of torch's functions with these names inside an autocast region of the device."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    class Faults(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            if getattr(func, "__name__", "") in names and torch.is_autocast_enabled("fake_xpu"):
+                return change(result, torch.get_autocast_dtype("fake_xpu"))
+            return result
+
+    Faults().__enter__()

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # the usual name
 
+from accelkit_conformance.oracle.cotangents import cotangents
+
 
 def _floats(device: Any, *shape: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(5)
@@ -77,7 +79,7 @@ def _resampled(device: Any) -> Any:
         F.interpolate(volume, size=(3, 6, 5), mode="nearest-exact"),
         F.interpolate(volume, size=(3, 6, 5), mode="nearest"),
     ]
-    return results, torch.autograd.grad([one.sum() for one in results], [image, volume])
+    return results, torch.autograd.grad(results, [image, volume], cotangents(results, "resampled"))
 
 
 def _padded(device: Any) -> Any:
@@ -87,13 +89,13 @@ def _padded(device: Any) -> Any:
         F.pad(volume, (1, 2, 2, 1, 1, 1), mode="reflect"),
         F.pad(volume, (1, 2, 2, 1, 1, 1), mode="replicate"),
     ]
-    return results, torch.autograd.grad([one.square().sum() for one in results], [image, volume])
+    return results, torch.autograd.grad(results, [image, volume], cotangents(results, "padded"))
 
 
 def _pooled(device: Any) -> Any:
     image, volume = _floats(device, 1, 2, 6, 6).requires_grad_(), _floats(device, 1, 2, 6, 6, 6).requires_grad_()
     results = [F.adaptive_avg_pool2d(image, (4, 3)), F.adaptive_avg_pool3d(volume, (4, 3, 2))]
-    return results, torch.autograd.grad([one.square().sum() for one in results], [image, volume])
+    return results, torch.autograd.grad(results, [image, volume], cotangents(results, "pooled"))
 
 
 def _aten(device: Any) -> Any:
@@ -124,7 +126,7 @@ def _aten(device: Any) -> Any:
 def _weight_norm(device: Any) -> Any:
     v, g = _floats(device, 3, 4).requires_grad_(), _floats(device, 3, 1).requires_grad_()
     result = torch._weight_norm(v, g, 0)
-    return result, torch.autograd.grad(result.square().sum(), [v, g])
+    return result, torch.autograd.grad([result], [v, g], cotangents([result], "weight_norm"))
 
 
 def _fast_transformer(device: Any) -> Any:

@@ -10,8 +10,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from accelkit_conformance.oracle import opdb
+from accelkit_conformance.oracle.cotangents import cotangents
 from accelkit_conformance.oracle.sample_transfer import tensors, to_device, to_double
-from accelkit_conformance.oracle.tolerance import check_form, check_result
+from accelkit_conformance.oracle.tolerance import check_form, check_result, relative_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,6 +40,7 @@ def compare_forward(
     expected: Callable[..., Any] | None = None,
     *,
     is_variant: bool = False,
+    inputs_stay: bool = False,
 ) -> None:
     """Run the operator on ``(input, args, kwargs)`` on the CPU and on the device, and compare every leaf of the results.
 
@@ -50,6 +52,7 @@ def compare_forward(
             operator returns on the CPU.
         expected: The function to run on the CPU instead of the operator.
         is_variant: Whether the CPU may reject the variant or the layout of this sample; then there is nothing to compare with.
+        inputs_stay: Whether the arguments that the CPU leaves as they are, and the memory around them, must stay as they are.
 
     Raises:
         AssertionError: If the results differ.
@@ -57,13 +60,16 @@ def compare_forward(
     expected = expected or op
     try:
         is_random = variant is not None and _on_cpu(op, variant, to_device(given, torch.device("cpu")))[1]
-        reference, draws = _on_cpu(op, expected, to_device(given, torch.device("cpu")))
+        here = to_device(given, torch.device("cpu"))
+        reference, draws = _on_cpu(op, expected, here)
     except Exception:
         if not is_variant and variant is None:
             raise
         return
     there = place(op, given, subject.device, is_plain=variant is None)
     found = _flat((variant or op)(there[0], *there[1], **there[2]))
+    if inputs_stay:
+        _check_inputs(there, here, given)
     assert len(found) == len(reference), f"gave {len(found)} results, not {len(reference)}"
     if is_random or draws or op.name in opdb.UNINITIALIZED:
         for mine, theirs in zip(found, reference, strict=True):
@@ -82,8 +88,23 @@ def compare_forward(
                 raise
 
 
+def _check_inputs(there: Any, here: Any, given: Any) -> None:
+    """Check that a call on the device has changed no storage of its arguments that the call on the CPU has not changed."""
+    for mine, theirs, original in zip(tensors(there), tensors(here), tensors(given), strict=True):
+        if original.layout is torch.strided and original.untyped_storage().nbytes() == mine.untyped_storage().nbytes():
+            before = _whole(original)
+            if torch.equal(_whole(theirs), before):
+                assert torch.equal(_whole(mine), before), "the call changed an argument, or the memory around it"
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the bytes of the tensor's storage, on the CPU."""
+    count = tensor.untyped_storage().nbytes() // tensor.element_size()
+    return tensor.detach().as_strided((count,), (1,), 0).cpu().resolve_conj().resolve_neg().contiguous().view(torch.uint8)
+
+
 def compare_backward(subject: Subject, op: Any, sample: Any, given: Any) -> bool:
-    """Compare the gradients of all inputs that require them, and return whether there were any.
+    """Compare the gradients of all inputs that require them, for random output gradients, and return whether there were any.
 
     Raises:
         AssertionError: If the gradients differ.
@@ -102,12 +123,13 @@ def compare_backward(subject: Subject, op: Any, sample: Any, given: Any) -> bool
             computed = _gradients(op, sample, to_double(given))
             truth = computed if len(computed) == len(reference) else truth
     assert len(found) == len(reference), f"{len(found)} inputs have a gradient, not {len(reference)}"
+    others = max((relative_error(*one) for one in zip(reference, truth, strict=True) if one[0] is not None), default=0.0)
     for mine, theirs, true in zip(found, reference, truth, strict=True):
         assert (mine is None) == (theirs is None), "an input has a gradient on one of the two, and none on the other"
         if theirs is not None and is_random:
             check_form(mine, theirs, subject.device)
         elif theirs is not None:
-            check_result(mine, theirs, true, subject.device, phase=op.name in opdb.UP_TO_PHASE, cancels=True)
+            check_result(mine, theirs, true, subject.device, phase=op.name in opdb.UP_TO_PHASE, cancels=True, others=others)
     return True
 
 
@@ -178,8 +200,14 @@ def _gradients(op: Any, sample: Any, given: Any) -> list[Any]:
     inputs = [leaf for leaf in tensors(given) if leaf.requires_grad]
     if not outputs or not inputs:
         return []
-    ones = [torch.ones_like(output) for output in outputs]
-    return list(torch.autograd.grad(outputs, inputs, ones, allow_unused=True))
+    if op.name in opdb.CHOOSES_AMONG_EQUALS and _has_equals(inputs[0]):
+        return list(torch.autograd.grad(outputs, inputs, [torch.ones_like(output) for output in outputs], allow_unused=True))
+    return list(torch.autograd.grad(outputs, inputs, cotangents(outputs, f"{opdb.full_name(op)}[{sample.name}]"), allow_unused=True))
+
+
+def _has_equals(values: torch.Tensor) -> bool:
+    """Return whether two elements are equal. A device may order them in either way, and their gradients with them."""
+    return values.detach().cpu().unique().numel() < values.numel()
 
 
 def _is_as_good(op: Any, mine: Any, theirs: torch.Tensor, given: Any) -> bool:

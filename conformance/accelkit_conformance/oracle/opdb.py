@@ -66,8 +66,13 @@ def operators() -> dict[str, Any]:
         raise UnsupportedError(
             "torch's database of operators cannot be imported", why=str(error), hint="pip install 'accelkit[conformance]'"
         ) from error
-    found = {f"{op.name}.{op.variant_test_name}" if op.variant_test_name else str(op.name): op for op in op_db}
+    found = {full_name(op): op for op in op_db}
     return {name: op for name, op in sorted(found.items()) if not op.name.startswith(_LEFT_OUT)}
+
+
+def full_name(op: Any) -> str:
+    """Return the name of an operator, or ``name.variant`` for a variant."""
+    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else str(op.name)
 
 
 def dtype_of(name: str) -> torch.dtype:

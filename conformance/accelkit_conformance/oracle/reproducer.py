@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from accelkit_conformance.oracle.cotangents import cotangents
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
@@ -57,9 +60,14 @@ def program(subject: Subject, name: str, given: Any, *, dtype: str, number: str 
     ]
     if is_backward:
         body += [
+            "import zlib",
+            "from collections.abc import Sequence",
+            inspect.getsource(cotangents),
             "def gradients(args, kwargs):",
             "    leaves = [a.requires_grad_() for a in args if isinstance(a, torch.Tensor) and (a.is_floating_point() or a.is_complex())]",
-            "    return torch.autograd.grad(torch.utils._pytree.tree_leaves(op(*args, **kwargs))[0].sum(), leaves, allow_unused=True)",
+            "    results = torch.utils._pytree.tree_leaves(op(*args, **kwargs))",
+            "    outputs = [one for one in results if isinstance(one, torch.Tensor) and one.requires_grad]",
+            f"    return torch.autograd.grad(outputs, leaves, cotangents(outputs, {f'{name}[{number}]'!r}), allow_unused=True)",
             "print('cpu   ', gradients(args, kwargs))",
             "print('device', gradients(*there))",
         ]

@@ -23,11 +23,10 @@ def tensors(nested: Any) -> list[torch.Tensor]:
 
 def to_device(nested: Any, device: torch.device) -> Any:
     """Return a copy on ``device`` with the memory layout of the original. Devices in arguments are replaced by ``device``."""
-    storages: dict[tuple[int, torch.dtype], torch.Tensor] = {}
+    storages: dict[Any, torch.Tensor] = {}
 
-    def whole(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.Tensor:
-        """Return a copy of the whole storage on the device."""
-        key = (storage.data_ptr(), dtype)
+    def whole(storage: torch.UntypedStorage, dtype: torch.dtype, key: Any) -> torch.Tensor:
+        """Return a copy of the whole storage on the device, in the dtype of the first tensor with this key."""
         if key not in storages:
             storages[key] = torch.empty(0, dtype=dtype).set_(storage).to(device, copy=True)  # type: ignore[call-overload]
         return storages[key]
@@ -40,11 +39,13 @@ def to_device(nested: Any, device: torch.device) -> Any:
         if leaf.layout is not torch.strided:
             return leaf.to(device, copy=True)
         storage = leaf.untyped_storage()
-        memory = whole(storage, torch.uint8)
+        memory = whole(storage, leaf.dtype, storage.data_ptr())  # no dtype besides the sample's own: the device may lack it
         if not memory.numel():
             there = torch.empty_strided(leaf.size(), leaf.stride(), dtype=leaf.dtype, device=device)
         elif not memory.data_ptr():  # without addresses, a storage cannot be read as another dtype
-            there = whole(storage, leaf.dtype).as_strided(leaf.size(), leaf.stride(), leaf.storage_offset())
+            there = whole(storage, leaf.dtype, (storage.data_ptr(), leaf.dtype)).as_strided(
+                leaf.size(), leaf.stride(), leaf.storage_offset()
+            )
         else:
             there = torch.empty(0, dtype=leaf.dtype, device=device)
             there.set_(memory.untyped_storage(), leaf.storage_offset(), leaf.size(), leaf.stride())  # type: ignore[call-overload]

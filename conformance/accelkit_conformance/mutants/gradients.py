@@ -1,0 +1,78 @@
+"""Gradients that are wrong where the output gradient, the device or the mode is not the usual one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accelkit_conformance.mutants import mutant
+from accelkit_conformance.mutants.broken import Broken, changed, is_pure
+
+
+@mutant("modules", "gradients of inputs")
+class NormalisesWithoutInputGradient(Broken):
+    """In training the backward of batch_norm gives zeros as the gradient of the input."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        is_training = name.startswith("native_batch_norm_backward") and args[7]
+        return (result[0] * 0, *result[1:]) if is_training else result
+
+
+@mutant("autograd", "gradients of inputs")
+class SoftmaxForgetsTheSum(Broken):
+    """The backward of softmax gives zeros, which is right only if all output gradients are equal."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        return changed(call(), lambda x: x * 0) if name.startswith("_softmax_backward") else call()
+
+
+@mutant("autograd", "output gradients")
+class ReadsOutputGradientsAsContiguous(Broken):
+    """Backward kernels read a transposed output gradient as if it were contiguous."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        if "_backward" in name and is_pure(func) and isinstance(args[0], torch.Tensor) and 0 not in args[0].stride():
+            dense = torch.as_strided(args[0], args[0].shape, torch.empty(args[0].shape, device="meta").stride())
+            return func(dense, *args[1:], **kwargs)
+        return call()
+
+
+@mutant("autograd", "output gradients")
+class DividesByOutputGradients(Broken):
+    """Backward kernels of activations scale by the largest output gradient and back: NaN where all are zero."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name in ("gelu_backward", "sigmoid_backward", "tanh_backward", "threshold_backward") and args[0].numel():
+            largest = args[0].abs().max()
+            return changed(call(), lambda x: x / largest * largest)
+        return call()
+
+
+@mutant("autograd", "another device")
+class DifferentiatesOnTheFirstDevice(Broken):
+    """Backward kernels give zeros on every device but the first."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        is_elsewhere = "_backward" in name and args[0].device.index not in (None, 0)
+        return changed(result, lambda x: x * 0) if is_elsewhere else result
+
+
+@mutant("autograd", "modes")
+class RecordsWithoutGradients(Broken):
+    """Products and sums record a graph under torch.no_grad."""
+
+    def install(self) -> None:
+        import torch
+        from torch.overrides import TorchFunctionMode
+
+        class Records(TorchFunctionMode):
+            def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                if getattr(func, "__name__", "") in ("mul", "add") and not torch.is_inference_mode_enabled():
+                    with torch.enable_grad():
+                        return func(*args, **(kwargs or {}))
+                return func(*args, **(kwargs or {}))
+
+        Records().__enter__()

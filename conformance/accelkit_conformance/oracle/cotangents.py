@@ -1,0 +1,33 @@
+"""Output gradients for checks that compare gradients.
+
+They are random, because a constant output gradient hides errors: the sum of a normalised result does not depend on the input, so
+its gradient is zero whether or not the kernel computes one. Their mean is 1/2, so that their sums do not cancel, and each is an odd
+multiple of 1/16, which every floating-point dtype represents exactly.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+import torch
+
+
+def cotangents(outputs: Sequence[torch.Tensor], name: str) -> list[torch.Tensor]:
+    """Return an output gradient for each output, on its device and in its dtype; all ones for a sparse output.
+
+    ``name``, which names the test and the sample, is the seed: the same name gives the same values on every device.
+    """
+    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+
+    def draw(output: torch.Tensor) -> torch.Tensor:
+        return (torch.randint(-4, 12, output.shape, generator=generator) * 2 + 1) / 16
+
+    found = []
+    for output in outputs:
+        if output.layout is torch.strided:
+            values = torch.complex(draw(output), draw(output)) if output.is_complex() else draw(output)
+            found.append(values.to(output.dtype).to(output.device))
+        else:
+            found.append(torch.ones_like(output))
+    return found

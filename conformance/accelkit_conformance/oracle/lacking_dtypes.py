@@ -1,0 +1,83 @@
+"""Inputs that a device cannot take, because its accelerator declares that the device lacks a dtype that they need.
+
+Whether an input needs a dtype is detected on the CPU: from the arguments, the results and the tensors between them. If nothing is
+declared to be missing, nothing is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from accelkit_conformance.oracle.cotangents import cotangents
+from accelkit_conformance.oracle.sample_transfer import tensors, to_device
+from accelkit_conformance.profiles.operators import DTYPES
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+
+class _Dtypes(TorchDispatchMode):
+    """Dispatch mode that records the dtypes of all tensors except scalars, because torch makes tensors of Python's numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+
+    def see(self, nested: Any, *, with_scalars: bool = False) -> None:
+        self.seen |= {str(one.dtype).removeprefix("torch.") for one in tensors(nested) if one.ndim or with_scalars}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.see((args, kwargs, result))
+        return result
+
+
+def lacking_dtypes(subject: Subject, program: Callable[[], Any]) -> list[str]:
+    """Return the dtypes that a program uses on the CPU and the device lacks. The program is not run if the device lacks none."""
+    if not any(map(subject.lacks, DTYPES)):
+        return []
+    state = torch.default_generator.get_state()
+    with _Dtypes() as mode:
+        mode.see(program(), with_scalars=True)
+    torch.default_generator.set_state(state)
+    return sorted(dtype for dtype in mode.seen if subject.lacks(dtype))
+
+
+def require_dtypes(subject: Subject, program: Callable[[], Any]) -> None:
+    """Skip the check if a program needs a dtype on the CPU that the device lacks.
+
+    Raises:
+        NotSupported: If it does.
+    """
+    subject.needs(*lacking_dtypes(subject, program))
+
+
+def possible_samples(subject: Subject, op: Any, samples: Iterable[Any]) -> Iterator[Any]:
+    """Yield the samples of an operator that need no dtype that the device lacks, forward and backward.
+
+    Raises:
+        NotSupported: At the end, if there were samples and none was possible.
+    """
+    lacking: set[str] = set()
+    is_any_possible = False
+    for sample in samples:
+
+        def program(sample: Any = sample) -> Any:
+            first, args, kwargs = to_device((sample.input, sample.args, sample.kwargs), torch.device("cpu"))
+            results = op(first, *args, **kwargs)
+            outputs = [one for one in tensors(sample.output_process_fn_grad(results)) if one.requires_grad]
+            if outputs:
+                torch.autograd.backward(outputs, cotangents(outputs, ""))
+            return (first, args, kwargs), results
+
+        missing = lacking_dtypes(subject, program)
+        lacking |= set(missing)
+        if not missing:
+            is_any_possible = True
+            yield sample
+    if lacking and not is_any_possible:
+        subject.needs(*sorted(lacking))

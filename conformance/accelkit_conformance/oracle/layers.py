@@ -1,0 +1,18 @@
+"""Layers for checks that are about something else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+
+def batch_norm(subject: Subject, num_features: int) -> torch.nn.BatchNorm1d:
+    """Return a layer with parameters and buffers; without the counter of batches, an int64, on a device that lacks this dtype."""
+    layer = torch.nn.BatchNorm1d(num_features)
+    if subject.lacks("int64"):
+        layer.num_batches_tracked = None
+    return layer
