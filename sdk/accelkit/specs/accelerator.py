@@ -101,7 +101,7 @@ class Accelerator:
     def load(self) -> None:
         """Import ``torch_package``, under a lock. Does not initialise the driver unless that package does.
 
-        Called once per process. In launched processes and DataLoader workers it is the first call.
+        Called once per process, after ``probe``. In launched processes and DataLoader workers it is the first call.
         """
         if self.torch_package is not None:
             with _load_lock:
@@ -110,7 +110,8 @@ class Accelerator:
     def check(self) -> Availability:
         """Return whether the installed torch can compute on this hardware. Initialises the driver.
 
-        The default runs an addition on device 0 and compares the result with the expected values.
+        Called by the Runtime of each process at first use of the device, before ``setup_device``, and in the child process where the
+        plugin is tried. The default runs an addition on device 0 and compares the result with the expected values.
         """
         import torch
 
@@ -126,19 +127,19 @@ class Accelerator:
 
     @hookimpl
     def setup_device(self, device: torch.device) -> None:
-        """Make ``device`` the current device of this process. Initialises the driver."""
+        """Make ``device`` current. Initialises the driver. Called once by each process's Runtime, before anything is placed on it."""
         if device.index is not None and hasattr(self.device_module, "set_device"):
             self.device_module.set_device(device.index)
 
     @hookimpl
     def teardown(self) -> None:
-        """Release the resources taken by ``setup_device`` and training. The default empties the allocator's cache."""
+        """Release what ``setup_device`` and training took. Called by ``Runtime.teardown``. The default empties the allocator's cache."""
         self.empty_cache()
 
     # -- devices ------------------------------------------------------------------------------------------------------
 
     def device(self, index: int) -> torch.device:
-        """Return the torch device with this index. Does not initialise the driver."""
+        """Return the torch device with this index. Called after ``load()``. Must not initialise the driver."""
         import torch
 
         return torch.device(self.device_type, index)
@@ -146,22 +147,27 @@ class Accelerator:
     def parse_devices(self, devices: int | str | Sequence[int]) -> list[int]:
         """Convert the user's ``devices`` argument (an int, ``-1``, ``"auto"``, a list or ``"0,2"``) to device indices.
 
+        Called by the constructor of a Runtime, and by a launcher, which may fork afterwards. Must not initialise the driver.
+
+        Returns:
+            The indices in the order in which processes use them: at least one, and none twice.
+
         Raises:
             DevicesError: If the argument cannot be parsed or names devices that do not exist.
         """
         return parse_devices(devices, self.auto_device_count(), self.name or self.device_type)
 
     def get_parallel_devices(self, devices: Sequence[int]) -> list[torch.device]:
-        """Return the torch devices with these indices."""
+        """Return the torch devices with these indices. Called by the Lightning bridge; a Runtime calls ``device``."""
         return [self.device(index) for index in devices]
 
     def auto_device_count(self) -> int:
-        """Return the number of devices. Must not create a driver context."""
+        """Return the number of devices that this process can use. Must not create a driver context: processes may fork afterwards."""
         return int(self.device_module.device_count())
 
     @property
     def device_module(self) -> ModuleType:
-        """The torch module of this device type, ``torch.<device_type>``.
+        """The torch module of this device type, ``torch.<device_type>``. Available after ``load()``. Does not initialise the driver.
 
         Raises:
             BrokenPluginError: If torch has no such module because the vendor's package did not register one.
@@ -180,21 +186,21 @@ class Accelerator:
             ) from error
 
     def synchronize(self, device: torch.device) -> None:
-        """Wait until all work queued on ``device`` has finished."""
+        """Wait until all work queued on ``device`` has finished. Called by ``check``, benchmarks and the conformance tests."""
         if hasattr(self.device_module, "synchronize"):
             self.device_module.synchronize(device)
 
     # -- memory and statistics ----------------------------------------------------------------------------------------
 
     def empty_cache(self) -> None:
-        """Return the allocator's unused cached memory to the device. Does nothing if the device has no such cache."""
+        """Return the allocator's cached memory to the device, if it has a cache. Called by ``teardown`` and ``Runtime.free_memory``."""
         if hasattr(self.device_module, "empty_cache"):
             self.device_module.empty_cache()
 
     def memory_stats(self, device: torch.device) -> dict[str, float]:
         """Return ``memory.allocated.bytes`` and ``memory.peak.bytes`` of this process on ``device``.
 
-        A value that the device does not report is left out.
+        A value that the device does not report is left out. Called after the device was set up.
         """
         module = self.device_module
         found: dict[str, float] = {}
@@ -205,31 +211,31 @@ class Accelerator:
         return found
 
     def reset_peak_memory_stats(self, device: torch.device) -> None:
-        """Reset the peak memory statistic. Does nothing if the device does not record one."""
+        """Set the peak to what is allocated now, if the device records a peak. Called by benchmarks and the conformance tests."""
         if hasattr(self.device_module, "reset_peak_memory_stats"):
             self.device_module.reset_peak_memory_stats(device)
 
     @hookimpl
     def get_device_stats(self, device: torch.device) -> dict[str, Any]:
-        """Return device statistics for logging, with the unit in each key. The default returns ``memory_stats``."""
+        """Return device statistics, with the unit in each key; by default ``memory_stats``. Called by ``Runtime.device_stats``."""
         return self.memory_stats(device)
 
     @hookimpl
     def doctor_checks(self) -> Mapping[str, Availability]:
-        """Return additional checks for ``accelkit doctor``, by name. The default returns none."""
+        """Return more checks for ``accelkit doctor``, by name; by default none. Called in a child process, before ``load()``."""
         return {}
 
     # -- random state -------------------------------------------------------------------------------------------------
 
     def manual_seed(self, seed: int) -> None:
-        """Seed the generators of all devices of this kind."""
+        """Seed the generators of all devices of this kind. Called at first use of the device if the Runtime was given a seed."""
         module = self.device_module
         seed_all = getattr(module, "manual_seed_all", None) or getattr(module, "manual_seed", None)
         if seed_all is not None:
             seed_all(seed)
 
     def get_rng_state(self, device: torch.device) -> torch.Tensor | None:
-        """Return the state of the device's generator as a CPU uint8 tensor, or None if the device has no generator of its own."""
+        """Return the generator's state as a CPU uint8 tensor, for checkpoints and loaders. None if the device has no generator."""
         getter = getattr(self.device_module, "get_rng_state", None)
         state: torch.Tensor | None = getter(device) if getter is not None else None
         return state
@@ -282,7 +288,10 @@ class Accelerator:
         return None
 
     def capabilities(self, device: torch.device | None = None) -> Capabilities:
-        """Return the capabilities of ``device`` (a newer chip may have more), or those of the kind of device if ``device`` is None."""
+        """Return the capabilities of ``device`` (a newer chip may have more), or those of the kind of device if ``device`` is None.
+
+        With None, it is called by the constructor of a Runtime and must not initialise the driver.
+        """
         return self.declared_capabilities
 
     def __repr__(self) -> str:

@@ -25,7 +25,7 @@ and the optimizer's ``step`` and ``zero_grad`` are those of the strategy. A comp
             self.engine.zero_grad()
 
         def unwrap_module(self, module):
-            return module.module
+            return module.module if isinstance(module, MyEngine) else module
 """
 
 from __future__ import annotations

@@ -50,15 +50,22 @@ class Precision:
     # -- modules and data ---------------------------------------------------------------------------------------------
 
     def convert_module(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Return the module with its parameters and buffers in the dtype of this precision, converted in place where possible."""
+        """Return the module with its parameters and buffers in the dtype of this precision, converted in place where possible.
+
+        Called by ``Runtime.prepare`` for every module, before the strategy places and wraps it.
+        """
         return module
 
     def convert_input(self, data: T) -> T:
-        """Convert the arguments of a forward pass (in any nesting, with tensors of any dtype) to the dtype that it computes with."""
+        """Convert the arguments of a forward pass (in any nesting, with tensors of any dtype) to the dtype that it computes with.
+
+        Called before each forward pass of a prepared module: once with the tuple of positional arguments, once with the dict of keyword
+        arguments.
+        """
         return data
 
     def convert_output(self, data: T) -> T:
-        """Convert the result of a forward pass (in any nesting) to what the training loop expects."""
+        """Convert the result of a forward pass (in any nesting) to what the training loop expects. Called after each forward pass."""
         return data
 
     def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
@@ -71,17 +78,17 @@ class Precision:
         return nullcontext()
 
     def module_init_context(self) -> AbstractContextManager[Any]:
-        """Return a context manager inside which modules are constructed in the right dtype."""
+        """Return a context manager inside which modules are constructed in the right dtype. Called by the user."""
         return self.tensor_init_context()
 
     def tensor_init_context(self) -> AbstractContextManager[Any]:
-        """Return a context manager inside which tensors are created in the right dtype."""
+        """Return a context manager inside which tensors are created in the right dtype. Called by the user."""
         return nullcontext()
 
     # -- gradients ----------------------------------------------------------------------------------------------------
 
     def pre_backward(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return the loss to pass to ``backward``."""
+        """Return the loss to pass to ``backward``. Called before each backward pass, such as to scale the loss."""
         return loss
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
@@ -112,7 +119,7 @@ class Precision:
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of this precision for a checkpoint (such as a scaler's state)."""
+        """Return the state of this precision for a checkpoint (such as a scaler's state). Called on the processes that save it."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -88,29 +88,44 @@ class Strategy:
         """Release resources. Called by ``Runtime.teardown`` if ``setup`` was called, while the process group still exists."""
 
     def num_processes(self, num_devices: int, num_nodes: int) -> int:
-        """Return the number of processes in a job with ``num_devices`` devices on each of ``num_nodes`` machines."""
+        """Return the number of processes in a job with ``num_devices`` devices on each of ``num_nodes`` machines.
+
+        Called by the constructor of a Runtime. Does not initialise the driver.
+        """
         return num_devices * num_nodes if self.is_distributed else 1
 
     def root_device(self, accelerator: Accelerator, devices: Sequence[int], local_rank: int) -> torch.device:
-        """Return the device of the process ``local_rank`` on its machine.
+        """Return the device of this process. Called by its Runtime at first use, after ``setup``. Does not initialise the driver.
 
-        ``devices`` has a single index if each process sees only its own device.
+        Args:
+            accelerator: The accelerator of the devices.
+            devices: The indices of the devices of this machine's processes. A single index if each process sees only its own device.
+            local_rank: The rank of this process on its machine.
         """
         return accelerator.device(devices[local_rank if len(devices) > 1 else 0])
 
     def process_group_backend(self, accelerator: Accelerator) -> str | None:
         """Return the torch.distributed backend for tensors on the device, or None for torch's default.
 
-        The default returns the accelerator's ``process_group_backend``.
+        Called by the Runtime of each process before it joins the process group, unless the user named a backend. The default returns the
+        accelerator's ``process_group_backend``.
         """
         return accelerator.process_group_backend
 
     def place_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
-        """Move the module to ``device``. Called before ``wrap_module``, unless the Runtime was told not to place anything."""
+        """Move the module to ``device``, and return it. Called before ``wrap_module``, unless the Runtime was told not to place anything.
+
+        Args:
+            module: The module, in its precision.
+            device: The device of this process.
+        """
         return module.to(device)
 
     def place_batch(self, batch: T) -> T:
-        """Lay out a batch that is on the device as the strategy needs it. Called for batches of prepared loaders and of ``to_device``."""
+        """Lay out a batch that is on the device as the strategy needs it. Called for batches of prepared loaders and of ``to_device``.
+
+        It is on the step path, and is not called if it is not overridden.
+        """
         return batch
 
     def wrap_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
@@ -127,12 +142,17 @@ class Strategy:
     def check_state(self) -> None:
         """Check that modules and optimizers can be saved and loaded with ``state_dict`` and ``load_state_dict``.
 
+        Called by ``Runtime.save_state`` and ``Runtime.load_state`` on every process.
+
         Raises:
             CheckpointError: If they cannot.
         """
 
     def unwrap_module(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Return the module that was passed to ``wrap_module``."""
+        """Return the module that was passed to ``wrap_module``, or ``module`` itself if it is not a wrapper of this strategy.
+
+        Called by ``Runtime.unwrap_model``, and for checkpoints until it returns its argument.
+        """
         return module
 
     def whole_parameters(self, module: torch.nn.Module) -> AbstractContextManager[Any]:
@@ -151,13 +171,21 @@ class Strategy:
         return nullcontext()
 
     def join(self, modules: Sequence[torch.nn.Module]) -> AbstractContextManager[Any] | None:
-        """Return a context manager inside which processes may have different numbers of batches, or None if that is not supported."""
+        """Return a context manager inside which processes may have different numbers of batches, or None if that is not supported.
+
+        Called by ``Runtime.join_uneven_inputs`` on every process.
+
+        Args:
+            modules: The modules that ``wrap_module`` returned.
+        """
         return nullcontext()
 
     def clip_grad_norm_(
         self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float, **kwargs: Any
     ) -> torch.Tensor:
         """Scale gradients in place so that their norm over the whole model is at most ``max_norm``.
+
+        Called by ``Runtime.clip_grad_norm_`` on every process, before the step.
 
         Args:
             parameters: The parameters whose gradients are scaled.
@@ -175,7 +203,12 @@ class Strategy:
         return total
 
     def clip_grad_value_(self, parameters: torch.Tensor | Iterable[torch.Tensor], clip_value: float) -> None:
-        """Clamp every gradient in place to ``[-clip_value, clip_value]``."""
+        """Clamp every gradient in place to ``[-clip_value, clip_value]``. Called by ``Runtime.clip_grad_value_``.
+
+        Args:
+            parameters: The parameters whose gradients are clamped.
+            clip_value: The largest absolute value.
+        """
         import torch
 
         torch.nn.utils.clip_grad_value_(parameters, clip_value)
