@@ -11,20 +11,22 @@ import functools
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from accelkit.errors import PrepareError, UnsupportedError
 from accelkit.plugin_calls import note_plugin, wrong_result
-from accelkit.runtime.accumulation import Accumulation
 from accelkit.runtime.dynamic_subclass import swap_class
 from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.engine_strategy import EngineStrategy
 from accelkit.specs.overrides import overridden, overrides
 from accelkit.specs.precision import Precision
 from accelkit.specs.strategy import Strategy
+
+if TYPE_CHECKING:
+    from accelkit.runtime.gradients import Accumulation
 
 _steppings: weakref.WeakKeyDictionary[Any, Stepping] = weakref.WeakKeyDictionary()
 """The Stepping of each prepared optimizer and scheduler. Not an attribute, because a scheduler's state dict contains all attributes."""

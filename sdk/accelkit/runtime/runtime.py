@@ -1,46 +1,53 @@
-"""The ``Runtime`` class: select a device by name, prepare models, optimizers and loaders, and run the training loop."""
+"""The ``Runtime`` class: select a device by name, prepare models, optimizers and loaders, and run the training loop.
+
+This file is the whole public API of a Runtime, from top to bottom. Each method passes its arguments to one of the Runtime's parts:
+``RankInfo``, ``Session`` (the device in use), ``Preparation``, ``Gradients``, ``Collectives``, ``Checkpointing`` and ``Preemption``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, Self, TypeVar, overload
 
 import torch
-from torch.optim.lr_scheduler import LRScheduler
 
-from accelkit.discovery import loading
-from accelkit.errors import HookError, PrepareError
+from accelkit.errors import HookError, PrepareError, UnsupportedError
 from accelkit.gc_pause import collector_paused
-from accelkit.plugin_calls import call
 from accelkit.runtime import seeding
-from accelkit.runtime.accumulation import Accumulation
-from accelkit.runtime.checkpointing import SavedState
-from accelkit.runtime.configuration import Configuration, check_started, configure
+from accelkit.runtime.checkpointing import Checkpointing
+from accelkit.runtime.collectives.collectives import Collectives
+from accelkit.runtime.configuration import check_started, configure
 from accelkit.runtime.data import loaders
-from accelkit.runtime.device_checks import check_backward, check_device
-from accelkit.runtime.gradients import Gradients
-from accelkit.runtime.optimizer_step import Stepping, ending_a_step
-from accelkit.runtime.placement import ParameterMoves
-from accelkit.runtime.precision_forward import backward_of, backward_of_engine
-from accelkit.runtime.preemption import Notice, Preemption, check_requeue
-from accelkit.runtime.preparation import Prepared
-from accelkit.runtime.processes import Processes
+from accelkit.runtime.data.partition import share_of
+from accelkit.runtime.gradients import Accumulation, Gradients
+from accelkit.runtime.preemption import Preemption, check_requeue
+from accelkit.runtime.preparation import Preparation, PreparationOptions, PreparedObjects, unwrap_model
+from accelkit.runtime.rank_info import RankInfo, run_only_if
+from accelkit.runtime.session import Session
 from accelkit.selection import Devices
 from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.cluster import ClusterEnvironment
-from accelkit.specs.engine_strategy import EngineStrategy
-from accelkit.specs.overrides import overridden
 from accelkit.specs.precision import Precision
 from accelkit.specs.process_group import ProcessGroupOptions
 from accelkit.specs.strategy import Strategy
 from accelkit.types import Decision, RuntimeState
 
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+    from accelkit.runtime.collectives.reduction import Operation
+
 T = TypeVar("T")
 R = TypeVar("R")
+P = ParamSpec("P")
 
 
-class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
+class Runtime:
     """The main object of a training script.
 
     Creating a Runtime selects and checks all plugins. It does not initialise a driver; the first use of the device does. An
@@ -89,11 +96,14 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
         process_group: ProcessGroupOptions | None = None,
         requeue: bool = False,
     ) -> None:
-        self._arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        self._arguments = {name: value for name, value in locals().items() if name != "self"}
         if gradient_accumulation_steps < 1:
-            raise PrepareError(f"gradient_accumulation_steps={gradient_accumulation_steps}", why="at least 1 is expected")
+            raise PrepareError(
+                f"gradient_accumulation_steps must be at least 1, got {gradient_accumulation_steps}",
+                why="it is the number of backward passes per optimizer step",
+            )
         with collector_paused():
-            self._configuration = configure(
+            configuration = configure(
                 accelerator=accelerator,
                 devices=devices,
                 strategy=strategy,
@@ -103,126 +113,573 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
                 cpu=cpu,
                 num_nodes=num_nodes,
             )
-        self.accelerator = self._configuration.accelerator
-        self.strategy = self._configuration.strategy
-        self.cluster = self._configuration.cluster
-        self.plugin_manager = self._configuration.plugin_manager
-        self.device_placement = device_placement
-        self.split_batches, self.even_batches, self.dispatch_batches = split_batches, even_batches, dispatch_batches
-        self._process_group = process_group or ProcessGroupOptions()
-        self._timeout = self._process_group.seconds
-        self._notice, self._wants_requeue = Notice(), requeue
+        self.accelerator = configuration.accelerator
+        self.strategy = configuration.strategy
+        self.cluster = configuration.cluster
+        self.plugin_manager = configuration.plugin_manager
         if requeue:
             check_requeue(self.plugin_manager, self.cluster)
-        self.rng_types = seeding.check_rng_types(rng_types, self.accelerator.device_type)
-        self._seed = seed
+        options = PreparationOptions(
+            device_placement=device_placement,
+            split_batches=split_batches,
+            even_batches=even_batches,
+            dispatch_batches=dispatch_batches,
+            rng_types=seeding.check_rng_types(rng_types, self.accelerator.device_type),
+        )
         if seed is not None:
             seeding.seed_host(seed)
+        group_options = process_group or ProcessGroupOptions()
+        self._rank_info = RankInfo(self.cluster)
         self._accumulation = Accumulation(gradient_accumulation_steps)
-        self._device: torch.device | None = None
-        self._precision: Precision | None = None
-        self._moves = ParameterMoves()
-        self._modules: list[torch.nn.Module] = []
-        self._optimizers: list[torch.optim.Optimizer] = []
-        self._schedulers: list[LRScheduler] = []
-        self._loaders: list[loaders.PreparedLoader] = []
-        self._custom: list[Any] = []
+        self._session = Session(configuration, self._rank_info, self._accumulation, process_group=group_options, seed=seed)
+        self._objects = PreparedObjects()
+        self._preparation = Preparation(self._session, self._rank_info, self._accumulation, options, self._objects)
+        self._gradients = Gradients(self._session, self._accumulation, self._objects)
+        self._collectives = Collectives(self._rank_info.num_processes, lambda session=self._session: session.device)
+        self._checkpointing = Checkpointing(
+            self._session, self._rank_info, self._collectives, self._objects, timeout=group_options.seconds
+        )
+        self._preemption = Preemption(self._rank_info, self._collectives, self.plugin_manager, has_to_requeue=requeue)
         with self.plugin_manager.naming_failures("configured"):
             self.plugin_manager.hook.configured(state=self.state)
 
-    # -- properties ---------------------------------------------------------------------------------------------------
+    # -- what was selected --------------------------------------------------------------------------------------------
 
     @property
     def decision(self) -> Decision:
         """The reasons for the choice of this accelerator: every candidate with its verdict and the reason."""
-        return self._configuration.decision
+        return self._session.configuration.decision
 
     @property
     def state(self) -> RuntimeState:
         """A frozen description of this Runtime, suitable for printing."""
-        config = self._configuration
-        local_rank = self.cluster.known("local_rank")
-        is_known = len(config.device_indices) == 1 or self.num_processes > 1 or self.strategy.drives_all_devices
-        device = None
-        if is_known and local_rank is not None:
-            device = call(self.strategy, "root_device", self.accelerator, config.device_indices, local_rank)
-        return RuntimeState(
-            accelerator=self.accelerator.name,
-            plugin=self.accelerator.plugin,
-            device=str(device or self.accelerator.device_type),
-            devices=config.known_devices,
-            precision=config.precision.name,
-            strategy=self.strategy.name,
-            cluster=self.cluster.name,
-            num_processes=self.num_processes,
-            process_index=self.process_index,
-            local_process_index=local_rank,
-            num_nodes=config.num_nodes,
-            seed=self._seed,
-        )
+        return self._session.state()
 
     @property
     def device(self) -> torch.device:
         """The device of this process. The first use checks that it computes, makes it current, and seeds its generators."""
-        return self._device if self._device is not None else self._start()
+        return self._session.device
 
     @property
     def precision(self) -> Precision:
         """The precision in which numbers are stored and computed. The first use starts the device."""
-        if self._precision is None:
-            self._start()
-        assert self._precision is not None
-        return self._precision
+        return self._session.precision
 
-    def _start(self) -> torch.device:
-        check_started(self._configuration)
-        if self.strategy.is_distributed:
-            self._learn_placement()
-        config: Configuration = self._configuration
-        with loading.plugin_errors(self.strategy.plugin, f"setting up the strategy {self.strategy.name}"):
-            self.strategy.setup(self.accelerator, config.device_indices)
-        device: torch.device = call(self.strategy, "root_device", self.accelerator, config.device_indices, self.local_process_index)
-        check_device(self.accelerator)
-        with loading.plugin_errors(self.accelerator.plugin, f"setting up {device}"):
-            self.plugin_manager.hook.setup_device(device=device)
-            device = torch.empty(0, device=device).device  # the device as tensors report it: the CPU has no index
-        check_backward(self.accelerator, device)
-        named = config.precision
-        with loading.plugin_errors(named.plugin, f"making the precision {named.name} for {device}"):
-            precision: Precision = self.plugin_manager.hook.make_precision(name=named.name, accelerator=self.accelerator, device=device)
-            precision.name, precision.plugin = precision.name or named.name, precision.plugin or named.plugin
-            precision.setup(self.accelerator, device)
-        if self.strategy.is_distributed:
-            self._join(device)
-        self._precision, self._device = precision, device
-        if self._seed is not None:
-            seeding.seed_device(self._seed, self.accelerator, device)
-        self._stepping = Stepping(self._accumulation, precision, self.strategy, self.accelerator)
-        backward = backward_of_engine(self.strategy) if isinstance(self.strategy, EngineStrategy) else backward_of(precision)
-        if (step_end := overridden(self.accelerator, Accelerator, "step_end")) is not None:
-            backward = ending_a_step(backward, step_end)
-        self.__dict__["_backward"] = backward
-        if self._accumulation.num_steps == 1:
-            self.__dict__["backward"] = backward
-        return device
+    # -- the place of this process in the job --------------------------------------------------------------------------
 
-    def _learn_placement(self) -> None:
-        from accelkit.runtime import process_group
+    @property
+    def num_processes(self) -> int:
+        """Number of processes in the job."""
+        return self._rank_info.num_processes
 
-        if process_group.learn_placement(self.cluster, self._timeout):
-            self.__dict__.pop("local_process_index", None)
-            self._configuration = self._configuration.placed()
+    @property
+    def process_index(self) -> int:
+        """This process's rank in the job."""
+        return self._rank_info.process_index
 
-    def _join(self, device: torch.device) -> None:
-        from accelkit.runtime import process_group
+    @property
+    def local_process_index(self) -> int:
+        """This process's rank on its machine."""
+        return self._rank_info.local_process_index
 
-        config = self._configuration
-        backend = self._process_group.process_group_backend or call(self.strategy, "process_group_backend", self.accelerator)
-        process_group.join(self, self.cluster, device, backend, self._timeout)
-        chosen = {"accelerator": self.accelerator.name, "plugin": self.accelerator.plugin}
-        process_group.agree(chosen | {"precision": config.precision.name, "strategy": self.strategy.name}, device)
-        with self.plugin_manager.naming_failures("launched"):
-            self.plugin_manager.hook.launched(state=self.state)
+    @property
+    def is_main_process(self) -> bool:
+        """Whether this is the job's first process."""
+        return self._rank_info.is_main_process
+
+    @property
+    def is_local_main_process(self) -> bool:
+        """Whether this is its machine's first process."""
+        return self._rank_info.is_local_main_process
+
+    @property
+    def is_last_process(self) -> bool:
+        """Whether this is the job's last process."""
+        return self._rank_info.is_last_process
+
+    def print(self, *args: Any, **kwargs: Any) -> None:
+        """Call ``print`` once per machine, on its main process only."""
+        if self.is_local_main_process:
+            print(*args, **kwargs)  # noqa: T201 # this is what it is for
+
+    @overload
+    def on_main_process(self, function: Callable[P, T]) -> Callable[P, T | None]: ...
+    @overload
+    def on_main_process(self, function: None = None) -> Callable[[Callable[P, T]], Callable[P, T | None]]: ...
+    def on_main_process(self, function: Any = None) -> Any:
+        """Decorate a function to run on the main process only and return None elsewhere. Works with or without parentheses."""
+        return self.on_main_process if function is None else run_only_if(lambda: self.is_main_process, function)
+
+    @overload
+    def on_local_main_process(self, function: Callable[P, T]) -> Callable[P, T | None]: ...
+    @overload
+    def on_local_main_process(self, function: None = None) -> Callable[[Callable[P, T]], Callable[P, T | None]]: ...
+    def on_local_main_process(self, function: Any = None) -> Any:
+        """Decorate a function to run on the main process of each machine only and return None elsewhere.
+
+        Works with or without parentheses.
+        """
+        return self.on_local_main_process if function is None else run_only_if(lambda: self.is_local_main_process, function)
+
+    def on_last_process(self, function: Callable[P, T]) -> Callable[P, T | None]:
+        """Decorate a function to run on the last process only and return None elsewhere."""
+        return run_only_if(lambda: self.is_last_process, function)
+
+    @overload
+    def on_process(self, function: Callable[P, T], process_index: int) -> Callable[P, T | None]: ...
+    @overload
+    def on_process(self, function: None = None, process_index: int = ...) -> Callable[[Callable[P, T]], Callable[P, T | None]]: ...
+    def on_process(self, function: Any = None, process_index: int = 0) -> Any:
+        """Decorate a function to run on one process only and return None elsewhere: ``@rt.on_process(process_index=2)``.
+
+        A job of one process runs the function regardless of the index.
+        """
+        if function is None:
+            return functools.partial(self.on_process, process_index=process_index)
+        return run_only_if(lambda: self.num_processes == 1 or self.process_index == process_index, function)
+
+    @overload
+    def on_local_process(self, function: Callable[P, T], local_process_index: int) -> Callable[P, T | None]: ...
+    @overload
+    def on_local_process(
+        self, function: None = None, local_process_index: int = ...
+    ) -> Callable[[Callable[P, T]], Callable[P, T | None]]: ...
+    def on_local_process(self, function: Any = None, local_process_index: int = 0) -> Any:
+        """Decorate a function to run on one process of each machine only: ``@rt.on_local_process(local_process_index=2)``.
+
+        A job of one process runs the function regardless of the index.
+        """
+        if function is None:
+            return functools.partial(self.on_local_process, local_process_index=local_process_index)
+        return run_only_if(lambda: self.num_processes == 1 or self.local_process_index == local_process_index, function)
+
+    @contextlib.contextmanager
+    def split_between_processes(self, inputs: Any, apply_padding: bool = False) -> Iterator[Any]:
+        """Yield this process's consecutive share of ``inputs``, which every process has in full.
+
+        If the inputs cannot be divided evenly, the first shares are one item longer.
+
+        Args:
+            inputs: A list, tuple or tensor, a dict of these with equal lengths, or a ``datasets.Dataset``. It is not changed, and no
+                data are sent between processes.
+            apply_padding: Whether to repeat the last item of ``inputs`` until every share is as long as the longest, so that results can
+                be gathered.
+
+        Raises:
+            TypeError: If ``inputs`` is of another type.
+            ValueError: If the values of a dict differ in length.
+        """
+        yield inputs if self.num_processes == 1 else share_of(inputs, self.process_index, self.num_processes, is_padded=apply_padding)
+
+    # -- preparation ---------------------------------------------------------------------------------------------------
+
+    def prepare(self, *objects: Any, device_placement: Sequence[bool | None] | None = None) -> Any:
+        """Prepare models, optimizers, schedulers and data loaders for training.
+
+        Modules are moved to the device, optimizers are pointed at the moved parameters, and loaders deliver their batches to the device.
+        Modules are placed first, regardless of the order of the arguments. With ``32-true`` on one device, the same modules, optimizers
+        and schedulers are returned. Other precisions change the class of a module to a subclass. Loaders are wrapped.
+
+        Args:
+            objects: Modules, optimizers, schedulers and DataLoaders, in any order and number. A copy of a prepared loader, such as
+                pickle makes, becomes a loader of this Runtime.
+            device_placement: For each object, whether the object or its batches are moved to the device. None stands for the
+                ``device_placement`` of the Runtime.
+
+        Returns:
+            The prepared objects in the order given; for a single argument, the object itself.
+
+        Raises:
+            PrepareError: If an object is of another type, or if an optimizer has parameters that are in no prepared module.
+        """
+        prepared = self._preparation.prepare(objects, device_placement)
+        self._shorten_backward()
+        return prepared[0] if len(prepared) == 1 else prepared
+
+    def unwrap_model(self, model: torch.nn.Module, keep_fp32_wrapper: bool = True, keep_torch_compile: bool = True) -> torch.nn.Module:
+        """Return the model without the wrapper of the strategy. On one device, this is the model itself.
+
+        Args:
+            model: A prepared model.
+            keep_fp32_wrapper: Whether the forward pass still runs in the precision. If False, the model gets its own class back, in place.
+            keep_torch_compile: Whether to keep the wrapper of ``torch.compile``.
+
+        Raises:
+            UnsupportedError: If ``keep_fp32_wrapper`` is False and the strategy changed the class of the model, as ``fsdp`` does.
+        """
+        return unwrap_model(model, self.strategy, keep_fp32_wrapper=keep_fp32_wrapper, keep_torch_compile=keep_torch_compile)
+
+    def to_device(self, batch: T, non_blocking: bool = False) -> T:
+        """Move ``batch`` (any nesting of dicts, lists, tuples, dataclasses, objects with ``.to``) to the device of this process."""
+        return loaders.laid_out(loaders.move(batch, self.device, non_blocking), self.strategy)
+
+    def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
+        """Return a loader that starts ``num_batches`` later and yields the rest of the epoch, to resume in the middle of it."""
+        return loaders.skip_batches(dataloader, num_batches)
+
+    def free_memory(self, *objects: Any) -> tuple[None, ...]:
+        """Drop all prepared objects, collect garbage and release cached memory.
+
+        Returns:
+            One None for each of ``objects``, to assign to the variables that held them.
+        """
+        self._preparation.free_memory()
+        return (None,) * len(objects)
+
+    # -- gradients -----------------------------------------------------------------------------------------------------
+
+    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        """Run ``loss.backward(**kwargs)`` in the precision of the Runtime. The loss is divided by the number of accumulation steps.
+
+        Args:
+            loss: A scalar tensor, or a tensor of any shape if ``gradient=`` is given.
+            kwargs: The arguments ``gradient``, ``retain_graph``, ``create_graph`` and ``inputs`` of ``torch.Tensor.backward``.
+        """
+        self._gradients.backward(loss, **kwargs)
+
+    @property
+    def gradient_accumulation_steps(self) -> int:
+        """Number of backward passes per optimizer step, inside ``accumulate``."""
+        return self._accumulation.num_steps
+
+    @property
+    def sync_gradients(self) -> bool:
+        """Whether gradients are complete, so that an optimizer step updates the parameters."""
+        return self._accumulation.is_complete
+
+    @property
+    def optimizer_step_was_skipped(self) -> bool:
+        """Whether any optimizer's last step was skipped because a gradient was infinite (``16-mixed``)."""
+        return self._session.stepping.has_skipped
+
+    def accumulate(self, *models: torch.nn.Module) -> AbstractContextManager[None]:
+        """Return a context manager for one micro-batch.
+
+        Prepared optimizers and schedulers step only once every ``gradient_accumulation_steps`` micro-batches. The last batch of a
+        prepared loader always completes the step. Until then, the gradients of ``models`` stay on each process, so that they are reduced
+        only once.
+
+        Args:
+            models: The prepared models that the block runs backward through.
+        """
+        return self._gradients.accumulate(models)
+
+    def no_sync(self, model: torch.nn.Module) -> AbstractContextManager[Any]:
+        """Return a context manager inside which the gradients of ``model`` are not reduced over processes.
+
+        The next backward pass outside the context reduces them.
+        """
+        return self._gradients.no_sync(model)
+
+    def join_uneven_inputs(self, joinables: Sequence[torch.nn.Module], even_batches: bool | None = None) -> AbstractContextManager[Any]:
+        """Return a context manager inside which processes may have different numbers of batches.
+
+        A process that has no batches left takes part in the reductions of the other processes.
+
+        Args:
+            joinables: The prepared models that are trained inside the context.
+            even_batches: Replaces the Runtime's ``even_batches`` for all prepared loaders inside the context: whether passes that begin
+                there fill their last batches. None leaves the setting unchanged.
+
+        Raises:
+            UnsupportedError: If the strategy does not support uneven inputs.
+        """
+        return self._gradients.join_uneven_inputs(joinables, even_batches if self.num_processes > 1 else None)
+
+    def clip_grad_norm_(
+        self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float = 2.0, **kwargs: Any
+    ) -> torch.Tensor:
+        """Scale gradients in place so that their norm over the whole model is at most ``max_norm``.
+
+        Args:
+            parameters: Parameters of prepared modules. The norm of a sharded parameter includes all of its shards.
+            max_norm: The largest norm allowed.
+            norm_type: The order of the norm.
+            kwargs: The arguments ``error_if_nonfinite`` and ``foreach`` of ``torch.nn.utils.clip_grad_norm_``.
+
+        Returns:
+            The norm before clipping, as a 0-d tensor.
+        """
+        return self._gradients.clip_grad_norm_(parameters, max_norm, norm_type, **kwargs)
+
+    def clip_grad_value_(self, parameters: torch.Tensor | Iterable[torch.Tensor], clip_value: float) -> None:
+        """Clamp every gradient in place to ``[-clip_value, clip_value]``."""
+        self._gradients.clip_grad_value_(parameters, clip_value)
+
+    def unscale_gradients(self, optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None) -> None:
+        """Divide gradients by the loss scale, in place. In ``16-mixed``, ``backward`` leaves gradients scaled.
+
+        The clipping methods call this themselves.
+
+        Args:
+            optimizer: The optimizers whose gradients are unscaled; None for all prepared optimizers.
+
+        Raises:
+            UsageError: If gradients are not complete inside ``accumulate``. The next backward pass would add scaled gradients to
+                unscaled ones.
+        """
+        self._gradients.unscale_gradients(optimizer)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return the forward context of the precision, for computations outside a prepared module, such as a loss function."""
+        return self._gradients.autocast()
+
+    # -- collectives ---------------------------------------------------------------------------------------------------
+
+    # Before any data are sent, every process tells the others its call and the structure of its data. The page on clusters says what
+    # is verified and what it costs.
+
+    def wait_for_everyone(self) -> None:
+        """Wait until every process has made this call. Does not wait for work that is queued on the device.
+
+        A job of one process returns immediately.
+        """
+        self._collectives.wait_for_everyone()
+
+    @contextlib.contextmanager
+    def main_process_first(self) -> Iterator[None]:
+        """Run the block on the main process before the other processes, to download or preprocess only once.
+
+        Raises:
+            CollectiveError: On the other processes, if the block failed on the main process.
+        """
+        with self._collectives.goes_first("main_process_first", self.is_main_process):
+            yield
+
+    @contextlib.contextmanager
+    def local_main_process_first(self) -> Iterator[None]:
+        """Run the block on the main process of each machine before the other processes.
+
+        Raises:
+            CollectiveError: On the other processes, if the block failed on one of the main processes.
+        """
+        with self._collectives.goes_first("local_main_process_first", self.is_local_main_process):
+            yield
+
+    def gather(self, tensor: T, *, group: dist.ProcessGroup | None = None, sync_grads: bool = False) -> T:
+        """Gather ``tensor`` from all processes, concatenated along the first dimension in the order of ranks.
+
+        A job of one process returns ``tensor`` itself.
+
+        Args:
+            tensor: Nested tensors with the same structure, dtypes and shapes on all processes. Tensors without dimensions become one
+                tensor of shape ``[num_processes]``.
+            group: The processes that take part.
+            sync_grads: Whether the result is differentiable. The gradient of this process's part is the sum of the gradients that the
+                backward passes of all processes compute for it. Every process must then run backward through the result, in the same
+                order as other collectives.
+
+        Raises:
+            CollectiveError: If the tensors differ. The error gives the shapes on each rank. ``pad_across_processes`` makes first
+                dimensions equal.
+        """
+        return self._collectives.gather(tensor, group=group, sync_grads=sync_grads)
+
+    def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
+        """Like ``gather``, but without the samples that were repeated to fill the last batch.
+
+        Samples are dropped only while the innermost running prepared loader is at its last batch.
+
+        Args:
+            input_data: Nested tensors. If any leaf is not a tensor, or there are no leaves (an empty list), the data are pickled, and
+                the result is one list: the items of each process's list or tuple, or the objects themselves if they are of other types.
+            use_gather_object: Whether to pickle tensors too, for tensors that differ in shape and should not be padded.
+        """
+        return self._collectives.gather_for_metrics(input_data, self._objects.num_real_samples(), use_gather_object)
+
+    def reduce(
+        self,
+        tensor: T,
+        reduction: Operation = "sum",
+        scale: float = 1.0,
+        *,
+        group: dist.ProcessGroup | None = None,
+    ) -> T:
+        """Reduce ``tensor`` element-wise over all processes and multiply the result by ``scale``.
+
+        float16, bfloat16 and float8 are reduced in float32 and rounded once. Small integers and bools are reduced in a wider integer type;
+        a sum of bools is True if any of them is True. Host tensors of 100 bytes or less in total need a single exchange and are added in
+        the order of ranks.
+
+        Args:
+            tensor: Nested tensors with the same structure, dtypes and shapes on all processes.
+            reduction: ``sum``, ``mean``, ``max``, ``min``, ``product``, a ``torch.distributed.ReduceOp``, or ``none``, which returns
+                ``tensor`` unchanged and unscaled.
+            scale: The factor by which the result is multiplied.
+            group: The processes that take part.
+
+        Returns:
+            New tensors, the same on all processes.
+
+        Raises:
+            TypeError: For the mean of integers, and for the maximum or minimum of complex numbers.
+        """
+        return self._collectives.reduce(tensor, reduction, scale, group=group)
+
+    def broadcast(self, tensor: T, from_process: int = 0, *, group: dist.ProcessGroup | None = None) -> T:
+        """Send ``tensor`` from process ``from_process`` to all processes.
+
+        Args:
+            tensor: Nested tensors. If they have the same structure, dtypes and shapes on all processes, only their values are sent.
+                Otherwise (the other processes usually pass None), and for any other object, the data are pickled. Tensors in pickled
+                data arrive on the receiver's device if they were on the sender's device.
+            from_process: The rank in the job of the process that sends.
+            group: The processes that take part.
+
+        Returns:
+            ``tensor`` itself on process ``from_process``, and a new object on the other processes.
+        """
+        return self._collectives.broadcast(tensor, from_process, group=group)
+
+    def pad_across_processes(self, tensor: T, dim: int = 0, pad_index: float = 0, pad_first: bool = False) -> T:
+        """Pad tensors with ``pad_index`` along ``dim`` to the longest size among all processes, so that they can be gathered.
+
+        Padding is added at the end, or at the start if ``pad_first`` is True. A tensor that is long enough, or that has no such
+        dimension, is returned as it is. Gradients flow back through padded tensors.
+        """
+        return self._collectives.pad_across_processes(tensor, dim, pad_index, pad_first)
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+
+    def register_for_checkpointing(self, *objects: Any) -> None:
+        """Register objects that are saved and loaded as well: anything with ``state_dict`` and ``load_state_dict``.
+
+        With several processes, the state of rank 0 is saved, and every process loads it.
+
+        Raises:
+            PrepareError: If an object lacks one of the two methods.
+        """
+        self._checkpointing.register(objects)
+
+    def save_state(self, path: str | Path, *, is_async: bool = False, keep_last: int | None = None) -> Path:
+        """Save models, optimizers, schedulers, loaders, registered objects and random state as the next step under ``path``.
+
+        All processes call this. ``path`` is a folder that all of them can access. Each process writes its shards and its random state.
+
+        Args:
+            path: The folder that contains all steps.
+            is_async: Whether to return once everything is copied to main memory, while a thread writes it. The next save or load,
+                ``wait_for_saves`` and the end of the program wait for the thread and raise its error (the end of the program prints it).
+            keep_last: The number of steps to keep, including this one. Older steps are removed once this one is durable.
+
+        Returns:
+            The folder that was written, ``path/step-N``. It is durable on return, or with ``is_async`` as soon as it exists.
+
+        Raises:
+            CheckpointError: On every process, if some state could not be loaded again safely, writing failed, or a process died.
+            UsageError: If ``keep_last`` is less than 1.
+        """
+        return self._checkpointing.save_state(Path(path), is_async=is_async, keep_last=keep_last)
+
+    def wait_for_saves(self) -> None:
+        """Wait until no save is running in the background.
+
+        Raises:
+            CheckpointError: If the last save failed. Earlier checkpoints are untouched.
+        """
+        self._checkpointing.wait_for_saves()
+
+    def load_state(self, path: str | Path) -> None:
+        """Load a checkpoint of ``save_state`` into objects that were prepared in the same order.
+
+        The number of processes and the strategy may differ from those at saving: each process reads what its own shards need.
+        Each process restores its own random state. A process without saved random state derives a new one and warns.
+
+        Args:
+            path: The folder of a step, or the folder that contains all steps (then the latest step is loaded).
+
+        Raises:
+            CheckpointError: On every process, if the checkpoint is missing, damaged, or of other objects. Nothing has been restored then,
+                unless the cause is that an object rejected its state.
+        """
+        self._checkpointing.load_state(Path(path))
+
+    def save(self, obj: Any, f: str | Path) -> None:
+        """Call ``torch.save`` once per machine. The file is written atomically: it is complete or does not exist.
+
+        Tensors on a device without memory addresses (XLA) are saved as host tensors, because otherwise loading them would need that device.
+        """
+        self._checkpointing.save(obj, Path(f))
+
+    def get_state_dict(self, model: torch.nn.Module, unwrap: bool = True) -> dict[str, Any]:
+        """Return the state dict of a prepared model. All processes call this.
+
+        Returns:
+            If each process has the whole model: the model's own tensors, on every process. If the model is sharded: whole tensors in main
+            memory on the main process, and nothing on the others. Names are those of the bare model, or with ``unwrap=False`` of the
+            wrapped one.
+        """
+        return self._checkpointing.get_state_dict(model, unwrap)
+
+    def save_model(
+        self,
+        model: torch.nn.Module,
+        save_directory: str | Path,
+        max_shard_size: int | str = "10GB",
+        safe_serialization: bool = True,
+    ) -> None:
+        """Export the weights of a model as ``model.safetensors``. All processes call this; the main process writes.
+
+        Args:
+            model: The model, prepared or not.
+            save_directory: The folder to write to. It is created if it does not exist.
+            max_shard_size: The maximum file size, in bytes or as ``"5GB"``. Larger models are split into several files with a
+                ``model.safetensors.index.json``.
+            safe_serialization: Whether to write safetensors. If False, ``torch.save`` writes ``pytorch_model.bin``.
+
+        Raises:
+            CheckpointError: On every process, if the files cannot be written.
+            UsageError: If ``max_shard_size`` is not a valid size.
+        """
+        self._checkpointing.save_model(model, Path(save_directory), max_shard_size, safe_serialization)
+
+    # -- preemption ----------------------------------------------------------------------------------------------------
+
+    def watch_preemption(self) -> None:
+        """Catch SIGTERM and SIGUSR1, so that they do not end this process and ``is_preempted`` reports them.
+
+        ``is_preempted``, ``save_and_stop_if_preempted`` and ``resume`` catch the signals as well.
+        """
+        self._preemption.signals.listen()
+
+    def is_preempted(self) -> bool:
+        """Return whether any process of the job was told to stop.
+
+        Every process must call this at the same step, and all processes get the same answer. With several processes, the call reduces
+        one number, which takes about 100 microseconds on the CPU. Call it at every step if steps are long, else at every tenth step.
+        """
+        return self._preemption.is_preempted()
+
+    def save_and_stop_if_preempted(self, path: str | Path) -> None:
+        """If any process of the job was told to stop, save once, queue the job again if ``requeue=True`` was given, and exit.
+
+        Every process must call this at the same step. The job is queued again after all processes have saved.
+
+        Raises:
+            SystemExit: With status 0 if the scheduler accepted the job again. Otherwise with status 143 (128 + SIGTERM), so that a
+                launcher that restarts failed jobs restarts this one.
+        """
+        if self.is_preempted():
+            self._preemption.stop(self.save_state(path))
+
+    def resume(self, path: str | Path) -> bool:
+        """Load the latest checkpoint under ``path``, if there is one. The folder need not exist.
+
+        All processes call this, and rank 0 looks for checkpoints. ``path`` is a folder that all processes can access.
+
+        Returns:
+            Whether a checkpoint was loaded. The result is the same on all processes.
+
+        Raises:
+            CheckpointError: If ``path`` cannot be read, or in the cases that ``load_state`` describes.
+        """
+        self.watch_preemption()
+        if not self._checkpointing.has_checkpoint(Path(path)):
+            return False
+        self.load_state(path)
+        return True
+
+    # -- the rest of the life of a Runtime -----------------------------------------------------------------------------
 
     def launch(self, function: Callable[..., R], *arguments: Any) -> R:
         """Run ``function(runtime, *arguments)`` on all devices of this Runtime, from a script or a notebook, and wait for it to end.
@@ -238,24 +695,16 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
             RankFailedError: If a process failed. The error has the traceback of the process that failed first.
             UnsupportedError: If the function cannot be sent to another process.
         """
-        if self._configuration.num_processes == self.num_processes:
+        if self._session.configuration.num_processes == self.num_processes:
             return function(self, *arguments)
-        if (self._configuration.num_nodes or 1) > 1:
-            check_started(self._configuration)
+        if (self._session.configuration.num_nodes or 1) > 1:
+            check_started(self._session.configuration)
         from accelkit.launching import spawn_launcher
 
         rest = {name: value for name, value in self._arguments.items() if name not in ("accelerator", "devices")}
         chosen: Any = self._arguments["accelerator"]
         result: R = spawn_launcher.launch(function, *arguments, accelerator=chosen, devices=self._arguments["devices"], runtime=rest)
         return result
-
-    def to_device(self, batch: T, non_blocking: bool = False) -> T:
-        """Move ``batch`` (any nesting of dicts, lists, tuples, dataclasses, objects with ``.to``) to the device of this process."""
-        return loaders.laid_out(loaders.move(batch, self.device, non_blocking), self.strategy)
-
-    def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
-        """Return a loader that starts ``num_batches`` later and yields the rest of the epoch, to resume in the middle of it."""
-        return loaders.skip_batches(dataloader, num_batches)
 
     def device_stats(self) -> dict[str, Any]:
         """Return the statistics of this process's device from the accelerator and from hook plugins. Each key includes the unit."""
@@ -265,9 +714,7 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
         for stats in reversed(found):  # the plugin that was registered last comes first
             if not isinstance(stats, Mapping):
                 why = f"it returned {stats!r:.80}; a dict of statistics by name is expected"
-                owner = self.plugin_manager.owner_that_returns(
-                    "get_device_stats", lambda one: not isinstance(one, Mapping), device=self.device
-                )
+                owner = self.plugin_manager.owner_that_returns("get_device_stats", lambda one: not isinstance(one, Mapping), device=self.device)
                 raise HookError("the hook get_device_stats failed", plugin=owner, why=why)
             merged |= {key: value for key, value in stats.items() if key not in merged}
         return merged
@@ -275,19 +722,33 @@ class Runtime(Prepared, Processes, Gradients, SavedState, Preemption):
     def teardown(self) -> None:
         """Wait for saves, leave the process group and tear down the device. The device starts again if the Runtime is used again."""
         self.wait_for_saves()
-        self._notice.forget()
-        if self._device is not None:
-            call(self.precision, "teardown")
-            call(self.strategy, "teardown")
-            with self.plugin_manager.naming_failures("teardown"):
-                self.plugin_manager.hook.teardown()
-            if self.strategy.is_distributed:
-                from accelkit.runtime import process_group
+        self._preemption.signals.forget()
+        self._session.stop()
+        self.__dict__.pop("backward", None)
 
-                process_group.leave(self)
-            self._device = self._precision = None
-            self.__dict__.pop("backward", None)
-            self.__dict__.pop("_backward", None)
+    def _shorten_backward(self) -> None:
+        """Let ``self.backward`` be the function that runs the backward pass, without a call of accelkit's in between.
+
+        The loss must not have to be divided, and ``backward`` must not be overridden by a subclass.
+        """
+        if self._session.is_started and self._accumulation.num_steps == 1 and type(self).backward is Runtime.backward:
+            self.__dict__["backward"] = self._session.backward
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Refuse to be pickled. The objects that a Runtime prepared can be pickled; a Runtime cannot.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        raise UnsupportedError(
+            "a Runtime cannot be pickled",
+            why="it stands for this process: its device, its process group and its place in the job",
+            hint="pickle rt.state or what rt prepared, and make a Runtime in the other process; rt.launch(function) gives each its own",
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return the Runtime itself, so that a copy of an object that holds it (a callback, a dataset) uses the same Runtime."""
+        return self
 
     def __enter__(self) -> Self:
         return self

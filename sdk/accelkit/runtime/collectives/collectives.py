@@ -1,0 +1,174 @@
+"""Collectives of nested data among the processes of a job, which a Runtime offers. With a single process, they return their argument.
+
+The modules that only a job of several processes needs are imported when such a job uses them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+
+from accelkit.errors import CollectiveError
+from accelkit.pytree import leaves, map_leaves
+from accelkit.runtime.collectives.tensors import tensors_of
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+    from accelkit.runtime.collectives.fingerprint import Communicator
+    from accelkit.runtime.collectives.reduction import Operation
+
+T = TypeVar("T")
+
+REDUCTIONS = ("sum", "mean", "max", "min", "product", "none")
+
+
+class Collectives:
+    """Collectives over the process group of the job, or over another group of torch.distributed.
+
+    The methods of ``Runtime`` of the same names say what each of them does. ``group`` is the group whose members make the call; None
+    stands for all processes of the job.
+
+    Args:
+        num_processes: Number of processes in the job.
+        device: Returns the device of this process. It is called at each collective of several processes, so that the first one can join
+            the process group.
+    """
+
+    def __init__(self, num_processes: int, device: Callable[[], torch.device]) -> None:
+        self._num_processes = num_processes
+        self._device = device
+
+    def communicator(self, group: dist.ProcessGroup | None = None) -> Communicator:
+        """Return the group as this process sees it."""
+        device = self._device()  # the first use joins the process group
+        from accelkit.runtime.collectives import fingerprint
+
+        return fingerprint.Communicator.of(group, device)
+
+    def verify(self, name: str, payload: bytes = b"") -> Sequence[bytes]:
+        """Wait until every process of the job makes the call ``name``, and return the payload of each one, in the order of ranks.
+
+        Raises:
+            CollectiveError: If a process makes another call, or none before the timeout.
+        """
+        communicator = self.communicator()
+        from accelkit.runtime.collectives import fingerprint
+
+        return fingerprint.verify(communicator, name, payload=payload).parts
+
+    def wait_for_everyone(self) -> None:
+        """See ``Runtime.wait_for_everyone``."""
+        if self._num_processes > 1:
+            self.verify("wait_for_everyone")
+
+    @contextlib.contextmanager
+    def goes_first(self, name: str, is_first: bool) -> Iterator[None]:
+        """Run the block on the processes where ``is_first`` is true before the others. ``name`` is the name of the call.
+
+        Raises:
+            CollectiveError: On the other processes, if the block failed on one of the first.
+        """
+        if self._num_processes == 1:
+            yield
+            return
+        if is_first:
+            try:
+                yield
+            except Exception:
+                self.verify(name, b"failed")  # without this, the other processes would wait until the timeout
+                raise
+            self.verify(name)
+            return
+        failed = [rank for rank, part in enumerate(self.verify(name)) if part]
+        if failed:
+            raise CollectiveError(
+                f"{name}: the block failed on rank {failed[0]}",
+                why="the other ranks run it only after it has succeeded there",
+                hint=f"look at the error of rank {failed[0]}",
+            )
+        yield
+
+    def gather(self, tensor: T, *, group: dist.ProcessGroup | None = None, sync_grads: bool = False) -> T:
+        """See ``Runtime.gather``."""
+        if self._num_processes == 1:
+            tensors_of(tensor, "gather")
+            return tensor
+        from accelkit.runtime.collectives import operations
+
+        return operations.gather(self.communicator(group), tensor, sync_grads=sync_grads)
+
+    def gather_for_metrics(self, input_data: Any, num_samples: int | None, use_gather_object: bool = False) -> Any:
+        """See ``Runtime.gather_for_metrics``.
+
+        Args:
+            input_data: The data of this process.
+            num_samples: The number of samples in the job's batch that are not repeated. None if there are no others.
+            use_gather_object: Whether to pickle tensors too.
+        """
+        if self._num_processes == 1:
+            return input_data
+        from accelkit.runtime.collectives import operations
+
+        found = leaves(input_data)
+        if use_gather_object or not found or not all(isinstance(leaf, torch.Tensor) for leaf in found):
+            return operations.gather_objects(self.communicator(), input_data)[:num_samples]
+        everything = operations.gather(self.communicator(), input_data)
+        return everything if num_samples is None else map_leaves(lambda tensor: tensor[:num_samples], everything)
+
+    def reduce(self, tensor: T, reduction: Operation = "sum", scale: float = 1.0, *, group: dist.ProcessGroup | None = None) -> T:
+        """See ``Runtime.reduce``."""
+        if isinstance(reduction, str) and reduction not in REDUCTIONS:
+            raise ValueError(f"reduction must be one of {', '.join(REDUCTIONS)}, or a torch.distributed.ReduceOp, got {reduction!r}")
+        tensors_of(tensor, "reduce")
+        if reduction == "none":
+            return tensor
+        if self._num_processes > 1:
+            from accelkit.runtime.collectives import operations
+            from accelkit.runtime.collectives.reduction import named
+
+            tensor = operations.reduce(self.communicator(group), tensor, named(reduction))
+        return tensor if scale == 1.0 else map_leaves(lambda leaf: leaf * scale, tensor)
+
+    def broadcast(self, tensor: T, from_process: int = 0, *, group: dist.ProcessGroup | None = None) -> T:
+        """See ``Runtime.broadcast``."""
+        if not 0 <= from_process < self._num_processes:
+            raise ValueError(f"from_process must be between 0 and {self._num_processes - 1}, got {from_process}")
+        if self._num_processes == 1:
+            return tensor
+        from accelkit.runtime.collectives import operations
+
+        return operations.broadcast(self.communicator(group), tensor, from_process)
+
+    def pad_across_processes(self, tensor: T, dim: int = 0, pad_index: float = 0, pad_first: bool = False) -> T:
+        """See ``Runtime.pad_across_processes``."""
+        if self._num_processes == 1:
+            tensors_of(tensor, "pad_across_processes")
+            return tensor
+        from accelkit.runtime.collectives import operations
+
+        return operations.pad(self.communicator(), tensor, dim, pad_index, pad_first)
+
+    def any_process(self, flag: bool) -> bool:
+        """Return whether ``flag`` is true on any process of the job. Every process must make the call; nothing is verified."""
+        if self._num_processes == 1:
+            return flag
+        communicator = self.communicator()
+        import torch.distributed as dist
+
+        from accelkit.runtime.collectives import transport
+
+        number = transport.on_communicator_device(communicator, torch.tensor([int(flag)], dtype=torch.int32))
+        dist.all_reduce(number, dist.ReduceOp.MAX, group=communicator.group)
+        return bool(number.item())
+
+    def from_main(self, data: Any) -> Any:
+        """Return the object of rank 0 on every process of the job. Nothing is verified."""
+        if self._num_processes == 1:
+            return data
+        from accelkit.runtime.collectives import object_collectives
+
+        return object_collectives.from_main(data)

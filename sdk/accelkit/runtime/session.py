@@ -1,0 +1,175 @@
+"""The device of this process in use: it is checked and set up at first use, together with the precision and the process group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from accelkit.discovery import loading
+from accelkit.plugin_calls import call
+from accelkit.runtime import seeding
+from accelkit.runtime.configuration import Configuration, check_started
+from accelkit.runtime.device_checks import check_backward, check_device
+from accelkit.runtime.gradients import Accumulation
+from accelkit.runtime.optimizer_step import Stepping, ending_a_step
+from accelkit.runtime.precision_forward import backward_of, backward_of_engine
+from accelkit.runtime.rank_info import RankInfo
+from accelkit.specs.accelerator import Accelerator
+from accelkit.specs.overrides import overridden
+from accelkit.specs.precision import Precision
+from accelkit.specs.process_group import ProcessGroupOptions
+from accelkit.types import RuntimeState
+
+
+class Session:
+    """What exists only while the device is in use. Reading any of its properties starts the device, unless it has started.
+
+    Args:
+        configuration: The selected plugins and devices.
+        rank_info: This process's place in the job.
+        accumulation: The accumulation of gradients, which the steps of optimizers follow.
+        process_group: The backend and the timeout of the process group.
+        seed: The seed for the generators of the device. None leaves them as they are.
+
+    Attributes:
+        configuration: The configuration; once the device has started, with the devices and machines that the processes told each other.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        rank_info: RankInfo,
+        accumulation: Accumulation,
+        *,
+        process_group: ProcessGroupOptions,
+        seed: int | None = None,
+    ) -> None:
+        self.configuration = configuration
+        self._rank_info = rank_info
+        self._accumulation = accumulation
+        self._process_group = process_group
+        self._seed = seed
+        self._device: torch.device | None = None
+        self._precision: Precision
+        self._stepping: Stepping
+        self._backward: Callable[..., None]
+
+    @property
+    def is_started(self) -> bool:
+        """Whether the device is in use. Reading this does not start it."""
+        return self._device is not None
+
+    @property
+    def device(self) -> torch.device:
+        """The device of this process, as tensors report it."""
+        return self._device if self._device is not None else self._start()
+
+    @property
+    def precision(self) -> Precision:
+        """The precision in which numbers are stored and computed."""
+        if self._device is None:
+            self._start()
+        return self._precision
+
+    @property
+    def stepping(self) -> Stepping:
+        """The implementation of the steps of optimizers and schedulers."""
+        if self._device is None:
+            self._start()
+        return self._stepping
+
+    @property
+    def backward(self) -> Callable[..., None]:
+        """The function that runs the backward pass of a loss: torch's own, unless the precision, strategy or device adds to it."""
+        if self._device is None:
+            self._start()
+        return self._backward
+
+    def state(self) -> RuntimeState:
+        """Return a description of the plugins, the device and the ranks. Does not start the device."""
+        config, ranks = self.configuration, self._rank_info
+        accelerator, strategy, cluster = config.accelerator, config.strategy, config.cluster
+        local_rank = cluster.known("local_rank")
+        is_known = len(config.device_indices) == 1 or ranks.num_processes > 1 or strategy.drives_all_devices
+        device = None
+        if is_known and local_rank is not None:
+            device = call(strategy, "root_device", accelerator, config.device_indices, local_rank)
+        return RuntimeState(
+            accelerator=accelerator.name,
+            plugin=accelerator.plugin,
+            device=str(device or accelerator.device_type),
+            devices=config.known_devices,
+            precision=config.precision.name,
+            strategy=strategy.name,
+            cluster=cluster.name,
+            num_processes=ranks.num_processes,
+            process_index=ranks.process_index,
+            local_process_index=local_rank,
+            num_nodes=config.num_nodes,
+            seed=self._seed,
+        )
+
+    def stop(self) -> None:
+        """Tear down the plugins and leave the process group, if the device is in use. The next use starts it again."""
+        if self._device is None:
+            return
+        config = self.configuration
+        call(self._precision, "teardown")
+        call(config.strategy, "teardown")
+        with config.plugin_manager.naming_failures("teardown"):
+            config.plugin_manager.hook.teardown()
+        if config.strategy.is_distributed:
+            from accelkit.runtime import process_group
+
+            process_group.leave(self)
+        self._device = None
+
+    def _start(self) -> torch.device:
+        check_started(self.configuration)
+        if self.configuration.strategy.is_distributed:
+            self._learn_placement()
+        config = self.configuration
+        accelerator, strategy, hook = config.accelerator, config.strategy, config.plugin_manager.hook
+        with loading.plugin_errors(strategy.plugin, f"setting up the strategy {strategy.name}"):
+            strategy.setup(accelerator, config.device_indices)
+        device: torch.device = call(strategy, "root_device", accelerator, config.device_indices, self._rank_info.local_process_index)
+        check_device(accelerator)
+        with loading.plugin_errors(accelerator.plugin, f"setting up {device}"):
+            hook.setup_device(device=device)
+            device = torch.empty(0, device=device).device  # the device as tensors report it: the CPU has no index
+        check_backward(accelerator, device)
+        named = config.precision
+        with loading.plugin_errors(named.plugin, f"making the precision {named.name} for {device}"):
+            precision: Precision = hook.make_precision(name=named.name, accelerator=accelerator, device=device)
+            precision.name, precision.plugin = precision.name or named.name, precision.plugin or named.plugin
+            precision.setup(accelerator, device)
+        if strategy.is_distributed:
+            self._join(device)
+        if self._seed is not None:
+            seeding.seed_device(self._seed, accelerator, device)
+        backward = backward_of_engine(strategy) if strategy.wraps_optimizers else backward_of(precision)
+        if (step_end := overridden(accelerator, Accelerator, "step_end")) is not None:
+            backward = ending_a_step(backward, step_end)
+        self._precision, self._backward = precision, backward
+        self._stepping = Stepping(self._accumulation, precision, strategy, accelerator)
+        self._device = device
+        return device
+
+    def _learn_placement(self) -> None:
+        from accelkit.runtime import process_group
+
+        if process_group.learn_placement(self.configuration.cluster, self._process_group.seconds):
+            self._rank_info.read_again()
+            self.configuration = self.configuration.placed()
+
+    def _join(self, device: torch.device) -> None:
+        from accelkit.runtime import process_group
+
+        config, options = self.configuration, self._process_group
+        backend = options.process_group_backend or call(config.strategy, "process_group_backend", config.accelerator)
+        process_group.join(self, config.cluster, device, backend, options.seconds)
+        chosen = {"accelerator": config.accelerator.name, "plugin": config.accelerator.plugin}
+        process_group.agree(chosen | {"precision": config.precision.name, "strategy": config.strategy.name}, device)
+        with config.plugin_manager.naming_failures("launched"):
+            config.plugin_manager.hook.launched(state=self.state())
