@@ -136,11 +136,7 @@ class Gradients:
                 hint="if rt.sync_gradients: rt.clip_grad_norm_(...)",
             )
         optimizers = (
-            self._objects.optimizers
-            if optimizer is None
-            else [optimizer]
-            if isinstance(optimizer, torch.optim.Optimizer)
-            else optimizer
+            self._objects.optimizers if optimizer is None else [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else optimizer
         )
         try:
             for each in optimizers:

@@ -126,5 +126,5 @@ class Preemption:
             if self._rank_info.is_main_process:
                 answer = bool(self._plugin_manager.hook.requeue())
         finally:
-            answer = self._collectives.from_main(answer)
+            answer = bool(self._collectives.from_main(answer))
         return answer

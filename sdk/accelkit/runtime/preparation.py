@@ -106,7 +106,7 @@ class Preparation:
                 )
         strategy = self._session.configuration.strategy
         trained = pairs(objects, strategy) if strategy.wraps_optimizers else {}
-        prepared = {
+        prepared: dict[int, Any] = {
             id(thing): self._prepare_module(thing, has_to_move)
             for thing, has_to_move in zip(objects, placements, strict=True)
             if isinstance(thing, torch.nn.Module)

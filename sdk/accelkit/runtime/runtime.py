@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, Self, TypeVar, overl
 
 import torch
 
-from accelkit.errors import HookError, PrepareError, UnsupportedError
+from accelkit.errors import PrepareError, UnsupportedError
 from accelkit.gc_pause import collector_paused
 from accelkit.runtime import seeding
 from accelkit.runtime.checkpointing import Checkpointing
@@ -53,6 +53,14 @@ class Runtime:
     Creating a Runtime selects and checks all plugins. It does not initialise a driver; the first use of the device does. An
     argument that is None is read from its environment variable (``ACCELKIT_ACCELERATOR``, ``_DEVICES``, ``_STRATEGY``,
     ``_PRECISION``, ``_CLUSTER``, ``_NUM_NODES``); if that is not set, the default is used.
+
+    **Collectives** take any nesting of dicts, lists, tuples, named tuples and dataclasses of tensors. The tensors may have any dtype, be
+    contiguous or not, be empty, and be on the device or on the host. Results are on the device of the argument and are detached from the
+    graph, unless a method says otherwise. ``group`` is the process group of torch.distributed whose members make the call; None stands
+    for all processes of the job. Before any data are sent, every process tells the others its call and the structure of its data.
+    Therefore every method raises CollectiveError on each process if processes call different methods or give data of different
+    structure, dtype or shape (immediately), or if a process does not make the call before the timeout of the process group (the error
+    names the process, its host and its last call).
 
     Args:
         accelerator: The accelerator: a name, ``dist:name``, ``torch:<device_type>``, ``auto`` or an instance.
@@ -135,10 +143,8 @@ class Runtime:
         self._objects = PreparedObjects()
         self._preparation = Preparation(self._session, self._rank_info, self._accumulation, options, self._objects)
         self._gradients = Gradients(self._session, self._accumulation, self._objects)
-        self._collectives = Collectives(self._rank_info.num_processes, lambda session=self._session: session.device)
-        self._checkpointing = Checkpointing(
-            self._session, self._rank_info, self._collectives, self._objects, timeout=group_options.seconds
-        )
+        self._collectives = Collectives(self._rank_info.num_processes, self._session.start)
+        self._checkpointing = Checkpointing(self._session, self._rank_info, self._collectives, self._objects, timeout=group_options.seconds)
         self._preemption = Preemption(self._rank_info, self._collectives, self.plugin_manager, has_to_requeue=requeue)
         with self.plugin_manager.naming_failures("configured"):
             self.plugin_manager.hook.configured(state=self.state)
@@ -426,9 +432,6 @@ class Runtime:
 
     # -- collectives ---------------------------------------------------------------------------------------------------
 
-    # Before any data are sent, every process tells the others its call and the structure of its data. The page on clusters says what
-    # is verified and what it costs.
-
     def wait_for_everyone(self) -> None:
         """Wait until every process has made this call. Does not wait for work that is queued on the device.
 
@@ -708,16 +711,7 @@ class Runtime:
 
     def device_stats(self) -> dict[str, Any]:
         """Return the statistics of this process's device from the accelerator and from hook plugins. Each key includes the unit."""
-        merged: dict[str, Any] = {}
-        with self.plugin_manager.naming_failures("get_device_stats"):
-            found = self.plugin_manager.hook.get_device_stats(device=self.device)
-        for stats in reversed(found):  # the plugin that was registered last comes first
-            if not isinstance(stats, Mapping):
-                why = f"it returned {stats!r:.80}; a dict of statistics by name is expected"
-                owner = self.plugin_manager.owner_that_returns("get_device_stats", lambda one: not isinstance(one, Mapping), device=self.device)
-                raise HookError("the hook get_device_stats failed", plugin=owner, why=why)
-            merged |= {key: value for key, value in stats.items() if key not in merged}
-        return merged
+        return self._session.device_stats()
 
     def teardown(self) -> None:
         """Wait for saves, leave the process group and tear down the device. The device starts again if the Runtime is used again."""

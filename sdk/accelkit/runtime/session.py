@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
 from accelkit.discovery import loading
+from accelkit.errors import HookError
 from accelkit.plugin_calls import call
 from accelkit.runtime import seeding
 from accelkit.runtime.configuration import Configuration, check_started
@@ -60,30 +62,31 @@ class Session:
         """Whether the device is in use. Reading this does not start it."""
         return self._device is not None
 
+    def start(self) -> torch.device:
+        """Start the device, unless it has started, and return it."""
+        return self._device if self._device is not None else self._start()
+
     @property
     def device(self) -> torch.device:
         """The device of this process, as tensors report it."""
-        return self._device if self._device is not None else self._start()
+        return self.start()
 
     @property
     def precision(self) -> Precision:
         """The precision in which numbers are stored and computed."""
-        if self._device is None:
-            self._start()
+        self.start()
         return self._precision
 
     @property
     def stepping(self) -> Stepping:
         """The implementation of the steps of optimizers and schedulers."""
-        if self._device is None:
-            self._start()
+        self.start()
         return self._stepping
 
     @property
     def backward(self) -> Callable[..., None]:
         """The function that runs the backward pass of a loss: torch's own, unless the precision, strategy or device adds to it."""
-        if self._device is None:
-            self._start()
+        self.start()
         return self._backward
 
     def state(self) -> RuntimeState:
@@ -109,6 +112,20 @@ class Session:
             num_nodes=config.num_nodes,
             seed=self._seed,
         )
+
+    def device_stats(self) -> dict[str, Any]:
+        """Return the statistics of the device from the accelerator and from hook plugins; see ``Runtime.device_stats``."""
+        manager, device = self.configuration.plugin_manager, self.device
+        merged: dict[str, Any] = {}
+        with manager.naming_failures("get_device_stats"):
+            found = manager.hook.get_device_stats(device=device)
+        for stats in reversed(found):  # the plugin that was registered last comes first
+            if not isinstance(stats, Mapping):
+                owner = manager.owner_that_returns("get_device_stats", lambda result: not isinstance(result, Mapping), device=device)
+                why = f"it returned {stats!r:.80}; a dict of statistics by name is expected"
+                raise HookError("the hook get_device_stats failed", plugin=owner, why=why)
+            merged |= {key: value for key, value in stats.items() if key not in merged}
+        return merged
 
     def stop(self) -> None:
         """Tear down the plugins and leave the process group, if the device is in use. The next use starts it again."""
