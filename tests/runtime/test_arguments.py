@@ -69,7 +69,7 @@ def test_contradictions(arguments, text, error_text):
         ({"hooks": [MyPrecision()]}, accelkit.UsageError, "precision="),
         ({"devices": "all"}, accelkit.DevicesError, "devices='all'"),
         ({"rng_types": ["cuda"]}, accelkit.UsageError, "'cuda'"),
-        ({"gradient_accumulation_steps": 0}, accelkit.PrepareError, "gradient_accumulation_steps=0"),
+        ({"gradient_accumulation_steps": 0}, accelkit.PrepareError, "gradient_accumulation_steps must be at least 1, got 0"),
     ],
 )
 def test_bad_arguments(arguments, error, text, error_text):

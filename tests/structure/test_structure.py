@@ -35,6 +35,7 @@ LAYERS = [
     {"cli", "__main__"},
 ]
 FACADE = "sdk/accelkit/runtime/runtime.py"
+OBJECTS_OF_TORCH = {"_gloo", "loader"}  # attributes that hold an object of torch's
 CONFORMANCE = ROOT / "conformance" / "accelkit_conformance"
 
 
@@ -136,6 +137,19 @@ def test_files_are_small(path):
         return  # a table of facts is as long as they are many
     limit = 800 if path == FACADE else 400 if "tests/" in path else 300
     assert len((ROOT / path).read_text("utf-8").splitlines()) <= limit, f"{path} is long: split it by concept"
+
+
+@pytest.mark.parametrize("path", relative(SDK.joinpath("runtime").rglob("*.py")))
+def test_parts_of_the_runtime_have_no_access_to_each_others_private_attributes(path):
+    tree = ast.parse((ROOT / path).read_text("utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.endswith("__"):
+            owner = node.value
+            is_part = isinstance(owner, ast.Attribute) and owner.attr not in OBJECTS_OF_TORCH and ast.unparse(owner.value) == "self"
+            assert not is_part, f"{path}:{node.lineno} reads {ast.unparse(node)}"
+    for class_ in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+        stubs = [node for node in class_.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+        assert not stubs, f"{path}: {class_.name} declares methods that another class defines"
 
 
 def test_the_runtime_only_passes_arguments_on():
