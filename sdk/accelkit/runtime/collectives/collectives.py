@@ -18,7 +18,7 @@ from accelkit.runtime.collectives.tensors import tensors_of
 if TYPE_CHECKING:
     import torch.distributed as dist
 
-    from accelkit.runtime.collectives.fingerprint import Communicator
+    from accelkit.runtime.collectives.communicator import Communicator
     from accelkit.runtime.collectives.reduction import Operation
 
 T = TypeVar("T")
@@ -45,9 +45,9 @@ class Collectives:
     def communicator(self, group: dist.ProcessGroup | None = None) -> Communicator:
         """Return the group as this process sees it."""
         device = self._device()  # the first use joins the process group
-        from accelkit.runtime.collectives import fingerprint
+        from accelkit.runtime.collectives.communicator import Communicator
 
-        return fingerprint.Communicator.of(group, device)
+        return Communicator(group, device)
 
     def verify(self, name: str, payload: bytes = b"") -> Sequence[bytes]:
         """Wait until every process of the job makes the call ``name``, and return the payload of each one, in the order of ranks.
@@ -171,4 +171,4 @@ class Collectives:
             return data
         from accelkit.runtime.collectives import object_collectives
 
-        return object_collectives.from_main(data)
+        return object_collectives.broadcast(self.communicator(), data)
