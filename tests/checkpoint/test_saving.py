@@ -127,7 +127,7 @@ def test_the_last_few_are_kept(tmp_path):
     rt.wait_for_saves()
     assert left(tmp_path) == ["LATEST", "step-5", "step-6"]
     for wrong in (0, -1, True):
-        with pytest.raises(UsageError, match=f"keep_last={wrong}"):
+        with pytest.raises(UsageError, match=f"keep_last must be at least 1, got {wrong}"):
             rt.save_state(tmp_path, keep_last=wrong)
 
 

@@ -26,7 +26,8 @@ from accelkit.runtime.placement import (
 from accelkit.runtime.precision_forward import remove_from_forward
 from accelkit.runtime.rank_info import RankInfo
 from accelkit.runtime.session import Session
-from accelkit.specs.strategy import Strategy, Training
+from accelkit.specs.engine_strategy import EngineStrategy, Training
+from accelkit.specs.strategy import Strategy
 
 
 @dataclasses.dataclass(slots=True)
@@ -105,7 +106,7 @@ class Preparation:
                     hint="pass it to register_for_checkpointing if it has a state_dict, to to_device if it is a batch",
                 )
         strategy = self._session.configuration.strategy
-        trained = pairs(objects, strategy) if strategy.wraps_optimizers else {}
+        trained = pairs(objects, strategy) if isinstance(strategy, EngineStrategy) else {}
         prepared: dict[int, Any] = {
             id(thing): self._prepare_module(thing, has_to_move)
             for thing, has_to_move in zip(objects, placements, strict=True)

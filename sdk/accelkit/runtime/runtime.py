@@ -342,6 +342,7 @@ class Runtime:
             kwargs: The arguments ``gradient``, ``retain_graph``, ``create_graph`` and ``inputs`` of ``torch.Tensor.backward``.
         """
         self._gradients.backward(loss, **kwargs)
+        self._shorten_backward()
 
     @property
     def gradient_accumulation_steps(self) -> int:

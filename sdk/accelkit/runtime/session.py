@@ -18,6 +18,7 @@ from accelkit.runtime.optimizer_step import Stepping, ending_a_step
 from accelkit.runtime.precision_forward import backward_of, backward_of_engine
 from accelkit.runtime.rank_info import RankInfo
 from accelkit.specs.accelerator import Accelerator
+from accelkit.specs.engine_strategy import EngineStrategy
 from accelkit.specs.overrides import overridden
 from accelkit.specs.precision import Precision
 from accelkit.specs.process_group import ProcessGroupOptions
@@ -165,7 +166,7 @@ class Session:
             self._join(device)
         if self._seed is not None:
             seeding.seed_device(self._seed, accelerator, device)
-        backward = backward_of_engine(strategy) if strategy.wraps_optimizers else backward_of(precision)
+        backward = backward_of_engine(strategy) if isinstance(strategy, EngineStrategy) else backward_of(precision)
         if (step_end := overridden(accelerator, Accelerator, "step_end")) is not None:
             backward = ending_a_step(backward, step_end)
         self._precision, self._backward = precision, backward
