@@ -16,23 +16,25 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 BAD: tuple[Kind, ...] = ("fail", "wrong-error", "crash", "timeout", "oom", "unexpected-pass", "over-unsupported")
 """The kinds of result that make a run fail."""
 RERUN: tuple[Kind, ...] = ("fail", "wrong-error", "crash", "timeout", "oom")
-"""The kinds of result after which a test is run again. A test that then passes is flaky."""
+"""The kinds of result after which a test is run again. A test that then passes is flaky, unless it crashed."""
+CRASHED: tuple[Kind, ...] = ("crash", "timeout")
+"""The kinds of result that remain failures even if the test passes when it is run again."""
 
 DECLARED_NONE = "declared none"
 """The text in the reason of an unsupported result if the capability is declared ``none``, so that there was nothing to run."""
 
 MEANING: Mapping[Kind, str] = {
-    "pass": "it holds",
-    "fail": "it does not hold",
-    "wrong-error": "an error was due, and another one came",
-    "crash": "the process died",
-    "timeout": "no answer within the time limit; the process was killed",
+    "pass": "the assertion holds",
+    "fail": "the assertion does not hold",
+    "wrong-error": "an error was expected, and a different one was raised",
+    "crash": "the process died, or the driver reported a device error (torch.AcceleratorError); a failure even if it passes when run again",
+    "timeout": "no answer within the time limit, so the process was killed; a failure even if it passes when run again",
     "oom": "out of memory",
-    "flaky": "it failed, and passed when it was run again: neither a pass nor a failure, and never certified",
-    "expected-failure": "it fails as declared",
-    "unexpected-pass": "it is declared to fail, and passes",
-    "unsupported": "the capability is declared none, or undeclared and not there",
-    "over-unsupported": "the capability is declared none, and works",
+    "flaky": "it failed with an error, and passed when it was run again: neither a pass nor a failure, and never certified",
+    "expected-failure": "the test fails, as declared",
+    "unexpected-pass": "the test passes, although it is declared to fail",
+    "unsupported": "the capability is declared none, or is undeclared and missing",
+    "over-unsupported": "the capability works, although it is declared none",
 }
 
 

@@ -21,7 +21,7 @@ from accelkit_conformance.device_info import versions
 from accelkit_conformance.journal import Journal, nothing_to_continue
 from accelkit_conformance.report import SCHEMA, Report, coverage, summarise
 from accelkit_conformance.results import BAD, Result
-from accelkit_conformance.runner import Runner, Started
+from accelkit_conformance.runner import Runner, Started, combined
 from accelkit_conformance.worker_pool import Order
 
 Watcher = Callable[[Result | Started], None]
@@ -41,7 +41,8 @@ class Options:
         seconds: The time limit of every test in seconds; None for each test's own limit.
         expected_failures: A file of expected failures that replaces the plugin's own.
         resume: Whether to continue an interrupted run from its journal.
-        rerun_failed: Whether to run only the failed and missing tests of an earlier run, from its journal.
+        rerun_failed: Whether to run only the failed and missing tests of an earlier run, from its journal. A test that crashed in that
+            run remains a failure.
     """
 
     profile: Profile = "training"
@@ -130,8 +131,10 @@ class Run:
                 if isinstance(event, Result):
                     if runner.hello and not self.journal.hello:
                         self.journal.say_hello(runner.hello)
-                    self.journal.add(event, time.monotonic() - began)
-                watch(event)
+                    self.journal.add(self._with_crash(event), time.monotonic() - began)
+                    watch(self.journal.results[event.id])
+                else:
+                    watch(event)
             is_complete = True
         finally:
             events.close()  # type: ignore[attr-defined]
@@ -200,6 +203,11 @@ class Run:
         found = expectations.read(path, torch_version)
         expectations.check_all_match(found, profiles.suite("full", torch_version, self.record.kind).tests)
         return found
+
+    def _with_crash(self, result: Result) -> Result:
+        """Return the result, or the crash that the journal has of this test: running it again does not undo a crash."""
+        earlier = self.journal.results.get(result.id)
+        return result if earlier is None or earlier.kind != "crash" else combined([earlier, result])
 
     def _todo(self) -> Sequence[str]:
         now = datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds")

@@ -13,10 +13,11 @@ from typing import Any
 
 from accelkit import BrokenPluginError
 from accelkit_conformance import checks
-from accelkit_conformance.results import RERUN, Result
+from accelkit_conformance.results import CRASHED, RERUN, Result
 from accelkit_conformance.worker_pool import Order, WorkerGroup
 
 _BATCH = 16
+_AGAIN = "; when it was run again: "
 
 
 @dataclasses.dataclass(slots=True)
@@ -40,7 +41,6 @@ class Executor:
     Args:
         order: The settings with which workers are started.
         folder: The folder for the logs of the workers.
-        slot: The index of this executor, which distributes executors over the devices.
         reruns: The number of times that a failed test is run again.
         numbers: The numbers for new workers, shared by all executors.
 
@@ -50,8 +50,8 @@ class Executor:
         num_workers: The number of worker processes that were started.
     """
 
-    def __init__(self, order: Order, folder: Path, *, slot: int = 0, reruns: int = 0, numbers: Iterator[int] | None = None) -> None:
-        self._order, self._folder, self._slot, self._reruns = order, folder, slot, reruns
+    def __init__(self, order: Order, folder: Path, *, reruns: int = 0, numbers: Iterator[int] | None = None) -> None:
+        self._order, self._folder, self._reruns = order, folder, reruns
         self._numbers = numbers or itertools.count(1)
         self._group: WorkerGroup | None = None
         self.hello: dict[str, Any] = {}
@@ -64,22 +64,10 @@ class Executor:
         Raises:
             BrokenPluginError: If no worker can be started for the plugin at all.
         """
-        try:
-            group = self._group_for(test)
-        except BrokenPluginError as error:
-            if not self.hello and checks.num_processes(test) == 1:
-                raise  # nothing can be run on this device
-            return Result(test, "crash", reason=f"{error.what}: {error.why}")
-        seconds = self._order.seconds or checks.find(test)[0].seconds
-        first = result = group.run(test, seconds)
-        attempts = 1
-        while result.kind in RERUN and attempts <= self._reruns and not self.is_stopped:
-            result = self._group_for(test, is_fresh=attempts == self._reruns).run(test, seconds)
-            attempts += 1
-        if attempts > 1 and result.kind not in RERUN:
-            reason = f"{first.kind} at first, then {result.kind}: {first.reason}"
-            return dataclasses.replace(first, kind="flaky", attempts=attempts, reason=reason)
-        return dataclasses.replace(first, attempts=attempts)
+        results = [self._attempt(test, is_fresh=False)]
+        while results[-1].kind in RERUN and len(results) <= self._reruns and self._group is not None and not self.is_stopped:
+            results.append(self._attempt(test, is_fresh=len(results) == self._reruns))
+        return combined(results)
 
     def stop(self) -> None:
         """Kill the workers, so that ``run`` returns. Called from another thread."""
@@ -94,7 +82,16 @@ class Executor:
             self._group.end()
             self._group = None
 
-    def _group_for(self, test: str, *, is_fresh: bool = False) -> WorkerGroup:
+    def _attempt(self, test: str, *, is_fresh: bool) -> Result:
+        try:
+            group = self._group_for(test, is_fresh=is_fresh)
+        except BrokenPluginError as error:
+            if not self.hello and checks.num_processes(test) == 1:
+                raise  # nothing can be run on this device
+            return Result(test, "crash", reason=f"{error.what}: {error.why}")
+        return group.run(test, self._order.seconds or checks.find(test)[0].seconds)
+
+    def _group_for(self, test: str, *, is_fresh: bool) -> WorkerGroup:
         """Return a group that can run this test: the current one, or a new one.
 
         The last attempt at a test always runs in a new process.
@@ -105,11 +102,26 @@ class Executor:
         self.close()
         number, *_ = (next(self._numbers) for _ in range(size))
         self.num_workers += size
-        self._group = WorkerGroup(
-            self._order, size=size, number=number, slot=self._slot, needs_hardware=needs_hardware, folder=self._folder
-        )
+        self._group = WorkerGroup(self._order, size=size, number=number, needs_hardware=needs_hardware, folder=self._folder)
         self.hello = self.hello or self._group.hello
         return self._group
+
+
+def combined(attempts: Sequence[Result]) -> Result:
+    """Return the result of a test that was run several times, of which only the last attempt may have succeeded.
+
+    If the last attempt succeeded, an earlier error makes the test flaky, but an earlier crash or hang is still the result.
+    """
+    first, last = attempts[0], attempts[-1]
+    number = sum(one.attempts for one in attempts)
+    if len(attempts) == 1 or last.kind in RERUN:
+        return dataclasses.replace(first, attempts=number)
+    what = "passed" if last.kind == "pass" else f"the result was {last.kind}"
+    crash = next((one for one in attempts if one.kind in CRASHED), None)
+    if crash is not None:
+        before = crash.reason.partition(_AGAIN)[0]
+        return dataclasses.replace(crash, attempts=number, reason=f"{before}{_AGAIN}{what}")
+    return dataclasses.replace(first, kind="flaky", attempts=number, reason=f"{first.reason}{_AGAIN}{what}")
 
 
 class Runner:
@@ -121,7 +133,7 @@ class Runner:
 
     def __init__(self, order: Order, folder: Path, *, parallel: int, reruns: int) -> None:
         numbers = itertools.count(1)
-        self.executors = [Executor(order, folder, slot=slot, reruns=reruns, numbers=numbers) for slot in range(parallel)]
+        self.executors = [Executor(order, folder, reruns=reruns, numbers=numbers) for _ in range(parallel)]
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._lock = threading.Lock()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -45,7 +46,7 @@ class Subject:
         record: The record of the plugin.
         cls: The class of the plugin.
         accelerator: The instance, loaded and set up; only for checks that need hardware.
-        device: The device that this worker uses, chosen by worker and rank.
+        device: The device on which the current test runs.
         devices: All devices of the accelerator.
         rank: The rank of this process among those that run a distributed check together.
         world_size: The number of processes that run a distributed check together.
@@ -63,14 +64,19 @@ class Subject:
         self.announce: Callable[[Expectation], None] = lambda expectation: None
         self._accelerator: Accelerator | None = None
         self.devices: list[torch.device] = []
+        self._index = -1
 
-    def use(self, accelerator: Accelerator, slot: int) -> None:
-        """Use a loaded accelerator and set up one of its devices. ``slot`` distributes workers over the devices."""
+    def use(self, accelerator: Accelerator) -> None:
+        """Use a loaded accelerator, and set up the device with the index of this process's rank."""
         self._accelerator = accelerator
-        count = accelerator.auto_device_count()
-        self.devices = accelerator.get_parallel_devices(list(range(count)))
-        self.device = self.devices[(slot + self.rank) % count]
-        accelerator.setup_device(self.device)
+        self.devices = accelerator.get_parallel_devices(list(range(accelerator.auto_device_count())))
+        self.switch_to(self.rank % len(self.devices))
+
+    def switch_to(self, index: int) -> None:
+        """Use the device with this index from now on. It is set up unless it is the current one."""
+        if index != self._index:
+            self._index, self.device = index, self.devices[index]
+            self.accelerator.setup_device(self.device)
 
     @property
     def accelerator(self) -> Accelerator:
@@ -189,6 +195,15 @@ class Subject:
     def begin(self, expectations: tuple[Expectation, ...]) -> None:
         """Prepare for the next check: set its expectations and clear the state of the last one."""
         self.expectations, self.failures, self.passed_though_expected, self.num_samples = expectations, [], [], 0
+
+
+def device_index(test: str, num_devices: int) -> int:
+    """Return the index of the device on which a test of one process runs.
+
+    It is a hash of the test's id. It depends neither on the number of workers nor on the other tests of the run, so that every run
+    of a test finds the same.
+    """
+    return int.from_bytes(hashlib.sha256(test.encode()).digest()[:8]) % num_devices
 
 
 def stay_on(device: torch.device, *tensors: torch.Tensor) -> None:

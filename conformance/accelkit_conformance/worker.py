@@ -21,7 +21,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import IO, Any
 
 import psutil
@@ -31,10 +31,11 @@ from accelkit.discovery import loading
 from accelkit_conformance import checks
 from accelkit_conformance.expectations import Expectation
 from accelkit_conformance.results import DECLARED_NONE, Kind, NotSupported, Result, WrongError
-from accelkit_conformance.subject import SampleFailure, Subject
+from accelkit_conformance.subject import SampleFailure, Subject, device_index
 
 _GROUP_SECONDS = 60
 _RECORDED_SAMPLES = 8
+_ON_EVERY_DEVICE = ("device",)  # areas
 _RECORDED = ("operators", "autograd", "layout", "modules", "optimizers", "transfer", "random", "precision", "capabilities")
 
 
@@ -59,7 +60,7 @@ class Worker:
     def __init__(self, request: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
         """``say`` sends a message to the runner before a test has ended."""
         self._say = say
-        self._number, self._slot = request["worker"], request["slot"]
+        self._number = request["worker"]
         self._expectations = [Expectation.from_dict(one) for one in request["expectations"]]
         self._record = PluginRecord(**request["record"])
         self._rendezvous = request.get("rendezvous", "")
@@ -99,10 +100,9 @@ class Worker:
         self.subject.announce = lambda crash: self._say(
             {"error": crash.error, "so_far": self._but_for(crash, test, expectations).as_dict()}
         )
-        self._reset()
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            error = self._call(found, parameters)
+            error = self._call(test)
         result = self._judge(test, error, expectations)
         notes = {str(one.message).split("(function")[0].strip() for one in warned if _tells_of_fallback(str(one.message))}
         result = dataclasses.replace(
@@ -119,17 +119,32 @@ class Worker:
     def _keys(self, found: checks.Check, parameters: tuple[str, ...]) -> list[str]:
         return [checks.capability(key, parameters) for key in found.requires]
 
-    def _call(self, found: checks.Check, parameters: tuple[str, ...]) -> BaseException | None:
-        """Call a check and return the error that it raised, or None."""
-        try:
-            if found.is_distributed:
-                self._join()
-            if crash := next((one for one in self.subject.expectations if one.is_crash and not one.sample), None):
-                self.subject.announce(crash)
-            found.function(self.subject, *parameters)
-        except BaseException as error:  # whatever a device's code raises is a result
-            return error
+    def _call(self, test: str) -> BaseException | None:
+        """Call a check on the device or devices of its test, and return the error that it raised, or None."""
+        found, parameters = checks.find(test)
+        for index in self._device_indices(test, found) if self.subject.is_loaded else (0,):
+            try:
+                if self.subject.is_loaded:
+                    self.subject.switch_to(index)
+                self._reset()
+                if found.is_distributed:
+                    self._join()
+                if crash := next((one for one in self.subject.expectations if one.is_crash and not one.sample), None):
+                    self.subject.announce(crash)
+                found.function(self.subject, *parameters)
+            except BaseException as error:  # whatever a device's code raises is a result
+                return error
         return None
+
+    def _device_indices(self, test: str, found: checks.Check) -> Sequence[int]:
+        """Return the indices of the devices on which a test runs: the rank's in a distributed test, otherwise one that the id decides.
+
+        The checks of ``_ON_EVERY_DEVICE`` run on every device.
+        """
+        count = len(self.subject.devices)
+        if found.is_distributed:
+            return (self.subject.rank % count,)
+        return range(count) if found.area in _ON_EVERY_DEVICE else (device_index(test, count),)
 
     def _watched(self, found: checks.Check, parameters: tuple[str, ...]) -> tuple[str, ...]:
         """Run a check again to record its ATen overloads, and return the new ones.
@@ -198,7 +213,7 @@ class Worker:
         instance = loading.instantiate(self.subject.cls, self._record)
         with loading.plugin_errors(self._record.plugin, f"loading {self._record.name}"):
             instance.load()
-            self.subject.use(instance, self._slot)
+            self.subject.use(instance)
 
     def _join(self) -> None:
         """Initialise the process group with the other ranks on the accelerator's backend, unless that has been done."""
@@ -234,9 +249,12 @@ class Worker:
 
 
 def _kind_of(error: BaseException) -> Kind:
+    names = {cls.__name__ for cls in type(error).__mro__}
     if isinstance(error, WrongError):
         return "wrong-error"
-    return "oom" if type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError) else "fail"
+    if "AcceleratorError" in names:
+        return "crash"
+    return "oom" if "OutOfMemoryError" in names or isinstance(error, MemoryError) else "fail"
 
 
 def _line(error: BaseException) -> str:

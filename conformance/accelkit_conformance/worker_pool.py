@@ -15,7 +15,7 @@ from typing import Any
 
 from accelkit import BrokenPluginError, PluginRecord, child_processes
 from accelkit.discovery import subprocess_env
-from accelkit_conformance.results import BAD, Kind, Result
+from accelkit_conformance.results import BAD, CRASHED, Kind, Result
 from accelkit_conformance.subprocess_checks import ROOT, about
 
 START_SECONDS = 300.0
@@ -52,7 +52,6 @@ class WorkerGroup:
         order: The settings with which the workers are started.
         size: The number of worker processes.
         number: The number of the first worker, counted over all groups.
-        slot: The index of the executor, which distributes workers over the devices.
         needs_hardware: Whether the workers load the plugin.
         folder: The folder for the logs of the workers.
 
@@ -60,7 +59,7 @@ class WorkerGroup:
         BrokenPluginError: If a worker does not start.
     """
 
-    def __init__(self, order: Order, *, size: int, number: int, slot: int, needs_hardware: bool, folder: Path) -> None:
+    def __init__(self, order: Order, *, size: int, number: int, needs_hardware: bool, folder: Path) -> None:
         self.order, self.size, self.number = order, size, number
         self.needs_hardware = needs_hardware
         self.num_tests, self.peak_bytes = 0, 0
@@ -71,7 +70,7 @@ class WorkerGroup:
         self._partial: list[bytes] = [b""] * size
         self._if_it_dies: tuple[str, Result] | None = None  # the expected error, and the test's result after it
         for rank in range(size):
-            self._start(rank, slot)
+            self._start(rank)
         hellos = self._answers(time.monotonic() + START_SECONDS)
         if hellos is None:
             reason, detail = self._why(), self.tail()
@@ -109,12 +108,14 @@ class WorkerGroup:
             return Result(test, kind, round(took, 3), reason, detail=detail, worker=self.number)
         self.peak_bytes = max(self.peak_bytes, *(answer["rss"] for answer in answers))
         results = [Result.from_dict(answer) for answer in answers]
-        worst = next((result for result in results if result.kind in BAD), results[0])
+        worst = next((result for kinds in (CRASHED, BAD) for result in results if result.kind in kinds), results[0])
         if self.size > 1 and worst.kind in BAD:
             rank = results.index(worst)
             worst = dataclasses.replace(worst, reason=f"on rank {rank}: {worst.reason}")
             if not all(result.kind in BAD for result in results):
                 self.end()  # its processes may no longer agree on what comes next
+        if worst.kind in CRASHED:
+            self.end()  # after a device error, every further call in the process may fail
         return worst
 
     @property
@@ -153,7 +154,7 @@ class WorkerGroup:
             file.seek(since)
             return "\n".join(file.read()[-8000:].decode("utf-8", "replace").splitlines()[-_LAST_LINES:])
 
-    def _start(self, rank: int, slot: int) -> None:
+    def _start(self, rank: int) -> None:
         order = self.order
         request = {
             **about(order.record),
@@ -162,7 +163,6 @@ class WorkerGroup:
             "wants_coverage": order.wants_coverage,
             "needs_hardware": self.needs_hardware,
             "worker": self.number,
-            "slot": slot,
             "rank": rank,
             "world_size": self.size,
             "rendezvous": self._rendezvous,

@@ -134,7 +134,7 @@ def test_what_passes_at_the_second_try_is_flaky(tmp_path):
     executor = Executor(Order(find("flickers").record(resolve("fake_xpu"))), tmp_path, reruns=3)
     result = results_of(executor, "device/results_stay")["device/results_stay"]
     assert (result.kind, result.attempts) == ("flaky", 2)
-    assert "fail at first, then pass" in result.reason
+    assert "when it was run again: passed" in result.reason
 
 
 def test_workers_are_recycled(tmp_path):
