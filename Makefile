@@ -278,9 +278,12 @@ lists:
 		build/torch-$$torch/bin/python -m accelkit_conformance.freeze_profiles && rm -rf build/torch-$$torch || exit 1; \
 	done
 
+GENERATED ?= 200
+SEED ?= 0
 selftest: compiler $(VENV)/.fake_xpu
 	mkdir -p build/conformance
 	$(BIN)/accelkit conformance selftest -n $(WORKERS) --output build/conformance/selftest.kills
+	$(BIN)/accelkit conformance selftest -n $(WORKERS) --generated $(GENERATED) --seed $(SEED) --output build/conformance/selftest-generated.kills
 
 # What the tests marked slurm, openmpi, mpich, ray and deepspeed run. MPICH and Ray get an environment of their own, in which the first one's packages
 # are seen too: MPICH's mpirun would hide Open MPI's, and Ray brings a lot. Where nobody may install servers, their tests are skipped and say so.

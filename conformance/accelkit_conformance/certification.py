@@ -29,20 +29,26 @@ def objections(tests: Sequence[str], results: Iterable[Result], *, is_whole: boo
     reasons = [] if is_whole else ["only a part of the profile was selected"]
     missing = [test for test in tests if test not in found]
     if missing:
-        reasons.append(f"{len(missing)} tests were not run")
-    for what, kinds in (("failed", BAD), ("were flaky", ("flaky",))):
-        if bad := [result.id for result in found.values() if result.kind in kinds]:
-            reasons.append(f"{len(bad)} tests {what}: {some(bad)}")
+        reasons.append(f"{counted(len(missing), 'test was', 'tests were')} not run")
+    if bad := [result.id for result in found.values() if result.kind in BAD]:
+        reasons.append(f"{counted(len(bad), 'test', 'tests')} failed: {some(bad)}")
+    if flaky := [result.id for result in found.values() if result.kind == "flaky"]:
+        reasons.append(f"{counted(len(flaky), 'test was', 'tests were')} flaky: {some(flaky)}")
     declared = [result.id for result in found.values() if result.kind == "expected-failure" and checks.area_of(result.id) in MANDATORY]
     if declared:
-        reasons.append(f"{len(declared)} failures are declared in mandatory areas: {some(declared)}")
+        reasons.append(f"{counted(len(declared), 'failure is', 'failures are')} declared in mandatory areas: {some(declared)}")
     if expired:
-        reasons.append(f"{len(expired)} expected failures have expired: {some(expired)}")
+        reasons.append(f"{counted(len(expired), 'expected failure has', 'expected failures have')} expired: {some(expired)}")
     mandatory = [result for result in found.values() if checks.area_of(result.id) in MANDATORY and not result.is_declared_none]
     run = [result for result in mandatory if result.kind != "unsupported"]
     if mandatory and len(run) < LEAST_RUN * len(mandatory):
-        reasons.append(f"{len(run)} of {len(mandatory)} tests of the mandatory areas were run; at least {LEAST_RUN:.0%} must be")
+        reasons.append(f"{len(run)} of {len(mandatory)} tests of the mandatory areas were run; at least {LEAST_RUN:.0%} are required")
     return reasons
+
+
+def counted(number: int, one: str, many: str) -> str:
+    """Return a number with the words that follow it in the singular or plural: ``1 test was`` or ``2 tests were``."""
+    return f"{number} {one if number == 1 else many}"
 
 
 def some(names: Sequence[str]) -> str:

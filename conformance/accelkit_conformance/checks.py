@@ -140,7 +140,7 @@ def find(test: str) -> tuple[Check, tuple[str, ...]]:
     area, _, name = path.partition("/")
     found = _by_name(area).get(name) if area in AREAS else None
     if found is None:
-        raise UsageError(f"there is no check {path!r}", hint="accelkit conformance list shows them")
+        raise UsageError(f"there is no check {path!r}", hint="accelkit conformance list shows the tests")
     return found, tuple(parameters.split(",")) if parameters else ()
 
 

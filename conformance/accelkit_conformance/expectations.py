@@ -98,9 +98,11 @@ def read(path: Path, torch_version: str) -> list[Expectation]:
     try:
         entries = tomllib.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise UsageError(f"the expected failures in {path} cannot be read", why=str(error), hint="docs/conformance.md shows one") from error
+        raise UsageError(
+            f"the expected failures in {path} cannot be read", why=str(error), hint="docs/conformance.md shows an example"
+        ) from error
     if unknown := set(entries) - {"expected_failure"}:
-        raise UsageError(f"{path} has {', '.join(sorted(unknown))}", why="only [[expected_failure]] tables are expected")
+        raise UsageError(f"{path} has unknown keys: {', '.join(sorted(unknown))}", why="only [[expected_failure]] tables are allowed")
     found = [one for number, entry in enumerate(entries.get("expected_failure", ()), 1) for one in _parse(path, number, entry)]
     return [one for one in found if SpecifierSet(one.torch).contains(torch_version.partition("+")[0], prereleases=True)]
 
@@ -110,12 +112,14 @@ def _parse(path: Path, number: int, entry: Mapping[str, Any]) -> list[Expectatio
     where = f"expected failure {number} of {path}"
     known = {field.name for field in dataclasses.fields(Expectation)} - {"origin"}
     if missing := [name for name in _REQUIRED if not entry.get(name)]:
-        raise UsageError(f"{where} has no {', '.join(missing)}", hint=f"each must say {', '.join(_REQUIRED)}")
+        raise UsageError(f"{where} does not have {', '.join(missing)}", hint=f"each expected failure needs {', '.join(_REQUIRED)}")
     if unknown := set(entry) - known:
-        raise UsageError(f"{where} has {', '.join(sorted(unknown))}", why=f"known are {', '.join(sorted(known))}")
+        raise UsageError(f"{where} has unknown keys: {', '.join(sorted(unknown))}", why=f"the known keys are {', '.join(sorted(known))}")
     expires = entry["expires"]
     if not isinstance(expires, datetime.date):
-        raise UsageError(f"{where} expires on {expires!r}", why="a date is expected", hint="expires = 2027-06-30, without quotes")
+        raise UsageError(
+            f"{where} has expires = {expires!r}", why="it must be a date", hint="write a date without quotes: expires = 2027-06-30"
+        )
     try:
         compile(entry.get("sample", "True"), "sample", "eval")
         SpecifierSet(entry.get("torch", ""))
@@ -153,7 +157,7 @@ def file_of(distribution: str, name: str) -> Path | None:
             module, _, name_of_file = entry.value.partition(":")
             package = importlib.util.find_spec(module)
             if package is None or not package.submodule_search_locations:
-                raise UsageError(f"{distribution} offers expected failures in {entry.value}", why=f"there is no package {module}")
+                raise UsageError(f"{distribution} declares expected failures in {entry.value}", why=f"there is no package {module}")
             return Path(package.submodule_search_locations[0], str(name_of_file))
     return None
 
@@ -168,5 +172,5 @@ def check_all_match(expectations: Iterable[Expectation], tests: Sequence[str]) -
     if idle:
         names = ", ".join(one.test for one in idle)
         raise UsageError(
-            f"expected failures match no test: {names}", why=f"in {idle[0].origin}", hint="delete them, or correct the test's id"
+            f"expected failures match no test: {names}", why=f"in {idle[0].origin}", hint="remove them, or correct the test ids"
         )

@@ -1,4 +1,4 @@
-"""Document what each area asserts, from the docstrings of its checks.
+"""Document what each area asserts, from the docstrings of its checks, and the mutation scores.
 
 ``python -m accelkit_conformance.generate_docs PAGE`` writes the documentation into a page. A test compares the page with the
 code.
@@ -12,15 +12,18 @@ import sys
 import textwrap
 from pathlib import Path
 
-from accelkit_conformance import checks
+from accelkit_conformance import checks, mutation_scores
 from accelkit_conformance.certification import MANDATORY
 from accelkit_conformance.results import MEANING
 
-START, END = "<!-- made of the checks' docstrings by python -m accelkit_conformance.generate_docs -->", "<!-- end of what is made -->"
+START, END = (
+    "<!-- generated from the checks' docstrings by python -m accelkit_conformance.generate_docs -->",
+    "<!-- end of the generated text -->",
+)
 
 
-def generated() -> str:
-    """Return the kinds of results and every area with its checks, as Markdown."""
+def generated(page: Path) -> str:
+    """Return the kinds of results, every area with its checks, and the mutation scores in the folder of the page, as Markdown."""
     lines = ["## Results", "", "| kind | meaning |", "|---|---|", *(f"| {kind} | {meaning} |" for kind, meaning in MEANING.items()), ""]
     lines += ["## What each area asserts", ""]
     for area in checks.AREAS:
@@ -39,6 +42,7 @@ def generated() -> str:
             needs = ", ".join(f"`{key}`" for key in (*one.requires, *([one.probes] if one.probes else [])))
             lines.append(f"| `{one.name}`{of} | {one.profile} | {_one_line(one.description)} | {needs} |")
         lines.append("")
+    lines += mutation_scores.section(mutation_scores.read(page.with_name(mutation_scores.FILE)))
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -55,4 +59,4 @@ def _one_line(text: str | None) -> str:
 if __name__ == "__main__":
     path = Path(sys.argv[1])
     text = path.read_text("utf-8")
-    path.write_text(text.replace(START + "\n" + written(text) + END, f"{START}\n{generated()}{END}"), "utf-8")
+    path.write_text(text.replace(START + "\n" + written(text) + END, f"{START}\n{generated(path)}{END}"), "utf-8")

@@ -21,9 +21,9 @@ _HOME = Path(__file__).parent
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("accelkit conformance")
-    group.addoption("--accelerator", metavar="NAME", help="the plugin to prove")
-    group.addoption("--subject-kind", choices=SUBJECT_KINDS, default="accelerator", help="what NAME is")
-    group.addoption("--profile", choices=get_args(Profile), default="training", help="which tests")
+    group.addoption("--accelerator", metavar="NAME", help="name of the plugin to test")
+    group.addoption("--subject-kind", choices=SUBJECT_KINDS, default="accelerator", help="kind of the plugin")
+    group.addoption("--profile", choices=get_args(Profile), default="training", help="profile of tests to run")
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.File | None:
@@ -36,7 +36,7 @@ class Tests(pytest.File):
     def collect(self) -> Iterator[pytest.Item]:
         name = self.config.getoption("--accelerator")
         if not name:
-            raise pytest.UsageError("--accelerator NAME says which plugin to prove")
+            raise pytest.UsageError("--accelerator NAME is required: it names the plugin to test")
         try:
             suite = Suite(name, self.config.getoption("--subject-kind"), Options(profile=self.config.getoption("--profile")))
         except AccelkitError as error:

@@ -59,7 +59,7 @@ def content_of(path: Path) -> bytes:
     except OSError as error:
         raise UsageError(f"{path} cannot be read as a report", why=str(error)) from error
     if len(content) > LARGEST_FILE:
-        raise UsageError(f"{path} cannot be read as a report", why=f"it has more than {LARGEST_FILE:,} bytes")
+        raise UsageError(f"{path} cannot be read as a report", why=f"the file is larger than {LARGEST_FILE:,} bytes")
     return content
 
 
@@ -76,9 +76,9 @@ def parsed(content: bytes, origin: Path) -> Report:
     if not isinstance(report, dict) or report.get("schema") != SCHEMA:
         what = report.get("schema") if isinstance(report, dict) else type(report).__name__
         raise UsageError(
-            f"{origin} is no conformance report",
+            f"{origin} is not a conformance report",
             why=f"its schema is {what!r:.80}, not {SCHEMA!r}",
-            hint="accelkit conformance run NAME --json PATH writes one",
+            hint="accelkit conformance run NAME --json PATH writes a report",
         )
     return report
 

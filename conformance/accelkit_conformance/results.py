@@ -20,6 +20,9 @@ RERUN: tuple[Kind, ...] = ("fail", "wrong-error", "crash", "timeout", "oom")
 CRASHED: tuple[Kind, ...] = ("crash", "timeout")
 """The kinds of result that remain failures even if the test passes when it is run again."""
 
+TRIGGERED = "the fault was triggered"
+"""The note in a result if the fault of a generated mutant has changed something."""
+
 DECLARED_NONE = "declared none"
 """The text in the reason of an unsupported result if the capability is declared ``none``, so that there was nothing to run."""
 

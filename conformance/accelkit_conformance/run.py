@@ -92,7 +92,7 @@ class Run:
         self.profile: Profile = options.profile if is_usable else "contract"
         self.suite = profiles.suite(self.profile, torch_version, record.kind)
         if not self.suite.tests:
-            raise UsageError(f"the profile {self.profile} holds no test for a {record.kind}")
+            raise UsageError(f"the profile {self.profile} has no test for a {record.kind}")
         self.tests = profiles.select(self.suite.tests, options.select) if options.select else list(self.suite.tests)
         self.expectations = self._expectations(torch_version)
         self.parallel = options.parallel or max(1, min(4, os.cpu_count() or 1))

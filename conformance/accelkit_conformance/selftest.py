@@ -26,7 +26,7 @@ from accelkit_conformance.worker_pool import Order
 
 SECONDS = 15.0
 LEAST_COUNTED = 40
-_UNBROKEN = Mutant("unbroken", "operators", "none", "accelkit_conformance.mutants.broken:Unbroken", "Nothing: what every test must pass.")
+_UNBROKEN = Mutant("unbroken", "operators", "none", "accelkit_conformance.mutants.broken:Unbroken", "No fault: every test must pass.")
 _WIDEST: Mapping[str, checks.Profile] = {"collectives": "distributed", "ddp": "distributed", "fsdp": "distributed", "bridges": "full"}
 _LONG = ("compile",)
 _WITHOUT_HARDWARE = ("contract", "isolation")
@@ -108,9 +108,9 @@ def examine_all(
         healthy = examine(record, _UNBROKEN, Path(name) / "unbroken", every_test, parallel=parallel, seconds=None)
         if healthy.killers:
             raise AccelkitError(
-                "tests fail on an accelerator that is not broken",
+                "tests fail on the accelerator without a fault",
                 why=", ".join(healthy.killers),
-                hint="mend these first: accelkit conformance run fake_xpu",
+                hint="fix these first: accelkit conformance run fake_xpu",
             )
         done: dict[str, Autopsy] = {}
         try:
@@ -139,14 +139,14 @@ def objections(autopsies: Sequence[Autopsy], *, is_whole: bool) -> Iterator[str]
     """Yield the problems of a self-test: surviving mutants, too few mutants that count, mechanisms that are used too often."""
     for one in autopsies:
         if not one.is_killed:
-            elsewhere = f"; {len(one.killers)} tests of other areas did" if one.killers else ""
-            yield f"{one.mutant.name} survived: no test of {one.mutant.area} found it{elsewhere}"
+            elsewhere = f"; tests of other areas that detected it: {len(one.killers)}" if one.killers else ""
+            yield f"{one.mutant.name} survived: no test of the area {one.mutant.area} detected it{elsewhere}"
     counted = sum(one.is_killed for one in autopsies) - len(narrow(autopsies))
     if is_whole and counted < LEAST_COUNTED:
-        yield f"{counted} mutants count; at least {LEAST_COUNTED} must"
+        yield f"only {counted} mutants count; at least {LEAST_COUNTED} are required"
     for mechanism, count in collections.Counter(one.mutant.mechanism for one in autopsies).items():
         if count > MOST_OF_ONE_MECHANISM:
-            yield f"{count} mutants share the mechanism {mechanism!r}; at most {MOST_OF_ONE_MECHANISM} may"
+            yield f"{count} mutants share the mechanism {mechanism!r}; at most {MOST_OF_ONE_MECHANISM} are allowed"
 
 
 def _check_of(test: str) -> str:
@@ -158,6 +158,19 @@ def idle_checks(autopsies: Sequence[Autopsy]) -> list[str]:
     run = {_check_of(test) for one in autopsies for test in suite_of(one.mutant)}
     found = {_check_of(test) for one in autopsies for test in one.killers}
     return sorted(run - found)
+
+
+def scores(autopsies: Sequence[Autopsy]) -> list[dict[str, Any]]:
+    """Return, for each area, the number of its mutants, and how many of them tests of the area in each profile detected."""
+    version = installed_version("torch") or ""
+    held = {profile: set(profiles.suite(profile, version).tests) for profile in checks.PROFILES}
+    rows = []
+    for area in checks.AREAS:
+        killers = [[test for test in one.killers if checks.area_of(test) == area] for one in autopsies if one.mutant.area == area]
+        if killers:
+            counts = {profile: sum(any(test in tests for test in found) for found in killers) for profile, tests in held.items()}
+            rows.append({"area": area, "mutants": len(killers), **counts})
+    return rows
 
 
 def report(autopsies: Sequence[Autopsy], *, is_whole: bool) -> Report:
@@ -174,6 +187,7 @@ def report(autopsies: Sequence[Autopsy], *, is_whole: bool) -> Report:
             }
             for one in autopsies
         ],
+        "scores": scores(autopsies),
         "objections": list(objections(autopsies, is_whole=is_whole)),
         "narrow": narrow(autopsies),
         "idle_checks": idle_checks(autopsies),

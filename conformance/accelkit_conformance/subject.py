@@ -80,7 +80,7 @@ class Subject:
 
     @property
     def accelerator(self) -> Accelerator:
-        assert self._accelerator is not None, "this check says needs_hardware=False, and asks for the accelerator"
+        assert self._accelerator is not None, "a check with needs_hardware=False uses the accelerator"
         return self._accelerator
 
     @property
@@ -126,7 +126,7 @@ class Subject:
         """
         others = [device for device in self.devices if device != self.device]
         if not others:
-            raise NotSupported(f"there is one {self.device_type} device here, and this needs two")
+            raise NotSupported(f"this needs two devices, and there is only one {self.device_type} device")
         return others[0]
 
     def runtime(self, **options: Any) -> Runtime:
@@ -228,9 +228,9 @@ def raises(*errors: type[BaseException], about: str = "", doing: str) -> Iterato
         yield
     except errors as error:
         if about.lower() not in str(error).lower():
-            raise WrongError(f"{doing}: the error says nothing about {about!r}: {error}") from error
+            raise WrongError(f"{doing}: the error does not mention {about!r}: {error}") from error
     except Exception as error:
         due = " or ".join(one.__name__ for one in errors)
-        raise WrongError(f"{doing} raised {type(error).__name__} where {due} is due: {error}") from error
+        raise WrongError(f"{doing} raised {type(error).__name__} instead of {due}: {error}") from error
     else:
-        raise AssertionError(f"{doing} raised nothing")
+        raise AssertionError(f"{doing} did not raise an error")

@@ -59,9 +59,9 @@ def ask(module: str, request: Mapping[str, Any], seconds: float) -> dict[str, An
             env=subprocess_env.environment(ROOT),
         )
     except subprocess.TimeoutExpired as error:
-        raise AssertionError(f"a fresh process did not answer within {seconds:g} s") from error
+        raise AssertionError(f"a new process did not answer within {seconds:g} s") from error
     lines = [line for line in run.stdout.splitlines() if line.startswith(_ANSWER)]
-    assert lines, f"a fresh process ended with {run.returncode} before it answered: {(run.stderr or run.stdout)[-600:]}"
+    assert lines, f"a new process exited with status {run.returncode} before it answered: {(run.stderr or run.stdout)[-600:]}"
     found: dict[str, Any] = json.loads(lines[-1].removeprefix(_ANSWER))
     return found
 

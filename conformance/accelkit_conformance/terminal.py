@@ -10,7 +10,7 @@ from typing import Any, Self
 import click
 
 from accelkit.errors import printable
-from accelkit_conformance.certification import some
+from accelkit_conformance.certification import counted, some
 from accelkit_conformance.expectations import expired
 from accelkit_conformance.report import Report, results_of
 from accelkit_conformance.results import BAD, KINDS, Result
@@ -28,7 +28,7 @@ class Progress:
     """
 
     def __init__(self, total: int) -> None:
-        self._total, self._done, self._bad = total, 0, 0
+        self._total, self._done, self._failed = total, 0, 0
         self._running: dict[str, None] = {}
         self._bar: Any = None
         self._said = time.monotonic()
@@ -41,14 +41,14 @@ class Progress:
             self._bar = progress.Progress(
                 progress.BarColumn(24),
                 progress.MofNCompleteColumn(),
-                progress.TextColumn("{task.fields[bad]}", markup=False),
+                progress.TextColumn("{task.fields[failed]}", markup=False),
                 progress.TimeRemainingColumn(compact=True),
                 progress.TextColumn("{task.description}", markup=False),
                 console=Console(stderr=True),
                 transient=True,
             )
             self._bar.start()
-            self._task = self._bar.add_task("starting workers", total=self._total, completed=self._done, bad="")
+            self._task = self._bar.add_task("starting workers", total=self._total, completed=self._done, failed="")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -62,15 +62,15 @@ class Progress:
         else:
             self._running.pop(event.id, None)
             self._done += 1
-            self._bad += event.kind in BAD
+            self._failed += event.kind in BAD
         if self._bar is not None:
-            bad = f"{self._bad} bad" if self._bad else ""
-            self._bar.update(self._task, completed=self._done, bad=bad, description=" ".join(list(self._running)[-1:])[:60])
+            failed = f"{self._failed} failed" if self._failed else ""
+            self._bar.update(self._task, completed=self._done, failed=failed, description=" ".join(list(self._running)[-1:])[:60])
         elif time.monotonic() - self._said > _SAY_EVERY_SECONDS:
             self._said = time.monotonic()
-            bad = f", {self._bad} bad" if self._bad else ""
-            now = "".join(f"; now {test}" for test in list(self._running)[-1:])
-            click.echo(f"{self._done} of {self._total} tests{bad}{now}", err=True)
+            failed = f", {self._failed} failed" if self._failed else ""
+            now = "".join(f"; running {test}" for test in list(self._running)[-1:])
+            click.echo(f"{self._done} of {self._total} tests{failed}{now}", err=True)
 
 
 def summary_lines(report: Report) -> list[str]:
@@ -106,7 +106,7 @@ def _failures(report: Report) -> list[str]:
     bad = [result for result in results_of(report) if result.kind in (*BAD, "flaky")]
     lines = [f"{result.kind}: {result.id}: {result.reason}" for result in bad[:_SHOWN]]
     if len(bad) > _SHOWN:
-        lines.append(f"... and {len(bad) - _SHOWN} more: --json or --html has them all")
+        lines.append(f"... and {len(bad) - _SHOWN} more; --json or --html shows all of them")
     return [*lines, ""] if lines else []
 
 
@@ -120,14 +120,16 @@ def _verdict(report: Report) -> list[str]:
     none = sum(result.is_declared_none for result in results_of(report))
     counts = [f"{kinds.get('pass', 0)} of {run['chosen']} tests passed", f"{bad} failed" if bad else "none failed"]
     counts += [f"{kinds[kind]} {kind}" for kind in ("flaky", "expected-failure") if kinds.get(kind)]
-    counts += [f"{kinds['unsupported']} unsupported ({none} of them declared)"] if kinds.get("unsupported") else []
+    counts += [f"{kinds['unsupported']} unsupported ({none} declared none)"] if kinds.get("unsupported") else []
     lines.append(f"{', '.join(counts)}; {run['seconds']:.0f} s, largest worker {run['peak_bytes'] / 2**20:.0f} MiB")
     if late := expired(report["expected_failures"], run["started"]):
-        lines.append(f"{len(late)} expected failures have expired, so this run certifies nothing: {some(late)}")
+        lines.append(
+            f"{counted(len(late), 'expected failure has', 'expected failures have')} expired, so this run cannot be certified: {some(late)}"
+        )
     if "coverage" in report:
         cover = report["coverage"]
         lines.append(
-            f"dispatcher: {cover['seen']} of {cover['required']} overloads that a device must serve were seen, "
-            f"{cover['seen'] / cover['required']:.1%}"
+            f"dispatcher coverage: {cover['seen']} of {cover['required']} required ATen overloads were seen on the device "
+            f"({cover['seen'] / cover['required']:.1%})"
         )
     return lines

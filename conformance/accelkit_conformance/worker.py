@@ -30,7 +30,7 @@ from accelkit import AccelkitError, PluginRecord
 from accelkit.discovery import loading
 from accelkit_conformance import checks
 from accelkit_conformance.expectations import Expectation
-from accelkit_conformance.results import DECLARED_NONE, Kind, NotSupported, Result, WrongError
+from accelkit_conformance.results import DECLARED_NONE, TRIGGERED, Kind, NotSupported, Result, WrongError
 from accelkit_conformance.subject import SampleFailure, Subject, device_index
 
 _GROUP_SECONDS = 60
@@ -51,6 +51,8 @@ def main() -> None:
     memory_info = psutil.Process().memory_info  # getrusage has kibibytes on Linux and bytes on macOS
     while True:
         message = requests.get()
+        if (fault := message.get("fault")) is not None:
+            worker.use_fault(fault)
         _say(answers, worker.run(message["test"]).as_dict() | {"rss": memory_info().rss})
 
 
@@ -69,6 +71,7 @@ class Worker:
             self._record, cls, rank=request["rank"], world_size=request["world_size"], most_samples=request["most_samples"]
         )
         self._recorder: Any = None
+        self._switchable: Any = None  # the accelerator, if it is one whose fault can be exchanged
         if request["needs_hardware"]:
             self._load()
             if request["wants_coverage"]:
@@ -89,6 +92,11 @@ class Worker:
             hello["required_overloads"] = required()
         return {"hello": hello}
 
+    def use_fault(self, name: str) -> None:
+        """Exchange the fault of the accelerator, which is a ``Switchable`` mutant. An empty name stands for no fault."""
+        self._switchable = self.subject.accelerator
+        self._switchable.use_fault(name)
+
     def run(self, test: str) -> Result:
         found, parameters = checks.find(test)
         start = time.perf_counter()
@@ -105,6 +113,8 @@ class Worker:
             error = self._call(test)
         result = self._judge(test, error, expectations)
         notes = {str(one.message).split("(function")[0].strip() for one in warned if _tells_of_fallback(str(one.message))}
+        if self._switchable is not None and self._switchable.was_triggered:
+            notes.add(TRIGGERED)
         result = dataclasses.replace(
             result,
             seconds=round(time.perf_counter() - start, 4),
@@ -175,10 +185,12 @@ class Worker:
         probed = checks.capability(found.probes, parameters) if found.probes else ""
         if probed and subject.capabilities[probed] == "none":
             if subject.failures:
-                return Result(test, "unsupported", reason=f"{probed}: {DECLARED_NONE}, and so it is ({_line(subject.failures[0].error)})")
-            return Result(test, "over-unsupported", reason=f"{probed} is declared none, and works: declare it")
+                return Result(
+                    test, "unsupported", reason=f"{probed}: {DECLARED_NONE}, and does not work ({_line(subject.failures[0].error)})"
+                )
+            return Result(test, "over-unsupported", reason=f"{probed} works, although it is declared none: declare it")
         if surprise is not None and undeclared:
-            return Result(test, "unsupported", reason=f"{', '.join(undeclared)}: undeclared, and {_line(surprise.error)}")
+            return Result(test, "unsupported", reason=f"{', '.join(undeclared)}: undeclared, and does not work ({_line(surprise.error)})")
         if surprise is not None:
             count = f" ({len(surprises)} of {subject.num_samples} inputs)" if subject.num_samples else ""
             where = f"{surprise.sample}: " if surprise.sample else ""
@@ -193,7 +205,7 @@ class Worker:
         whole = [one for one in expected if not one.sample]  # the others apply only to the inputs that they select
         if subject.passed_though_expected or (whole and not subject.failures):
             which = f" ({subject.passed_though_expected[0]})" if subject.passed_though_expected else ""
-            return Result(test, "unexpected-pass", reason=f"declared to fail, and it does not{which}: {expected[0].reason}")
+            return Result(test, "unexpected-pass", reason=f"declared to fail, but it passes{which}: {expected[0].reason}")
         if subject.failures:
             first = subject.failures[0]
             assert first.expectation is not None
@@ -261,7 +273,7 @@ def _line(error: BaseException) -> str:
     """Return the error in one line. The class name is left out for an AssertionError with a message, which a check has written."""
     text = " ".join(str(error).split())[:400]
     if not text and isinstance(error, AssertionError) and (frames := traceback.extract_tb(error.__traceback__)):
-        return f"it does not hold that {(frames[-1].line or '').removeprefix('assert ')}"
+        return f"assertion failed: {(frames[-1].line or '').removeprefix('assert ')}"
     return text if isinstance(error, AssertionError) and text else f"{type(error).__name__}: {text}"
 
 

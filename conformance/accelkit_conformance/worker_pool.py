@@ -76,18 +76,25 @@ class WorkerGroup:
             reason, detail = self._why(), self.tail()
             self.end()
             raise BrokenPluginError(
-                f"a worker for {order.record.name} did not start",
+                f"no worker process could be started for {order.record.name}",
                 plugin=order.record.plugin,
                 why=f"{reason}: {' '.join(detail.split())[-600:]}",
-                hint=f"accelkit doctor {order.record.name} shows more",
+                hint=f"for details: accelkit doctor {order.record.name}",
             )
         self.hello: dict[str, Any] = hellos[0]["hello"]
 
-    def run(self, test: str, seconds: float) -> Result:
-        """Run a test and return its result. Afterwards ``is_spent`` says whether the group can run another test."""
+    def run(self, test: str, seconds: float, *, fault: str | None = None) -> Result:
+        """Run a test and return its result. Afterwards ``is_spent`` says whether the group can run another test.
+
+        Args:
+            test: The id of the test.
+            seconds: The time limit in seconds.
+            fault: The id of the generated mutant whose fault to use, empty for none, if the plugin is a ``Switchable`` mutant.
+        """
         start = time.perf_counter()
         mark = self._log.stat().st_size if self._log.exists() else 0
-        line = json.dumps({"test": test}).encode() + b"\n"
+        message = {"test": test} if fault is None else {"test": test, "fault": fault}
+        line = json.dumps(message).encode() + b"\n"
         for process in self._processes:
             with contextlib.suppress(OSError):
                 assert process.stdin is not None
@@ -216,6 +223,6 @@ class WorkerGroup:
                     who = f"rank {rank}" if self.size > 1 else "the process"
                     if code < 0:
                         return f"{who} crashed with {subprocess_env.signal_name(code)}"
-                    return f"{who} ended itself with exit status {code}"
+                    return f"{who} exited with status {code}"
             time.sleep(0.01)
-        return "no process answers"
+        return "no process responds"

@@ -116,17 +116,17 @@ def test_a_declared_failure_is_no_objection_outside_of_the_mandatory_areas():
 
 @pytest.mark.parametrize("kind", ["fail", "crash", "timeout", "oom", "wrong-error", "unexpected-pass", "over-unsupported", "flaky"])
 def test_whatever_is_bad_or_flaky_is_an_objection(kind):
-    assert "1 tests" in objected([Result(TESTS[-1], kind), *PASSED[:-1]])
+    assert "1 test " in objected([Result(TESTS[-1], kind), *PASSED[:-1]])
 
 
 def test_an_expired_excuse_is_an_objection():
     reasons = certification.objections(TESTS, PASSED, is_whole=True, expired=["operators/forward[add,*] (2020-01-31)"])
-    assert reasons == ["1 expected failures have expired: operators/forward[add,*] (2020-01-31)"]
+    assert reasons == ["1 expected failure has expired: operators/forward[add,*] (2020-01-31)"]
 
 
 def test_a_part_is_not_the_whole():
     assert "selected" in objected(PASSED, is_whole=False)
-    assert "1 tests were not run" in objected(PASSED[1:])
+    assert "1 test was not run" in objected(PASSED[1:])
 
 
 def test_what_was_not_run_counts_unless_it_is_declared_none():

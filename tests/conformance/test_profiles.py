@@ -51,8 +51,11 @@ def test_every_check_says_what_it_asserts():
 
 
 def test_the_page_says_what_the_checks_say():
-    page = (ROOT / "docs" / "conformance.md").read_text()
-    assert generate_docs.written(page) == generate_docs.generated(), "run python -m accelkit_conformance.generate_docs docs/conformance.md"
+    path = ROOT / "docs" / "conformance.md"
+    page = path.read_text()
+    assert generate_docs.written(page) == generate_docs.generated(path), (
+        "run python -m accelkit_conformance.generate_docs docs/conformance.md"
+    )
     for profile in checks.PROFILES:
         assert f"| `{profile}` |" in page
 

@@ -21,5 +21,5 @@ def test_lines_name_what_runs_and_end_well_when_nothing_does(monkeypatch, capsys
     assert lines[0].startswith("0 of 2 tests")
     assert lines[0].endswith("device/one")
     assert lines[1].endswith("device/two")
-    assert lines[2] == "1 of 2 tests; now device/one"
-    assert lines[3] == "2 of 2 tests, 1 bad"
+    assert lines[2] == "1 of 2 tests; running device/one"
+    assert lines[3] == "2 of 2 tests, 1 failed"

@@ -23,7 +23,7 @@ def test_compare(cli, tmp_path):
         f"better: {SUITE.tests[1]}: fail -> unsupported",
         f"better: {SUITE.tests[3]}: flaky -> pass",
         f"other: {SUITE.tests[4]}: fail -> crash",
-        f"2 worse, 2 better, 1 other, 0 new, 0 gone, {len(SUITE.tests) - 5} the same",
+        f"2 worse, 2 better, 1 other, 0 new, 0 gone, {len(SUITE.tests) - 5} unchanged",
     ]
     found = json.loads(cli("compare", a, b, "--json").output)
     assert found["schema"] == "accelkit.conformance.compare/1"
@@ -38,7 +38,7 @@ def test_compare_of_what_did_not_get_worse(cli, tmp_path, packed):
     assert (result.exit_code, result.output.splitlines()[0]) == (0, f"gone: {SUITE.tests[0]}: fail")
     result = cli("compare", part, whole)
     assert (result.exit_code, result.output.splitlines()[0]) == (0, f"new: {SUITE.tests[0]}: fail")
-    assert cli("compare", whole, whole).output == f"0 worse, 0 better, 0 new, 0 gone, {len(SUITE.tests)} the same\n"
+    assert cli("compare", whole, whole).output == f"0 worse, 0 better, 0 new, 0 gone, {len(SUITE.tests)} unchanged\n"
 
 
 @pytest.mark.parametrize(

@@ -77,14 +77,14 @@ def test_it_says_what_passed_where_and_when(folder, written):
     assert row_of(text, "accelkit") == [accelkit.__version__] * 2
     assert row_of(text, "profile") == ["contract, 2 tests", f"contract, {len(SUITE.tests)} tests"]
     assert row_of(text, "verdict") == ["not certified", "not certified"]
-    assert row_of(text, "operators") == ["1 of 2, 1 known to fail", "not run"]
+    assert row_of(text, "operators") == ["1 of 2, 1 expected to fail", "not run"]
     assert row_of(text, "contract") == ["not run", "14 of 15, **1 failed**, 1 not supported"]
     assert row_of(text, "`graphs`") == ["none", "undeclared"]
     assert row_of(text, "`streams`") == ["native", "emulated"]
-    assert "## Known to fail on `acme`\n\n| area | what | tests | until |\n| --- | --- | --- | --- |\n" in text
+    assert "## Expected failures of `acme`\n\n| area | reason | tests | expires |\n| --- | --- | --- | --- |\n" in text
     assert "| operators | [the \\[third\\] bit](https://example.org/1) | 1 | 2099-01-01 |\n" in text
     assert "not met" not in text, "what no result met is not shown"
-    assert "Known to fail on `other`" not in text
+    assert "Expected failures of `other`" not in text
 
 
 def test_a_page_is_the_same_from_summaries(folder, written, tmp_path):
@@ -119,7 +119,7 @@ def test_names_cannot_steer_the_page(folder, written):
     assert ask(folder, "--write", written).exit_code == 0
     made = written.read_text().partition(BEGIN)[2].partition(END)[0]
     assert "<" not in made
-    known = made.partition("## Known to fail on `a'b\\|c`")[2].partition("## ")[0]
+    known = made.partition("## Expected failures of `a'b\\|c`")[2].partition("## ")[0]
     assert "javascript:alert(1)" in known
     assert not re.search(r"(?<!\\)(\\\\)*\]\(", known), "no link but those of issues, and that is none"
     assert len({line.replace("\\|", "").count("|") for line in made.partition("\n\n")[0].splitlines()}) == 1, "no row has more cells"

@@ -195,7 +195,7 @@ def test_no_escape_of_a_plugin_reaches_the_terminal_through_pytest(kind, raised)
     assert str(error.value).replace("\n", "").isprintable()
 
 
-FORGED = "acme\nsound; certified: acme (acme==1) on Acme X1\n"
+FORGED = "acme\nvalid; certified: acme (acme==1) on Acme X1\n"
 
 
 def test_no_name_passes_for_another_line(tmp_path):
@@ -203,7 +203,7 @@ def test_no_name_passes_for_another_line(tmp_path):
     path, other = tmp_path / "a.json", tmp_path / "b.json"
     path.write_text(json.dumps(named))
     other.write_text(json.dumps(report()))
-    assert not [line for line in command("compare", other, path).stdout.splitlines() if line.startswith("sound")]
+    assert not [line for line in command("compare", other, path).stdout.splitlines() if line.startswith("valid")]
     assert not [line for line in _verdict(named) if "\n" in line]
     with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as tar:
         for index in range(3000):
@@ -211,7 +211,7 @@ def test_no_name_passes_for_another_line(tmp_path):
     for arguments in (("verify", tmp_path / "a.tar"), ("compare", tmp_path / "a.tar", other)):
         result = command(*arguments)
         assert len(result.stdout + result.stderr) < 10_000
-        assert not [line for line in (result.stdout + result.stderr).splitlines() if line.startswith("sound")]
+        assert not [line for line in (result.stdout + result.stderr).splitlines() if line.startswith("valid")]
 
 
 def test_a_name_in_an_error_is_short_and_on_its_line(tmp_path):

@@ -1,4 +1,4 @@
-"""``accelkit conformance ...``: one file a command, imported when it is invoked."""
+"""``accelkit conformance ...``. Each command has its own module, which is imported when the command is invoked."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from accelkit.cli.lazy_group import LazyGroup
 
 _COMMANDS = {
     "run": "run the suite on a plugin",
-    "list": "the tests of a profile",
-    "verify": "check a bundle offline",
-    "compare": "what got better and what got worse between two reports",
-    "matrix": "a page of many reports: what supports what",
-    "table": "what a report says is supported, as Markdown for a README",
-    "selftest": "prove that the suite can fail: run it on broken accelerators",
+    "list": "list the tests of a profile",
+    "verify": "verify a bundle offline",
+    "compare": "show what changed between two reports",
+    "matrix": "show several reports side by side",
+    "table": "write a Markdown table of a report, for a README",
+    "selftest": "test the suite itself: run it on broken accelerators",
 }
 
 
 @click.group("conformance", cls=LazyGroup, package=__name__, lines=_COMMANDS)
 def command() -> None:
-    """Prove what a plugin does on the hardware in front of you. docs/conformance.md tells how to read it."""
+    """Test plugins on the hardware of this machine. docs/conformance.md explains the suite and its reports."""

@@ -24,12 +24,12 @@ _RANKS: Mapping[Kind, int] = dict.fromkeys(BAD, len(_ORDER)) | {kind: rank for r
 @click.command("compare")
 @click.argument("a", metavar="A", type=_FILE)
 @click.argument("b", metavar="B", type=_FILE)
-@click.option("--json", "is_json", is_flag=True, help="JSON on standard output.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def command(context: click.Context, a: Path, b: Path, is_json: bool) -> None:
-    """What got worse and what got better from report A to report B: JSON reports or bundles.
+    """Show which tests got worse and which got better from report A to report B. Each is a JSON report or a bundle.
 
-    From best to worst: pass, expected-failure, flaky, unsupported, and every kind of failure. Exits 1 if anything got worse.
+    The order from best to worst is: pass, expected-failure, flaky, unsupported, any failure. The exit code is 1 if a test got worse.
     """
     before, after = bundle.load(a), bundle.load(b)
     differences = _differences(before, after)
@@ -51,7 +51,7 @@ def _differences(before: Report, after: Report) -> dict[str, dict[str, str]]:
 
 
 def _changes(before: Report, after: Report) -> dict[str, Any]:
-    """By what became of them: tests with their kind before and after. ``other`` failed in another way than before."""
+    """Group the tests by change, each with its kinds before and after. Tests in ``other`` fail in a different way than before."""
     olds, news = ({result.id: result for result in results_of(report)} for report in (before, after))
     changes: dict[str, Any] = {name: [] for name in ("worse", "better", "other", "new", "gone")}
     for test, new in news.items():
@@ -78,9 +78,9 @@ def _lines(differences: Mapping[str, Mapping[str, str]], changes: Mapping[str, A
         shown = found if name == "worse" else found[:_SHOWN]
         lines += [f"{name}: {_line(one)}" for one in shown]
         if len(shown) < len(found):
-            lines.append(f"{name}: ... and {len(found) - len(shown)} more: --json has them all")
+            lines.append(f"{name}: ... and {len(found) - len(shown)} more; --json shows all of them")
     counts = [f"{len(changes[name])} {name}" for name in names if name != "other" or changes[name]]
-    return [*lines, ", ".join([*counts, f"{changes['same']} the same"])]
+    return [*lines, ", ".join([*counts, f"{changes['same']} unchanged"])]
 
 
 def _line(one: Mapping[str, str]) -> str:

@@ -15,10 +15,10 @@ from accelkit_conformance.commands import options
 @options.KIND
 @options.PROFILE
 @options.SELECT
-@click.option("--describe", is_flag=True, help="What each check asserts, instead of the ids.")
-@click.option("--json", "is_json", is_flag=True, help="JSON on standard output.")
+@click.option("--describe", is_flag=True, help="Print what each check asserts, instead of the ids of the tests.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 def command(profile: Profile, kind: str, select: tuple[str, ...], describe: bool, is_json: bool) -> None:
-    """The ids of a profile's tests for the installed torch. Imports no torch."""
+    """List the ids of the tests of a profile for the installed torch, without importing torch."""
     suite = profiles.suite(profile, installed_version("torch") or "", kind)
     tests = profiles.select(suite.tests, select) if select else list(suite.tests)
     if is_json:

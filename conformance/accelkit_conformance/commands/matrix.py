@@ -16,27 +16,27 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 @click.command("matrix")
 @click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--html", "html_path", type=_FILE, metavar="PATH", help="Write one self-contained page.")
+@click.option("--html", "html_path", type=_FILE, metavar="PATH", help="Write one self-contained HTML file.")
 @click.option(
     "--write",
     "page_path",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="PATH",
-    help="Put it into this Markdown page, between its two marks.",
+    help="Insert the matrix into this Markdown page, between its two marks.",
 )
 @click.option(
     "--summaries",
     "kept",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Write each report without its results into this folder, from which a matrix can be made again.",
+    help="Write a summary of each report, without its results, into this folder. A matrix can be made from the summaries too.",
 )
-@click.option("--json", "is_json", is_flag=True, help="JSON on standard output.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 def command(folder: Path, html_path: Path | None, page_path: Path | None, kept: Path | None, is_json: bool) -> None:
-    """A page of all JSON reports in DIR, or of their summaries: areas and capabilities down, subjects across."""
+    """Show the JSON reports or summaries in DIR side by side: one row per area and capability, one column per plugin."""
     if not (html_path or page_path or kept or is_json):
-        why = "none of --html, --write, --summaries and --json is given"
-        raise UsageError("matrix has nothing to write", why=why, hint="--html matrix.html")
+        why = "none of --html, --write, --summaries and --json was given"
+        raise UsageError("matrix has no output", why=why, hint="for example: --html matrix.html")
     found = _summaries(folder)
     if kept is not None:
         kept.mkdir(parents=True, exist_ok=True)
@@ -59,20 +59,20 @@ def command(folder: Path, html_path: Path | None, page_path: Path | None, kept: 
 
 
 def _summaries(folder: Path) -> list[tuple[Path, Report]]:
-    """Those of a folder's reports, by subject; files that are none are named on standard error."""
+    """Read the reports and summaries in a folder, sorted by subject. Other files are skipped, and named on standard error."""
     found = []
     for path in sorted(folder.glob("*.json")):
         if not path.is_file():
-            say(f"passed over: {path} (it is no regular file)")
+            say(f"skipped: {path} (not a regular file)")
             continue
         try:
             found.append((path, summary.read(path)))
         except UsageError as error:
-            say(f"passed over: {error.what} ({error.why})")
+            say(f"skipped: {error.what} ({error.why})")
     if not found:
         raise UsageError(
             f"there is no conformance report in {folder}",
-            why="none of its *.json files is one",
+            why="none of its *.json files is a conformance report",
             hint=f"accelkit conformance run NAME --json {folder / 'NAME.json'} writes one",
         )
     return sorted(found, key=lambda one: _key(one[1]))

@@ -8,12 +8,19 @@ import click
 
 from accelkit_conformance.checks import SUBJECT_KINDS, Profile
 
-KIND = click.option("--kind", type=click.Choice(SUBJECT_KINDS), default="accelerator", help="What is proved.")
+KIND = click.option(
+    "--kind", type=click.Choice(SUBJECT_KINDS), default="accelerator", show_default=True, help="The kind of plugin to test."
+)
 PROFILE = click.option(
     "--profile",
     type=click.Choice(get_args(Profile)),
     default="training",
     show_default=True,
-    help="Which tests; each holds those before it.",
+    help="The tests to use. Each profile includes those before it.",
 )
-SELECT = click.option("--select", multiple=True, metavar="PATTERN", help="Only these: an area, a glob over ids, or a part of one.")
+SELECT = click.option(
+    "--select",
+    multiple=True,
+    metavar="PATTERN",
+    help="Select tests: an area, a glob over test ids, or a part of a test id. May be given several times.",
+)

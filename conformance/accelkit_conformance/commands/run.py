@@ -28,27 +28,45 @@ _FINDINGS, _UNWRITTEN, _BROKEN, _UNAVAILABLE = 1, 2, 3, 4
 @options.KIND
 @options.PROFILE
 @options.SELECT
-@click.option("-n", "parallel", type=click.IntRange(1), help="Tests at a time. By default as many as cores, at most four.")
-@click.option("--timeout", "seconds", type=click.FloatRange(min=0, min_open=True), help="Seconds for each test, instead of its own limit.")
-@click.option("--reruns", type=click.IntRange(0), default=3, show_default=True, help="How often a failed test is tried again.")
-@click.option("--resume", is_flag=True, help="Go on with the run that was interrupted.")
-@click.option("--rerun-failed", is_flag=True, help="Run only what failed the last time, into the same report.")
 @click.option(
-    "--expected-failures", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A TOML file, instead of the plugin's own."
+    "-n", "parallel", type=click.IntRange(1), help="The number of tests that run at a time.  [default: the number of cores, at most 4]"
 )
-@click.option("--certify", is_flag=True, help="Fail unless the result can be certified.")
-@click.option("--json", "json_path", type=_FILE, metavar="PATH", help="Write the report as JSON; - for standard output.")
-@click.option("--junit", "junit_path", type=_FILE, metavar="PATH", help="Write JUnit XML.")
-@click.option("--html", "html_path", type=_FILE, metavar="PATH", help="Write one self-contained HTML file.")
-@click.option("--badge", "badge_path", type=_FILE, metavar="PATH", help="Write an SVG badge.")
-@click.option("--bundle", "bundle_path", type=_FILE, metavar="PATH", help="Write a tar of everything, for accelkit conformance verify.")
-@click.option("--benchmarks", is_flag=True, help="Measure launch latency, bandwidth and matmul rates too. Informative.")
+@click.option(
+    "--timeout",
+    "seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    help="The time limit of each test in seconds, instead of its own limit.",
+)
+@click.option("--reruns", type=click.IntRange(0), default=3, show_default=True, help="The number of times that a failed test is run again.")
+@click.option("--resume", is_flag=True, help="Continue the interrupted run.")
+@click.option("--rerun-failed", is_flag=True, help="Run only the tests that failed or are missing in the last run, and update its report.")
+@click.option(
+    "--expected-failures",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A TOML file of expected failures, instead of the plugin's own.",
+)
+@click.option("--certify", is_flag=True, help="Exit with 1 unless the run can be certified.")
+@click.option("--json", "json_path", type=_FILE, metavar="PATH", help="Write the report as JSON; - is standard output.")
+@click.option("--junit", "junit_path", type=_FILE, metavar="PATH", help="Write the report as JUnit XML.")
+@click.option("--html", "html_path", type=_FILE, metavar="PATH", help="Write the report as one self-contained HTML file.")
+@click.option("--badge", "badge_path", type=_FILE, metavar="PATH", help="Write the verdict as an SVG badge.")
+@click.option(
+    "--bundle",
+    "bundle_path",
+    type=_FILE,
+    metavar="PATH",
+    help="Write a tar file of the report, the logs and the environment, for accelkit conformance verify.",
+)
+@click.option("--benchmarks", is_flag=True, help="Also measure launch latency, bandwidth and matmul rates. They do not affect the verdict.")
 def command(name: str, kind: str, certify: bool, benchmarks: bool, **given: Any) -> None:
-    """Run the suite on the plugin NAME: an accelerator by any name that Runtime takes, or another --kind.
+    """Run the suite on the plugin NAME: an accelerator, by any name that Runtime accepts, or a plugin of another --kind.
 
-    Exits 0 if nothing failed, 1 if something did (or --certify has objections), 2 if a report could not be written, 3 if the plugin is
-    broken, 4 if its device is not here; the profile contract is run in any case. Interrupted by Ctrl-C, it writes the reports of the tests
-    that were done, and exits 130.
+    A test that crashes or hangs is a failure even if it passes when it is run again. If the plugin is broken or its device is not
+    present, only the profile contract is run.
+
+    The exit code is 0 if no test failed, 1 if a test failed or the run cannot be certified (with --certify), 2 for a usage error or if a
+    report could not be written, 3 if the plugin is broken, and 4 if its device is not present. After Ctrl-C, the reports cover the tests
+    that have finished, and the exit code is 130.
     """
     record = find_subject(name, kind)
     availability = availability_of(record)
@@ -57,24 +75,27 @@ def command(name: str, kind: str, certify: bool, benchmarks: bool, **given: Any)
     run = Run(record, availability, Options(**given))
     if availability["status"] != "usable":
         say(
-            f"{name} ({record.plugin}) is {availability['status']}: {availability['reason']}; "
-            "running the profile contract, which needs no device"
+            f"{name} ({record.plugin}) is {availability['status']}: {availability['reason']}\n"
+            "running only the profile contract, which needs no device"
         )
     try:
         with terminal.Progress(len(run.tests)) as progress:
             report = run.execute(progress)
     except KeyboardInterrupt:
         done = len(run.journal.results)
-        say(f"interrupted after {done} of {len(run.tests)} tests; accelkit conformance run {name} --resume goes on (with the same options)")
+        say(
+            f"interrupted after {done} of {len(run.tests)} tests; to continue, with the same options: "
+            f"accelkit conformance run {name} --resume"
+        )
         if done:
-            write(run.report(), run, paths)  # what could not be written was said
+            write(run.report(), run, paths)  # reports the forms that could not be written
         raise click.exceptions.Exit(130) from None
     if benchmarks and availability["status"] == "usable":
         from accelkit_conformance.benchmarks import measure
 
         try:
             report["benchmarks"] = measure(record)
-        except AssertionError as error:  # informative: the results stand without them
+        except AssertionError as error:  # the benchmarks do not affect the results
             say(f"the benchmarks were not measured: {error}")
     unwritten = write(report, run, paths)
     code = conclude(report, availability, certify=certify, record=record)
@@ -82,10 +103,10 @@ def command(name: str, kind: str, certify: bool, benchmarks: bool, **given: Any)
 
 
 def check_writable(paths: Iterable[Path]) -> None:
-    """Look before a long run whether its reports can be written.
+    """Check before a long run that its reports can be written.
 
     Raises:
-        UsageError: If one cannot.
+        UsageError: If a report cannot be written.
     """
     for path in paths:
         try:
@@ -93,21 +114,21 @@ def check_writable(paths: Iterable[Path]) -> None:
                 raise PermissionError(f"{path} is read-only")
             if _is_replaceable(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                beside = path.with_name(f"{path.name}.tmp")
-                beside.touch()
-                beside.unlink()
+                temporary = path.with_name(f"{path.name}.tmp")
+                temporary.touch()
+                temporary.unlink()
         except OSError as error:
             why = f"{error.strerror or error}: {error.filename or path}"
-            raise UsageError(f"the report {path} cannot be written", why=why, hint="give another path") from error
+            raise UsageError(f"the report {path} cannot be written", why=why, hint="choose a different path") from error
 
 
 def _is_replaceable(path: Path) -> bool:
-    """Not a device or a pipe, as /dev/stdout is."""
+    """Return whether a path can be replaced by a file: it is not a device or a pipe such as /dev/stdout."""
     return path.is_file() or not path.exists()
 
 
 def write(report: reports.Report, run: Run, paths: dict[str, Path | None]) -> list[str]:
-    """Write every form of the report that was asked for, and say on standard error where each is.
+    """Write the report in every requested form, and print the paths on standard error.
 
     Returns:
         The forms that could not be written.
@@ -129,13 +150,15 @@ def write(report: reports.Report, run: Run, paths: dict[str, Path | None]) -> li
             say(f"{form}: {path}")
         except OSError as error:
             unwritten.append(form)
-            hint = f"accelkit conformance run {run.record.name} --rerun-failed --{form} PATH writes it from the results, which are kept"
+            hint = (
+                f"accelkit conformance run {run.record.name} --rerun-failed --{form} PATH writes it from the results, which have been kept"
+            )
             say(str(UsageError(f"the {form} report {path} could not be written", why=str(error), hint=hint)))
     return unwritten
 
 
 def conclude(report: reports.Report, availability: dict[str, str], *, certify: bool, record: PluginRecord) -> int:
-    """Say what certification says, and the exit code."""
+    """Print the outcome of the certification, and return the exit code."""
     is_good = reports.is_good(report["summary"])
     if certify:
         objections = report["certification"]["objections"]
@@ -145,7 +168,7 @@ def conclude(report: reports.Report, availability: dict[str, str], *, certify: b
             say(f"certified: {record.name} ({record.plugin}), profile {report['suite']['profile']} for torch {report['suite']['torch']}")
         is_good = is_good and not objections
     if availability["status"] != "usable":
-        what = "is not available here" if availability["status"] == "absent" else "is broken"
+        what = "is not available on this machine" if availability["status"] == "absent" else "is broken"
         error: type[AccelkitError] = AccelkitError if availability["status"] == "absent" else BrokenPluginError
         say(
             str(

@@ -5,42 +5,73 @@ from __future__ import annotations
 import fnmatch
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from accelkit import UsageError
+from accelkit import PluginRecord, UsageError
 from accelkit.cli.output import print_json, print_table, say
 from accelkit.selection import resolve
-from accelkit_conformance import selftest
-from accelkit_conformance.mutants import all_mutants
+from accelkit_conformance import generated_selftest, selftest
+from accelkit_conformance.checks import PROFILES
+from accelkit_conformance.generated_selftest import Outcome
+from accelkit_conformance.mutants import all_mutants, generated
+from accelkit_conformance.mutants.generated import AXES, Generated
 from accelkit_conformance.selftest import Autopsy
 
 _BASE = "fake_xpu"
 
 
 @click.command("selftest")
-@click.option("--mutants", "patterns", multiple=True, metavar="GLOB", help="Only these.")
-@click.option("--every", type=click.IntRange(1), default=1, metavar="N", help="Only every N-th, for a sample.")
-@click.option("--own-area", "is_own_area_only", is_flag=True, help="Run each mutant on the tests of its area only: quicker.")
-@click.option("--list", "is_list", is_flag=True, help="List the mutants, and run none.")
-@click.option("-n", "parallel", type=click.IntRange(1), help="Mutants at a time. By default as many as cores, at most four.")
-@click.option("--json", "is_json", is_flag=True, help="The kill matrix as JSON on standard output.")
-@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), metavar="PATH", help="Write the kill matrix as JSON.")
+@click.option(
+    "--mutants",
+    "patterns",
+    multiple=True,
+    metavar="GLOB",
+    help="Run only the mutants whose names match this pattern. May be given several times.",
+)
+@click.option("--every", type=click.IntRange(1), default=1, metavar="N", show_default=True, help="Run only every N-th mutant, as a sample.")
+@click.option(
+    "--own-area", "is_own_area_only", is_flag=True, help="Run only the tests of the area that each mutant breaks. This is faster."
+)
+@click.option("--list", "is_list", is_flag=True, help="List the mutants without running them.")
+@click.option("--generated", "num_generated", type=click.IntRange(1), metavar="N", help="Run N random generated mutants instead.")
+@click.option("--seed", type=int, default=0, show_default=True, help="The seed of the sample of generated mutants.")
+@click.option(
+    "-n", "parallel", type=click.IntRange(1), help="The number of mutants that run at a time.  [default: the number of cores, at most 4]"
+)
+@click.option("--json", "is_json", is_flag=True, help="Print the kill matrix as JSON.")
+@click.option(
+    "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="PATH", help="Write the kill matrix to this file as JSON."
+)
 def command(
     *,
     patterns: tuple[str, ...],
     every: int,
     is_own_area_only: bool,
     is_list: bool,
+    num_generated: int | None,
+    seed: int,
     parallel: int | None,
     is_json: bool,
     output: Path | None,
 ) -> None:
-    """Run the suite on broken accelerators, each of which it must find, and print the kill matrix. Exits 1 if one survives."""
+    """Run the suite on broken accelerators (mutants), and print which tests detect each of them.
+
+    A mutant is killed if a test of the area that it breaks fails on it. The exit code is 1 if a mutant survives.
+
+    With --generated, the mutants are a random sample: an operator of the device with one of a list of faults, such as a wrong last row.
+    --mutants 'generated[add,last_row,3]' runs one of them again. Survivors of the sample do not affect the exit code.
+    """
+    parallel = parallel or max(1, min(4, os.cpu_count() or 1))
+    if num_generated or any(pattern.startswith("generated[") for pattern in patterns):
+        base = resolve(_BASE)
+        _run_generated(base, _sample(patterns, num_generated, seed), parallel, seed, is_list=is_list, is_json=is_json, output=output)
+        return
     chosen = [one for one in all_mutants() if not patterns or any(fnmatch.fnmatchcase(one.name, pattern) for pattern in patterns)]
     if not chosen:
-        raise UsageError(f"no mutant is named {', '.join(patterns)}", hint="accelkit conformance selftest --list shows them")
+        raise UsageError(f"no mutant matches {', '.join(patterns)}", hint="accelkit conformance selftest --list shows all mutants")
     is_whole = not patterns and every == 1 and not is_own_area_only
     chosen = chosen[::every]
     if is_list:
@@ -52,7 +83,6 @@ def command(
     def watch(autopsy: Autopsy) -> None:
         say(f"{'killed' if autopsy.is_killed else 'SURVIVED'}: {autopsy.mutant.name} ({autopsy.mutant.area})")
 
-    parallel = parallel or max(1, min(4, os.cpu_count() or 1))
     autopsies = selftest.examine_all(resolve(_BASE), chosen, parallel, watch, is_own_area_only=is_own_area_only)
     matrix = selftest.report(autopsies, is_whole=is_whole)
     if output is not None:
@@ -61,8 +91,14 @@ def command(
         print_json("conformance.selftest", {key: value for key, value in matrix.items() if key != "schema"})
     else:
         _show(autopsies)
-        say(f"{len(matrix['narrow'])} do not count, for only checks that found nothing else found them: {', '.join(matrix['narrow'])}")
-        say(f"{len(matrix['idle_checks'])} checks found none of these mutants: {', '.join(matrix['idle_checks'])}")
+        click.echo()
+        columns = ("area", "mutants", *PROFILES)
+        print_table([name.upper() for name in columns], [[str(row[name]) for name in columns] for row in matrix["scores"]])
+        say(
+            f"{len(matrix['narrow'])} mutants do not count, because the checks that detected them detected no other: "
+            f"{_listed(matrix['narrow'])}"
+        )
+        say(f"{len(matrix['idle_checks'])} checks detected none of these mutants: {_listed(matrix['idle_checks'])}")
     for objection in matrix["objections"]:
         say(objection)
     raise click.exceptions.Exit(1 if matrix["objections"] else 0)
@@ -73,5 +109,53 @@ def _show(autopsies: list[Autopsy]) -> None:
     for one in autopsies:
         areas = ", ".join(f"{area} {count}" for area, count in one.by_area().items())
         rows.append([one.mutant.name, one.mutant.area, "killed" if one.is_killed else "SURVIVED", str(len(one.killers)), areas])
-    print_table(["MUTANT", "BREAKS", "VERDICT", "TESTS", "OF WHICH AREAS"], rows)
-    click.echo(f"{sum(one.is_killed for one in autopsies)} of {len(autopsies)} mutants were killed by tests of the area that they break")
+    print_table(["MUTANT", "BREAKS", "VERDICT", "FAILED TESTS", "FAILED TESTS BY AREA"], rows)
+    click.echo(f"{sum(one.is_killed for one in autopsies)} of {len(autopsies)} mutants were killed by a test of the area that they break")
+
+
+def _sample(patterns: Sequence[str], number: int | None, seed: int) -> list[Generated]:
+    """Return the generated mutants with these ids, or a random sample.
+
+    Raises:
+        UsageError: If there is no such mutant with the installed torch.
+    """
+    chosen = [Generated.from_id(pattern) for pattern in patterns]
+    known = generated.operators()
+    for mutant in chosen:
+        if mutant.axis not in known.get(mutant.operator, ()):
+            why = (
+                f"{mutant.axis} does not apply to {mutant.operator}"
+                if mutant.operator in known
+                else f"there is no operator {mutant.operator}"
+            )
+            raise UsageError(f"there is no mutant {mutant.id}", why=why)
+    return chosen or generated.sample(known, number or 0, seed)
+
+
+def _run_generated(
+    base: PluginRecord, mutants: Sequence[Generated], parallel: int, seed: int, *, is_list: bool, is_json: bool, output: Path | None
+) -> None:
+    if is_list:
+        print_table(["MUTANT", "AREA", "DESCRIPTION"], [[one.id, one.area, f"{one.operator}: {AXES[one.axis][1]}"] for one in mutants])
+        return
+
+    def watch(outcome: Outcome) -> None:
+        say(f"{outcome.verdict}: {outcome.mutant.id} ({outcome.mutant.area})" + (f" by {outcome.killer}" if outcome.killer else ""))
+
+    outcomes = generated_selftest.examine(base, mutants, parallel, watch)
+    matrix = selftest.report([], is_whole=False) | {"seed": seed, "generated": generated_selftest.report(outcomes)}
+    if output is not None:
+        output.write_text(json.dumps(matrix, indent=1) + "\n", "utf-8")
+    if is_json:
+        print_json("conformance.selftest", {key: value for key, value in matrix.items() if key != "schema"})
+        return
+    for head, key in (("AXIS", lambda one: one.mutant.axis), ("AREA", lambda one: one.mutant.area)):
+        rows = [[name, *(str(number) for number in counts)] for name, counts in generated_selftest.score(outcomes, key)]
+        print_table([head, "MUTANTS", "KILLED", "SURVIVED", "NOT TRIGGERED"], rows)
+        click.echo()
+    for verdict in ("survived", "not triggered"):
+        click.echo(f"{verdict}: {_listed([one.mutant.id for one in outcomes if one.verdict == verdict])}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"

@@ -15,9 +15,9 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @click.command("table")
 @click.argument("path", metavar="REPORT", type=_FILE)
-@click.option("--write", "target", type=_FILE, metavar="PATH", help="Put it into this Markdown page, between its two marks.")
+@click.option("--write", "target", type=_FILE, metavar="PATH", help="Insert the table into this Markdown page, between its two marks.")
 def command(path: Path, target: Path | None) -> None:
-    """What a JSON report says is supported, as Markdown: printed, or put into a plugin's README."""
+    """Print what is supported according to a JSON report, as Markdown tables, or insert them into a README."""
     made = markdown.table(schema.checked(read(path), path))
     if target is None:
         click.echo(made, nl=False)

@@ -16,12 +16,13 @@ _FINDINGS = 1
 
 @click.command("verify")
 @click.argument("path", metavar="BUNDLE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--json", "is_json", is_flag=True, help="JSON on standard output.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def command(context: click.Context, path: Path, is_json: bool) -> None:
-    """Check a bundle offline: that it is whole, and that what it says follows from its results.
+    """Verify a bundle offline: check that it is complete, and that its verdict follows from its results.
 
-    Exits 0 if it is sound, also where it certifies nothing, and 1 with the problems otherwise. It does not tell who made the bundle.
+    The exit code is 0 if the bundle is valid, whether or not the run was certified, and 1 if it has problems, which are printed. The
+    bundle is not signed: this does not tell who made it.
     """
     problems = bundle.verify(path)
     report = None if problems else bundle.load(path)
@@ -41,5 +42,5 @@ def _verdict(report: Report) -> list[str]:
     what = f"{subject['name']} ({subject['plugin']})" + (f" on {names}" if names else "")
     profile = f"profile {suite['profile']} for torch {suite['torch']}, suite {suite['digest'][:12]}"
     objections = report["certification"]["objections"]
-    verdict = f"sound; not certified: {what}: {profile}" if objections else f"sound; certified: {what}: {profile}"
+    verdict = f"valid; not certified: {what}: {profile}" if objections else f"valid; certified: {what}: {profile}"
     return [one_line(line) for line in (verdict, *(f"  {objection}" for objection in objections))]

@@ -1,6 +1,6 @@
-"""Broken accelerators: what the suite must find. Each is a real plugin's class, made of the fake XPU's, with one fault.
+"""Mutants: broken accelerators that the suite must detect. Each is a subclass of the fake XPU's accelerator with one fault.
 
-``accelkit conformance selftest`` runs the suite on every one of them. Needs ``accelkit-fake-xpu``.
+``accelkit conformance selftest`` runs the suite on all of them. The mutants need the distribution ``accelkit-fake-xpu``.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Mutant:
     """A broken accelerator.
 
     Attributes:
-        name: As in ``--mutant``.
-        area: Whose tests must find it.
-        mechanism: How it is broken; at most three mutants share one.
-        value: Its class, as an entry point names it.
-        description: What is wrong with it.
+        name: The name, as in ``--mutants``.
+        area: The area whose tests must detect the mutant.
+        mechanism: The kind of fault. At most three mutants share one.
+        value: The class of the mutant, as in an entry point.
+        description: The fault.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Mutant:
     description: str
 
     def record(self, base: PluginRecord) -> PluginRecord:
-        """The record of a plugin that offers it."""
+        """Return the record of a plugin that offers this mutant in place of ``base``."""
         return dataclasses.replace(base, value=self.value)
 
 
@@ -60,13 +60,13 @@ _LEAKING = Mutant(
     "isolation",
     "imports",
     f"{__name__}.leaking:LeaksAtImport",
-    "Importing it changes the environment, and leaves a thread running.",
+    "Importing the plugin changes the environment and starts a thread.",
 )
-"""Said here, for its module must not be imported by whoever only wants to know of it."""
+"""Defined here, because its module must not be imported only to list the mutants."""
 
 
 def mutant(area: str, mechanism: str) -> Callable[[type], type]:
-    """Make a subclass of Broken a mutant that tests of ``area`` must find."""
+    """Class decorator that makes a subclass of Broken a mutant, which tests of ``area`` must detect."""
     assert area in AREAS
 
     def mark(cls: type) -> type:
@@ -78,7 +78,7 @@ def mutant(area: str, mechanism: str) -> Callable[[type], type]:
 
 
 def all_mutants() -> list[Mutant]:
-    """Every mutant, in the order of the modules.
+    """Return all mutants, in the order of the modules.
 
     Raises:
         UnsupportedError: If accelkit-fake-xpu is not installed.
@@ -87,7 +87,7 @@ def all_mutants() -> list[Mutant]:
         modules = [importlib.import_module(f"{__name__}.{name}") for name in _MODULES]
     except ModuleNotFoundError as error:
         raise UnsupportedError(
-            "the broken accelerators are made of the fake XPU", why=str(error), hint="pip install accelkit-fake-xpu"
+            "the mutants are made of the fake XPU, which is not installed", why=str(error), hint="pip install accelkit-fake-xpu"
         ) from error
     found = [value.mutant for module in modules for value in vars(module).values() if _is_defined_in(value, module)]
     return [*found, _LEAKING]
@@ -98,12 +98,12 @@ def _is_defined_in(value: object, module: ModuleType) -> bool:
 
 
 def find(name: str) -> Mutant:
-    """The mutant of this name.
+    """Return the mutant with this name.
 
     Raises:
-        UsageError: If there is none.
+        UsageError: If there is no such mutant.
     """
     for one in all_mutants():
         if one.name == name:
             return one
-    raise UsageError(f"there is no mutant {name!r}", hint="accelkit conformance selftest --list shows them")
+    raise UsageError(f"there is no mutant {name!r}", hint="accelkit conformance selftest --list shows all mutants")

@@ -1,4 +1,4 @@
-"""Operators that compute something else."""
+"""Operators that compute wrong results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class OffByAThousandth(Broken):
 
 @mutant("operators", "imprecise")
 class OffByAMillionth(Broken):
-    """Every new result is too large by two millionths: sixteen roundings of float32."""
+    """Every new result is too large by two millionths, which is 16 times the rounding error of float32."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return (
@@ -42,7 +42,7 @@ class SumsInLowPrecision(Broken):
 
 @mutant("operators", "special values")
 class SwallowsNan(Broken):
-    """Where NaN would be in a result, there is zero."""
+    """Results have zeros in place of NaN."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return changed(call(), lambda x: x.masked_fill(x.isnan(), 0.0)) if is_pure(func) and "empty" not in name else call()
@@ -50,7 +50,7 @@ class SwallowsNan(Broken):
 
 @mutant("operators", "special values")
 class SaturatesInfinity(Broken):
-    """Where infinity would be in a result, there is the largest number."""
+    """Results have the largest finite number in place of infinity."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -62,7 +62,7 @@ class SaturatesInfinity(Broken):
 
 @mutant("operators", "special values")
 class FlushesSubnormals(Broken):
-    """Results below the smallest normal number are zero."""
+    """Subnormal results are flushed to zero."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -74,7 +74,7 @@ class FlushesSubnormals(Broken):
 
 @mutant("operators", "ignores an argument")
 class IgnoresAlpha(Broken):
-    """add and sub take no notice of alpha."""
+    """add and sub ignore alpha."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return func(*args, **{**kwargs, "alpha": 1}) if name in ("add.Tensor", "sub.Tensor") and "alpha" in kwargs else call()
@@ -82,7 +82,7 @@ class IgnoresAlpha(Broken):
 
 @mutant("operators", "ignores an argument")
 class IgnoresDivisorOverride(Broken):
-    """avg_pool2d takes no notice of divisor_override."""
+    """avg_pool2d ignores divisor_override."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return (
@@ -94,7 +94,7 @@ class IgnoresDivisorOverride(Broken):
 
 @mutant("operators", "ignores an argument")
 class SoftmaxOfTheLastDimension(Broken):
-    """softmax and log_softmax are always over the last dimension."""
+    """softmax and log_softmax always use the last dimension."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return func(args[0], -1, *args[2:], **kwargs) if name in ("_softmax", "_log_softmax") else call()
@@ -102,7 +102,7 @@ class SoftmaxOfTheLastDimension(Broken):
 
 @mutant("operators", "a part is left out")
 class LosesTheTail(Broken):
-    """Of a result with more than sixteen elements the last is zero, as if a loop ended one too early."""
+    """The last element of a result with more than 16 elements is zero, as if a loop ended one element early."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         def cut(x: Any) -> Any:
@@ -115,7 +115,7 @@ class LosesTheTail(Broken):
 
 @mutant("operators", "a part is left out")
 class LosesTheFirstColumn(Broken):
-    """Convolutions with padding see zeros in the first column of their input."""
+    """Convolutions with padding read zeros in the first column of the input."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name.startswith(("convolution", "_convolution")) and "backward" not in name and len(args) > 4 and any(args[4]):
@@ -127,7 +127,7 @@ class LosesTheFirstColumn(Broken):
 
 @mutant("operators", "the form of a result")
 class ForgetsTheDtype(Broken):
-    """Reductions of float32 give float64."""
+    """Reductions of float32 return float64."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return changed(call(), lambda x: x.double()) if name in ("amax", "mean.dim", "sum.dim_IntList") else call()
@@ -135,7 +135,7 @@ class ForgetsTheDtype(Broken):
 
 @mutant("operators", "the form of a result")
 class ForgetsKeepdim(Broken):
-    """Reductions over dimensions drop them, whatever keepdim says."""
+    """Reductions ignore keepdim and always drop the reduced dimensions."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()
@@ -144,7 +144,7 @@ class ForgetsKeepdim(Broken):
 
 @mutant("operators", "a narrower type")
 class NarrowIntegers(Broken):
-    """int64 is computed with in 32 bits."""
+    """int64 is computed in 32 bits."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -162,7 +162,7 @@ class NarrowIntegers(Broken):
 
 @mutant("operators", "a narrower type")
 class IndexesInTwoBits(Broken):
-    """gather and index_select see only the low two bits of an index."""
+    """gather and index_select use only the lowest two bits of an index."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return func(*args[:2], args[2] & 3, *args[3:], **kwargs) if name in ("gather", "index_select") and len(args) > 2 else call()
@@ -170,7 +170,7 @@ class IndexesInTwoBits(Broken):
 
 @mutant("operators", "zero-dimensional tensors")
 class RefusesScalars(Broken):
-    """Reductions of a 0-d tensor over dim=0 or -1 raise."""
+    """Reductions of a 0-d tensor over dim=0 or dim=-1 raise an error."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if (
@@ -185,7 +185,7 @@ class RefusesScalars(Broken):
 
 @mutant("autograd", "gradients")
 class GradientsAreScaled(Broken):
-    """Backward kernels give 0.99 of the gradient."""
+    """Backward kernels return 0.99 times the gradient."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return changed(call(), lambda x: x * 0.99) if "_backward" in name and is_pure(func) else call()
@@ -193,7 +193,7 @@ class GradientsAreScaled(Broken):
 
 @mutant("autograd", "gradients")
 class GradientsAreMissing(Broken):
-    """The backward kernels of activations give zeros."""
+    """The backward kernels of activations return zeros."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return (
@@ -205,7 +205,7 @@ class GradientsAreMissing(Broken):
 
 @mutant("modules", "gradients")
 class NormalisesWithoutGradient(Broken):
-    """layer_norm's and batch_norm's backward give no gradient of the weight."""
+    """The backward kernels of layer_norm, batch_norm and group_norm return zeros for the weight."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()
@@ -216,7 +216,7 @@ class NormalisesWithoutGradient(Broken):
 
 @mutant("operators", "silent fallback")
 class AnswersFromTheCPU(Broken):
-    """topk, sort and nonzero are computed on the CPU, and their results stay there."""
+    """topk, sort and nonzero return results on the CPU."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         from torch.utils._pytree import tree_map
@@ -229,7 +229,7 @@ class AnswersFromTheCPU(Broken):
 
 @mutant("device", "silent fallback")
 class Flickers(Broken):
-    """The first nonzero of a process is computed on the CPU, and its result stays there."""
+    """The first call of nonzero in a process returns a result on the CPU."""
 
     is_first = True
 

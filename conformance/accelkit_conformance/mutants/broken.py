@@ -1,5 +1,4 @@
-"""The base of broken accelerators: the fake XPU, and between it and whoever calls, a place for a fault. Imports no torch at module
-level."""
+"""The base class of the mutants: the fake XPU with a hook for a fault. Does not import torch at module level."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ class Broken(FakeXPUAccelerator):
         self.install()
 
     def install(self) -> None:
-        """Put the fault in place; torch and the device are there."""
+        """Install the fault. Called after torch and the device have been loaded."""
         faulty = self.fault
 
         import torch
@@ -33,7 +32,7 @@ class Broken(FakeXPUAccelerator):
             return False
 
         class Faults(TorchDispatchMode):
-            """Every ATen call that concerns the device passes through ``fault``; those of the CPU, the oracle's among them, do not."""
+            """Passes every ATen call on the device through ``fault``. Calls on the CPU, such as those of the oracle, are unchanged."""
 
             def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
                 kwargs = kwargs or {}
@@ -44,19 +43,20 @@ class Broken(FakeXPUAccelerator):
         Faults().__enter__()
 
     def fault(self, name: str, call: Callable[[], Any], args: Any, kwargs: Any, func: Any) -> Any:
-        """One ATen call on the device.
+        """Make an ATen call on the device and return its result. Mutants override this.
 
         Args:
-            name: Its overload, as ``add.Tensor``.
-            call: Makes it, as it is.
-            args, kwargs: Its arguments.
-            func: The overload, to be called with others.
+            name: The name of the overload, such as ``add.Tensor``.
+            call: A function that makes the call without the fault.
+            args: The positional arguments of the call.
+            kwargs: The keyword arguments of the call.
+            func: The overload, for a call with other arguments.
         """
         return call()
 
 
 def changed(result: Any, change: Callable[[Any], Any]) -> Any:
-    """The result with ``change`` made of every floating-point tensor in it that is no view of something."""
+    """Return the result of a call with ``change`` applied to each floating-point tensor in it."""
     import torch
     from torch.utils._pytree import tree_map
 
@@ -67,10 +67,10 @@ def changed(result: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def is_pure(func: Any) -> bool:
-    """Whether the call makes something new: it writes into no argument, and returns no view of one."""
+    """Return whether an overload only creates new tensors: it neither writes to an argument nor returns a view of one."""
     schema = func._schema
     return not schema.is_mutable and all(value.alias_info is None for value in schema.returns)
 
 
 class Unbroken(Broken):
-    """The fake XPU with a fault that does nothing: what every test must pass, though each call goes through Python."""
+    """The fake XPU without a fault. Every test must pass on it, although each call passes through Python."""

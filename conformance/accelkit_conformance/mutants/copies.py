@@ -1,4 +1,4 @@
-"""Copies that lose something on the way, and files that come back different."""
+"""Copies that change the data, and files that are loaded differently from how they were saved."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _is_to_host(name: str, args: Any, kwargs: Any) -> bool:
 
 @mutant("transfer", "bits")
 class CanonicalisesNan(Broken):
-    """A copy to the host turns every NaN into the one quiet NaN."""
+    """A copy to the host replaces every NaN by the default quiet NaN."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()
@@ -45,7 +45,7 @@ class RoundsThroughFloat(Broken):
 
 @mutant("transfer", "copies lose the layout")
 class CopiesInStorageOrder(Broken):
-    """A copy of a transposed matrix to the host has its values in the order of memory."""
+    """A copy of a transposed matrix to the host has the values in storage order."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -65,7 +65,7 @@ class CopiesInStorageOrder(Broken):
 
 @mutant("transfer", "copies lose the layout")
 class CopiesWithoutBroadcasting(Broken):
-    """copy_ from a smaller tensor writes the first row only."""
+    """copy_ from a tensor that must be broadcast writes only the first row."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name == "copy_" and args[0].ndim == 2 and args[1].ndim == 1:
@@ -76,7 +76,7 @@ class CopiesWithoutBroadcasting(Broken):
 
 @mutant("transfer", "copies are late")
 class ReadsPageableMemoryLate(Broken):
-    """A copy from ordinary memory that does not block reads its source some time after it returned."""
+    """A non-blocking copy from pageable memory reads its source after it has returned."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -98,7 +98,7 @@ class ReadsPageableMemoryLate(Broken):
 
 @mutant("serialization", "files")
 class LoadsToTheCPU(Broken):
-    """torch.load brings what was saved from the device to the CPU."""
+    """torch.load loads tensors of the device to the CPU."""
 
     def install(self) -> None:
         import torch
@@ -110,7 +110,7 @@ class LoadsToTheCPU(Broken):
 
 @mutant("serialization", "files")
 class LoadsCopies(Broken):
-    """torch.load makes a copy for each tensor, so that aliases are aliases no more."""
+    """torch.load copies each tensor, so that tensors which shared storage no longer do."""
 
     def install(self) -> None:
         import torch
@@ -126,7 +126,7 @@ class LoadsCopies(Broken):
 
 @mutant("optimizers", "in-place lists")
 class ForeachForgetsTheLast(Broken):
-    """Operators on lists of tensors leave the last one as it is."""
+    """In-place operators on lists of tensors do not change the last tensor."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name.startswith("_foreach_") and name.split(".", maxsplit=1)[0].endswith("_") and len(args[0]) > 1:

@@ -1,4 +1,4 @@
-"""Devices that take the process with them."""
+"""Devices that end the process or hang."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from accelkit_conformance.mutants.broken import Broken
 
 @mutant("operators", "ends the process")
 class Segfaults(Broken):
-    """topk of a tensor without dimensions reads at address zero."""
+    """topk of a 0-d tensor reads from address 0."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name == "topk" and args[0].ndim == 0:
@@ -23,7 +23,7 @@ class Segfaults(Broken):
 
 @mutant("operators", "ends the process")
 class Exits(Broken):
-    """topk ends the process."""
+    """topk exits the process."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name == "topk":

@@ -1,4 +1,4 @@
-"""Plugins that say what is not so, or do at import what they must not."""
+"""Plugins whose declarations, probes or methods are wrong."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ _DECLARED = Broken.declared_capabilities
 
 @mutant("capabilities", "claims")
 class ClaimsGraphs(Broken):
-    """Graphs are declared, and are not there."""
+    """Graphs are declared, but are not supported."""
 
     declared_capabilities: ClassVar[Capabilities] = _DECLARED.updated({"graphs": "native"})
 
 
 @mutant("capabilities", "claims")
 class ClaimsADtype(Broken):
-    """uint16 is declared, and cannot be added."""
+    """uint16 is declared, but cannot be added."""
 
     declared_capabilities: ClassVar[Capabilities] = _DECLARED.updated({"dtype.uint16": "native"})
 
 
 @mutant("capabilities", "claims")
 class HidesStreams(Broken):
-    """Streams are declared not to be there, and work."""
+    """Streams and float64 are declared none, but work."""
 
     declared_capabilities: ClassVar[Capabilities] = _DECLARED.updated({"streams": "none", "dtype.float64": "none"})
 
 
 @mutant("contract", "declarations")
 class DeclaresNonsense(Broken):
-    """A dtype is declared that torch does not have."""
+    """A dtype that torch does not have is declared."""
 
     declared_capabilities: ClassVar[Capabilities] = _DECLARED.updated({"dtype.bfloat61": "native"})
 
@@ -76,7 +76,7 @@ class ProbeKnowsItsProcess(Broken):
 
 @mutant("contract", "methods")
 class ParsesAnything(Broken):
-    """parse_devices takes every text for device 0."""
+    """parse_devices interprets every text as device 0."""
 
     def parse_devices(self, devices: Any) -> list[int]:
         return [0]
@@ -92,7 +92,7 @@ class ChangesASignature(Broken):
 
 @mutant("device", "indices")
 class CountsOneTooMany(Broken):
-    """auto_device_count says one device more than there are."""
+    """auto_device_count returns one more than the number of devices."""
 
     def get_parallel_devices(self, devices: Any) -> list[Any]:
         return [self.device(min(index, 1)) for index in devices]
@@ -103,7 +103,7 @@ class CountsOneTooMany(Broken):
 
 @mutant("device", "indices")
 class DeviceIsAlwaysTheFirst(Broken):
-    """Whatever index is asked for, the device is the first."""
+    """device() ignores the index and returns the first device."""
 
     def device(self, index: int) -> Any:
         return super().device(0)

@@ -1,4 +1,4 @@
-"""Collectives that give something else. They are changed where torch.distributed calls them."""
+"""Collectives with wrong results. The functions of torch.distributed are replaced."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from accelkit_conformance.mutants.broken import Broken
 
 
 class _Collectives(Broken):
-    """Changes functions of torch.distributed."""
+    """The base class of mutants that replace functions of torch.distributed."""
 
     def replace(self, name: str, faulty: Any) -> None:
-        """Let ``faulty`` stand for a function; it is given the function first, and then its arguments."""
+        """Replace a function of torch.distributed by ``faulty``, which is called with the original function and then the arguments."""
         import torch.distributed as dist
 
         setattr(dist, name, functools.partial(faulty, getattr(dist, name)))
@@ -21,7 +21,7 @@ class _Collectives(Broken):
 
 @mutant("collectives", "reductions")
 class AveragesAreSums(_Collectives):
-    """all_reduce with AVG gives the sum."""
+    """all_reduce with AVG returns the sum."""
 
     def install(self) -> None:
         from torch.distributed import ReduceOp
@@ -34,7 +34,7 @@ class AveragesAreSums(_Collectives):
 
 @mutant("collectives", "reductions")
 class LeavesTheLastRankOut(_Collectives):
-    """The last rank adds nothing to a sum."""
+    """all_reduce with SUM leaves out the last rank."""
 
     def install(self) -> None:
         import torch.distributed as dist
@@ -49,7 +49,7 @@ class LeavesTheLastRankOut(_Collectives):
 
 @mutant("collectives", "reductions")
 class InflatesIntegers(_Collectives):
-    """Reductions of integers are half as large again."""
+    """all_reduce of integers returns 1.5 times the result."""
 
     def install(self) -> None:
         def all_reduce(original: Any, tensor: Any, *rest: Any, **named: Any) -> Any:
@@ -63,7 +63,7 @@ class InflatesIntegers(_Collectives):
 
 @mutant("collectives", "uneven parts")
 class SplitsEvenly(_Collectives):
-    """all_to_all_single takes no notice of the sizes of parts."""
+    """all_to_all_single ignores the split sizes."""
 
     def install(self) -> None:
         import torch
@@ -81,7 +81,7 @@ class SplitsEvenly(_Collectives):
 
 @mutant("collectives", "ranks")
 class GathersInReverse(_Collectives):
-    """all_gather puts the ranks' tensors in the opposite order."""
+    """all_gather returns the tensors of the ranks in reverse order."""
 
     def install(self) -> None:
         def all_gather(original: Any, tensors: Any, tensor: Any, *rest: Any, **named: Any) -> Any:
@@ -93,7 +93,7 @@ class GathersInReverse(_Collectives):
 
 @mutant("collectives", "ranks")
 class BroadcastsFromTheFirst(_Collectives):
-    """broadcast is from rank 0, whichever rank is asked for."""
+    """broadcast ignores src and always sends from rank 0."""
 
     def install(self) -> None:
         def broadcast(original: Any, tensor: Any, src: int = 0, *rest: Any, **named: Any) -> Any:
@@ -104,7 +104,7 @@ class BroadcastsFromTheFirst(_Collectives):
 
 @mutant("ddp", "gradients between ranks")
 class AveragesNoGradients(_Collectives):
-    """DDP's gradients are the rank's own."""
+    """DDP does not average gradients over the ranks."""
 
     def install(self) -> None:
         import torch
@@ -120,7 +120,7 @@ class AveragesNoGradients(_Collectives):
 
 @mutant("fsdp", "gradients between ranks")
 class ReduceScattersHalf(Broken):
-    """A reduce-scatter gives half of what is due, whichever of torch's functions called for it."""
+    """A reduce-scatter returns half of the result."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if "reduce_scatter" in func.name():

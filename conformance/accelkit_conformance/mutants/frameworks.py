@@ -1,4 +1,4 @@
-"""Devices that a plain loop can use, and a framework cannot."""
+"""Devices that work in a plain loop, but not in a framework."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from accelkit_conformance.mutants.broken import Broken
 
 @mutant("bridges", "life of a device")
 class CannotComeBack(Broken):
-    """What teardown gave back cannot be set up again: the second fit of a process fails."""
+    """The device cannot be set up again after teardown, so the second fit in a process fails."""
 
     is_gone = False
 
@@ -26,7 +26,7 @@ class CannotComeBack(Broken):
 
 @mutant("bridges", "life of a device")
 class ForgetsTheIndex(Broken):
-    """A device comes without its index, and is whichever is the current one."""
+    """device() returns a device without an index, which means the current device."""
 
     def device(self, index: int) -> Any:
         import torch

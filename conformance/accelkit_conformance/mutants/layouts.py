@@ -1,4 +1,4 @@
-"""Kernels that look for their input, or put their output, at the wrong place in memory."""
+"""Kernels that read or write at wrong places in memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _AFFECTED = ("add.Tensor", "mul.Tensor", "exp", "relu", "sum", "mm", "neg", "abs
 
 
 def _read_as_if(x: Any, offset: bool) -> Any:
-    """The tensor as a kernel reads it that takes no notice of strides, or of the offset."""
+    """Return the tensor as a kernel reads it that ignores strides or, if ``offset``, the storage offset."""
     import torch
 
     if not isinstance(x, torch.Tensor) or x.device.type != "fake_xpu" or x.numel() < 2:
@@ -26,7 +26,7 @@ def _read_as_if(x: Any, offset: bool) -> Any:
 
 @mutant("layout", "addressing")
 class IgnoresStrides(Broken):
-    """Common kernels read their first input as if it were contiguous."""
+    """Common kernels read the first input as if it were contiguous."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return func(_read_as_if(args[0], offset=False), *args[1:], **kwargs) if name in _AFFECTED else call()
@@ -34,7 +34,7 @@ class IgnoresStrides(Broken):
 
 @mutant("layout", "addressing")
 class IgnoresOffsets(Broken):
-    """Common kernels read their first input from the start of its storage."""
+    """Common kernels read the first input from the start of its storage."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return func(_read_as_if(args[0], offset=True), *args[1:], **kwargs) if name in _AFFECTED else call()
@@ -42,7 +42,7 @@ class IgnoresOffsets(Broken):
 
 @mutant("layout", "addressing")
 class ReadsExpandedAsDense(Broken):
-    """Where a stride is zero, kernels read only zeros past the first row."""
+    """If the first stride is zero, kernels read zeros after the first row."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if (
@@ -62,7 +62,7 @@ class ReadsExpandedAsDense(Broken):
 
 @mutant("layout", "writes beside")
 class WritesPastTheEnd(Broken):
-    """fill_, zero_ and add_ on a slice write one element more than it has."""
+    """fill_, zero_, add_ and mul_ on a slice also write the element after it."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -82,7 +82,7 @@ class WritesPastTheEnd(Broken):
 
 @mutant("layout", "writes beside")
 class WritesIntoACopy(Broken):
-    """add_ and mul_ on a strided view write into a contiguous copy of it."""
+    """add_, mul_ and fill_ on a strided view write to a contiguous copy of it."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name in ("add_.Tensor", "mul_.Tensor", "fill_.Scalar") and args[0].numel() > 1 and not args[0].is_contiguous():
@@ -93,7 +93,7 @@ class WritesIntoACopy(Broken):
 
 @mutant("layout", "memory formats")
 class ForgetsChannelsLast(Broken):
-    """clone and pointwise operators give contiguous results of channels_last inputs."""
+    """clone and pointwise operators return contiguous results for channels_last inputs."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch

@@ -1,4 +1,4 @@
-"""A plugin whose import changes the environment and leaves a thread running."""
+"""A plugin whose import changes the environment and starts a thread."""
 
 from __future__ import annotations
 
@@ -13,4 +13,4 @@ threading.Thread(target=time.sleep, args=(1000,), daemon=True, name="vendor").st
 
 
 class LeaksAtImport(Broken):
-    """Importing it changes the environment, and leaves a thread running."""
+    """Importing the plugin changes the environment and starts a thread."""

@@ -1,4 +1,4 @@
-"""Memory that is counted wrongly, kept, or refused with the wrong words."""
+"""Wrong memory statistics, memory leaks and wrong out-of-memory errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from accelkit_conformance.mutants.broken import Broken, is_pure
 
 @mutant("memory", "statistics")
 class CountsNothing(Broken):
-    """Allocated bytes are always zero."""
+    """The number of allocated bytes is always zero."""
 
     def memory_stats(self, device: Any) -> dict[str, float]:
         return {"memory.allocated.bytes": 0.0, "memory.peak.bytes": 0.0}
@@ -26,7 +26,7 @@ class NeverResetsThePeak(Broken):
 
 @mutant("memory", "statistics")
 class CountsAllDevicesTogether(Broken):
-    """What one device holds is counted on every device."""
+    """The memory of all devices is counted on each device."""
 
     def memory_stats(self, device: Any) -> dict[str, float]:
         every = [super(CountsAllDevicesTogether, self).memory_stats(one) for one in self.get_parallel_devices([0, 1])]
@@ -35,7 +35,7 @@ class CountsAllDevicesTogether(Broken):
 
 @mutant("memory", "leaks")
 class KeepsWorkspaces(Broken):
-    """Every matmul leaves a small workspace allocated for good."""
+    """Every matmul leaks a small workspace."""
 
     kept: ClassVar[list[Any]] = []
 
@@ -47,7 +47,7 @@ class KeepsWorkspaces(Broken):
 
 @mutant("memory", "leaks")
 class KeepsLargeBlocks(Broken):
-    """Blocks of a MiB and more are not given back."""
+    """Blocks of 1 MiB and more are never freed."""
 
     kept: ClassVar[list[Any]] = []
 
@@ -60,7 +60,7 @@ class KeepsLargeBlocks(Broken):
 
 @mutant("memory", "wrong errors")
 class SaysRuntimeErrorForMemory(Broken):
-    """Out of memory is a RuntimeError like any other."""
+    """Running out of memory raises RuntimeError instead of torch.OutOfMemoryError."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -73,7 +73,7 @@ class SaysRuntimeErrorForMemory(Broken):
 
 @mutant("memory", "blocks overlap")
 class GivesOneBlockTwice(Broken):
-    """Of two blocks of one size that are filled one after the other, the second lies in the first."""
+    """The second of two blocks of the same size that are filled one after the other overlaps the first."""
 
     last: ClassVar[dict[int, Any]] = {}
 

@@ -1,4 +1,4 @@
-"""Devices that pass over a user's mistake."""
+"""Devices that do not report a user's mistake, or report it wrongly."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from accelkit_conformance.mutants.broken import Broken
 
 @mutant("errors", "swallowed errors")
 class SwallowsFactorisations(Broken):
-    """A factorisation that fails gives its input."""
+    """A factorisation that fails does not report it."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()
@@ -21,7 +21,7 @@ class SwallowsFactorisations(Broken):
 
 @mutant("errors", "swallowed errors")
 class BroadcastsAnything(Broken):
-    """Adding what does not fit gives the first tensor."""
+    """Adding tensors whose shapes do not match returns the first tensor."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         try:
@@ -34,7 +34,7 @@ class BroadcastsAnything(Broken):
 
 @mutant("device", "swallowed errors")
 class MovesSilently(Broken):
-    """A tensor of the CPU among those of the device is copied to it, and nothing said."""
+    """A tensor on the CPU among tensors on the device is silently copied to the device."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -47,7 +47,7 @@ class MovesSilently(Broken):
 
 @mutant("errors", "wrong errors")
 class RaisesItsOwnErrors(Broken):
-    """Every RuntimeError of a kernel becomes the vendor's own kind of error."""
+    """Every RuntimeError of a kernel is replaced by an OSError."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         try:

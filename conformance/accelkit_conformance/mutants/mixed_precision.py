@@ -1,4 +1,4 @@
-"""Autocast and the gradient scaler."""
+"""Faults of autocast and the gradient scaler."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from accelkit_conformance.mutants.broken import Broken
 
 @mutant("precision", "autocast")
 class AutocastsAnotherDevice(Broken):
-    """The autocast device type is the CPU's: nothing on the device is cast."""
+    """The autocast device type is that of the CPU, so nothing on the device is cast."""
 
     @property
     def autocast_device_type(self) -> str:
@@ -20,7 +20,7 @@ class AutocastsAnotherDevice(Broken):
 
 @mutant("precision", "autocast")
 class LowersSoftmax(Broken):
-    """Under autocast softmax and losses are computed in the lower dtype too."""
+    """Under autocast, softmax and losses return the lower dtype."""
 
     def install(self) -> None:
         _change_under_autocast(
@@ -31,7 +31,7 @@ class LowersSoftmax(Broken):
 
 @mutant("precision", "autocast")
 class ConvolvesInFloat32(Broken):
-    """Convolutions and matmuls under autocast give float32."""
+    """Under autocast, convolutions and matmuls return float32."""
 
     def install(self) -> None:
         _change_under_autocast(("mm", "matmul", "conv2d", "linear", "bmm"), lambda result, lower: result.float())
@@ -39,7 +39,7 @@ class ConvolvesInFloat32(Broken):
 
 @mutant("precision", "the scaler")
 class NeverFindsInfinity(Broken):
-    """The scaler's check for infinities finds none."""
+    """The gradient scaler never finds an infinity."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()
@@ -50,7 +50,7 @@ class NeverFindsInfinity(Broken):
 
 @mutant("precision", "the scaler")
 class NeverBacksOff(Broken):
-    """The scale is never changed."""
+    """The gradient scaler never changes its scale."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return args[0] if name.startswith("_amp_update_scale_") else call()
@@ -58,7 +58,7 @@ class NeverBacksOff(Broken):
 
 @mutant("precision", "the scaler")
 class ForgetsToUnscale(Broken):
-    """Gradients stay scaled."""
+    """The gradient scaler does not unscale gradients."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name.startswith("_amp_foreach_non_finite_check_and_unscale"):
@@ -72,7 +72,7 @@ class ForgetsToUnscale(Broken):
 
 @mutant("precision", "values under autocast")
 class RoundsWhatNeedsRange(Broken):
-    """Under autocast softmax and the losses are computed in the lower dtype, and their results cast to float32."""
+    """Under autocast, softmax and losses are computed in the lower dtype, and the results are cast to float32."""
 
     def install(self) -> None:
         _change_under_autocast(
@@ -83,7 +83,7 @@ class RoundsWhatNeedsRange(Broken):
 
 @mutant("precision", "values under autocast")
 class MultipliesWrongly(Broken):
-    """Under autocast matmuls have the right dtype, and are half as large again."""
+    """Under autocast, matmuls have the right dtype, but are 1.5 times too large."""
 
     def install(self) -> None:
         _change_under_autocast(("mm", "matmul", "bmm", "linear"), lambda result, lower: result * 1.5)

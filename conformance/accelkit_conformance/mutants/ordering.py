@@ -1,5 +1,4 @@
-"""Streams, events and synchronisation that do not keep order, or say that they did. Copies from pinned memory are made slow, so that
-it shows."""
+"""Faults of streams, events and synchronisation. Copies from pinned memory are slowed down, so that missing synchronisation shows."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from accelkit_conformance.mutants.broken import Broken
 
 
 class _Slow(Broken):
-    """Copies that do not block take their time; kernels are called as they are."""
+    """The base class of mutants with slow non-blocking copies."""
 
     def install(self) -> None:
         self._slow = self.device_module.fault("slow_copy@5")  # type: ignore[attr-defined]
@@ -20,7 +19,7 @@ class _Slow(Broken):
 
 @mutant("streams", "waiting")
 class WaitsForNobody(_Slow):
-    """Stream.wait_stream and wait_event return at once."""
+    """Stream.wait_stream and Stream.wait_event do not wait."""
 
     def install(self) -> None:
         super().install()
@@ -31,7 +30,7 @@ class WaitsForNobody(_Slow):
 
 @mutant("streams", "waiting")
 class SynchronisesNothing(_Slow):
-    """synchronize of a stream returns at once."""
+    """Stream.synchronize does not wait."""
 
     def install(self) -> None:
         super().install()
@@ -40,7 +39,7 @@ class SynchronisesNothing(_Slow):
 
 @mutant("transfer", "waiting")
 class DeviceSynchronisesNothing(_Slow):
-    """synchronize of the device returns at once."""
+    """The accelerator's synchronize does not wait."""
 
     def synchronize(self, device: Any) -> None:
         pass
@@ -48,7 +47,7 @@ class DeviceSynchronisesNothing(_Slow):
 
 @mutant("streams", "events")
 class EventsAreNeverDone(Broken):
-    """Event.query is false for ever."""
+    """Event.query always returns False."""
 
     def install(self) -> None:
         import torch
@@ -62,7 +61,7 @@ class EventsAreNeverDone(Broken):
 
 @mutant("streams", "events")
 class TimeRunsBackwards(Broken):
-    """elapsed_time is negative."""
+    """Event.elapsed_time is negative."""
 
     def install(self) -> None:
         import torch
@@ -82,7 +81,7 @@ class TimeRunsBackwards(Broken):
 
 @mutant("streams", "the current stream")
 class StaysOnTheStream(Broken):
-    """Leaving a stream does not restore the one before."""
+    """Leaving a stream context does not restore the previous stream."""
 
     def install(self) -> None:
         context = self.device_module.stream
@@ -105,7 +104,7 @@ class StaysOnTheStream(Broken):
 
 @mutant("dataloader", "forks")
 class HangsInAFork(Broken):
-    """Used in a forked child, the device hangs."""
+    """The device hangs in a forked process."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import time
@@ -121,7 +120,7 @@ class HangsInAFork(Broken):
 
 @mutant("determinism", "bits from run to run")
 class AddsInAnyOrder(Broken):
-    """index_add, scatter_add and index_put differ in the last bits from run to run, also where torch is told to be deterministic."""
+    """index_add, scatter_add and index_put differ in the last bits between runs, even in deterministic mode."""
 
     runs = 0
 

@@ -1,4 +1,4 @@
-"""Random numbers that repeat, do not repeat, or are of another distribution."""
+"""Random numbers with wrong seeds, states or distributions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from accelkit_conformance.mutants.broken import Broken, changed
 
 @mutant("random", "seeds")
 class IgnoresSeeds(Broken):
-    """Seeding does nothing."""
+    """Seeding has no effect."""
 
     def install(self) -> None:
         super().install()
@@ -22,7 +22,7 @@ class IgnoresSeeds(Broken):
 
 @mutant("random", "seeds")
 class SeedsAreCoarse(Broken):
-    """The two lowest bits of a seed are lost."""
+    """The two lowest bits of a seed are ignored."""
 
     def manual_seed(self, seed: int) -> None:
         super().manual_seed(seed & ~3)
@@ -30,7 +30,7 @@ class SeedsAreCoarse(Broken):
 
 @mutant("random", "states")
 class StatesAreNotSet(Broken):
-    """set_rng_state does nothing."""
+    """set_rng_state has no effect."""
 
     def set_rng_state(self, state: Any, device: Any) -> None:
         pass
@@ -38,7 +38,7 @@ class StatesAreNotSet(Broken):
 
 @mutant("checkpoint", "states")
 class StatesAreOld(Broken):
-    """get_rng_state gives the state as it was when it was asked for the first time."""
+    """get_rng_state always returns the state at its first call."""
 
     first: Any = None
 
@@ -50,7 +50,7 @@ class StatesAreOld(Broken):
 
 @mutant("random", "draws")
 class NeverAdvances(Broken):
-    """Every draw starts from the same state."""
+    """Drawing random numbers does not advance the state."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name.startswith(("uniform_", "rand", "normal_")):
@@ -63,7 +63,7 @@ class NeverAdvances(Broken):
 
 @mutant("random", "draws")
 class RepeatsItself(Broken):
-    """The second half of a large draw is the first half again."""
+    """The second half of a large draw repeats the first half."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()
@@ -75,7 +75,7 @@ class RepeatsItself(Broken):
 
 @mutant("random", "distributions")
 class UniformIsNarrow(Broken):
-    """rand never draws above 0.97."""
+    """Uniform random numbers never exceed 0.97."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()
@@ -93,7 +93,7 @@ class NormalIsWide(Broken):
 
 @mutant("random", "distributions")
 class DropoutKeepsTooMuch(Broken):
-    """Dropout drops half of what it should."""
+    """Dropout drops half as many elements as it should."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name == "native_dropout":
@@ -103,7 +103,7 @@ class DropoutKeepsTooMuch(Broken):
 
 @mutant("random", "the host's generator")
 class DrawsFromTheHost(Broken):
-    """Uniform numbers are drawn on the CPU, from its generator, and copied."""
+    """Uniform random numbers are drawn from the generator of the CPU and copied."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch

@@ -1,6 +1,7 @@
-"""Profiles: frozen lists of test ids, one file a torch minor, so that two reports of one profile are about the same tests.
+"""Profiles: frozen lists of test ids, so that two reports of one profile cover the same tests.
 
-``python -m accelkit_conformance.freeze_profiles`` writes the file of the installed torch anew; a test holds it against the code.
+There is one file for each minor version of torch. ``python -m accelkit_conformance.freeze_profiles`` rewrites the file of the
+installed torch; a test compares it with the code.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ class Suite:
     """The tests of a profile.
 
     Attributes:
-        profile: Its name.
-        torch: The torch minor that it is for, as ``2.13``.
-        tests: Ids, in the order in which they are listed.
-        digest: SHA-256 over the ids, in hexadecimal.
+        profile: The name of the profile.
+        torch: The minor version of torch, such as ``2.13``.
+        tests: The ids of the tests, in the order of the list.
+        digest: The SHA-256 of the ids in hexadecimal.
     """
 
     profile: Profile
@@ -36,10 +37,10 @@ class Suite:
 
 
 def suite(profile: Profile, torch_version: str, kind: str = "accelerator") -> Suite:
-    """The tests of a profile for this torch and this kind of plugin. Imports no torch.
+    """Return the tests of a profile for a version of torch and a kind of plugin. Does not import torch.
 
     Raises:
-        UnsupportedError: If there is no list for this torch.
+        UnsupportedError: If there is no list of tests for this version of torch.
     """
     minor = ".".join(torch_version.split(".")[:2])
     held = PROFILES[: PROFILES.index(profile) + 1]
@@ -49,10 +50,10 @@ def suite(profile: Profile, torch_version: str, kind: str = "accelerator") -> Su
 
 
 def select(tests: Sequence[str], patterns: Iterable[str]) -> list[str]:
-    """The tests that one of the patterns means: a glob over ids (brackets are brackets), an area, or a part of an id.
+    """Return the tests that match one of the patterns: a glob over ids (brackets are literal), an area, or a part of an id.
 
     Raises:
-        UsageError: If a pattern means none.
+        UsageError: If a pattern matches no test.
     """
     import fnmatch
 
@@ -62,7 +63,7 @@ def select(tests: Sequence[str], patterns: Iterable[str]) -> list[str]:
         matching = [test for test in tests if fnmatch.fnmatchcase(test, glob) or checks.area_of(test) == pattern]
         matching = matching or [test for test in tests if pattern in test]
         if not matching:
-            raise UsageError(f"{pattern!r} selects no test of this profile", hint="accelkit conformance list shows them")
+            raise UsageError(f"{pattern!r} matches no test of this profile", hint="accelkit conformance list shows the tests")
         found |= set(matching)
     return [test for test in tests if test in found]
 
@@ -75,8 +76,8 @@ def _read(minor: str) -> tuple[tuple[Profile, str], ...]:
         known = ", ".join(sorted(minors, key=lambda one: [int(number) for number in one.split(".")]))
         raise UnsupportedError(
             f"there is no list of tests for torch {minor}",
-            why=f"profiles are frozen for torch {known}",
-            hint="install one of these, or a newer accelkit; for a torch of your own: python -m accelkit_conformance.freeze_profiles",
+            why=f"there are lists for torch {known}",
+            hint="install one of these versions or a newer accelkit, or make a list: python -m accelkit_conformance.freeze_profiles",
         )
     found: list[tuple[Profile, str]] = []
     for line in path.read_text("utf-8").splitlines():

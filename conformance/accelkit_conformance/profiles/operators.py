@@ -1,11 +1,11 @@
-"""Which operators a profile holds, by name in torch's database. Imports no torch."""
+"""The operators of each profile, by their names in torch's ``op_db``. Does not import torch."""
 
 from __future__ import annotations
 
 DTYPES = (
     "float32", "bfloat16", "float16", "float64", "complex64", "complex128", "int64", "int32", "int16", "int8", "uint8", "bool",
 )  # fmt: skip
-"""Those that the suite tests operators in, where the device declares them."""
+"""The dtypes in which operators are tested, if the device declares them."""
 
 SMOKE = (
     "add", "mul", "sub", "div.no_rounding_mode", "mm", "bmm", "addmm", "matmul", "nn.functional.linear", "nn.functional.conv2d", "sum", "mean",
@@ -17,7 +17,7 @@ SMOKE = (
     "nn.functional.batch_norm", "nn.functional.group_norm", "nn.functional.silu", "nn.functional.scaled_dot_product_attention", "var", "std", "prod",
     "floor", "to", "clone",
 )  # fmt: skip
-"""The 80 operators that most training needs."""
+"""The 80 operators that most training programs need."""
 
 CORE = (
     *SMOKE,
@@ -35,4 +35,4 @@ CORE = (
     "bernoulli", "nn.functional.dropout", "take_along_dim", "cumprod", "floor_divide", "meshgrid.variadic_tensors", "tile", "index_copy", "index_fill",
     "logit", "constant_pad_nd", "empty_like", "linspace", "nn.functional.pixel_shuffle", "nn.functional.embedding_bag", "square", "hypot",
 )  # fmt: skip
-"""The operators of torch's Core ATen IR and those that layers and losses decompose to."""
+"""The operators of torch's Core ATen IR, and those to which layers and losses decompose."""

@@ -70,7 +70,7 @@ def load(path: Path) -> Report:
     members, problems = _unpacked(content)
     found = _parse(members.get(REPORT, b""))
     if found is None:
-        raise UsageError(f"{path} holds no report", why="; ".join(problems) or f"{REPORT} is missing or no JSON")
+        raise UsageError(f"{path} does not contain a report", why="; ".join(problems) or f"{REPORT} is missing or is not JSON")
     return schema.checked(found, path)
 
 
@@ -100,7 +100,7 @@ def _unpacked(content: bytes) -> tuple[dict[str, bytes], list[str]]:
                 elif (stream := tar.extractfile(member)) is not None:
                     members[member.name] = stream.read()
             if tar.next() is not None:
-                problems.append("more members follow, which are not read")
+                problems.append("the remaining members were not read")
     except (OSError, tarfile.TarError, ValueError, LookupError, ArithmeticError, RecursionError) as error:
         problems.append(f"the tar cannot be read: {error}")
     return members, problems
@@ -113,17 +113,17 @@ def verify(path: Path) -> list[str]:
     problems += _check_sums(members)
     report = _parse(members.get(REPORT, b"")) if REPORT in members else None
     if report is None:
-        return problems + ([f"{REPORT} is no JSON"] if REPORT in members else [])
+        return problems + ([f"{REPORT} is not valid JSON"] if REPORT in members else [])
     if wrong := schema.problems(report):
         return problems + [f"{REPORT} does not follow its schema: {one}" for one in wrong]
     tests = members.get(SUITE, b"").decode("utf-8", "replace").splitlines()
     problems += _check_suite(report, tests) if SUITE in members else []
     problems += _check_results(report, tests)
     if EXPECTED in members and _parse(members[EXPECTED]) != report["expected_failures"]:
-        problems.append(f"{EXPECTED} is not what {REPORT} says of expected failures")
+        problems.append(f"{EXPECTED} differs from the expected failures in {REPORT}")
     environment = _parse(members.get(ENVIRONMENT, b""))
     if ENVIRONMENT in members and (not isinstance(environment, dict) or environment.get("versions") != report["versions"]):
-        problems.append(f"{ENVIRONMENT} does not have the versions of {REPORT}")
+        problems.append(f"{ENVIRONMENT} does not have the same versions as {REPORT}")
     return problems
 
 
@@ -131,9 +131,9 @@ def _refusal(member: tarfile.TarInfo, known: Mapping[str, bytes]) -> str:
     if member.name not in _FIXED and not _LOG.fullmatch(member.name):
         return f"{member.name} does not belong in a bundle"
     if member.name in known:
-        return f"{member.name} is there twice"
+        return f"{member.name} occurs twice"
     if not member.isreg() or member.issparse():
-        return f"{member.name} is no plain file"
+        return f"{member.name} is not a regular file"
     return ""
 
 
@@ -148,10 +148,10 @@ def _check_sums(members: Mapping[str, bytes]) -> list[str]:
             problems.append(f"{SUMS} has a line that cannot be read: {line[:100]}")
         listed[name] = digest
     held = members.keys() - {SUMS}
-    problems += [f"{name} is in {SUMS} and is missing" for name in sorted(listed.keys() - held) if name not in _FIXED]
-    problems += [f"{name} is not in {SUMS}" for name in sorted(held - listed.keys())]
+    problems += [f"{name} is listed in {SUMS} but missing" for name in sorted(listed.keys() - held) if name not in _FIXED]
+    problems += [f"{name} is not listed in {SUMS}" for name in sorted(held - listed.keys())]
     wrong = [name for name in sorted(held & listed.keys()) if hashlib.sha256(members[name]).hexdigest() != listed[name]]
-    return problems + [f"{name} does not have the checksum that {SUMS} gives it" for name in wrong]
+    return problems + [f"{name} does not match its checksum in {SUMS}" for name in wrong]
 
 
 def _check_suite(report: Report, tests: list[str]) -> list[str]:
@@ -159,18 +159,16 @@ def _check_suite(report: Report, tests: list[str]) -> list[str]:
     problems = []
     digest = hashlib.sha256("\n".join(sorted(tests)).encode()).hexdigest()
     if digest != said["digest"]:
-        problems.append(f"the suite digest of the report, {said['digest'][:12]}, is not that of {SUITE}, {digest[:12]}")
+        problems.append(f"the report has the suite digest {said['digest'][:12]}, but {SUITE} has {digest[:12]}")
     if len(tests) != said["tests"]:
-        problems.append(f"the report speaks of {said['tests']} tests in the suite; {SUITE} has {len(tests)}")
+        problems.append(f"according to the report the suite has {said['tests']} tests, but {SUITE} has {len(tests)}")
     try:
         frozen = profiles.suite(said["profile"], said["torch"], report["subject"]["kind"])
     except AccelkitError as error:
-        return [*problems, f"this accelkit cannot tell whether the suite is the right one: {error.what}"]
+        return [*problems, f"the suite cannot be compared with that of this accelkit: {error.what}"]
     if frozen.digest != said["digest"]:
         which = f"profile {said['profile']} for torch {said['torch']}"
-        problems.append(
-            f"the suite digest of the report, {said['digest'][:12]}, is not that of this accelkit's {which}, {frozen.digest[:12]}"
-        )
+        problems.append(f"the report has the suite digest {said['digest'][:12]}, but {which} has {frozen.digest[:12]} in this accelkit")
     return problems
 
 
@@ -179,23 +177,23 @@ def _check_results(report: Report, tests: list[str]) -> list[str]:
     problems, held = [], set(tests)
     times = collections.Counter(result.id for result in results)
     if outside := [test for test in times if test not in held]:
-        problems.append(f"{len(outside)} results are of no test of the suite: {certification.some(outside)}")
+        problems.append(f"results for tests that are not in the suite ({len(outside)}): {certification.some(outside)}")
     if twice := [test for test, number in times.items() if number > 1]:
-        problems.append(f"{len(twice)} tests have more than one result: {certification.some(twice)}")
+        problems.append(f"tests with more than one result ({len(twice)}): {certification.some(twice)}")
     declared = [Expectation(one["test"], "", "", "", tuple(one.get("dtypes", ()))) for one in report["expected_failures"]]
     excused = [result.id for result in results if result.kind == "expected-failure"]
     if undeclared := [test for test in excused if not any(one.matches(test) for one in declared)]:
-        problems.append(f"{len(undeclared)} failures are called expected, and are not declared: {certification.some(undeclared)}")
+        problems.append(f"expected failures that are not declared ({len(undeclared)}): {certification.some(undeclared)}")
     if summarise(results) != report["summary"]:
-        problems.append("the counts of the summary do not follow from the results")
+        problems.append("the counts in the summary do not match the results")
     if run["is_complete"] != (len(results) == run["chosen"]):
-        problems.append(f"run.is_complete is {run['is_complete']} with {len(results)} results of {run['chosen']} tests")
+        problems.append(f"run.is_complete is {run['is_complete']}, but there are {len(results)} results for {run['chosen']} tests")
     is_whole = not run["selected"] and report["subject"]["availability"]["status"] == "usable"
     late = expired(report["expected_failures"], run["started"])
     objections = certification.objections(tests, results, is_whole=is_whole, expired=late)
     said = report["certification"]
     if said["objections"] != objections or said["is_certified"] != (not objections):
-        problems.append(f"the certification does not follow from the results; the objections are: {'; '.join(objections) or 'none'}")
+        problems.append(f"the certification does not match the results; the correct objections are: {'; '.join(objections) or 'none'}")
     return problems
 
 

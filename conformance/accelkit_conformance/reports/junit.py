@@ -55,12 +55,12 @@ def _add(suite: ET.Element, result: Result) -> None:
         tag = "error" if result.kind in _ERRORS else "failure"
         ET.SubElement(case, tag, {"type": result.kind, "message": message}).text = _text(_explanation(result))
     elif result.kind == "flaky":
-        what = f"flaky: it passed at attempt {result.attempts}; before, {result.reason}\n{_explanation(result)}"
+        what = f"flaky ({result.attempts} attempts): {result.reason}\n{_explanation(result)}"
         ET.SubElement(case, "system-out").text = _text(what)
 
 
 def _explanation(result: Result) -> str:
-    reproducer = f"\nThis program shows it:\n\n{result.reproducer}" if result.reproducer else ""
+    reproducer = f"\nThis program reproduces the failure:\n\n{result.reproducer}" if result.reproducer else ""
     return result.detail + reproducer
 
 

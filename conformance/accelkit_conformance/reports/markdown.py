@@ -9,12 +9,12 @@ from accelkit.errors import one_line
 from accelkit_conformance.report import Report
 from accelkit_conformance.results import BAD
 
-_REMARKS = {"flaky": "flaky", "expected-failure": "known to fail", "unsupported": "not supported"}
+_REMARKS = {"flaky": "flaky", "expected-failure": "expected to fail", "unsupported": "not supported"}
 
 
 def table(report: Report) -> str:
     """Return a headline about the run, a table of areas, and a table of capabilities."""
-    lines = [_headline(report), "", "| area | passed |", "|---|---|"]
+    lines = [_headline(report), "", "| area | passed tests |", "|---|---|"]
     lines += [f"| {plain(area)} | {passed(counts)} |" for area, counts in report["summary"]["areas"].items()]
     if declared := report["subject"].get("capabilities", {}):
         lines += ["", "| capability | declared |", "|---|---|"]
@@ -27,15 +27,15 @@ def _headline(report: Report) -> str:
     devices = sorted(set(subject.get("device_names", ())))
     verdict = "certified" if report["certification"]["is_certified"] else "not certified"
     state = subject["availability"]["status"]
-    where = f" on {', '.join(devices)}" if devices else "" if state == "usable" else f", without the device, which was {state}"
+    where = f" on {', '.join(devices)}" if devices else "" if state == "usable" else f" (device {state})"
     return plain(
-        f"{subject['plugin']}{where}: accelkit's conformance suite, profile {suite['profile']} for torch {suite['torch']}, "
+        f"{subject['plugin']}{where}: accelkit conformance suite, profile {suite['profile']} for torch {suite['torch']}, "
         f"{report['run']['started'][:10]}: {verdict}."
     )
 
 
 def passed(counts: Mapping[str, int]) -> str:
-    """Format how many of the applicable tests passed, and how many failed, are flaky, are known to fail or are not supported."""
+    """Format how many of the applicable tests passed, and how many failed, are flaky, are expected to fail or are not supported."""
     applicable = sum(number for kind, number in counts.items() if kind != "unsupported")
     failed = sum(counts.get(kind, 0) for kind in BAD)
     remarks = [f"**{failed} failed**"] if failed else []

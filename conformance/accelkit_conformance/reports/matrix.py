@@ -49,13 +49,13 @@ def markdown(found: Sequence[tuple[Path, Report]]) -> str:
     lines = _table(["", *names], ([name, *cells] for name, cells in facts.items()))
     counts = [report["summary"]["areas"] for report in reports]
     areas = ([row["name"], *(passed(one[row["name"]]) if row["name"] in one else "not run" for one in counts)] for row in made["areas"])
-    lines += ["", "## Areas", "", *_table(["passed of those that apply", *names], areas)]
+    lines += ["", "## Areas", "", *_table(["passed tests, of those that apply", *names], areas)]
     if made["capabilities"]:
         levels = ([f"`{plain(row['name'])}`", *(plain(level or "undeclared") for level in row["levels"])] for row in made["capabilities"])
-        lines += ["", "## Capabilities", "", *_table(["declared", *names], levels)]
+        lines += ["", "## Capabilities", "", *_table(["capability", *names], levels)]
     for name, report in zip(names, reports, strict=True):
         if rows := _expected(report):
-            lines += ["", f"## Known to fail on {name}", "", *_table(["area", "what", "tests", "until"], rows)]
+            lines += ["", f"## Expected failures of {name}", "", *_table(["area", "reason", "tests", "expires"], rows)]
     return "\n".join(lines) + "\n"
 
 

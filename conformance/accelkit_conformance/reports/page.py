@@ -32,9 +32,9 @@ def put(made: str, path: Path, what: str) -> None:
     _, last, after = rest.partition(end(what))
     if not (first and last) or first in after or last in after:
         raise UsageError(
-            f"{path} has no place for the {what}",
-            why="its two marks are not there, once each",
-            hint=f"write {begin(what).strip()} and {end(what)} into it",
+            f"{path} does not have the marks for the {what}",
+            why="each of the two marks must occur once, in this order",
+            hint=f"add the lines {begin(what).strip()} and {end(what)} to the page",
         )
     content = f"{before}{first}{made}{last}{after}".encode("utf-8", "backslashreplace")  # encode before the page is opened for writing
     with atomic_file(path) as temporary:

@@ -44,7 +44,9 @@ def checked(report: Report, origin: Path) -> Report:
     """
     if found := problems(report):
         raise UsageError(
-            f"{origin} is no whole conformance report", why="; ".join(found), hint="accelkit conformance run NAME --json PATH writes one"
+            f"{origin} is not a valid conformance report",
+            why="; ".join(found),
+            hint="accelkit conformance run NAME --json PATH writes a report",
         )
     return report
 
@@ -61,7 +63,7 @@ def _check(value: Any, schema: Mapping[str, Any], defs: Mapping[str, Any], where
     if "const" in schema and value != schema["const"]:
         yield f"{where} is {_short(value)}, not {schema['const']!r}"
     if "enum" in schema and value not in schema["enum"]:
-        yield f"{where} is {_short(value)}, which is none of {', '.join(schema['enum'])}"
+        yield f"{where} is {_short(value)}, not one of {', '.join(schema['enum'])}"
     kind = schema.get("type")
     if kind is None:
         return
@@ -72,16 +74,16 @@ def _check(value: Any, schema: Mapping[str, Any], defs: Mapping[str, Any], where
         yield from _check_object(value, schema, defs, where)
     elif kind == "array":
         if len(value) > schema.get("maxItems", len(value)):
-            yield f"{where} has {len(value):,} items; at most {schema['maxItems']:,} are read"
+            yield f"{where} has {len(value):,} items; at most {schema['maxItems']:,} are allowed"
             return
         for index, item in enumerate(value):
             yield from _check(item, schema["items"], defs, f"{where}[{index}]")
     elif kind in _LARGEST and not abs(value) <= _LARGEST[kind]:
-        yield f"{where} is {_short(value)}; at most {_LARGEST[kind]:g} is read"
+        yield f"{where} is {_short(value)}; at most {_LARGEST[kind]:g} is allowed"
     elif "minimum" in schema and not value >= schema["minimum"]:
         yield f"{where} is {_short(value)}, less than {schema['minimum']}"
     elif "pattern" in schema and not re.search(schema["pattern"], value):
-        yield f"{where} is {_short(value)}, which is not of the form {schema['pattern']}"
+        yield f"{where} is {_short(value)}, which does not match {schema['pattern']}"
 
 
 def _check_object(value: dict[str, Any], schema: Mapping[str, Any], defs: Mapping[str, Any], where: str) -> Iterator[str]:

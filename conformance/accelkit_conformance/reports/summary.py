@@ -49,6 +49,6 @@ def read(path: Path) -> Report:
     if isinstance(found, dict) and found.get("schema") == SCHEMA:
         schema.checked({**found, "schema": reports.SCHEMA, "results": []}, path)
         if not all("explains" in one for one in found["expected_failures"]):
-            raise UsageError(f"{path} is no whole summary", why="an expected failure does not say how many results it explains")
+            raise UsageError(f"{path} is not a valid summary", why="an expected failure does not say how many results it explains")
         return found
     return of(schema.checked(reports.parsed(content, path), path))

@@ -1,0 +1,125 @@
+"""Generated mutants: an operator of the device with one of a list of faults. There are thousands of them.
+
+Each can be made again from its id, ``generated[operator,axis,seed]``: the axis says when and where the operator goes wrong, and the
+seed determines the details, such as the wrong value. This module does not import torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import re
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+from accelkit import UsageError
+from accelkit_conformance import checks, profiles
+from accelkit_conformance.subprocess_checks import ask
+
+AXES: Mapping[str, tuple[str, str]] = {
+    "last_element": ("operators", "the last element of the result is wrong"),
+    "last_row": ("operators", "the last row of the result is wrong"),
+    "last_block": ("operators", "the elements after the last whole block of 2^k elements are wrong"),
+    "more_than": ("operators", "the elements after the first 2^k are wrong"),
+    "second_device": ("operators", "the result is wrong on the second device"),
+    "second_call": ("operators", "the result of the n-th call is wrong, with n = 2, 3, 5 or 10"),
+    "no_grad": ("operators", "the result is wrong if gradients are disabled"),
+    "strided": ("layout", "the result is wrong if an input is not contiguous"),
+    "zero_gradient": ("autograd", "the operator's backward returns zeros"),
+    "nan": ("operators", "the result has zeros in place of NaN"),
+    "dtype": ("operators", "the result has a different dtype"),
+    "out_strides": ("operators", "out= is written as if it were contiguous"),
+}
+"""For each axis the area whose tests should detect it, and a description."""
+_SECONDS = 300.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Generated:
+    """A generated mutant.
+
+    Attributes:
+        operator: The name of the ATen operator, without overload.
+        axis: A key of ``AXES``.
+        seed: Determines the details.
+    """
+
+    operator: str
+    axis: str
+    seed: int
+
+    @property
+    def id(self) -> str:
+        return f"generated[{self.operator},{self.axis},{self.seed}]"
+
+    @classmethod
+    def from_id(cls, text: str) -> Self:
+        """Create the mutant with this id.
+
+        Raises:
+            UsageError: If this is not the id of a generated mutant.
+        """
+        found = re.fullmatch(r"generated\[(\w+),(\w+),([0-9]{1,9})\]", text, re.ASCII)
+        if found is None or found[2] not in AXES:
+            raise UsageError(
+                f"{text!r} is not the id of a generated mutant", hint=f"generated[OPERATOR,AXIS,SEED] with an axis of: {', '.join(AXES)}"
+            )
+        return cls(found[1], found[2], int(found[3]))
+
+    @property
+    def area(self) -> str:
+        """The area whose tests should detect the mutant: the operator's own, or else that of the axis."""
+        if self.operator.startswith(("_foreach_", "_fused_", "_amp_")):
+            return "optimizers" if not self.operator.startswith("_amp_") else "precision"
+        if self.operator in ("_to_copy", "copy"):
+            return "transfer"
+        return "autograd" if "_backward" in self.operator else AXES[self.axis][0]
+
+
+def operators() -> dict[str, list[str]]:
+    """Return the operators that can be given a fault, each with the axes that apply to it. Asks a child process that imports torch.
+
+    Raises:
+        AssertionError: If the child process fails.
+    """
+    found: dict[str, list[str]] = ask("accelkit_conformance.mutants.switchable", {}, _SECONDS)
+    return found
+
+
+def sample(known: Mapping[str, Sequence[str]], number: int, seed: int) -> list[Generated]:
+    """Return different random mutants. Every axis is equally likely.
+
+    Args:
+        known: The operators and their axes, as ``operators`` returns them.
+        number: The number of mutants.
+        seed: The seed of the sample.
+    """
+    source = random.Random(seed)  # noqa: S311 # for a reproducible sample
+    by_axis = {axis: [name for name, axes in known.items() if axis in axes] for axis in AXES}
+    found: dict[Generated, None] = {}
+    while len(found) < number:
+        axis = source.choice(list(AXES))
+        found[Generated(source.choice(by_axis[axis]), axis, source.randrange(1000))] = None
+    return list(found)
+
+
+def tests_of(mutant: Generated, torch_version: str) -> list[str]:
+    """Return the tests to run on a mutant, all of its own area.
+
+    These are the tests of the profile ``full`` that name the operator, and then those of the profile ``smoke``.
+    """
+    wanted = _spellings(mutant.operator)
+    own = [test for test in profiles.suite("full", torch_version).tests if checks.area_of(test) == mutant.area]
+    named = [test for test in own if wanted & _spellings(checks.find(test)[1][0] if checks.find(test)[1] else "")]
+    smoke = [test for test in profiles.suite("smoke", torch_version).tests if checks.area_of(test) == mutant.area]
+    return list(dict.fromkeys([*named, *smoke]))
+
+
+def _spellings(name: str) -> set[str]:
+    """Return the names under which torch's ``op_db`` and ATen may have the same operator: ``nn.functional.gelu``, ``gelu_backward``."""
+    plain = name.removeprefix("nn.functional.").replace(".", "_").strip("_")
+    short = plain.removeprefix("native_").removeprefix("special_").removeprefix("thnn_")
+    for end in ("_backward", "_forward", "_with_indices", "_data"):
+        short = short.removesuffix(end)
+    first = name.removeprefix("nn.functional.").partition(".")[0]
+    return {one for one in (plain, short, first) if one and one not in ("special", "linalg", "fft")}

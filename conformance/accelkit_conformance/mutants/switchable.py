@@ -1,0 +1,191 @@
+"""The fake XPU with a generated fault, which can be exchanged while it runs.
+
+``python -m accelkit_conformance.mutants.switchable`` answers ``generated.operators``.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from accelkit_conformance.mutants.broken import Broken, is_pure
+from accelkit_conformance.mutants.generated import AXES, Generated
+from accelkit_conformance.subprocess_checks import answer
+
+_OTHER_DTYPES = {"float32": "float64", "float64": "float32", "float16": "float32", "bfloat16": "float32", "int64": "int32", "bool": "uint8"}
+_UNDEFINED = ("empty", "new_empty", "_empty", "resize", "_resize", "rand", "_efficientzerotensor")
+"""The beginnings of the names of operators whose results are undefined, or views of nothing."""
+
+
+class Switchable(Broken):
+    """The fake XPU with the fault of a generated mutant, or without one.
+
+    Attributes:
+        current: The current fault.
+        is_installed: Whether the calls of this process pass through a fault.
+    """
+
+    current: ClassVar[Fault | None] = None
+    is_installed: ClassVar[bool] = False
+
+    def install(self) -> None:
+        if not Switchable.is_installed:
+            Switchable.is_installed = True
+            super().install()
+
+    def use_fault(self, name: str) -> None:
+        """Use the fault of the generated mutant with this id from now on; none if the id is empty."""
+        if name != (self.current.id if self.current else ""):
+            Switchable.current = Fault(Generated.from_id(name)) if name else None
+
+    @property
+    def was_triggered(self) -> bool:
+        """Whether the current fault has changed a result."""
+        return self.current is not None and self.current.was_triggered
+
+    def fault(self, name: str, call: Callable[[], Any], args: Any, kwargs: Any, func: Any) -> Any:
+        fault = self.current
+        return call() if fault is None or fault.operator != _base(name) else fault(call, args, kwargs, func)
+
+
+class Fault:
+    """The fault of a generated mutant. Called in place of each call of its operator."""
+
+    def __init__(self, mutant: Generated) -> None:
+        source = random.Random(f"{mutant.axis},{mutant.seed}")  # noqa: S311 # for a reproducible fault
+        self.id, self.operator, self._axis = mutant.id, mutant.operator, mutant.axis
+        self._wrong = source.choice(("zero", "one more", "negated", "doubled"))
+        self._size = 2 ** source.randrange(2, 8) if mutant.axis == "last_block" else 2 ** source.randrange(4, 17)
+        self._call = source.choice((2, 3, 5, 10))
+        self._leaf = source.randrange(4)
+        self._num_calls = 0
+        self.was_triggered = False
+
+    def __call__(self, call: Callable[[], Any], args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+        from torch.utils._pytree import tree_flatten, tree_unflatten
+
+        self._num_calls += 1
+        is_due = self._is_due(args, kwargs)
+        result = call()
+        leaves, structure = tree_flatten(args[0] if result is None and args else result)
+        places = [index for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and _is_plain(leaf)]
+        if not is_due or not places:
+            return result
+        place = places[self._leaf % len(places)]
+        if self._axis == "dtype":
+            other = _OTHER_DTYPES.get(str(leaves[place].dtype).removeprefix("torch."))
+            if other is None or not is_pure(func):
+                return result
+            leaves[place] = leaves[place].to(getattr(torch, other))
+            self.was_triggered = True
+            return tree_unflatten(leaves, structure)
+        if (part := self._part(leaves[place])) is not None:
+            before = part.clone()
+            self._change(part)
+            is_same = (before == part) | ((before != before) & (part != part))  # noqa: PLR0124 # NaN is not equal to itself
+            self.was_triggered |= not bool(is_same.all())
+        return result
+
+    def _is_due(self, args: Any, kwargs: Any) -> bool:
+        """Return whether this call goes wrong."""
+        import torch
+        from torch.utils._pytree import tree_leaves
+
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        match self._axis:
+            case "second_device":
+                return any(tensor.device.type == "fake_xpu" and tensor.device.index == 1 for tensor in tensors)
+            case "second_call":
+                return self._num_calls == self._call
+            case "no_grad":
+                return not torch.is_grad_enabled()
+            case "strided":
+                return any(not tensor.is_contiguous() for tensor in tensors)
+            case "out_strides":
+                return isinstance(kwargs.get("out"), torch.Tensor) and not kwargs["out"].is_contiguous()
+        return True
+
+    def _part(self, result: Any) -> Any:
+        """Return the view of the result that becomes wrong, or None."""
+        match self._axis:
+            case "last_element":
+                return result[(-1,) * result.ndim]
+            case "last_row":
+                return result.select(-2, -1) if result.ndim > 1 else None
+            case "last_block":
+                start = result.numel() - result.numel() % self._size
+                return result.view(-1)[start:] if result.is_contiguous() and start else None
+            case "more_than":
+                return result.view(-1)[self._size :] if result.is_contiguous() else None
+        return result
+
+    def _change(self, part: Any) -> None:
+        """Change the values of a view of the result in place."""
+        import torch
+
+        if self._axis == "nan":
+            part.masked_fill_(part != part, 0)  # noqa: PLR0124 # NaN is not equal to itself
+        elif self._axis == "out_strides":
+            room = part.untyped_storage().nbytes() // part.element_size() - part.storage_offset()
+            if room >= part.numel():
+                values = part.clone(memory_format=torch.contiguous_format)
+                part.as_strided((part.numel(),), (1,)).copy_(values.view(-1))
+        elif self._axis == "zero_gradient" or self._wrong == "zero":
+            part.zero_()
+        elif part.dtype is torch.bool:
+            part.logical_not_()
+        elif self._wrong == "one more":
+            part.add_(1)
+        elif self._wrong == "negated":
+            part.neg_()
+        else:
+            part.mul_(2)
+
+
+def _base(name: str) -> str:
+    """Return the name of an operator without its overload: ``add`` for ``add.Tensor``, ``add_.Tensor`` and ``add.out``."""
+    return name.partition(".")[0].removesuffix("_")
+
+
+def _is_plain(leaf: Any) -> bool:
+    """Return whether a tensor's elements can be changed one by one."""
+    import torch
+
+    is_expanded = leaf.layout is torch.strided and any(
+        size > 1 and not stride for size, stride in zip(leaf.shape, leaf.stride(), strict=True)
+    )
+    return leaf.layout is torch.strided and leaf.device.type == "fake_xpu" and leaf.numel() > 0 and not is_expanded
+
+
+def operators() -> dict[str, list[str]]:
+    """Return the operators of the installed torch that can be given a fault, each with the axes that apply to it."""
+    import torch
+
+    from accelkit_conformance.coverage import required
+
+    has_out: set[str] = set()
+    found: set[str] = set()
+    for name in required():
+        base, _, overload = name.removeprefix("aten::").partition(".")
+        if overload.endswith("out") or base.endswith("_out"):
+            has_out.add(base.removesuffix("_out"))
+            continue
+        func = getattr(getattr(torch.ops.aten, base), overload or "default")
+        returns_tensor = any("Tensor" in str(value.type) for value in func._schema.returns)
+        if is_pure(func) and returns_tensor and not base.startswith(_UNDEFINED) and torch.Tag.nondeterministic_seeded not in func.tags:
+            found.add(base)
+    return {base: [axis for axis in AXES if _applies(axis, base, has_out)] for base in sorted(found)}
+
+
+def _applies(axis: str, base: str, has_out: set[str]) -> bool:
+    if axis == "zero_gradient":
+        return "_backward" in base
+    return axis != "out_strides" or base in has_out
+
+
+if __name__ == "__main__":
+    sys.stdin.read()
+    answer(operators())

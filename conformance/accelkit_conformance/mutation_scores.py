@@ -1,0 +1,93 @@
+"""The mutation scores on docs/conformance.md: which share of the mutants the suite detects.
+
+``python -m accelkit_conformance.mutation_scores PATH MATRIX...`` writes the scores of kill matrices (``accelkit conformance selftest
+--output``) into a JSON file. ``generate_docs`` shows it. Parts for which no matrix is given keep their scores.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from accelkit_conformance import checks
+from accelkit_conformance.mutants.generated import AXES
+
+FILE = "mutation-scores.json"
+"""The name of the file, which lies beside the page."""
+
+Scores = dict[str, Any]
+_PROFILES = ("smoke", "training", "distributed", "full")
+
+
+def update(scores: Scores, matrix: Mapping[str, Any]) -> None:
+    """Add the scores of a kill matrix, in place of earlier ones of the same mutants."""
+    if not matrix.get("generated"):
+        scores["written"] = matrix["scores"]
+        return
+    outcomes = [{key: one[key] for key in ("id", "axis", "area", "verdict")} for one in matrix["generated"]]
+    others = [one for one in scores.get("generated", []) if one["seed"] != matrix["seed"]]
+    scores["generated"] = sorted([*others, {"seed": matrix["seed"], "outcomes": outcomes}], key=lambda one: int(one["seed"]))
+
+
+def section(scores: Scores) -> list[str]:
+    """Return the lines of the section in Markdown; an empty list if there are no scores."""
+    lines = []
+    if written := scores.get("written"):
+        lines += [
+            "Mutants written by hand, and how many of them a test of their own area detects, by profile:",
+            "",
+            *_table(
+                ["area", "mutants", *_PROFILES], ([one["area"], one["mutants"], *(one[name] for name in _PROFILES)] for one in written)
+            ),
+            "",
+        ]
+    if samples := scores.get("generated", []):
+        heads = [f"seed {one['seed']}" for one in samples]
+        lines += [
+            "Generated mutants, each cell with the number that were detected, of all in the sample. A mutant that is",
+            "not triggered is one whose fault changed no result in any of the tests that were run.",
+            "",
+            *_table(["axis", *heads, "detected", "not triggered"], _rows(samples, "axis", AXES)),
+            "",
+            *_table(["area", *heads, "detected", "not triggered"], _rows(samples, "area", checks.AREAS)),
+            "",
+        ]
+    return ["## Mutation score", "", *lines] if lines else []
+
+
+def _rows(samples: Sequence[Mapping[str, Any]], key: str, names: Iterable[str]) -> list[list[object]]:
+    """Return a row for each group of mutants, and one for all of them."""
+    groups: dict[str, list[collections.Counter[str]]] = collections.defaultdict(lambda: [collections.Counter() for _ in samples])
+    for index, sample in enumerate(samples):
+        for one in sample["outcomes"]:
+            groups[one[key]][index][one["verdict"]] += 1
+            groups["all"][index][one["verdict"]] += 1
+    rows: list[list[object]] = []
+    for name in [*names, "all"]:
+        if name in groups:
+            total: collections.Counter[str] = sum(groups[name], collections.Counter())
+            share = f"{total['killed'] / total.total():.0%}".replace("%", " %")
+            cells = [f"{one['killed']} of {one.total()}" if one else "" for one in groups[name]]
+            rows.append([name if name == "all" else f"`{name}`", *cells, share, total["not triggered"]])
+    return rows
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    return [f"| {' | '.join(map(str, row))} |" for row in (head, ["---"] * len(head), *rows)]
+
+
+def read(path: Path) -> Scores:
+    """Read scores from a file; return an empty dictionary if there is none."""
+    return dict(json.loads(path.read_text("utf-8"))) if path.exists() else {}
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1])
+    found = read(target)
+    for name in sys.argv[2:]:
+        update(found, json.loads(Path(name).read_text("utf-8")))
+    target.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
