@@ -19,7 +19,6 @@ import random
 import sys
 import threading
 import time
-import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from typing import IO, Any
@@ -30,8 +29,9 @@ from accelkit import AccelkitError, PluginRecord
 from accelkit.discovery import loading
 from accelkit_conformance import checks
 from accelkit_conformance.expectations import Expectation
-from accelkit_conformance.results import DECLARED_NONE, TRIGGERED, Kind, NotSupported, Result, WrongError
-from accelkit_conformance.subject import SampleFailure, Subject, device_index
+from accelkit_conformance.judgement import judge
+from accelkit_conformance.results import DECLARED_NONE, TRIGGERED, Result
+from accelkit_conformance.subject import Subject, device_index
 
 _GROUP_SECONDS = 60
 _RECORDED_SAMPLES = 8
@@ -111,7 +111,7 @@ class Worker:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             error = self._call(test)
-        result = self._judge(test, error, expectations)
+        result = judge(self.subject, test, error, expectations)
         notes = {str(one.message).split("(function")[0].strip() for one in warned if _tells_of_fallback(str(one.message))}
         if self._switchable is not None and self._switchable.was_triggered:
             notes.add(TRIGGERED)
@@ -170,52 +170,9 @@ class Worker:
         news: tuple[str, ...] = self._recorder.news()
         return news
 
-    def _judge(self, test: str, error: BaseException | None, expected: tuple[Expectation, ...]) -> Result:
-        found, parameters = checks.find(test)
-        subject = self.subject
-        if isinstance(error, NotSupported):
-            return Result(test, "unsupported", reason=str(error))
-        if error is not None:
-            matching = next((one for one in expected if not one.sample and one.explains(error)), None)
-            subject.failures.append(SampleFailure("", error, "", matching))
-        surprises = [failure for failure in subject.failures if failure.expectation is None]
-        surprise = surprises[0] if surprises else None
-        keys = [checks.capability(key, parameters) for key in (*found.requires, *([found.probes] if found.probes else []))]
-        undeclared = [key for key in keys if subject.capabilities[key] == "undeclared"]
-        probed = checks.capability(found.probes, parameters) if found.probes else ""
-        if probed and subject.capabilities[probed] == "none":
-            if subject.failures:
-                return Result(
-                    test, "unsupported", reason=f"{probed}: {DECLARED_NONE}, and does not work ({_line(subject.failures[0].error)})"
-                )
-            return Result(test, "over-unsupported", reason=f"{probed} works, although it is declared none: declare it")
-        if surprise is not None and undeclared:
-            return Result(test, "unsupported", reason=f"{', '.join(undeclared)}: undeclared, and does not work ({_line(surprise.error)})")
-        if surprise is not None:
-            count = f" ({len(surprises)} of {subject.num_samples} inputs)" if subject.num_samples else ""
-            where = f"{surprise.sample}: " if surprise.sample else ""
-            return Result(
-                test,
-                _kind_of(surprise.error),
-                reason=f"{where}{_line(surprise.error)}{count}",
-                error=type(surprise.error).__name__,
-                detail="".join(traceback.format_exception(surprise.error))[-4000:],
-                reproducer=surprise.reproducer,
-            )
-        whole = [one for one in expected if not one.sample]  # the others apply only to the inputs that they select
-        if subject.passed_though_expected or (whole and not subject.failures):
-            which = f" ({subject.passed_though_expected[0]})" if subject.passed_though_expected else ""
-            return Result(test, "unexpected-pass", reason=f"declared to fail, but it passes{which}: {expected[0].reason}")
-        if subject.failures:
-            first = subject.failures[0]
-            assert first.expectation is not None
-            reason = f"{first.expectation.reason} ({first.expectation.issue})"
-            return Result(test, "expected-failure", reason=reason, error=type(first.error).__name__)
-        return Result(test, "pass")
-
     def _but_for(self, crash: Expectation, test: str, expected: tuple[Expectation, ...]) -> Result:
         """Return the result of a test if this process now dies as declared."""
-        result = self._judge(test, None, tuple(one for one in expected if one.sample or one is not crash))
+        result = judge(self.subject, test, None, tuple(one for one in expected if one.sample or one is not crash))
         result = dataclasses.replace(result, worker=self._number, samples=self.subject.num_samples)
         if result.kind not in ("pass", "expected-failure"):
             return result
@@ -258,23 +215,6 @@ class Worker:
         self.subject.accelerator.manual_seed(0)
         if "numpy" in sys.modules:
             importlib.import_module("numpy.random").seed(0)
-
-
-def _kind_of(error: BaseException) -> Kind:
-    names = {cls.__name__ for cls in type(error).__mro__}
-    if isinstance(error, WrongError):
-        return "wrong-error"
-    if "AcceleratorError" in names:
-        return "crash"
-    return "oom" if "OutOfMemoryError" in names or isinstance(error, MemoryError) else "fail"
-
-
-def _line(error: BaseException) -> str:
-    """Return the error in one line. The class name is left out for an AssertionError with a message, which a check has written."""
-    text = " ".join(str(error).split())[:400]
-    if not text and isinstance(error, AssertionError) and (frames := traceback.extract_tb(error.__traceback__)):
-        return f"assertion failed: {(frames[-1].line or '').removeprefix('assert ')}"
-    return text if isinstance(error, AssertionError) and text else f"{type(error).__name__}: {text}"
 
 
 def _tells_of_fallback(text: str) -> bool:
