@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import json
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,12 @@ FILE = "mutation-scores.json"
 """The name of the file, which lies beside the page."""
 
 Scores = dict[str, Any]
+_WRITTEN = "Mutants written by hand: how many break an area, and how many of them the tests of this area detect, by profile."
+_GENERATED = (
+    "Generated mutants: how many were detected, of all in a sample. A mutant is not triggered if its fault changed no result in the "
+    "tests that were run; the last column leaves out these mutants."
+)
+_SHARES = ("detected", "not triggered", "detected of the triggered")
 _PROFILES = ("smoke", "training", "distributed", "full")
 
 
@@ -38,7 +45,7 @@ def section(scores: Scores) -> list[str]:
     lines = []
     if written := scores.get("written"):
         lines += [
-            "Mutants written by hand, and how many of them a test of their own area detects, by profile:",
+            *textwrap.wrap(_WRITTEN, 100),
             "",
             *_table(
                 ["area", "mutants", *_PROFILES], ([one["area"], one["mutants"], *(one[name] for name in _PROFILES)] for one in written)
@@ -48,12 +55,11 @@ def section(scores: Scores) -> list[str]:
     if samples := scores.get("generated", []):
         heads = [f"seed {one['seed']}" for one in samples]
         lines += [
-            "Generated mutants, each cell with the number that were detected, of all in the sample. A mutant that is",
-            "not triggered is one whose fault changed no result in any of the tests that were run.",
+            *textwrap.wrap(_GENERATED, 100),
             "",
-            *_table(["axis", *heads, "detected", "not triggered"], _rows(samples, "axis", AXES)),
+            *_table(["axis", *heads, *_SHARES], _rows(samples, "axis", AXES)),
             "",
-            *_table(["area", *heads, "detected", "not triggered"], _rows(samples, "area", checks.AREAS)),
+            *_table(["area", *heads, *_SHARES], _rows(samples, "area", checks.AREAS)),
             "",
         ]
     return ["## Mutation score", "", *lines] if lines else []
@@ -70,10 +76,18 @@ def _rows(samples: Sequence[Mapping[str, Any]], key: str, names: Iterable[str]) 
     for name in [*names, "all"]:
         if name in groups:
             total: collections.Counter[str] = sum(groups[name], collections.Counter())
-            share = f"{total['killed'] / total.total():.0%}".replace("%", " %")
+            shares = (
+                _share(total["killed"], total.total()),
+                total["not triggered"],
+                _share(total["killed"], total.total() - total["not triggered"]),
+            )
             cells = [f"{one['killed']} of {one.total()}" if one else "" for one in groups[name]]
-            rows.append([name if name == "all" else f"`{name}`", *cells, share, total["not triggered"]])
+            rows.append([name if name == "all" else f"`{name}`", *cells, *shares])
     return rows
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.0f} %" if whole else ""
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
