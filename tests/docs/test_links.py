@@ -57,6 +57,13 @@ def test_links(path):
     assert not {link: what for link, what in found.items() if what}
 
 
+@pytest.mark.parametrize("path", [path for path in PAGES if path.startswith("docs/")])
+def test_pages_link_to_pages_and_not_to_source_files(path):
+    targets = [urlsplit(link).path for link in links((ROOT / path).read_text("utf-8")) if not urlsplit(link).scheme]
+    files = [(ROOT / path).parent.joinpath(target).resolve() for target in targets if target]
+    assert [str(file) for file in files if not file.is_relative_to(ROOT / "docs") or file.suffix not in (".md", ".svg")] == []
+
+
 def test_what_leads_nowhere_is_found():
     page = ROOT / "docs" / "index.md"
     wrong = [
