@@ -16,6 +16,7 @@ import accelkit
 from accelkit import errors
 from accelkit.discovery import device_table
 from accelkit.specs.hooks import HOOK_SPECIFICATIONS
+from accelkit.types import CAPABILITY_KEYS
 
 ROOT = Path(__file__).parents[2]
 SDK, BUILTIN = ROOT / "sdk" / "accelkit", ROOT / "builtin_plugins" / "accelkit_builtin"
@@ -262,6 +263,11 @@ def variables_on(page):
 def test_every_environment_variable_is_documented_and_every_documented_one_is_read(page, sources):
     prefix = "ACCELKIT_" if page == "docs/cli.md" else "FAKE_XPU_"
     assert variables_on(page) == {name for name in variables_in(sources) if name.startswith(prefix)}
+
+
+def test_every_capability_is_on_a_page_of_the_reference():
+    page = (ROOT / "docs" / "reference" / "specifications.md").read_text("utf-8")
+    assert [name for name in CAPABILITY_KEYS if f"| `{name}` |" not in page] == []
 
 
 def test_every_public_name_is_on_a_page_of_the_reference():
