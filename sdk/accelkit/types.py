@@ -59,9 +59,7 @@ def check_capability_keys(keys: Iterable[str]) -> None:
         import difflib  # imported only for the error, because importing accelkit must be quick
 
         near = difflib.get_close_matches(key, CAPABILITY_KEYS, n=1)
-        meant = (
-            f"did you mean {near[0]!r}?" if near else f"known capabilities are dtype.<name>, autocast.<name>, {', '.join(CAPABILITY_KEYS)}."
-        )
+        meant = f"did you mean {near[0]!r}?" if near else f"valid ones are dtype.<name>, autocast.<name>, {', '.join(CAPABILITY_KEYS)}."
         raise ValueError(f"unknown capability {key!r}: {meant} A plugin's own capability is prefixed with its name, as in 'acme.{key}'")
 
 

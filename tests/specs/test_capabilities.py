@@ -15,7 +15,7 @@ from accelkit.selection import select
     ("declared", "says"),
     [
         ({"native": ["stream"]}, "'stream': did you mean 'streams'?"),
-        ({"none": ["telepathy"]}, "'telepathy': known capabilities are dtype.<name>"),
+        ({"none": ["telepathy"]}, "'telepathy': valid ones are dtype.<name>"),
         ({"native": "streams"}, r"native='streams' is a string; .* native=\['streams'\]"),
         ({"emulated": [3]}, "capability 3 is int"),
         ({"native": [".x"]}, "'.x'"),
