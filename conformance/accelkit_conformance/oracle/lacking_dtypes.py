@@ -33,6 +33,8 @@ class _Dtypes(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         self.see((args, kwargs, result))
+        if func is torch.ops.aten.bernoulli_.float:  # dropout, for which torch draws a mask of bool on other devices
+            self.seen.add("bool")
         return result
 
 
