@@ -139,6 +139,19 @@ class WrapsInNothing(Strategy):
         pass
 
 
+class ExpectsAWrapper(Strategy):
+    def unwrap_module(self, module):
+        return module.module
+
+
+def test_of_a_strategy_that_unwraps_a_module_that_is_not_wrapped(tmp_path):
+    rt = accelkit.Runtime("cpu", strategy=ExpectsAWrapper())
+    rt.prepare(torch.nn.Linear(4, 1))
+    with pytest.raises(accelkit.BrokenPluginError) as caught:
+        rt.save_state(tmp_path)
+    assert_quoted("strategy.md", "AttributeError: 'Linear' object has no attribute 'module'", caught.value)
+
+
 @pytest.mark.parametrize(
     "quote", ["wrap_module of the strategy averaging returned an invalid value", "it returned None (NoneType) instead of a module"]
 )
