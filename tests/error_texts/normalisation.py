@@ -23,6 +23,7 @@ PATTERNS = (
     (r"\b(pid|PID|process) \d{2,}\b", r"\1 <pid>"),
     (r"\b(127\.0\.0\.1|localhost|\[::1?\]|port)([: ])\d{4,5}\b", r"\1\2<port>"),
     (r"\b0x[0-9a-f]{6,}\b", "<address>"),
+    (r"\bfor send operation\b", "for recv operation"),  # which of the two gloo waits for is a matter of time
     (r'(File ".*?", line )\d+', r"\1<line>"),
     (r"\b\d+\.\d+( ?s\b| seconds?\b)", r"<time>\1"),
 )

@@ -22,6 +22,7 @@ from torch.distributed.rendezvous import rendezvous
 import accelkit
 from accelkit import job_secret, thread_shutdown
 from accelkit.errors import ContradictionError, UnavailableError, UnsupportedError
+from accelkit.runtime.collectives import verification
 from accelkit.runtime.collectives.communicator import Communicator
 from accelkit.specs.cluster import ClusterEnvironment
 from accelkit.specs.placement import Place
@@ -193,7 +194,7 @@ def backend_of(device: torch.device, backend: str | None) -> str:
 
 
 def agree(mine: dict[str, str], device: torch.device) -> None:
-    """Check that all processes run with the same accelerator, precision, strategy and versions.
+    """Check that all processes run with the same accelerator, precision, strategy, versions and verification of collectives.
 
     Args:
         mine: The settings of this process by name. They are compared with those of rank 0.
@@ -203,7 +204,7 @@ def agree(mine: dict[str, str], device: torch.device) -> None:
         CollectiveError: If a process does not know the secret of the job, and so is not part of it.
         ContradictionError: On every process, if settings differ. The error names the ranks that differ.
     """
-    mine = mine | {"accelkit": accelkit.__version__, "torch": torch.__version__}
+    mine = mine | {"accelkit": accelkit.__version__, "torch": torch.__version__, verification.VARIABLE: verification.job_mode()}
     message = json.dumps([socket.gethostname(), mine]).encode()
     signed = Communicator(None, device).exchange(job_secret.signed(message, dist.get_rank()))
     everyone = [json.loads(job_secret.checked(theirs, rank)) for rank, theirs in enumerate(signed)]

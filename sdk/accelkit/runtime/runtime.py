@@ -20,6 +20,7 @@ from accelkit.errors import PrepareError, UnsupportedError
 from accelkit.gc_pause import collector_paused
 from accelkit.runtime import seeding
 from accelkit.runtime.checkpointing import Checkpointing
+from accelkit.runtime.collectives import verification
 from accelkit.runtime.collectives.collectives import Collectives
 from accelkit.runtime.configuration import check_started, configure
 from accelkit.runtime.data import loaders
@@ -143,7 +144,7 @@ class Runtime:
         self._objects = PreparedObjects()
         self._preparation = Preparation(self._session, self._rank_info, self._accumulation, options, self._objects)
         self._gradients = Gradients(self._session, self._accumulation, self._objects)
-        self._collectives = Collectives(self._rank_info.num_processes, self._session.start)
+        self._collectives = Collectives(self._rank_info.num_processes, self._session.start, verification.job_mode())
         self._checkpointing = Checkpointing(self._session, self._rank_info, self._collectives, self._objects, timeout=group_options.seconds)
         self._preemption = Preemption(self._rank_info, self._collectives, self.plugin_manager, has_to_requeue=requeue)
         with self.plugin_manager.naming_failures("configured"):
@@ -502,8 +503,8 @@ class Runtime:
         """Reduce ``tensor`` element-wise over all processes and multiply the result by ``scale``.
 
         float16, bfloat16 and float8 are reduced in float32 and rounded once. Small integers and bools are reduced in a wider integer type;
-        a sum of bools is True if any of them is True. Host tensors of 100 bytes or less in total need a single exchange and are added in
-        the order of ranks.
+        a sum of bools is True if any of them is True. If every call is verified, host tensors of 100 bytes or less in total need a single
+        exchange and are added in the order of ranks.
 
         Args:
             tensor: Nested tensors with the same structure, dtypes and shapes on all processes.

@@ -40,7 +40,7 @@ class _Gathered(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         communicator: Communicator = ctx.communicator
-        verified = fingerprint.verify(communicator, "backward through gather", fingerprint.outline_of(gradients), differing="")
+        verified = fingerprint.verify(communicator, "backward through gather", fingerprint.outline_of(gradients), None, differing="")
         with fingerprint.watching(verified.call):
             summed = [reduction.reduce_tensor(communicator, gradient, "sum") for gradient in gradients]
         mine = [total.chunk(communicator.size)[communicator.rank].reshape(shape) for total, shape in zip(summed, ctx.shapes, strict=True)]

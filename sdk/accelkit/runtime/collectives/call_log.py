@@ -1,9 +1,9 @@
 """Log of collective calls. Each rank records its calls in the store of the process group. When a collective times out, the waiting
 ranks read the log and report which ranks are missing.
 
-The entry of rank 3 is the JSON text under the key ``accelkit/calls/3``: ``at`` (host and process id), ``last`` (the last call),
-``groups`` (the number of calls so far, by the name of the process group). Setting a key is cheap: torch's TCPStore does not wait for
-an answer.
+The entry of rank 3 is the JSON text under the key ``accelkit/calls/3``: ``at`` (host and process id), ``last`` (the last call, and
+whether it was verified), ``groups`` (the number of calls so far, by the name of the process group). Setting a key is cheap: torch's
+TCPStore does not wait for an answer.
 """
 
 from __future__ import annotations
@@ -40,24 +40,32 @@ class Call:
         group: The process group; ``group_name`` is torch's name for it.
         number: The number of this call among the calls of all Runtimes in this group, starting at 1.
         ranks: The members' ranks in the job.
+        is_verified: Whether this process verifies the call.
     """
 
     what: str
     group: dist.ProcessGroup
     number: int
     ranks: Sequence[int]
+    is_verified: bool
+
+    @property
+    def described(self) -> str:
+        """The call as the log shows it."""
+        return self.what[:_LONGEST_CALL] + ("" if self.is_verified else " (not verified)")
 
 
-def record_call(what: str, group: dist.ProcessGroup, ranks: Sequence[int]) -> Call:
+def record_call(what: str, group: dist.ProcessGroup, ranks: Sequence[int], *, is_verified: bool = True) -> Call:
     """Record this process's next collective call in the group."""
     number = _numbers.get(group, 0) + 1
     _numbers[group] = number
+    call = Call(what, group, number, ranks, is_verified)
     store = _store()
     if store is not None:
         counts = {member.group_name: count for member, count in _numbers.items()}
-        note = {"at": f"{socket.gethostname()}, process {os.getpid()}", "last": what[:_LONGEST_CALL], "groups": counts}
+        note = {"at": f"{socket.gethostname()}, process {os.getpid()}", "last": call.described, "groups": counts}
         store.set(_key(dist.get_rank()), json.dumps(note))
-    return Call(what, group, number, ranks)
+    return call
 
 
 def explain(call: Call, error: BaseException) -> CollectiveError:
@@ -81,6 +89,11 @@ def explain(call: Call, error: BaseException) -> CollectiveError:
             else _DIED
         )
         return CollectiveError(f"{this} {waited} {_ranks(list(absent))}", why=f"{seen}; {reason}", hint=hint)
+    if any(_has_diverged(note, call, is_timeout(error)) for note in notes.values()):
+        descriptions = {rank: f"call {_count(note, call)}, {note['last']}" for rank, note in notes.items()}
+        descriptions[mine] = f"call {call.number}, {call.described}"
+        failure = different(f"{this} waited in vain: the processes called different collectives", dict(sorted(descriptions.items())))
+        return CollectiveError(failure.what, why=f"{failure.why}; {reason}", hint=failure.hint)
     if len(notes) < len(call.ranks) - 1:
         return CollectiveError(f"{this} failed", why=f"{reason}; the store that would say who came does not answer", hint=_DIED)
     return CollectiveError(f"{this} failed, though every process came to it", why=reason, hint=_DIED)
@@ -138,6 +151,12 @@ def _read_notes(ranks: Iterable[int]) -> dict[int, dict[str, Any]]:
 def _count(note: Mapping[str, Any], call: Call) -> int:
     count: int = note.get("groups", {}).get(call.group.group_name, 0)
     return count
+
+
+def _has_diverged(note: Mapping[str, Any], call: Call, has_timed_out: bool) -> bool:
+    """Return whether a rank made another call of this number, or did not wait for the packet of a call that this process verifies."""
+    count = _count(note, call)
+    return (count == call.number and note["last"] != call.described) or (count > call.number and call.is_verified and has_timed_out)
 
 
 def _last_seen(rank: int, note: Mapping[str, Any]) -> str:

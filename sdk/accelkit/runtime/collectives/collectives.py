@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from accelkit.runtime.collectives.communicator import Communicator
     from accelkit.runtime.collectives.reduction import Operation
+    from accelkit.runtime.collectives.verification import Mode
 
 T = TypeVar("T")
 
@@ -36,18 +37,20 @@ class Collectives:
         num_processes: Number of processes in the job.
         device: Returns the device of this process. It is called at each collective of several processes, so that the first one can join
             the process group.
+        verification: Which calls are verified.
     """
 
-    def __init__(self, num_processes: int, device: Callable[[], torch.device]) -> None:
+    def __init__(self, num_processes: int, device: Callable[[], torch.device], verification: Mode = "always") -> None:
         self._num_processes = num_processes
         self._device = device
+        self._verification = verification
 
     def communicator(self, group: dist.ProcessGroup | None = None) -> Communicator:
         """Return the group as this process sees it."""
         device = self._device()  # the first use joins the process group
         from accelkit.runtime.collectives.communicator import Communicator
 
-        return Communicator(group, device)
+        return Communicator(group, device, self._verification)
 
     def verify(self, name: str, payload: bytes = b"") -> Sequence[bytes]:
         """Wait until every process of the job makes the call ``name``, and return the payload of each one, in the order of ranks.

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import struct
+import weakref
 from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
 
 from accelkit.errors import UsageError
+from accelkit.runtime.collectives.verification import History, Mode
 
 HOST = torch.default_generator.device.type
+_histories: weakref.WeakKeyDictionary[dist.ProcessGroup, History] = weakref.WeakKeyDictionary()
 
 
 def device_types(group: dist.ProcessGroup | None) -> list[str]:
@@ -28,8 +31,12 @@ class Communicator:
     Args:
         group: The process group of torch. None stands for the group of all processes of the job.
         device: The device of this process. Data for which the group has no backend are sent from this device or from the host.
+        verification: Which calls are verified (see ``verification``). Must be the same on all members. Calls of a group that does not
+            use gloo on the host are always verified, because their packets and data could not be told apart.
 
     Attributes:
+        verification: The mode that is in effect.
+        history: The calls in this group, shared by all communicators of the group in this process.
         ranks: The members' ranks in the job, in the order of the group.
         rank: The rank of this process in the group.
         device_types: The device types for which the group has a backend.
@@ -38,9 +45,9 @@ class Communicator:
         UsageError: If this process is not in the group.
     """
 
-    __slots__ = ("device", "device_types", "group", "rank", "ranks")
+    __slots__ = ("_has_gloo", "device", "device_types", "group", "history", "rank", "ranks", "verification")
 
-    def __init__(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
+    def __init__(self, group: dist.ProcessGroup | None, device: torch.device, verification: Mode = "always") -> None:
         if dist.get_rank(group) < 0:
             raise UsageError(
                 f"rank {dist.get_rank()} called a collective of a group that it is not in",
@@ -54,11 +61,22 @@ class Communicator:
         self.ranks: Sequence[int] = dist.get_process_group_ranks(self.group)
         self.rank = dist.get_rank(self.group)
         self.device_types = frozenset(device_types(self.group))
+        self._has_gloo = f"{HOST}:gloo" in dist.get_backend_config(self.group).split(",")
+        self.verification: Mode = verification if self._has_gloo else "always"
+        self.history = _histories.setdefault(self.group, History())
 
     @property
     def size(self) -> int:
         """Number of processes in the group."""
         return len(self.ranks)
+
+    @property
+    def sends_inline(self) -> bool:
+        """Whether ``gather`` and ``reduce`` send small data in the packet that verifies the call.
+
+        If only some calls are verified, all of them send their data separately, so that verifying does not change how sums are rounded.
+        """
+        return self.verification == "always"
 
     def can_move(self, tensor: torch.Tensor) -> bool:
         """Return whether the group has a backend for the device type of this tensor."""
@@ -66,13 +84,27 @@ class Communicator:
 
     def exchange(self, mine: bytes) -> list[bytes]:
         """Return the bytes of each member. They may have any length; the lengths are exchanged first, then the bytes."""
-        lengths = struct.unpack(f"<{self.size}Q", self.all_gather_bytes(bytearray(struct.pack("<Q", len(mine)))))
+        lengths = [struct.unpack("<Q", packet)[0] for packet in self.exchange_packets(struct.pack("<Q", len(mine)))]
         longest = max(lengths)
-        everyone = self.all_gather_bytes(bytearray(mine.ljust(longest, b"\0")))
+        everyone = self._all_gather(bytearray(mine.ljust(longest, b"\0")))
         return [bytes(everyone[place * longest : place * longest + length]) for place, length in enumerate(lengths)]
 
-    def all_gather_bytes(self, mine: bytearray) -> bytearray:
-        """Return the bytes of all members, concatenated. All members must give the same number of bytes."""
+    def exchange_packets(self, mine: bytes | bytearray) -> list[bytes]:
+        """Return the bytes of each member. All members must give the same small number of bytes.
+
+        Over gloo, they are sent by ``all_to_all``: each message goes straight to its receiver, while the ``all_gather`` of gloo passes it
+        on from rank to rank. Data are never sent this way.
+        """
+        if self._has_gloo:
+            received = torch.empty(self.size, len(mine), dtype=torch.uint8)
+            sent = torch.frombuffer(bytearray(mine), dtype=torch.uint8).repeat(self.size, 1)
+            dist.all_to_all_single(received, sent, group=self.group)
+            everyone = received.numpy().tobytes()
+        else:
+            everyone = bytes(self._all_gather(bytearray(mine)))
+        return [everyone[start : start + len(mine)] for start in range(0, len(everyone), len(mine))]
+
+    def _all_gather(self, mine: bytearray) -> bytearray:
         everyone = bytearray(len(mine) * self.size)
         if mine:
             ours, theirs = torch.frombuffer(mine, dtype=torch.uint8), torch.frombuffer(everyone, dtype=torch.uint8)

@@ -2,9 +2,8 @@
 
 torch.distributed assumes that all processes call the same collective with the same shapes. If they do not, they wait for each other,
 abort, or compute wrong numbers. A packet has the same size for every call, so exchanging packets is always safe. Small data are sent
-in the packet and need no second exchange. Cost with two processes over gloo on a machine with two cores: 0.1 ms for a plain
-``all_reduce`` of a float, 0.2 ms for the exchange of packets (0.03 ms of it for the entry in the store), 0.3 ms for
-``Runtime.reduce`` of a float.
+in the packet and need no second exchange. ``benchmarks/collective_verification.py`` measures the cost; ``verification`` says which calls
+are verified.
 """
 
 from __future__ import annotations
@@ -22,20 +21,24 @@ import torch
 from accelkit.pytree import leaves
 from accelkit.runtime.collectives import call_log
 from accelkit.runtime.collectives.communicator import HOST, Communicator
+from accelkit.runtime.collectives.verification import VARIABLE
 
-_HEAD = struct.Struct("<8s8sB")  # digest of the call, digest of the outline of the data, length of the payload
+_HEAD = struct.Struct("<8s8s8sB")  # digests of the call, of the outline of the data and of unverified calls; length of the payload
 PACKET_BYTES = 128
+_UNVERIFIED = (
+    f"results since the last verified call may be wrong: run again with {VARIABLE}=always, which stops at the first call that differs"
+)
 INLINE_BYTES = PACKET_BYTES - _HEAD.size
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verified:
-    """A call that every process of the group makes.
+    """A call that every process of the group makes, or one that is made without verification.
 
     Attributes:
         call: The call.
-        parts: The payload of each process, in the order of the group.
-        is_alike: Whether all processes gave the same outline of their data.
+        parts: The payload of each process, in the order of the group. Empty if the call was not verified.
+        is_alike: Whether all processes gave the same outline of their data. True if the call was not verified.
     """
 
     call: call_log.Call
@@ -43,14 +46,17 @@ class Verified:
     is_alike: bool
 
 
-def verify(communicator: Communicator, name: str, outline: str = "", payload: bytes = b"", *, differing: str | None = None) -> Verified:
-    """Verify that every process of the group makes this call, and exchange small payloads.
+def verify(
+    communicator: Communicator, name: str, outline: str = "", payload: bytes | None = b"", *, differing: str | None = None
+) -> Verified:
+    """Record a call and, unless the communicator leaves it unverified, verify that every process of the group makes it.
 
     Args:
         communicator: The group.
         name: Name of the call, with the arguments that must agree.
         outline: Description of this process's data.
-        payload: At most INLINE_BYTES, sent to the other processes.
+        payload: At most INLINE_BYTES, sent to the other processes. None if the call needs nothing from the exchange; only such a call can
+            be left unverified.
         differing: Hint for the error that is raised if the outlines differ; None if they may differ.
 
     Raises:
@@ -58,21 +64,32 @@ def verify(communicator: Communicator, name: str, outline: str = "", payload: by
             then names the missing processes and their last calls.
     """
     what = f"{name} of {outline}" if outline else name
+    history = communicator.history
+    if payload is None and not history.is_due(communicator.verification, what):
+        history.add_unverified(what)
+        return Verified(call_log.record_call(what, communicator.group, communicator.ranks, is_verified=False), [], is_alike=True)
     call = call_log.record_call(what, communicator.group, communicator.ranks)
+    sent = payload or b""
     packet = bytearray(PACKET_BYTES)
-    _HEAD.pack_into(packet, 0, _digest(name), _digest(outline), len(payload))
-    packet[_HEAD.size : _HEAD.size + len(payload)] = payload
+    _HEAD.pack_into(packet, 0, _digest(name), _digest(outline), history.digest, len(sent))
+    packet[_HEAD.size : _HEAD.size + len(sent)] = sent
     with watching(call):
-        everyone = communicator.all_gather_bytes(packet)
-    packets = [bytes(everyone[start : start + PACKET_BYTES]) for start in range(0, len(everyone), PACKET_BYTES)]
+        packets = communicator.exchange_packets(packet)
     heads = [_HEAD.unpack_from(other) for other in packets]
-    is_same_call, is_alike = (len({head[place] for head in heads}) == 1 for place in (0, 1))
+    is_same_call, is_alike, is_same_history = (len({head[place] for head in heads}) == 1 for place in range(3))
+    unverified = f"{history.num_unverified} unverified calls, the last {history.last_unverified or 'none'}; now {what}"
+    history.forget_unverified()
+    if not is_same_history:
+        descriptions = _tell_each_other(communicator, call, unverified)
+        raise call_log.different("the processes made different calls that were not verified", descriptions, _UNVERIFIED)
     if not is_same_call or (differing is not None and not is_alike):
         descriptions = _tell_each_other(communicator, call, f"call {call.number}, {what}" if not is_same_call else outline)
         if not is_same_call:
             raise call_log.different("the processes called different collectives", descriptions)
         raise call_log.different(f"{name} cannot bring together what the processes gave", descriptions, differing or "")
-    return Verified(call, [other[_HEAD.size : _HEAD.size + head[2]] for other, head in zip(packets, heads, strict=True)], is_alike)
+    if is_alike:
+        history.add_verified(what)
+    return Verified(call, [other[_HEAD.size : _HEAD.size + head[3]] for other, head in zip(packets, heads, strict=True)], is_alike)
 
 
 @contextlib.contextmanager

@@ -26,8 +26,8 @@ def gather(communicator: Communicator, data: T, *, sync_grads: bool = False) -> 
     tensors = tensors_of(data, "gather")
     differentiable = [sync_grads and torch.is_grad_enabled() and tensor.requires_grad for tensor in tensors]
     name = f"gather with gradients of tensors {[i for i, has in enumerate(differentiable) if has]}" if any(differentiable) else "gather"
-    payload = transport.inline(tensors)
-    verified = verify(communicator, name, outline_of(data), payload or b"", differing=_PAD)
+    payload = transport.inline(tensors) if communicator.sends_inline else None
+    verified = verify(communicator, name, outline_of(data), payload, differing=_PAD)
     with watching(verified.call):
         if payload is not None:
             rows = transport.rows_from_inline(tensors, verified.parts)
@@ -49,8 +49,8 @@ def reduce(communicator: Communicator, data: T, op: reduction.Operation) -> T:
     """See ``Runtime.reduce``. The result is not scaled."""
     tensors = tensors_of(data, "reduce")
     reduction.check_dtypes(tensors, op)
-    payload = transport.inline(tensors) if isinstance(op, str) else None
-    verified = verify(communicator, f"reduce ({reduction.name_of(op)})", outline_of(data), payload or b"", differing=_ALIKE)
+    payload = transport.inline(tensors) if communicator.sends_inline and isinstance(op, str) else None
+    verified = verify(communicator, f"reduce ({reduction.name_of(op)})", outline_of(data), payload, differing=_ALIKE)
     with torch.no_grad(), watching(verified.call):
         if payload is not None and isinstance(op, str):
             rows = transport.rows_from_inline(tensors, verified.parts)

@@ -1,0 +1,60 @@
+"""Cost of ``reduce`` in each mode of ACCELKIT_VERIFY_COLLECTIVES over ``dist.all_reduce``, over gloo in one run.
+
+A float, whose value travels in the packet if every call is verified, and 4 KiB, which are sent by a collective of their own.
+Wall-clock time of a call on rank 0, float32 on the CPU, one thread a process. ``--processes 2 8 16`` is the numbers of processes.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import subprocess
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from measuring import compare, make_parser, microseconds, report
+
+from accelkit.runtime.collectives import operations, verification
+from accelkit.runtime.collectives.communicator import Communicator
+
+CALLS = 100
+SIZES = {"one float": 1, "4 KiB": 1024}
+
+
+def main() -> None:
+    parser = make_parser("Cost of reduce in each mode of verification.", rounds=7)
+    parser.add_argument("--processes", type=int, nargs="+", default=[2, 8, 16])
+    options = parser.parse_args()
+    if "RANK" not in os.environ:
+        for number in options.processes:
+            launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(number), *sys.argv]
+            subprocess.run(launcher, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        return
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    is_first = dist.get_rank() == 0
+    if not is_first:
+        sys.stderr = io.StringIO()
+    device = torch.device("cpu")
+    calls = max(CALLS * 2 // dist.get_world_size(), 20)
+    measure = functools.partial(microseconds, calls=calls, warm_up=5, clock=time.perf_counter)
+    tables = []
+    for size, elements in SIZES.items():
+        data = torch.ones(elements)
+        measures = {"dist.all_reduce": functools.partial(measure, lambda data=data: dist.all_reduce(data.clone()))}
+        for mode in ("always", "first", "off"):
+            communicator = Communicator(None, device, verification.parse_mode(mode))
+            reduce = functools.partial(operations.reduce, communicator, data, "sum")
+            measures[f"reduce, {mode}"] = functools.partial(measure, reduce)
+        title = f"reduce of {size}, {dist.get_world_size()} processes"
+        tables.append(compare(title, "us of wall time", measures, options.rounds))  # rounds by the clock would differ between processes
+    if is_first:
+        report(tables, is_json=options.json)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Which collectives are verified.
+
+Verifying a call costs an exchange among all ranks of its group (see ``fingerprint``). ACCELKIT_VERIFY_COLLECTIVES says which calls of
+``gather`` and ``reduce`` are verified. The other calls (``wait_for_everyone``, ``broadcast``, objects) need the exchange for themselves
+and are verified in every mode.
+
+In the mode ``first``, ranks must not decide differently whether to verify a call. So the decision depends only on what the ranks are
+known to agree on: the name of the call and the outline of its data, both of which must be equal on all ranks for the call to be correct,
+and how often they were equal in earlier exchanges. The line of code that makes the call does not count, because ranks may make the same
+call from different lines (``if rt.is_main_process: ... else: ...``). Ranks therefore decide differently only if their calls differ. Then
+some wait for packets and the others for data. Over gloo, packets travel by another collective than data (``all_to_all``), so that neither
+is taken for the other, and both wait until the timeout; the call log explains why.
+
+Two ranks that make different calls without verifying them may compute wrong numbers. Each rank keeps a digest of its calls since the last
+exchange and sends it with the next packet. At most MAX_UNVERIFIED calls pass between two exchanges in the mode ``first``.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from typing import Literal, get_args
+
+from accelkit.errors import UsageError
+
+Mode = Literal["always", "first", "off"]
+VARIABLE = "ACCELKIT_VERIFY_COLLECTIVES"
+DEFAULT: Mode = "always"
+NUM_FIRST = 3
+MAX_UNVERIFIED = 99
+_MAX_KINDS = 4096  # kinds of calls to remember; any others are verified
+_NO_HISTORY = bytes(8)
+
+
+@functools.cache
+def job_mode() -> Mode:
+    """Return the mode in ACCELKIT_VERIFY_COLLECTIVES. The variable is read once per process.
+
+    Raises:
+        UsageError: If it has another value than the modes.
+    """
+    return parse_mode(os.environ.get(VARIABLE) or DEFAULT)
+
+
+def parse_mode(given: str) -> Mode:
+    """Return the mode that a value of ACCELKIT_VERIFY_COLLECTIVES names.
+
+    Raises:
+        UsageError: If there is no such mode.
+    """
+    for mode in get_args(Mode):
+        if given == mode:
+            return mode  # type: ignore[no-any-return]
+    raise UsageError(
+        f"{VARIABLE}={given} is not a mode",
+        why=f"one of {', '.join(get_args(Mode))} is expected",
+        hint=f"leave it out for {DEFAULT}",
+    )
+
+
+class History:
+    """The verified and unverified calls in one group, as far as later calls depend on them.
+
+    Attributes:
+        num_unverified: The number of calls since the last exchange.
+        last_unverified: The last one of them.
+        digest: A digest of all of them. It is equal on ranks that made the same calls.
+    """
+
+    def __init__(self) -> None:
+        self._num_verified: dict[str, int] = {}
+        self.num_unverified, self.last_unverified, self.digest = 0, "", _NO_HISTORY
+
+    def is_due(self, mode: Mode, what: str) -> bool:
+        """Return whether a call has to be verified in a mode.
+
+        Args:
+            mode: The mode.
+            what: The name of the call and the outline of its data.
+        """
+        if mode == "first":
+            return self._num_verified.get(what, 0) < NUM_FIRST or self.num_unverified >= MAX_UNVERIFIED
+        return mode == "always"
+
+    def add_verified(self, what: str) -> None:
+        """Count an exchange in which all ranks made this call with the same outline."""
+        if what in self._num_verified or len(self._num_verified) < _MAX_KINDS:
+            self._num_verified[what] = min(self._num_verified.get(what, 0) + 1, NUM_FIRST)
+
+    def add_unverified(self, what: str) -> None:
+        """Add a call that is made without verification."""
+        self.num_unverified += 1
+        self.last_unverified = what
+        self.digest = hashlib.blake2b(self.digest + what.encode(), digest_size=8).digest()
+
+    def forget_unverified(self) -> None:
+        """Start anew after an exchange, in which the ranks compared their digests."""
+        self.num_unverified, self.last_unverified, self.digest = 0, "", _NO_HISTORY
