@@ -13,10 +13,12 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, IterData
 
 from accelkit.errors import PrepareError
 from accelkit.runtime.data.dispatcher import DispatchedBatches
+from accelkit.runtime.data.division import Division
 from accelkit.runtime.data.loader_state import Epochs
 from accelkit.runtime.data.loaders import PreparedLoader, check_split
+from accelkit.runtime.data.order_states import OrderStates
 from accelkit.runtime.data.resume import in_order, index_sampler, reshaped
-from accelkit.runtime.data.samplers import ShardedBatches, ShardedDataset
+from accelkit.runtime.data.samplers import Order, ShardedBatches, ShardedDataset
 from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.strategy import Strategy
 
@@ -66,22 +68,21 @@ def prepare_loader(
         check_split(loader, num_processes)
     is_stream = isinstance(loader.dataset, IterableDataset)
     is_dispatched = is_stream if dispatch_batches is None else dispatch_batches
-    epochs = Epochs(
+    division = Division(
         loader,
         num_processes=num_processes,
         process_index=process_index,
-        rng_types=rng_types,
-        accelerator=accelerator,
-        device=device,
         step=1 if split_batches or is_shared else num_processes,
         is_shared=is_shared,
         is_dispatched=is_dispatched,
-        number=number,
     )
+    epochs = Epochs(division, OrderStates(division, rng_types=rng_types, accelerator=accelerator, device=device, number=number))
     divided: Any = loader
     if not is_shared:
-        divide = _divided_stream if is_stream else _divided_batches
-        divided = divide(loader, epochs, split=split_batches, even=even_batches, is_dispatched=is_dispatched)
+        if is_stream:
+            divided = _divided_stream(division, split=split_batches, even=even_batches)
+        else:
+            divided = _divided_batches(division, epochs.order, split=split_batches, even=even_batches)
         if is_dispatched:
             divided = DispatchedBatches(divided, num_processes, process_index, even=even_batches)
     return PreparedLoader(divided, device, accelerator=accelerator, strategy=strategy, epochs=epochs)
@@ -133,25 +134,26 @@ def _divides_itself(loader: DataLoader[Any], num_processes: int) -> bool:
     return max(number for number in replicas if isinstance(number, int)) > 1 or isinstance(loader.dataset, IterDataPipe)
 
 
-def _divided_batches(loader: DataLoader[Any], epochs: Epochs, *, split: bool, even: bool, is_dispatched: bool) -> DataLoader[Any]:
-    name, sampler = index_sampler(loader)
+def _divided_batches(division: Division, order: Order, *, split: bool, even: bool) -> DataLoader[Any]:
+    name, sampler = index_sampler(division.loader)
     shares = ShardedBatches(
-        in_order(sampler, epochs.order),
-        epochs.num_processes,
-        None if is_dispatched else epochs.process_index,
+        in_order(sampler, order),
+        division.num_processes,
+        None if division.is_dispatched else division.process_index,
         split=split,
         even=even,
         holds_lists=name == "batch_sampler" or isinstance(sampler, BatchSampler),
     )
-    return reshaped(loader, **{name: shares})
+    return reshaped(division.loader, **{name: shares})
 
 
-def _divided_stream(loader: DataLoader[Any], epochs: Epochs, *, split: bool, even: bool, is_dispatched: bool) -> DataLoader[Any]:
-    share = loader.batch_size // epochs.num_processes if split and loader.batch_size else loader.batch_size
+def _divided_stream(division: Division, *, split: bool, even: bool) -> DataLoader[Any]:
+    loader, num_processes = division.loader, division.num_processes
+    share = loader.batch_size // num_processes if split and loader.batch_size else loader.batch_size
     changes: dict[str, Any] = {}
-    if not is_dispatched:
+    if not division.is_dispatched:
         changes["dataset"] = ShardedDataset(
-            loader.dataset, epochs.num_processes, epochs.process_index, share or 1, even=even, drop_last=loader.drop_last
+            loader.dataset, num_processes, division.process_index, share or 1, even=even, drop_last=loader.drop_last
         )
     if split:
         changes |= {"batch_size": share, "batch_sampler": BatchSampler(loader.sampler, share or 1, loader.drop_last)}

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 from accelkit.errors import PrepareError
 from accelkit.plugin_calls import call, note_plugin, wrong_result
 from accelkit.pytree import leaves, map_leaves
+from accelkit.runtime.data.division import Division
 from accelkit.runtime.data.loader_state import Epochs
 from accelkit.runtime.data.resume import index_sampler, samples_per_batch, starting_at
 from accelkit.runtime.data.samplers import Counted
@@ -93,7 +94,7 @@ class PreparedLoader:
         first: int = 0,
     ) -> None:
         self.loader, self.device, self.accelerator, self.strategy = loader, device, accelerator, strategy
-        self.epochs, self.first = epochs or Epochs(loader), first
+        self.epochs, self.first = epochs or Epochs(Division(loader)), first
         self._step_end = None if accelerator is None else overridden(accelerator, Accelerator, "step_end")
 
     def __getattr__(self, name: str) -> Any:
@@ -103,12 +104,12 @@ class PreparedLoader:
 
     def __len__(self) -> int:
         """Return the number of batches that this process gets in an epoch."""
-        return max(len(self.loader) - self.first // self.epochs.step, 0)
+        return max(len(self.loader) - self.first // self.epochs.division.step, 0)
 
     @property
     def is_at_end(self) -> bool:
         """Whether the loop is at the last batch of an epoch. False again after the loop. Loops over ``skip_batches(...)`` count too."""
-        return self.epochs.is_at_end
+        return self.epochs.active.is_at_end
 
     @property
     def epoch(self) -> int:
@@ -118,9 +119,10 @@ class PreparedLoader:
     @property
     def total_batch_size(self) -> int | None:
         """The number of samples in a batch of the whole job. None if the loader does not specify it."""
-        size = batch_size_of(self.epochs.loader)
-        is_whole = self.epochs.step == 1 and not self.epochs.is_shared
-        return size if size is None or is_whole else size * self.epochs.num_processes
+        division = self.epochs.division
+        size = batch_size_of(division.loader)
+        is_whole = division.step == 1 and not division.is_shared
+        return size if size is None or is_whole else size * division.num_processes
 
     @property
     def remainder(self) -> int:
@@ -130,7 +132,7 @@ class PreparedLoader:
         """
         if not self.is_at_end:
             return -1
-        source = self.epochs.source
+        source = self.epochs.active.source
         kinds = (source, getattr(source, "batch_sampler", None), getattr(source, "sampler", None), source.dataset)
         known = (kind.remainder for kind in kinds if isinstance(kind, Counted))
         return next(known, -1)
@@ -169,18 +171,18 @@ class PreparedLoader:
         This identifies the last batch, and lets copies overlap with computation.
         """
         copies = self._copies()
-        self.epochs.pass_number = next(_pass_numbers)
+        self.epochs.active.number = next(_pass_numbers)
         try:
             copy = next(copies, None)
             for following in copies:
                 assert copy is not None
                 yield self._hand_over(*copy)
                 copy = following
-            self.epochs.is_at_end = True
+            self.epochs.active.is_at_end = True
             if copy is not None:
                 yield self._hand_over(*copy)
         finally:
-            self.epochs.is_at_end, self.epochs.pass_number = False, 0
+            self.epochs.active.is_at_end, self.epochs.active.number = False, 0
         self.epochs.finish()
 
     def _begin_pass(self) -> Iterator[Any]:
@@ -190,9 +192,9 @@ class PreparedLoader:
         has_to_skip = skip > 0 or epochs.is_resumed
         source = self.loader
         if has_to_skip:
-            source = starting_at(self.loader, skip, skip // epochs.stride, epochs.order)
-        epochs.source = source
-        if epochs.is_resumed or epochs.is_iterable:  # a stream's workers draw its order from a seed that is drawn here
+            source = starting_at(self.loader, skip, skip // epochs.division.stride, epochs.order)
+        epochs.active.source = source
+        if epochs.is_resumed or epochs.division.is_stream:  # a stream's workers draw its order from a seed that is drawn here
             with epochs.order():
                 return iter(source)
         return iter(source)
@@ -224,7 +226,7 @@ class PreparedLoader:
 
         The compute stream waits for the copy of this batch but not of the next, and the batch's memory is kept until that stream is done.
         """
-        self.epochs.position += self.epochs.stride
+        self.epochs.position += self.epochs.division.stride
         if self._step_end is not None:
             self._step_end()
         if event is not None:
@@ -256,7 +258,8 @@ def laid_out(batch: T, strategy: Strategy) -> T:
 
 def innermost(loaders: Sequence[PreparedLoader]) -> PreparedLoader | None:
     """Return the loader whose active loop began last. An evaluation inside a training loop does not end the training loop."""
-    return max((loader for loader in loaders if loader.epochs.pass_number), key=lambda loader: loader.epochs.pass_number, default=None)
+    active = (loader for loader in loaders if loader.epochs.active.number)
+    return max(active, key=lambda loader: loader.epochs.active.number, default=None)
 
 
 def skip_batches(loader: DataLoader[Any] | PreparedLoader, count: int) -> Any:
@@ -266,7 +269,7 @@ def skip_batches(loader: DataLoader[Any] | PreparedLoader, count: int) -> Any:
     """
     if not isinstance(loader, PreparedLoader):
         return starting_at(loader, count * (samples_per_batch(loader) or 1), count)
-    first = loader.first + count * loader.epochs.step
+    first = loader.first + count * loader.epochs.division.step
     later = copy.copy(loader)
     later.first = first
     return later

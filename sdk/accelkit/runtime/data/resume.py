@@ -28,6 +28,13 @@ def index_sampler(loader: DataLoader[Any]) -> tuple[str, Any]:
     return ("batch_sampler", loader.batch_sampler) if loader.batch_sampler is not None else ("sampler", loader.sampler)
 
 
+def dataset_and_samplers(loader: DataLoader[Any]) -> list[Any]:
+    """Return the dataset and the samplers of a loader, each once."""
+    batches = loader.batch_sampler
+    parts = [loader.dataset, loader.sampler, batches, getattr(batches, "sampler", None)]
+    return list({id(part): part for part in parts if part is not None}.values())
+
+
 def samples_per_batch(loader: DataLoader[Any]) -> int | None:
     """Return the number of samples that each batch of a loader takes from its order. The last batch may take fewer.
 

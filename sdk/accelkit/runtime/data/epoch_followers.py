@@ -1,0 +1,42 @@
+"""The dataset and the samplers of a loader that have ``set_epoch``: call it, and notice when the user has called it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from accelkit.runtime.data.resume import dataset_and_samplers
+
+
+class EpochFollowers:
+    """The dataset and the samplers of a loader that have ``set_epoch``.
+
+    Args:
+        loader: The user's loader.
+
+    Attributes:
+        is_active: Whether each pass calls ``set_epoch``.
+    """
+
+    def __init__(self, loader: DataLoader[Any], *, is_active: bool) -> None:
+        self.loader, self.is_active = loader, is_active
+        self._told = {id(part): getattr(part, "epoch", None) for part in dataset_and_samplers(loader)}
+
+    def set_epoch(self, epoch: int) -> None:
+        """Call ``set_epoch`` of each."""
+        for part in self._parts():
+            part.set_epoch(epoch)
+            self._told[id(part)] = getattr(part, "epoch", None)
+
+    def epoch_of_user(self) -> int | None:
+        """Return the epoch that the user set with ``set_epoch`` of a sampler or dataset. None if the user set none."""
+        found = None
+        for part in self._parts():
+            number = getattr(part, "epoch", None)
+            if isinstance(number, int) and number != self._told.get(id(part)):
+                found = number
+        return found
+
+    def _parts(self) -> list[Any]:
+        return [part for part in dataset_and_samplers(self.loader) if callable(getattr(part, "set_epoch", None))]

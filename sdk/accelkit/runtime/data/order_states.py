@@ -1,0 +1,164 @@
+"""The generator states from which the order of an epoch is drawn, and their synchronisation among the processes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from accelkit.errors import CheckpointError
+from accelkit.runtime import seeding
+from accelkit.runtime.data.division import Division
+from accelkit.runtime.data.resume import dataset_and_samplers
+from accelkit.specs.accelerator import Accelerator
+
+
+class OrderStates:
+    """The generator states from which a loader's order is drawn.
+
+    At the start of each epoch, rank 0 sends the other ranks the states of its generators: the loader's own (``generator`` of the loader,
+    its samplers and its dataset) and those of Python, NumPy and torch, from which other samplers draw their order. The latter states
+    apply only while the order is drawn (see ``drawing``); afterwards each process has its own states again.
+
+    Args:
+        division: The loader and the processes that share it. Several processes need a process group.
+        rng_types: The generators to synchronise. ``generator`` means the above; ``torch`` and the device's name stay synchronised.
+        accelerator: The accelerator whose generator the device's name refers to.
+        device: The device of that generator; None for the current one.
+        number: The index of the loader among those that the Runtime prepared. It tells loaders apart in errors and between epochs.
+
+    Attributes:
+        start: The states at the start of the current pass: ``host`` and ``generators``. None if no pass is active.
+    """
+
+    def __init__(
+        self,
+        division: Division,
+        *,
+        rng_types: Sequence[str] = (),
+        accelerator: Accelerator | None = None,
+        device: torch.device | None = None,
+        number: int = 0,
+    ) -> None:
+        self.division, self.rng_types, self.accelerator, self.device = division, tuple(rng_types), accelerator, device
+        self.number = number
+        self.start: dict[str, Any] | None = None
+        self._is_drawn = True  # whether the order of the current pass was drawn
+
+    def begin(self, epoch: int, *, has_workers: bool) -> None:
+        """Synchronise the processes for a new pass. All processes must call this.
+
+        Args:
+            epoch: The number of the pass, for errors.
+            has_workers: Whether workers of the previous pass are still alive.
+
+        Raises:
+            CollectiveError: If a process does not take part.
+        """
+        self.start = self._agreed(epoch, has_workers)
+        self._is_drawn = False
+
+    def resume(self) -> None:
+        """Set the loader's own generators to the states in ``start``, for a pass that continues."""
+        if self.start is not None:
+            self._set_generators(self.start["generators"])
+        self._is_drawn = False
+
+    @contextlib.contextmanager
+    def drawing(self, *, is_resumed: bool) -> Iterator[None]:
+        """Set the host's generators, inside the context, to their state on rank 0 when this pass's order was first drawn.
+
+        Args:
+            is_resumed: Whether the pass continues a saved one.
+        """
+        if self.start is None or (self.division.num_processes == 1 and not is_resumed):
+            yield
+            return
+        # Rank 0's generators advance as they would in a single process. The other ranks keep their own streams, and a process that
+        # resumes in the middle of an epoch keeps those of its checkpoint.
+        is_own = self.division.process_index == 0 or "generator" not in self.rng_types
+        is_natural = is_own and not is_resumed and not self._is_drawn
+        self._is_drawn = True
+        own = self._host_states()
+        seeding.restore_host(self.start["host"])
+        try:
+            yield
+        finally:
+            if not is_natural:
+                seeding.restore_host(own)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states in ``start``, or those of the loader's own generators if no pass is active."""
+        return self.start or {"host": None, "generators": [generator.get_state() for generator in self._generators()]}
+
+    def check(self, state: Mapping[str, Any]) -> None:
+        """Check that saved states are those of a loader with as many generators as this one.
+
+        Raises:
+            CheckpointError: If they are not.
+        """
+        own, saved = len(self._generators()), len(state["generators"])
+        if own != saved:
+            raise CheckpointError(
+                "the saved position is of another loader",
+                why=f"its order was drawn from {saved} generators of its own; this one has {own}",
+                hint="prepare the same loaders in the same order, then load",
+            )
+
+    def load_state_dict(self, state: Mapping[str, Any], *, is_active: bool) -> None:
+        """Set the loader's own generators, and ``start`` if the states are those of an active pass."""
+        self._set_generators(state["generators"])
+        self.start = {"host": state["host"], "generators": state["generators"]} if is_active else None
+
+    def _agreed(self, epoch: int, has_workers: bool) -> dict[str, Any]:
+        """Return the states that this pass begins with. The generators in ``rng_types`` are equal on every process."""
+        if self.division.num_processes == 1 or not self.rng_types or self.accelerator is None:
+            return self._captured(has_workers)
+        from accelkit.runtime.collectives import object_collectives
+        from accelkit.runtime.collectives.communicator import Communicator
+        from accelkit.runtime.collectives.fingerprint import verify, watching
+
+        device = self.device if self.device is not None else torch.empty(0, device=self.accelerator.device_type).device  # current device
+        mine: Any = None
+        if self.division.process_index == 0:
+            named = seeding.capture_named(self.rng_types, self.accelerator, device)
+            mine = (named, self._captured(has_workers) if "generator" in self.rng_types else None)
+        communicator = Communicator(None, device)
+        verified = verify(communicator, f"the start of epoch {epoch} of prepared loader {self.number}")
+        with watching(verified.call):
+            named, start = object_collectives.broadcast(communicator, mine)
+        if self.division.process_index > 0:
+            seeding.restore_named(named, self.accelerator, device)
+        if start is None:
+            return self._captured(has_workers)
+        self._set_generators(start["generators"])
+        return dict(start)
+
+    def _captured(self, has_workers: bool) -> dict[str, Any]:
+        host = self._host_states()
+        if not self.division.is_stream and self.division.loader.generator is None and not has_workers:
+            # A DataLoader draws the seed of its workers when it starts them, before its sampler draws the order.
+            ahead = torch.Generator()
+            ahead.set_state(host["torch"])
+            torch.empty((), dtype=torch.int64, device=ahead.device).random_(generator=ahead)
+            host["torch"] = ahead.get_state()
+        return {"host": host, "generators": [generator.get_state() for generator in self._generators()]}
+
+    def _host_states(self) -> dict[str, Any]:
+        """Return the states that the order may depend on: torch's for torch's samplers, else all. NumPy's is slow to read."""
+        loader = self.division.loader
+        samplers = [type(part).__module__ for part in dataset_and_samplers(loader) if part is not loader.dataset]
+        if not self.division.is_stream and all(module.startswith("torch.") or module == "builtins" for module in samplers):
+            return {"torch": torch.get_rng_state()}
+        return seeding.capture_host()
+
+    def _generators(self) -> list[torch.Generator]:
+        loader = self.division.loader
+        found = [getattr(part, "generator", None) for part in [loader, *dataset_and_samplers(loader)]]
+        return list({id(one): one for one in found if isinstance(one, torch.Generator)}.values())
+
+    def _set_generators(self, states: Sequence[torch.Tensor]) -> None:
+        for generator, state in zip(self._generators(), states, strict=True):
+            generator.set_state(state)
