@@ -183,7 +183,7 @@ class WithoutProperty(DroveEnvironment):
     ("variables", "quote"),
     [
         ({}, "DROVE_SIZE is not set"),
-        ({"DROVE_SIZE": "2", "DROVE_RANK": "2"}, "DROVE_RANK=2 cannot be: less than 2 is expected (DROVE_SIZE=2)"),
+        ({"DROVE_SIZE": "2", "DROVE_RANK": "2"}, "DROVE_RANK=2 must be less than 2 (DROVE_SIZE=2)"),
     ],
 )
 def test_of_a_cluster_environment(variables, quote):

@@ -76,7 +76,7 @@ def test_the_user_s_numbering_of_devices_reaches_every_process(launch, script):
     assert f"0 2 {kind}:1 (1, 0)\n" in two.out
     assert f"[1]: 1 2 {kind}:0 (1, 0)\n" in two.out
     several = launch("--accelerator", "fake_xpu", "--devices", 3, path, FAKE_XPU_DEVICES="2").wait(2)
-    assert "3 are asked for, 2 are there" in several.err
+    assert "3 were requested, and there are 2" in several.err
     assert several.out == "", "nothing was started"
 
 

@@ -128,8 +128,8 @@ class LSFEnvironment(ClusterEnvironment):
         try:
             lines = Path(path or "").read_text("utf-8", "replace").split() if path else []
         except (OSError, ValueError) as error:
-            raise self._error(f"LSB_DJOB_RANKFILE={path!r:.120} cannot be read: {error}", "it contains the hosts of the job") from error
+            raise self._error(f"LSB_DJOB_RANKFILE={path!r:.120} cannot be read: {error}", "reads the hosts of the job from it") from error
         if not lines:
             what = f"LSB_DJOB_RANKFILE={path} is empty" if path else "LSB_DJOB_RANKFILE is not set"
-            raise self._error(what, "it must name the file with the hosts of the job")
+            raise self._error(what, "reads the file with the hosts of the job")
         return list(dict.fromkeys(lines[1:] or lines))

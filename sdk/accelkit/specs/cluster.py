@@ -121,8 +121,8 @@ class ClusterEnvironment(Variables):
         raise NotJoinedError(
             f"{name} is not known before the processes of the job join",
             plugin=self.plugin,
-            why=f"no variable says it; the cluster environment {self.name!r} knows it once they have told each other where they run",
-            hint="ask for it after the first use of Runtime.device, or start the program with accelkit launch, which says it",
+            why=f"no variable gives it; under the cluster environment {self.name!r} the processes work it out when they join",
+            hint="read it after the first use of Runtime.device, or start the program with accelkit launch, which sets it",
         )
 
     def known(self, name: str) -> int | None:
@@ -203,7 +203,7 @@ class ClusterEnvironment(Variables):
 
     def _contradiction(self, said: str, there: str, flag: str, argument: str) -> ContradictionError:
         return ContradictionError(
-            f"{said} was asked for, and {there} of this job were started",
+            f"{said} was requested, but {there} of this job were started",
             plugin=self.plugin,
             why=f"the cluster environment {self.name!r} says so",
             hint=f"start it with {flag}, or leave {argument} out",

@@ -30,7 +30,7 @@ def parse_devices(devices: int | str | Sequence[int], count: int, name: str, *, 
         return DevicesError(f"devices={devices!r} cannot be used with {name}", why=why, hint=hint)
 
     if isinstance(devices, bool) or not isinstance(devices, int | str | Sequence):
-        raise refuse(f"it is {type(devices).__name__}", forms)
+        raise refuse(f"its type is {type(devices).__name__}", forms)
     wanted: int | list[int]
     if isinstance(devices, str):
         text = devices.strip().lower()
@@ -47,7 +47,7 @@ def parse_devices(devices: int | str | Sequence[int], count: int, name: str, *, 
         wanted = devices
     else:
         if any(isinstance(index, bool) or not isinstance(index, int) for index in devices):
-            raise refuse("a list of devices holds ints", forms)
+            raise refuse("a list of devices must contain only ints", forms)
         wanted = list(devices)
 
     if isinstance(wanted, int):
@@ -56,12 +56,12 @@ def parse_devices(devices: int | str | Sequence[int], count: int, name: str, *, 
                 raise refuse("there is no device")
             return list(range(count))
         if wanted < 1:
-            raise refuse("a number of devices is at least 1, or -1 for all", available)
+            raise refuse("a number of devices must be at least 1, or -1 for all", available)
         if wanted > count and not counts_processes:
-            raise refuse(f"{wanted} {'is' if wanted == 1 else 'are'} asked for, {count} {'is' if count == 1 else 'are'} there")
+            raise refuse(f"{wanted} {'was' if wanted == 1 else 'were'} requested, and there {'is' if count == 1 else 'are'} {count}")
         return list(range(wanted))
     if not wanted:
-        raise refuse("no device is named", available)
+        raise refuse("the list is empty", available)
     if repeated := sorted({index for index in wanted if wanted.count(index) > 1}):
         raise refuse(f"{_spell(repeated)} {'is' if len(repeated) == 1 else 'are'} named twice")
     if missing := [index for index in wanted if not 0 <= index < count]:

@@ -57,21 +57,21 @@ class Variables:
         if value is None:
             if default is not None:
                 return default
-            raise self._error(f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} not set", "it must be")
+            raise self._error(f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} not set", "requires it")
         name = self._set(names)
         if not _NUMBER.fullmatch(value):
-            raise self._error(f"{name}={value!r:.60} is no whole number", "it reads a number from it")
+            raise self._error(f"{name}={value!r:.60} is not a whole number", "reads a number from it")
         number = int(value)
         if number < least:
-            raise self._error(f"{name}={value} is too small", f"at least {least} is expected")
+            raise self._error(f"{name}={value} is too small", f"expects at least {least}")
         if below is not None:
             limit = below if isinstance(below, int) else self.number(*below, least=1)
-            said = "" if isinstance(below, int) else f" ({self._set(below)}={limit})"
+            source = "" if isinstance(below, int) else f" ({self._set(below)}={limit})"
             if number >= limit:
                 raise ContradictionError(
-                    f"{name}={value} cannot be: less than {limit} is expected{said}",
+                    f"{name}={value} must be less than {limit}{source}",
                     plugin=self.plugin,
-                    why=f"the variables contradict each other, says the cluster environment {self.name!r}",
+                    why=f"the cluster environment {self.name!r} reads the variables, and they contradict each other",
                     hint=self._hint(),
                 )
         return number
@@ -102,12 +102,12 @@ class Variables:
             return default if default is not None else int(self._assume(names[0], str(DEFAULT_PORT), drawback))
         port = self.number(*names)
         if not 0 < port < 65536:
-            raise self._error(f"{self._set(names)}={port} is no TCP port", "a port is 1 to 65535")
+            raise self._error(f"{self._set(names)}={port} is not a TCP port", "expects a number from 1 to 65535")
         return port
 
     def _host(self, value: str, name: str) -> str:
         if (match := _ADDRESS.fullmatch(value)) is None:
-            raise self._error(f"{name}={value!r:.60} is no host name or address", "the processes meet there")
+            raise self._error(f"{name}={value!r:.60} is not a host name or address", "reads the address of the rendezvous from it")
         return match[1]
 
     def _set(self, names: Sequence[str]) -> str:
@@ -125,7 +125,7 @@ class Variables:
         return value
 
     def _error(self, what: str, why: str) -> UsageError:
-        return UsageError(what, plugin=self.plugin, why=f"{why}, says the cluster environment {self.name!r}", hint=self._hint())
+        return UsageError(what, plugin=self.plugin, why=f"the cluster environment {self.name!r} {why}", hint=self._hint())
 
     def _hint(self) -> str:
         return f"start the program with {self.launcher}; accelkit why --cluster explains; ACCELKIT_CLUSTER=local is one process alone"

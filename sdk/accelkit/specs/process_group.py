@@ -51,5 +51,6 @@ def read_seconds(given: Any, source: str) -> float:
     except (TypeError, ValueError):
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise UsageError(f"{source}={given!r} is no time-out", why="a positive number of seconds is expected", hint="leave it out for 1800")
+        what = f"{source}={given!r} is not a valid timeout"
+        raise UsageError(what, why="a positive number of seconds is expected", hint="leave it out for 1800")
     return seconds

@@ -67,9 +67,9 @@ class Strategy:
         """
         if self.is_distributed and accelerator.capabilities()["process_group"] == "none":
             raise UnsupportedError(
-                f"{accelerator.name} cannot do strategy {self.name!r}",
+                f"{accelerator.name} does not support strategy {self.name!r}",
                 plugin=accelerator.plugin,
-                why="it declares that it has no process_group",
+                why="it declares the capability process_group as none",
                 hint="use devices=1, or strategy='single_device'",
             )
 
