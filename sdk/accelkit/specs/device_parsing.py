@@ -61,7 +61,7 @@ def parse_devices(devices: int | str | Sequence[int], count: int, name: str, *, 
             raise refuse(f"{wanted} {'was' if wanted == 1 else 'were'} requested, and there {'is' if count == 1 else 'are'} {count}")
         return list(range(wanted))
     if not wanted:
-        raise refuse("the list is empty", available)
+        raise refuse("the list of devices is empty", available)
     if repeated := sorted({index for index in wanted if wanted.count(index) > 1}):
         raise refuse(f"{_spell(repeated)} {'is' if len(repeated) == 1 else 'are'} named twice")
     if missing := [index for index in wanted if not 0 <= index < count]:

@@ -174,7 +174,7 @@ def test_a_number_of_processes_that_is_not_the_launchers(monkeypatch):
     }
     for name, value in launched.items():
         monkeypatch.setenv(name, value)
-    refused(accelkit.ContradictionError, "devices=1 on each machine was asked for", "--nproc-per-node=1", devices=1)
+    refused(accelkit.ContradictionError, "devices=1 on each machine was requested", "--nproc-per-node=1", devices=1)
     assert trainer_kwargs("fake_xpu")["devices"] == 2
 
 
