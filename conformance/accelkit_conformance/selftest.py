@@ -164,11 +164,13 @@ def scores(autopsies: Sequence[Autopsy]) -> list[dict[str, Any]]:
     """Return, for each area, the number of its mutants, and how many of them tests of the area in each profile detected."""
     version = installed_version("torch") or ""
     held = {profile: set(profiles.suite(profile, version).tests) for profile in checks.PROFILES}
-    rows = []
+    rows: list[dict[str, Any]] = []
     for area in checks.AREAS:
         killers = [[test for test in one.killers if checks.area_of(test) == area] for one in autopsies if one.mutant.area == area]
         if killers:
-            counts = {profile: sum(any(test in tests for test in found) for found in killers) for profile, tests in held.items()}
+            counts: dict[str, int] = {
+                profile: sum(any(test in tests for test in found) for found in killers) for profile, tests in held.items()
+            }
             rows.append({"area": area, "mutants": len(killers), **counts})
     return rows
 
