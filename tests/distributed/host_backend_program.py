@@ -26,12 +26,16 @@ for _ in range(3):
 state = rt.get_state_dict(model)
 whole, part = torch.zeros(2 * size, 3, device=rt.device), torch.full((2, 3), float(rank), device=rt.device)
 dist.all_gather_into_tensor(whole, part)
+dist.group.WORLD.all_gather_single(again := torch.zeros_like(whole), part)  # without options
+dist.group.WORLD.reduce_scatter_single(half := torch.zeros_like(part), torch.ones_like(whole))
 dist.reduce_scatter_tensor(part, torch.ones_like(whole))
 work = dist.all_reduce(total := torch.ones(2, device=rt.device), async_op=True)
 work.wait()
 found = {
     "weights": {key: value.tolist() for key, value in state.items()},
     "gathered": whole[:, 0].tolist(),
+    "again": again[:, 0].tolist(),
+    "half": half[:, 0].tolist(),
     "scattered": part[:, 0].tolist(),
     "total": total.tolist(),
     "is_completed": work.is_completed(),

@@ -19,8 +19,8 @@ def found():
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_what_torch_calls_on_the_group(found, strategy):
     for told in found[strategy]:
-        assert told["gathered"] == [0, 0, 1, 1]
-        assert told["scattered"] == [2, 2]
+        assert told["gathered"] == told["again"] == [0, 0, 1, 1]
+        assert told["scattered"] == told["half"] == [2, 2]
         assert told["total"] == told["future"] == [2, 2]
         assert told["is_completed"]
         assert told["object"] == {"from": 1}

@@ -68,7 +68,8 @@ class HostStagedGroup(_ProcessGroup):  # type: ignore[misc] # torch types each o
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Any:
         received = _on_host(output)
         parts = [list(received.view(-1).tensor_split(self.size()))]
-        self._gloo.allgather(parts, [_on_host(tensor).view(-1)], opts or dist.distributed_c10d.AllgatherOptions()).wait()  # type: ignore[attr-defined]
+        given = [] if opts is None else [opts]
+        self._gloo.allgather(parts, [_on_host(tensor).view(-1)], *given).wait()
         return _Done(_copied_back(output, received))
 
     _allgather_base = all_gather_single  # its name before torch 2.13
