@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -156,6 +157,20 @@ def test_a_failure_comes_with_a_program_that_shows_it(tmp_path):
     assert shown.returncode == 0, shown.stderr
     lines = [line for line in shown.stdout.splitlines() if line.startswith(("cpu", "device"))]
     assert len(lines) == 2, shown.stdout
+
+
+def test_the_program_of_a_gradient_has_the_output_gradient_of_the_test(tmp_path):
+    """The mutant's softmax has no gradient, which an output gradient of ones would not show."""
+    test = "autograd/backward[softmax,float32]"
+    result = results_of(Executor(Order(find("softmax_forgets_the_sum").record(resolve("fake_xpu"))), tmp_path), test)[test]
+    assert result.kind == "fail"
+    shown = subprocess.run([sys.executable, "-c", result.reproducer], capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, shown.stderr
+    cpu, device = (line.partition("(")[2] for line in shown.stdout.splitlines() if line.startswith(("cpu", "device")))
+    assert "tensor([" in cpu, shown.stdout
+    assert "fake_xpu" in device, shown.stdout
+    largest = max(abs(float(number)) for number in re.findall(r"-?\d+\.\d*(?:e[-+]\d+)?", cpu))
+    assert largest > 0.01, f"the gradient on the CPU is zero but for rounding: {shown.stdout}"
 
 
 # -- the command ------------------------------------------------------------------------------------------------------
