@@ -17,7 +17,7 @@ from accelkit.selection import select
         ({"native": ["stream"]}, "'stream': did you mean 'streams'?"),
         ({"none": ["telepathy"]}, "'telepathy': valid ones are dtype.<name>"),
         ({"native": "streams"}, r"native='streams' is a string; .* native=\['streams'\]"),
-        ({"emulated": [3]}, "capability 3 is int"),
+        ({"emulated": [3]}, r"a capability must be a string, got 3 \(int\)"),
         ({"native": [".x"]}, "'.x'"),
     ],
 )

@@ -187,13 +187,13 @@ def test_only_what_concerns_a_plugin(strategy):
     result = run("some", "--spec-diff", FOUNDATION)
     assert (result.returncode, "noise" in result.stdout + result.stderr) == (1, False)
     assert "AFFECTS" not in result.stdout
-    assert result.stderr == f"some (vendor-some==1.0) has 3 to change from accelkit 0.0.1 to {accelkit.__version__}\n"
+    assert result.stderr == f"some (vendor-some==1.0) must adapt to 3 changes from accelkit 0.0.1 to {accelkit.__version__}\n"
 
 
 def test_a_plugin_that_is_up_to_date_has_nothing_to_change(strategy):
     strategy(NEW_STRATEGY)
     assert pairs(ask("some", "--spec-diff", FOUNDATION, code=0)) == []
-    assert run("some", "--spec-diff", FOUNDATION).stderr.startswith("some (vendor-some==1.0) has nothing to change")
+    assert run("some", "--spec-diff", FOUNDATION).stderr.startswith("some (vendor-some==1.0) needs no changes")
 
 
 def test_a_plugin_that_does_not_fit_is_read_all_the_same(strategy):
@@ -273,7 +273,7 @@ def test_a_plugin_that_cannot_be_imported_is_broken(strategy):
 
 def test_an_attribute_that_cannot_be_shown_is_the_plugins_fault(strategy):
     strategy(ODD)
-    assert "reading what some defines failed: ValueError: odd" in ask("some", "--spec-diff", FOUNDATION, code=3)["why"]
+    assert "reading the methods of some failed: ValueError: odd" in ask("some", "--spec-diff", FOUNDATION, code=3)["why"]
 
 
 def test_it_imports_no_torch():

@@ -49,5 +49,6 @@ def _of_plugin(changes: Sequence[Change], then: Record, now: Record, plugin: Plu
 
 def _summary(number: int, findings: int, span: str, plugin: PluginRecord | None) -> str:
     if plugin is not None:
-        return f"{plugin.name} ({plugin.plugin}) must adapt to {findings or 'no'} change{'s' * (findings != 1)} {span}"
+        needs = f"must adapt to {findings} change{'s' * (findings != 1)}" if findings else "needs no changes"
+        return f"{plugin.name} ({plugin.plugin}) {needs} {span}"
     return f"{number} changes {span}; plugins must adapt to {findings} of them"
