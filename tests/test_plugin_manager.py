@@ -185,13 +185,13 @@ def test_a_hook_that_raises_is_named_and_says_what_was_done(tmp_path, error_text
     rt.prepare(nn.Linear(1, 1))
     with pytest.raises(HookError, match="checkpoint_saved failed") as caught:
         rt.save_state(tmp_path)
-    assert "step-0 is whole" in caught.value.hint
+    assert "step-0 is complete" in caught.value.hint
     assert caught.value.plugin == f"(code)=={__name__}"
     assert isinstance(caught.value.__cause__, ValueError)
     assert caught.value == error_text
     rt.load_state(tmp_path)
     rt.save_state(tmp_path, is_async=True)
-    with pytest.raises(HookError, match="step-1 is whole"):
+    with pytest.raises(HookError, match="step-1 is complete"):
         rt.wait_for_saves()
 
 
