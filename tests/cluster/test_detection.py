@@ -145,8 +145,8 @@ def test_a_runtime_stops_at_variables_that_make_no_sense(monkeypatch, error_text
     [
         ("torchelastic", TORCHRUN, "--nproc-per-node=3", "--nnodes=3"),
         ("slurm", STEP, "--ntasks-per-node=3", "--nodes=3"),
-        ("mpi", OPEN_MPI, "--map-by ppr:3:node", "naming 3 machines"),
-        ("mpi", MPICH, "mpirun -ppn 3", "naming 3 machines"),
+        ("mpi", OPEN_MPI, "--map-by ppr:3:node", "with 3 machines"),
+        ("mpi", MPICH, "mpirun -ppn 3", "with 3 machines"),
         ("ray", RAY, "with 3 workers on each machine", "on 3 machines"),
         ("kubeflow", POD, "nprocPerNode: 3", "3 pods"),
     ],
