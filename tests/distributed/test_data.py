@@ -131,10 +131,10 @@ def test_what_cannot_go_on_says_why(job):
     world, found = job
     for number, rank in enumerate(found):
         by_sampler, stream, other, failed = rank["refused"]
-        assert f"on {world + 1} processes with batches of 2 cannot go on with {world} processes" in by_sampler
+        assert f"on {world + 1} processes with batches of 2 cannot continue with {world} processes" in by_sampler
         assert "why: its own sampler divides it; it was at sample 4 of a process's share" in by_sampler
         assert f"what to do: resume as it was saved ({world + 1} processes with batches of 2)" in by_sampler
-        assert f"a stream, saved after 14 samples: no multiple of the {2 * world} that a step takes now" in stream
+        assert f"a stream, saved after 14 samples, which is not a multiple of the {2 * world} that a step takes now" in stream
         assert "the saved position is of another loader\n  why: its order was drawn from 1 generators of its own; this one has 0" in other
         assert failed == (
             "rank 0 could not read the next batch\n  why: OSError: the disk is gone\n  what to do: see the log of rank 0"
@@ -146,7 +146,7 @@ def test_what_cannot_go_on_says_why(job):
 def test_whoever_does_not_come_is_named(job):
     world, found = job
     assert "the start of epoch 0 of prepared loader 0 (call " in found[0]["missing"]
-    assert f"on rank 0 waited in vain for rank {world - 1}\n" in found[0]["missing"]
+    assert f"on rank 0 timed out waiting for rank {world - 1}\n" in found[0]["missing"]
 
 
 def test_skipping_batches(job):

@@ -82,7 +82,7 @@ def explain(call: Call, error: BaseException) -> CollectiveError:
     this = f"{call.what} (call {call.number}) on rank {mine}"
     if absent:
         seen = "; ".join(_last_seen(rank, note) for rank, note in _first(absent.items()))
-        waited = "waited in vain for" if is_timeout(error) else "lost the connection before it heard of"
+        waited = "timed out waiting for" if is_timeout(error) else "lost the connection while it waited for"
         hint = (
             _SAME_CALLS + "; ACCELKIT_TIMEOUT or Runtime(process_group=ProcessGroupOptions(timeout=seconds)) changes how long one waits"
             if is_timeout(error)
@@ -92,11 +92,11 @@ def explain(call: Call, error: BaseException) -> CollectiveError:
     if any(_has_diverged(note, call, is_timeout(error)) for note in notes.values()):
         descriptions = {rank: f"call {_count(note, call)}, {note['last']}" for rank, note in notes.items()}
         descriptions[mine] = f"call {call.number}, {call.described}"
-        failure = different(f"{this} waited in vain: the processes called different collectives", dict(sorted(descriptions.items())))
+        failure = different(f"{this} failed: the processes called different collectives", dict(sorted(descriptions.items())))
         return CollectiveError(failure.what, why=f"{failure.why}; {reason}", hint=failure.hint)
     if len(notes) < len(call.ranks) - 1:
-        return CollectiveError(f"{this} failed", why=f"{reason}; the store that would say who came does not answer", hint=_DIED)
-    return CollectiveError(f"{this} failed, though every process came to it", why=reason, hint=_DIED)
+        return CollectiveError(f"{this} failed", why=f"{reason}; the store that holds the call log does not answer", hint=_DIED)
+    return CollectiveError(f"{this} failed, although every process made the call", why=reason, hint=_DIED)
 
 
 _DIED = "look at the output of the other processes: the first error of the job is the cause"
@@ -160,7 +160,7 @@ def _has_diverged(note: Mapping[str, Any], call: Call, has_timed_out: bool) -> b
 
 
 def _last_seen(rank: int, note: Mapping[str, Any]) -> str:
-    return f"rank {rank} ({note['at']}) last called {note['last']}" if note else f"rank {rank} has called nothing yet"
+    return f"rank {rank} ({note['at']}) last called {note['last']}" if note else f"rank {rank} has made no call yet"
 
 
 def is_timeout(error: BaseException) -> bool:

@@ -50,9 +50,9 @@ class Communicator:
     def __init__(self, group: dist.ProcessGroup | None, device: torch.device, verification: Mode = "always") -> None:
         if dist.get_rank(group) < 0:
             raise UsageError(
-                f"rank {dist.get_rank()} called a collective of a group that it is not in",
-                why="dist.new_group gives processes outside the group no group",
-                hint="let only the members of the group make the call",
+                f"rank {dist.get_rank()} called a collective of a group that it does not belong to",
+                why="dist.new_group returns a usable group only on its members",
+                hint="make the call on the members of the group only",
             )
         chosen = group if group is not None else dist.group.WORLD
         assert chosen is not None  # get_rank has raised an error if torch.distributed is not initialised

@@ -86,7 +86,7 @@ def verify(
         descriptions = _tell_each_other(communicator, call, f"call {call.number}, {what}" if not is_same_call else outline)
         if not is_same_call:
             raise call_log.different("the processes called different collectives", descriptions)
-        raise call_log.different(f"{name} cannot bring together what the processes gave", descriptions, differing or "")
+        raise call_log.different(f"{name} cannot combine the data of the processes", descriptions, differing or "")
     if is_alike:
         history.add_verified(what)
     return Verified(call, [other[_HEAD.size : _HEAD.size + head[3]] for other, head in zip(packets, heads, strict=True)], is_alike)

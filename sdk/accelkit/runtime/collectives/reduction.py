@@ -48,9 +48,9 @@ def check_dtypes(tensors: Sequence[torch.Tensor], op: Operation) -> None:
     """
     for tensor in tensors:
         if op == "mean" and not (tensor.is_floating_point() or tensor.is_complex()):
-            raise TypeError(f"the mean of {tensor.dtype} is not of that dtype: reduce tensor.float() instead")
+            raise TypeError(f"reduce cannot compute the mean of {tensor.dtype}: convert the tensor with tensor.float() first")
         if op in ("max", "min") and tensor.is_complex():
-            raise TypeError(f"{tensor.dtype} numbers have no {op}")
+            raise TypeError(f"reduce cannot compute the {op} of {tensor.dtype}: complex numbers have no order")
 
 
 def reduce_tensor(communicator: Communicator, tensor: torch.Tensor, op: Operation) -> torch.Tensor:

@@ -23,6 +23,6 @@ def tensors_of(data: Any, name: str) -> list[torch.Tensor]:
     for leaf in found:
         if not isinstance(leaf, torch.Tensor):
             raise TypeError(
-                f"{name} takes nested tensors, and was given {type(leaf).__name__}; gather_for_metrics and broadcast take objects"
+                f"{name} expects nested tensors, got {type(leaf).__name__}; gather_for_metrics and broadcast accept other objects"
             )
     return found

@@ -92,7 +92,7 @@ class Division:
                 for one in (saved, now)
             ]
             raise CheckpointError(
-                f"a loader saved in the middle of an epoch on {described[0]} cannot go on with {described[1]}",
+                f"a loader saved in the middle of an epoch on {described[0]} cannot continue with {described[1]}",
                 why=why,
                 hint=f"resume as it was saved ({described[0]}), or from a checkpoint that was saved between two epochs",
             )
@@ -119,11 +119,12 @@ class Division:
             return f"its own sampler divides it; it was at sample {position} of a process's share"
         if now["is_batch_sampler_own"] or saved["is_batch_sampler_own"]:
             if differing & {"batch_size", "is_batch_sampler_own", "length"}:
-                return "its batch sampler puts other samples together now than when it was saved"
+                return "its batch sampler groups samples differently than when it was saved"
         elif self.is_stream:
             has_workers = bool(saved["reading"][0] or now["reading"][0])
             if has_workers and "reading" in differing:
                 return "its dataset is a stream, whose order depends on how its worker processes share it"
             if position % self.stride:
-                return f"its dataset is a stream, saved after {position} samples: no multiple of the {self.stride} that a step takes now"
+                taken = f"saved after {position} samples, which is not a multiple of the {self.stride} that a step takes now"
+                return f"its dataset is a stream, {taken}"
         return ""

@@ -25,7 +25,7 @@ def share_of(inputs: Any, rank: int, size: int, *, is_padded: bool) -> Any:
     if isinstance(inputs, Mapping):
         lengths = {key: len(value) for key, value in inputs.items()}
         if len(set(lengths.values())) > 1:
-            raise ValueError(f"split_between_processes needs values of one length, and these have {lengths}")
+            raise ValueError(f"split_between_processes expects values of equal length, got {lengths}")
         return {key: share_of(value, rank, size, is_padded=is_padded) for key, value in inputs.items()}
     is_dataset = callable(getattr(inputs, "select", None)) and hasattr(inputs, "__len__")
     if not isinstance(inputs, list | tuple | torch.Tensor) and not is_dataset:

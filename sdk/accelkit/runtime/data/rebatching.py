@@ -136,7 +136,7 @@ def _counted(batch: Any) -> int:
     if size is None:
         raise PrepareError(
             "a batch cannot be cut into shares",
-            why="its tensors and lists are of different lengths, those of other batches are not",
+            why="its tensors and lists have different lengths, unlike those of other batches",
             hint="collate samples along the first dimension, or use dispatch_batches=False",
         )
     return size
