@@ -11,7 +11,7 @@ import pytest
 import accelkit
 from accelkit import Detection, hookimpl
 from accelkit.cluster.detection import check_environment, make_environment, select_cluster
-from accelkit.specs.placement import Place
+from accelkit.specs.process_placement import Place
 
 TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "7", "RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0",

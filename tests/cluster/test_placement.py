@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import accelkit
-from accelkit.specs.placement import Place, placements
+from accelkit.specs.process_placement import Place, placements
 
 PLUGIN, LAUNCHER = "acme==1", "acmerun"
 

@@ -11,7 +11,7 @@ from recordings import FOLDER, recordings
 
 import accelkit
 from accelkit.cluster.detection import SETTINGS, describe, select_cluster
-from accelkit.specs.placement import PLACEMENT
+from accelkit.specs.process_placement import PLACEMENT
 
 RECORDINGS = recordings()
 

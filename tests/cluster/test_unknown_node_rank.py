@@ -6,7 +6,7 @@ import pytest
 
 import accelkit
 from accelkit.cluster.detection import check_environment, select_cluster
-from accelkit.specs.placement import Place
+from accelkit.specs.process_placement import Place
 
 
 def test_what_no_variable_says_is_not_guessed(error_text):

@@ -15,14 +15,14 @@ from accelkit.errors import PrepareError
 from accelkit.plugin_calls import call
 from accelkit.runtime.data.loaders import PreparedLoader, innermost
 from accelkit.runtime.gradients import Accumulation
-from accelkit.runtime.optimizer_step import pairs
-from accelkit.runtime.placement import (
+from accelkit.runtime.module_placement import (
     ParameterMoves,
     follow_parameters,
     place_module,
     refuse_steps_of_others,
     warn_of_holders_at_first_step,
 )
+from accelkit.runtime.optimizer_step import pairs
 from accelkit.runtime.precision_forward import remove_from_forward
 from accelkit.runtime.rank_info import RankInfo
 from accelkit.runtime.session import Session

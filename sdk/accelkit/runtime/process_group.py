@@ -25,8 +25,8 @@ from accelkit.errors import ContradictionError, UnavailableError, UnsupportedErr
 from accelkit.runtime.collectives import verification
 from accelkit.runtime.collectives.communicator import Communicator
 from accelkit.specs.cluster import ClusterEnvironment
-from accelkit.specs.placement import Place
 from accelkit.specs.process_group import THROUGH_HOST
+from accelkit.specs.process_placement import Place
 
 _users: weakref.WeakSet[Any] = weakref.WeakSet()  # the Runtimes that use the group created here and have not left it
 _own_group: Any = None

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from accelkit.errors import AccelkitError, ContradictionError, NotJoinedError, UnsupportedError
 from accelkit.specs.env_reader import DEFAULT_PORT, LOOPBACK, Variables
 from accelkit.specs.hooks import hookimpl
-from accelkit.specs.placement import PLACEMENT, Place, Placement, placements, this_machine
+from accelkit.specs.process_placement import PLACEMENT, Place, Placement, placements, this_machine
 from accelkit.types import Detection
 
 

@@ -20,7 +20,7 @@ from accelkit.bridges.lightning.environments import LightningCluster
 from accelkit.bridges.lightning.parameter_swapping import SwappingParameters
 from accelkit.discovery import loading
 from accelkit.errors import ContradictionError, UnknownNameError, UnsupportedError
-from accelkit.runtime.placement import ParameterMoves, follow_parameters, moving
+from accelkit.runtime.module_placement import ParameterMoves, follow_parameters, moving
 from accelkit.runtime.process_group import join
 from accelkit.selection import load_named
 from accelkit.specs.accelerator import Accelerator
