@@ -177,10 +177,10 @@ def select_precision(precision: Any, accelerator: Accelerator) -> Precision:
     if lacking:
         able = [name for name, support in precisions_of(capabilities).items() if support != "none"]
         raise UnsupportedError(
-            f"{accelerator.name} cannot do precision {chosen.name!r}",
+            f"{accelerator.name} does not support precision {chosen.name!r}",
             plugin=accelerator.plugin,
             why=f"it declares that it has no {', '.join(lacking)}",
-            hint=f"it can do: {', '.join(able)}",
+            hint=f"it supports: {', '.join(able)}",
         )
     return chosen
 

@@ -114,8 +114,8 @@ def test_a_precision_in_which_lightning_does_not_shard(precision):
 
 
 def test_a_strategy_that_does_not_exist():
-    refused(accelkit.UnknownNameError, "Lightning has no strategy 'dpp'", "did you mean 'ddp'?", strategy="dpp")
-    refused(accelkit.UnknownNameError, "Lightning has no strategy 'zigzag'", "'single_device'", strategy="zigzag")
+    refused(accelkit.UnknownNameError, "Lightning has no strategy named 'dpp'", "did you mean 'ddp'?", strategy="dpp")
+    refused(accelkit.UnknownNameError, "Lightning has no strategy named 'zigzag'", "'single_device'", strategy="zigzag")
 
 
 def test_one_device_for_several():
