@@ -23,10 +23,10 @@ FILE = "mutation-scores.json"
 Scores = dict[str, Any]
 _WRITTEN = "Mutants written by hand: how many break an area, and how many of them the tests of this area detect, by profile."
 _GENERATED = (
-    "Generated mutants: how many were detected, of all in a sample. A mutant is not triggered if its fault changed no result in the "
-    "tests that were run; the last column leaves out these mutants."
+    "Generated mutants: how many of each sample were detected. A mutant is not triggered if its fault changed no result in the tests "
+    "that were run. The last column does not count these mutants."
 )
-_SHARES = ("detected", "not triggered", "detected of the triggered")
+_SHARES = ("detected", "not triggered", "detected, of those triggered")
 _PROFILES = ("smoke", "training", "distributed", "full")
 
 
@@ -57,7 +57,7 @@ def section(scores: Scores) -> list[str]:
         lines += [
             *textwrap.wrap(_GENERATED, 100),
             "",
-            *_table(["axis", *heads, *_SHARES], _rows(samples, "axis", AXES)),
+            *_table(["fault", *heads, *_SHARES], _rows(samples, "axis", AXES)),
             "",
             *_table(["area", *heads, *_SHARES], _rows(samples, "area", checks.AREAS)),
             "",

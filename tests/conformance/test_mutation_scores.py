@@ -21,7 +21,7 @@ def test_samples_are_counted_by_axis_and_a_seed_is_replaced():
     mutation_scores.update(scores, matrix(10, ("nan", "killed"), ("nan", "survived"), ("dtype", "not triggered")))
     mutation_scores.update(scores, matrix(2, ("nan", "killed")))
     lines = mutation_scores.section(scores)
-    assert "| axis | seed 2 | seed 10 | detected | not triggered | detected of the triggered |" in lines
+    assert "| fault | seed 2 | seed 10 | detected | not triggered | detected, of those triggered |" in lines
     assert "| `nan` | 1 of 1 | 1 of 2 | 67 % | 0 | 67 % |" in lines
     assert "| `dtype` |  | 0 of 1 | 0 % | 1 |  |" in lines
     assert "| all | 1 of 1 | 1 of 3 | 50 % | 1 | 67 % |" in lines

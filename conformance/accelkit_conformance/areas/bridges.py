@@ -181,8 +181,8 @@ def _gpt2_trainer(transformers: Any, folder: str) -> Any:
 
 @check("full", requires=["process_group"], over=list(_PACKAGES), seconds=240)
 def two_devices(subject: Subject, framework: str) -> None:
-    """DDP in the framework, in two processes with a device each that ``accelkit launch`` started, trains as one process with the batches
-    of both does."""
+    """With DDP in the framework, two processes that ``accelkit launch`` started, each with its own device, train as one process does
+    with the batches of both."""
     _import(_PACKAGES[framework])
     if subject.device_type != "cpu":
         subject.second_device()

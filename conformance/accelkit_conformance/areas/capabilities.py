@@ -1,4 +1,4 @@
-"""Every declared capability works, and every one that is declared ``none`` does not: each is probed in both directions."""
+"""Every declared capability works, and every capability that is declared ``none`` does not: each is tested in both directions."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def _agree(mine: torch.Tensor, theirs: torch.Tensor) -> None:
 
 @check("training", requires=["compile"], seconds=180)
 def forward_and_backward(subject: Subject) -> None:
-    """A compiled module gives the result and the gradients of parameters of the eager one, and they are on the device."""
+    """A compiled module gives the same result and the same gradients of parameters as the eager one, and they are on the device."""
     import torch
 
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.LayerNorm(16), torch.nn.Linear(16, 2)).to(subject.device)
@@ -60,7 +60,7 @@ def dynamic_shapes(subject: Subject) -> None:
 
 @check("training", requires=["compile"], seconds=180)
 def in_place_and_views(subject: Subject) -> None:
-    """A compiled function writes into its argument through views, and returns, what the eager one does."""
+    """A compiled function writes the same values into its argument through views, and returns the same values, as the eager one."""
     import torch
 
     def function(x: torch.Tensor) -> torch.Tensor:

@@ -83,7 +83,7 @@ def starts_equal(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def training_stays_equal(subject: Subject, size: str) -> None:
-    """After five steps on different data all ranks have the same parameters, bit for bit, and these are not the first ones."""
+    """After five steps on different data, all ranks have the same parameters, bit for bit, and these differ from the initial ones."""
     import torch
     import torch.distributed as dist
 

@@ -48,8 +48,8 @@ def _calls(subject: Subject) -> dict[str, Callable[[], torch.Tensor]]:
 
 @check("training", requires=["deterministic"], over=_OPERATORS)
 def five_runs_are_equal(subject: Subject, name: str) -> None:
-    """In deterministic mode five runs of an operator, or of its gradient, that may add in any order are equal, bit for bit, or it raises
-    RuntimeError, which says that it is not deterministic."""
+    """If an operator or its gradient may add in any order, five runs in deterministic mode are equal, bit for bit, or it raises a
+    RuntimeError that says that it is not deterministic."""
     import torch
 
     subject.needs("int64")  # of the indices

@@ -133,8 +133,8 @@ def devices_are_independent(subject: Subject) -> None:
 
 @check("smoke")
 def count_is_steady(subject: Subject) -> None:
-    """``auto_device_count`` returns the same number after the devices were used as before, and ``device_count`` of the device's module
-    returns it too."""
+    """``auto_device_count`` returns the same number before and after the devices are used, and so does ``device_count`` of the
+    device's module."""
     count = subject.accelerator.auto_device_count()
     assert count == len(subject.devices)
     asked = getattr(subject.module, "device_count", None)
@@ -153,7 +153,7 @@ def module_has_what_torch_asks_for(subject: Subject) -> None:
 
 @check("smoke")
 def synchronize_waits(subject: Subject) -> None:
-    """After ``synchronize`` the queued work has its results. It can be called again on the idle device."""
+    """After ``synchronize``, all queued work is finished. It can be called again on the idle device."""
     import torch
 
     x = torch.ones(256, 256, device=subject.device)

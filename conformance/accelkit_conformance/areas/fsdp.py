@@ -112,7 +112,7 @@ def checkpoints_load_elsewhere(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group", "generator_offset"], over=SIZES, is_distributed=True)
 def made_on_meta(subject: Subject, size: str) -> None:
-    """In a layer that was made on ``meta``, sharded and then initialized, each shard has its own numbers; backward gives the gradient."""
+    """If a layer is created on ``meta``, sharded and then initialized, each shard has its own numbers, and backward gives the gradient."""
     import torch
     from torch.distributed.fsdp import fully_shard
 

@@ -1,5 +1,5 @@
-"""The memory layout of an input changes no result: transposed, strided, offset and expanded inputs give what contiguous ones give, and
-operators write nothing beside their results."""
+"""The memory layout of an input changes no result: transposed, strided, offset and expanded inputs give the results of contiguous
+ones, and operators write nothing outside their results."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def guard_bands(subject: Subject, name: str) -> None:
 
 @check("smoke")
 def views_share_memory(subject: Subject) -> None:
-    """What is written through a view is in its base and the other way round, and ``_base`` of a view is the tensor."""
+    """A value that is written through a view appears in its base, and the other way round. The ``_base`` of a view is the base tensor."""
     import torch
 
     base = torch.zeros(4, 6, device=subject.device)

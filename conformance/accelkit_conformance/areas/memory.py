@@ -1,4 +1,4 @@
-"""Device memory is counted and given back, does not leak, and a lack of it can be recovered from."""
+"""Device memory is counted and given back, does not leak, and a program can continue after an out-of-memory error."""
 
 from __future__ import annotations
 

@@ -162,7 +162,8 @@ def to_moves_everything(subject: Subject) -> None:
 
 @check("training")
 def to_empty_from_meta(subject: Subject) -> None:
-    """``to_empty`` gives a module that was made on ``meta`` memory on the device, and ``reset_parameters`` initialises it there."""
+    """``to_empty`` allocates memory on the device for a module that was created on ``meta``, and ``reset_parameters`` initialises it
+    there."""
     import torch
 
     with torch.device("meta"):

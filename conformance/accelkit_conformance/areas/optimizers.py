@@ -53,8 +53,8 @@ def _train(model: Any, optimizer: Any, compute: Callable[[], None] = lambda: Non
 
 @check("training", requires=["dtype.float32"], over=_optimizers)
 def steps(subject: Subject, name: str) -> None:
-    """For each configuration without tensors, four steps in a loop, with ``foreach`` and (where torch supports it for the device) with
-    ``fused`` give the parameters of a loop in float64 on the CPU."""
+    """For each configuration without tensors, four steps give the parameters of a loop in float64 on the CPU: in a loop, with
+    ``foreach`` and, where torch supports it for the device, with ``fused``."""
     import torch
     from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
@@ -107,8 +107,8 @@ def state_is_on_the_device(subject: Subject, name: str) -> None:
 
 @check("training", over=["0", "1"])
 def clipping_the_norm(subject: Subject, foreach: str) -> None:
-    """``clip_grad_norm_`` returns the norm to 1e-5, scales all gradients by one factor to the limit, and with ``error_if_nonfinite`` raises
-    RuntimeError for NaN."""
+    """``clip_grad_norm_`` returns the norm with an error below 1e-5, and scales all gradients by the same factor to reach the limit.
+    With ``error_if_nonfinite``, it raises RuntimeError for NaN."""
     import torch
 
     parameters = [torch.nn.Parameter(torch.zeros(shape, device=subject.device)) for shape in ((3, 4), (5,), (2, 2, 2))]

@@ -58,8 +58,8 @@ def _calls(device: torch.device, dtype: torch.dtype, computed: torch.dtype | Non
 
 @check("smoke", requires=["autocast.{0}"], over=[f"{dtype},{name}" for dtype in ("bfloat16", "float16") for name in _LOWER])
 def lower_list(subject: Subject, dtype: str, name: str) -> None:
-    """Under autocast, matmuls and convolutions of float32 give autocast's dtype, with the values of float32 to 2 %; after it they give
-    float32."""
+    """Under autocast, matmuls and convolutions of float32 return autocast's dtype, with values within 2 % of those in float32. After
+    autocast, they return float32."""
     import torch
 
     lower = getattr(torch, dtype)
@@ -79,8 +79,8 @@ def lower_list(subject: Subject, dtype: str, name: str) -> None:
     over=[f"{dtype},{name}" for dtype in ("bfloat16", "float16") for name in _FLOAT32],
 )
 def float32_list(subject: Subject, dtype: str, name: str) -> None:
-    """Under autocast, operators that need the range of float32 compute in it, also from inputs in the lower dtype: the result is float32,
-    and has its precision."""
+    """Under autocast, operators that need the range of float32 compute in float32, even if their inputs have the lower dtype: the
+    result has the dtype and the precision of float32."""
     import torch
 
     if name == "cross_entropy":

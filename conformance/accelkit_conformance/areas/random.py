@@ -179,7 +179,7 @@ def continuous_distributions(subject: Subject, name: str) -> None:
     over=["bernoulli", "randint", "randperm", "multinomial", "dropout", "geometric_", "bernoulli_tensor", "random_", "poisson", "binomial"],
 )
 def discrete_distributions(subject: Subject, name: str) -> None:
-    """Of 20,000 draws (2,000 of ``randperm``) each value has its frequency, to five standard deviations."""
+    """Among 20,000 draws (2,000 of ``randperm``), each value has its expected frequency, within five standard deviations."""
     import torch
 
     subject.needs(*{"randint": ("int64",), "randperm": ("int64",), "multinomial": ("int64",), "dropout": ("bool",)}.get(name, ()))
@@ -224,7 +224,7 @@ def _first_of_permutation(subject: Subject) -> int:
 
 @check("training", over=["standard_gamma", "dirichlet", "normal_of_tensors"])
 def moments(subject: Subject, name: str) -> None:
-    """The mean of 20,000 draws is right to five standard errors, and their variance to a tenth."""
+    """The mean of 20,000 draws is right within five standard errors, and their variance within a tenth."""
     import torch
 
     device = subject.device

@@ -1,5 +1,5 @@
-"""What was saved can be loaded, on its own device or where ``map_location`` says, and still shares memory; device objects can be pickled
-and copied."""
+"""Saved tensors can be loaded, on their own device or on the one that ``map_location`` names, and still share memory. Device objects
+can be pickled and copied."""
 
 from __future__ import annotations
 

@@ -86,8 +86,8 @@ def a_classifier_learns(subject: Subject) -> None:
 
 @check("training", seconds=120, over=["conv", "attention", "lstm"])
 def architectures(subject: Subject, name: str) -> None:
-    """A small convolutional network, transformer and LSTM fit a batch: the first loss and the gradients of every parameter are those of the
-    CPU, and the loss falls to a fifth."""
+    """A small convolutional network, transformer and LSTM fit a batch: the first loss and the gradients of all parameters are those
+    of the CPU, and the loss falls to a fifth of its first value."""
     import torch
     from torch import nn
 
