@@ -66,7 +66,7 @@ def section(scores: Scores) -> list[str]:
 
 
 def _rows(samples: Sequence[Mapping[str, Any]], key: str, names: Iterable[str]) -> list[list[object]]:
-    """Return a row for each group of mutants, and one for all of them."""
+    """Return the rows of a table: one for each group of mutants with the same value of ``key``, and a last one for all mutants."""
     groups: dict[str, list[collections.Counter[str]]] = collections.defaultdict(lambda: [collections.Counter() for _ in samples])
     for index, sample in enumerate(samples):
         for one in sample["outcomes"]:

@@ -88,9 +88,9 @@ def examine(
 def examine_all(
     record: PluginRecord, mutants: Sequence[Mutant], parallel: int, watch: Callable[[Autopsy], Any], *, is_own_area_only: bool = False
 ) -> list[Autopsy]:
-    """Run the tests on every mutant, several mutants at a time.
+    """Run each mutant's tests on it, several mutants at a time.
 
-    The same tests first run on the unbroken accelerator: a test that fails there proves nothing.
+    The same tests first run on the unbroken accelerator, because a test that fails there proves nothing about a mutant.
 
     Args:
         record: The accelerator that the mutants are made of.
@@ -98,6 +98,9 @@ def examine_all(
         parallel: The number of mutants that run at a time.
         watch: A function that is called with the outcome of each mutant.
         is_own_area_only: Whether to run only the tests of each mutant's area, without the profile ``smoke``.
+
+    Returns:
+        The outcome of each mutant, in the order of ``mutants``.
 
     Raises:
         AccelkitError: If a test fails on the unbroken accelerator.

@@ -100,7 +100,7 @@ def main() -> None:
 
 
 def _is_driver_up(device_type: str) -> bool:
-    """Return whether the device's module reports an initialised driver. False if torch has no such module, or for the CPU."""
+    """Return whether ``torch.<device_type>`` reports that its driver is initialised. False for the CPU, or if torch has no such module."""
     module = getattr(sys.modules["torch"], device_type, None)
     asked = getattr(module, "is_initialized", None)
     return bool(asked()) if callable(asked) and device_type != "cpu" else False

@@ -17,7 +17,7 @@ from pathlib import Path
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Process:
-    """The kernel's data about a process. ``terminal`` is 0 if it has none."""
+    """The parent, process group, session and terminal of a process, as numbers of the kernel. ``terminal`` is 0 if it has none."""
 
     parent: int
     group: int

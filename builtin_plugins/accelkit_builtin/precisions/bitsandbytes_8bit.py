@@ -19,8 +19,8 @@ class EightBitOptions:
     Args:
         threshold: The limit above which features of an input are multiplied in ``compute_dtype`` instead of int8. 0 for no limit.
         compute_dtype: The dtype of everything that is not quantised.
-        ignore: Layers that are not quantised and that train: names, or parts of names between dots, such as ``lm_head``, ``blocks.0`` or
-            ``lora_A``.
+        ignore: Layers that are not quantised, and that train. Each is given by its name, or by consecutive parts of its name, such as
+            ``lm_head``, ``blocks.0`` or ``lora_A``.
     """
 
     threshold: float = 6.0

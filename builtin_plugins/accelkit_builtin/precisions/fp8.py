@@ -29,8 +29,8 @@ class Float8Options:
     Args:
         recipe: The unit that shares one scale. ``tensorwise`` uses one scale per tensor and is the fastest. ``rowwise`` uses one per row
             and is more exact; gradients are e4m3 too.
-        ignore: Layers that stay in bfloat16: names, or parts of names between dots, such as ``lm_head`` or ``blocks.0``, with everything
-            inside them.
+        ignore: Modules that stay in bfloat16, with everything inside them. Each is given by its name, or by consecutive parts of its
+            name, such as ``lm_head`` or ``blocks.0``.
         pad: Whether the inner dimension of a product is padded with zeros to a multiple of 16 if it is not one, as in a last batch that is
             not full. Without padding, such a product is an error on most devices.
     """

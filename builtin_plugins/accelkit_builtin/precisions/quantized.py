@@ -40,7 +40,7 @@ class QuantizedPrecision(NarrowPrecision):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of computation, and of storage unless it is quantised."""
+        """The dtype of computation, and of the parameters that are not quantised."""
         import torch
 
         found: torch.dtype = getattr(torch, self._dtype_name)

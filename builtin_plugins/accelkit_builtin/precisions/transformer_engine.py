@@ -26,8 +26,8 @@ class TransformerEngineOptions:
     Args:
         recipe: A recipe of ``transformer_engine.common.recipe``, such as ``DelayedScaling(amax_history_len=16)``. None selects Transformer
             Engine's default for this GPU.
-        ignore: Layers that stay torch's: names, or parts of names between dots, such as ``lm_head`` or ``blocks.0``, with everything inside
-            them.
+        ignore: Modules to leave unchanged, with everything inside them. Each is given by its name, or by consecutive parts of its name,
+            such as ``lm_head`` or ``blocks.0``.
     """
 
     recipe: Any = None

@@ -163,7 +163,9 @@ class DeepSpeedStrategy(EngineStrategy):
                 zero.reset_cpu_buffers()
 
     def check_state(self) -> None:
-        """Refuse to save or load state: the optimizer holds flat pieces of this process, which are meaningless elsewhere.
+        """Refuse to save or load state.
+
+        The optimizer holds only this process's part of the flattened parameters, which other processes cannot use.
 
         Raises:
             CheckpointError: Always.

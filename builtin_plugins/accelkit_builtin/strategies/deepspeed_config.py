@@ -132,7 +132,7 @@ def _check(merged: Mapping[str, Any], training: Training, section: str | None) -
     if stage not in (1, 2, 3) or isinstance(stage, bool):
         raise UsageError(
             f"invalid ZeRO stage {stage!r}",
-            why="the stages 1, 2 and 3 shard",
+            why="it must be 1, 2 or 3",
             hint="use DeepSpeedOptions(stage=2), or strategy='ddp' to train without sharding",
         )
     if "offload_param" in zero and stage != 3:

@@ -15,8 +15,8 @@ class EngineScaledFloat16(AutocastPrecision):
     """float16 autocast with float16 parameters, and float32 parameters in the engine's optimizer.
 
     Args:
-        asked: The precision that the user asked for.
-        engine: A function that returns the engine.
+        requested: The precision that the user requested.
+        engine: A function that returns the DeepSpeed engine.
     """
 
     required_capabilities = Float16Mixed.required_capabilities

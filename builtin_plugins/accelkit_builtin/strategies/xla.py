@@ -19,7 +19,7 @@ T = TypeVar("T")
 class XLAStrategy(Strategy):
     """Data parallelism with XLA's partitioner (SPMD): parameters are on every device, and batches are divided along their first dimension.
 
-    A program for one device computes the same on all of them: losses and metrics are those of the whole batch.
+    A program that was written for one device runs unchanged on all of them: its losses and metrics are those of the whole batch.
     """
 
     drives_all_devices = True

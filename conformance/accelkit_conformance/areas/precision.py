@@ -19,12 +19,12 @@ _FLOAT32 = ("softmax", "log_softmax", "exp", "log", "pow", "layer_norm", "cross_
 
 
 def _calls(device: torch.device, dtype: torch.dtype, computed: torch.dtype | None = None) -> dict[str, Callable[[], torch.Tensor]]:
-    """Return calls of operators on random inputs, which have the same values on every device.
+    """Return functions by operator name. Each calls the operator on random inputs, which have the same values on every device.
 
     Args:
         device: The device of the inputs.
         dtype: The dtype to which the inputs are rounded.
-        computed: The dtype in which the inputs are then given, if it is another one.
+        computed: The dtype to which the rounded inputs are converted before the call. None keeps ``dtype``.
     """
     import torch
     import torch.nn.functional as F  # the usual name

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def batch_norm(subject: Subject, num_features: int) -> torch.nn.BatchNorm1d:
-    """Return a layer with parameters and buffers; without the counter of batches, an int64, on a device that lacks this dtype."""
+    """Return a BatchNorm1d layer. Its ``num_batches_tracked``, an int64 buffer, is None if the device lacks int64."""
     layer = torch.nn.BatchNorm1d(num_features)
     if subject.lacks("int64"):
         layer.num_batches_tracked = None

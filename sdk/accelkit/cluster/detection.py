@@ -57,13 +57,13 @@ class ClusterCandidate:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClusterDecision:
-    """The reasons for selecting a cluster environment.
+    """The cluster environment that was selected, and the reasons.
 
     Attributes:
         requested: The name that was requested, or ``auto``.
         source: The source of the request: ``argument``, ``ACCELKIT_CLUSTER`` or ``default``.
         chosen, plugin: The name of the selected environment, and the plugin that provides it.
-        candidates: All environments that were considered: the chosen one first, then the others by rank.
+        candidates: All environments that were considered: the chosen one first, then the others by the rank of their claim.
     """
 
     requested: str

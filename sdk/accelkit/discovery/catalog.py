@@ -23,6 +23,8 @@ from accelkit.errors import (
 )
 from accelkit.types import FROM_CODE, OWN_DISTRIBUTION, Kind, PluginRecord, PluginStatus
 
+_KIND_NAMES = {"cluster": "cluster environment", "hooks": "hook plugin"}
+
 _lock = threading.RLock()
 _inventory: Inventory | None = None
 _records: tuple[PluginRecord, ...] | None = None
@@ -45,7 +47,7 @@ def plugins(kind: Kind | None = None) -> tuple[PluginRecord, ...]:
 
 
 def inventory() -> Inventory:
-    """Return the inventory of installed distributions, which is read once."""
+    """Return the inventory of installed distributions. It is read at the first call and cached until ``refresh()``."""
     global _inventory
     with _lock:
         if _inventory is None:
@@ -204,8 +206,9 @@ def _refusal(record: PluginRecord) -> AccelkitError:
 
 
 def _unknown(kind: Kind, name: str) -> UnknownNameError:
+    what = f"there is no {_KIND_NAMES.get(kind, kind)} named {name!r}"
     if absent := device_table.not_offered(kind, name):
-        return UnknownNameError(f"there is no {kind} named {name!r}", why=absent[0], hint=absent[1])
+        return UnknownNameError(what, why=absent[0], hint=absent[1])
     names = sorted({record.name for record in plugins(kind)})
     if kind == "accelerator":
         names = sorted({*names, *device_table.aliases(), "auto"})
@@ -216,10 +219,7 @@ def _unknown(kind: Kind, name: str) -> UnknownNameError:
     if numbered in names and number.isdecimal():
         hint = f"specify the index of the device separately: accelerator={numbered!r}, devices=[{number}]"
     else:
-        hint = (
-            f"did you mean {near[0]!r}?"
-            if near
-            else f"known names are {', '.join(names) or 'none'}; install the package of a plugin to add more"
-        )
+        known = f"known names are {', '.join(names)}" if names else "no names are known"
+        hint = f"did you mean {near[0]!r}?" if near else f"{known}; install the package of a plugin to add more"
     why = "no installed distribution provides it" + (f" (ACCELKIT_PLUGINS={variable})" if variable else "")
-    return UnknownNameError(f"there is no {kind} named {name!r}", why=why, hint=hint)
+    return UnknownNameError(what, why=why, hint=hint)

@@ -25,7 +25,7 @@ class Footprint:
         self._torch = _torch_callables()
 
     def changes(self) -> list[str]:
-        """Return one phrase for each kind of change."""
+        """Describe the changes since the snapshot, in one phrase for each kind of change. Empty if nothing changed."""
         found = []
         names = sorted(name for name in self._environ.keys() | os.environ.keys() if self._is_changed(name))
         if names:

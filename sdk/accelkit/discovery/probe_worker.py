@@ -131,7 +131,7 @@ def _probe_without_traces(record: PluginRecord, facts: dict[str, Any], reached: 
 
 
 def _trial(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:
-    """Do everything that using the plugin would do: import without side effects, probe, build, load and compute."""
+    """Run every stage of using the plugin: import (and check for side effects), probe, build, load and compute."""
     ask = _probe if record.is_builtin else _probe_without_traces
     answer = ask(record, facts, reached)
     if not answer.is_usable or record.kind == "precision":

@@ -99,7 +99,7 @@ class Checkpointing:
         return saving.path
 
     def wait_for_saves(self) -> None:
-        """See ``Runtime.wait_for_saves``."""
+        """Wait until all background saves are complete. See ``Runtime.wait_for_saves``."""
         if self._background is not None:
             self._background.wait()
 

@@ -203,10 +203,10 @@ def select_devices(accelerator: Accelerator, wanted: Devices | None, environment
         return _indices(accelerator, started)
     except DevicesError as error:
         raise ContradictionError(
-            f"{started} processes were started on this machine for {accelerator.name}",
+            f"{started} processes were started on this machine, more than {accelerator.name} has devices",
             plugin=accelerator.plugin,
             why=error.hint,
-            hint="start one process a device, or say devices=",
+            hint="start one process per device, or set devices=",
         ) from error
 
 
@@ -238,8 +238,8 @@ def _cluster(cluster: str | ClusterEnvironment | None, plugin_manager: PluginMan
 def _num_nodes() -> int | None:
     text = os.environ.get("ACCELKIT_NUM_NODES")
     if text and not re.fullmatch("0*[1-9][0-9]{0,8}", text):
-        what = f"ACCELKIT_NUM_NODES={text!r:.60} is no number of nodes"
-        raise UsageError(what, why="a positive integer is expected", hint="unset it for 1")
+        what = f"ACCELKIT_NUM_NODES={text!r:.60} is not a valid number of nodes"
+        raise UsageError(what, why="it must be a positive integer", hint="unset it to use 1")
     return int(text) if text else None
 
 
@@ -262,8 +262,9 @@ def check_started(config: Configuration) -> None:
         nodes = f" --num-nodes {config.num_nodes}" if (config.num_nodes or 1) > 1 else ""
         devices = spell_devices(config.device_indices)
         program = " ".join(shlex.quote(word) for word in sys.argv) if sys.argv[0] not in ("", "-c") else "train.py"
+        requested = f"devices={list(config.device_indices)} and num_nodes={config.num_nodes or 1}"
         raise UnsupportedError(
-            f"devices={list(config.device_indices)} on {config.num_nodes} node(s) need {needed} processes, and this is one",
-            why=f"the cluster environment {config.cluster.name!r} says that nobody started others",
+            f"{requested} require {needed} processes, but the job has {there}",
+            why=f"according to the cluster environment {config.cluster.name!r}, no other processes were started",
             hint=f"accelkit launch --accelerator {config.accelerator.name} --devices {devices}{nodes} {program}",
         )

@@ -20,7 +20,7 @@ def check_device(accelerator: Accelerator) -> None:
         answer = accelerator.check()
     if not answer.is_usable:
         raise UnavailableError(
-            f"the accelerator {accelerator.name!r} does not compute",
+            f"the accelerator {accelerator.name!r} failed its check",
             plugin=accelerator.plugin,
             why=answer.reason,
             hint=answer.hint or f"accelkit probe {accelerator.name} repeats this; check the driver and the installed torch",
@@ -43,10 +43,10 @@ def check_backward(accelerator: Accelerator, device: torch.device) -> None:
             start.sum().backward()  # type: ignore[no-untyped-call]
     except RuntimeError as error:
         raise UnavailableError(
-            f"{device} runs no backward pass in this process",
+            f"a backward pass on {device} failed in this process",
             plugin=accelerator.plugin,
             why=str(error).splitlines()[0],
-            hint="make the Runtime and read its .device before the first backward pass of the process, on whatever device that is",
+            hint="create the Runtime and read its .device before the first backward pass of the process, on any device",
         ) from error
     thread_shutdown.wait_for_threads_at_exit()
     thread_shutdown.wait_for_threads_before_forks()

@@ -118,9 +118,9 @@ def follow_parameters(optimizer: torch.optim.Optimizer, moves: ParameterMoves, *
                 continue
             if now is None:
                 raise PrepareError(
-                    f"parameter {index} of group {number} of {type(optimizer).__name__} is in no prepared module",
-                    why=f"it is of shape {tuple(parameter.shape)}; training would not change any prepared model",
-                    hint="prepare its model too, before or in the same call",
+                    f"parameter {index} of group {number} of {type(optimizer).__name__} does not belong to a prepared module",
+                    why=f"training this parameter of shape {tuple(parameter.shape)} would not change any prepared model",
+                    hint="also prepare the model that has the parameter, earlier or in the same call",
                 )
             has_changed |= now is not parameter
             group["params"][index] = now
@@ -148,9 +148,9 @@ def _check_step(moves: ParameterMoves, optimizer: torch.optim.Optimizer) -> None
     """
     if moves.are_stale(optimizer):
         raise PrepareError(
-            f"{type(optimizer).__name__} would train nothing",
-            why="the model's parameters became new ones when it moved to its device, and this optimizer still has the old ones",
-            hint="model, optimizer = rt.prepare(model, optimizer)",
+            f"{type(optimizer).__name__} would not train the model",
+            why="prepare replaced the model's parameters when it moved the model, and this optimizer still has the old ones",
+            hint="prepare both in one call: model, optimizer = rt.prepare(model, optimizer)",
         )
 
 
@@ -179,7 +179,7 @@ def _before_first_step(optimizer: torch.optim.Optimizer, check: Callable[[torch.
 
 
 def _check_and_end(optimizer: torch.optim.Optimizer, check: Callable[[torch.optim.Optimizer], None]) -> None:
-    """Run ``check`` and remove the checks after the step.
+    """Run ``check`` before this step, and remove all of the optimizer's checks after it.
 
     torch iterates over the hooks while it calls them, so a hook must not remove itself unless it is the last one.
     """

@@ -87,9 +87,9 @@ def remove_from_forward(module: torch.nn.Module) -> None:
         return
     if not restore_class(target, _behaviour(target.__dict__[_ATTRIBUTE])):
         raise UnsupportedError(
-            f"{type(target).__name__} cannot leave {target.__dict__[_ATTRIBUTE].name}",
-            why="its class was changed again after it was prepared: a strategy that shards does that",
-            hint="keep_fp32_wrapper=True; or load rt.get_state_dict(model) into a new model",
+            f"precision {target.__dict__[_ATTRIBUTE].name!r} cannot be removed from {type(target).__name__}",
+            why="its class was changed again after it was prepared, as strategies that shard do",
+            hint="use keep_fp32_wrapper=True, or load rt.get_state_dict(model) into a new model",
         )
     del target.__dict__[_ATTRIBUTE]
 

@@ -154,7 +154,7 @@ def _naming_the_meeting_place(cluster: ClusterEnvironment) -> Iterator[None]:
             f"rank {cluster.global_rank} of {size} could not join the others at {address}:{cluster.main_port}",
             plugin=cluster.plugin,
             why=f"{type(error).__name__}: {str(error).splitlines()[0]}",
-            hint=f"see whether all {size} processes run and this machine reaches {address}; accelkit why --cluster shows the settings",
+            hint=f"check that all {size} processes run and that this machine reaches {address}; accelkit why --cluster shows the settings",
         ) from error
 
 
@@ -217,9 +217,10 @@ def agree(mine: dict[str, str], device: torch.device) -> None:
     ]
     if differences:
         raise ContradictionError(
-            "the processes of this job do not run the same",
+            "the processes of this job have different settings",
             why="; ".join(differences[:8]) + ("; ..." if len(differences) > 8 else ""),
-            hint="name accelerator, precision and strategy in the program or with accelkit launch, and install the same on every machine",
+            hint="select accelerator, precision and strategy in the program or with accelkit launch; "
+            "use the same versions and environment variables on every machine",
         )
 
 

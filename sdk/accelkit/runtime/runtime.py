@@ -386,8 +386,8 @@ class Runtime:
 
         Args:
             joinables: The prepared models that are trained inside the context.
-            even_batches: Replaces the Runtime's ``even_batches`` for all prepared loaders inside the context: whether passes that begin
-                there fill their last batches. None leaves the setting unchanged.
+            even_batches: Whether passes over prepared loaders that begin inside the context fill their last batches. This overrides the
+                Runtime's ``even_batches``. None leaves that setting unchanged.
 
         Raises:
             UnsupportedError: If the strategy does not support uneven inputs.

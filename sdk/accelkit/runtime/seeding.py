@@ -79,7 +79,9 @@ def check_rng_types(rng_types: Sequence[str] | None, device_type: str) -> tuple[
     for name in rng_types or ():
         if name not in known:
             raise UsageError(
-                f"rng_types={list(rng_types or ())!r}", why=f"there is no generator {name!r}", hint=f"use any of {', '.join(known)}"
+                f"rng_types={list(rng_types or ())!r} is invalid",
+                why=f"there is no generator named {name!r}",
+                hint=f"use any of {', '.join(known)}",
             )
     return tuple(rng_types if rng_types is not None else ("generator",))
 

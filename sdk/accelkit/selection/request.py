@@ -67,7 +67,7 @@ def select(accelerator: str | Accelerator | None = None, *, devices: Devices | N
         host = device_table.host_name()
         if accelerator not in (None, host):
             raise ContradictionError(
-                f"cpu=True and accelerator={accelerator!r}", why="they select different devices", hint="keep one of the two"
+                f"cpu=True contradicts accelerator={accelerator!r}", why="they select different devices", hint="keep one of the two"
             )
         accelerator, wanted = host, devices
     if isinstance(accelerator, Accelerator):

@@ -173,15 +173,16 @@ class ClusterEnvironment(Variables):
             return
         nodes, here = self.known("num_nodes"), self.known("local_world_size")
         if None not in (num_nodes, nodes) and num_nodes != nodes:
-            raise self._contradiction(f"num_nodes={num_nodes}", f"{nodes} machine(s)", self.nodes_flag.format(num_nodes), "num_nodes=")
+            said, there = f"num_nodes={num_nodes}", f"{nodes} machine{'s' * (nodes != 1)}"
+            raise self._contradiction(said, there, self.nodes_flag.format(num_nodes), "num_nodes=")
         if num_devices is None:
             return
         said, flag = f"devices={num_devices} on each machine", self.processes_flag.format(num_devices)
         if here not in (None, num_devices):
-            raise self._contradiction(said, f"{here} process(es) on this machine", flag, "devices=")
+            raise self._contradiction(said, f"{here} process{'es' * (here != 1)} on this machine", flag, "devices=")
         nodes = num_nodes if nodes is None else nodes
         if nodes is not None and num_devices * nodes != self.world_size:
-            there = f"{self.world_size} processes on {nodes} machines, not as many on each"
+            there = f"{self.world_size} processes on {nodes} machine{'s' * (nodes != 1)}"
             raise self._contradiction(said, there, flag, "devices=")
 
     @hookimpl(trylast=True)
@@ -195,18 +196,18 @@ class ClusterEnvironment(Variables):
             UnsupportedError: If this environment cannot requeue a job. The default always raises it.
         """
         raise UnsupportedError(
-            f"the cluster environment {self.name!r} cannot put a job back into a queue",
+            f"the cluster environment {self.name!r} cannot requeue a job",
             plugin=self.plugin,
-            why="what started this job has no queue, or its environment does not implement requeue()",
-            hint="leave requeue out and start the job again, or choose another environment with ACCELKIT_CLUSTER",
+            why="the launcher has no job queue, or the environment does not implement requeue()",
+            hint="omit requeue and start the job again yourself, or choose another environment with ACCELKIT_CLUSTER",
         )
 
     def _contradiction(self, said: str, there: str, flag: str, argument: str) -> ContradictionError:
         return ContradictionError(
-            f"{said} was requested, but {there} of this job were started",
+            f"{said} was requested, but the job was started with {there}",
             plugin=self.plugin,
-            why=f"the cluster environment {self.name!r} says so",
-            hint=f"start it with {flag}, or leave {argument} out",
+            why=f"the number comes from the cluster environment {self.name!r}",
+            hint=f"start the job with {flag}, or omit {argument}",
         )
 
     def __repr__(self) -> str:

@@ -128,7 +128,8 @@ class Variables:
         return UsageError(what, plugin=self.plugin, why=f"the cluster environment {self.name!r} {why}", hint=self._hint())
 
     def _hint(self) -> str:
-        return f"start the program with {self.launcher}; accelkit why --cluster explains; ACCELKIT_CLUSTER=local is one process alone"
+        start = f"start the program with {self.launcher}, or set ACCELKIT_CLUSTER=local to run a single process"
+        return f"{start}; accelkit why --cluster shows what was detected"
 
 
 def job_port(job: int | str, step: int = 0) -> int:

@@ -52,5 +52,5 @@ def read_seconds(given: Any, source: str) -> float:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
         what = f"{source}={given!r} is not a valid timeout"
-        raise UsageError(what, why="a positive number of seconds is expected", hint="leave it out for 1800")
+        raise UsageError(what, why="it must be a positive number of seconds", hint="omit it to use 1800 s")
     return seconds

@@ -74,15 +74,15 @@ def placements(places: Sequence[Place], plugin: str, launcher: str) -> list[Plac
 
     def contradiction(what: str, name: str, ranks: Sequence[int], why: str) -> ContradictionError:
         said = (f"{getattr(places[rank], name)} on rank {rank} ({places[rank].host})" for rank in ranks)
-        hint = f"number machines from 0 (NODE_RANK), and the processes of each from 0 (LOCAL_RANK), or start them with {launcher}"
+        hint = f"number the machines from 0 (NODE_RANK) and the processes on each from 0 (LOCAL_RANK), or start them with {launcher}"
         return ContradictionError(f"{what}: {', '.join(itertools.islice(said, 8))}", plugin=plugin, why=why, hint=hint)
 
     everyone = range(len(places))
     nodes = _nodes(places)
     if nodes is None:
         said = [rank for rank in everyone if places[rank].node_rank is not None]
-        why = "machines are numbered from 0, none is left out, and one that is not numbered counts by its first rank"
-        raise contradiction("these numbers of machines cannot be", "node_rank", said, why)
+        why = "node ranks must be 0, 1, 2 and so on; if only some are set, they must follow the order of the machines' lowest ranks"
+        raise contradiction("the node ranks are inconsistent", "node_rank", said, why)
     members: list[list[int]] = [[] for _ in range(max(nodes) + 1)]
     for rank, node in enumerate(nodes):
         members[node].append(rank)
@@ -90,16 +90,17 @@ def placements(places: Sequence[Place], plugin: str, launcher: str) -> list[Plac
     for node, ranks in enumerate(members):
         numbers = [local for rank in ranks if (local := places[rank].local_rank) is not None]
         if numbers and sorted(numbers) != list(range(len(ranks))):
-            why = f"{len(ranks)} of the job's processes are there, and are numbered from 0, each once"
-            raise contradiction(f"these local ranks cannot be those of machine {node}", "local_rank", ranks, why)
+            every = f"its {len(ranks)} processes must have the local ranks 0 to {len(ranks) - 1}, each once"
+            why = every if len(ranks) > 1 else "its only process must have the local rank 0"
+            raise contradiction(f"the local ranks on machine {node} are inconsistent", "local_rank", ranks, why)
         for rank, local in zip(ranks, numbers or range(len(ranks)), strict=True):
             found[rank] = Placement(local, len(ranks), node, len(members))
     for name in ("local_world_size", "num_nodes"):
         wrong = [rank for rank in everyone if getattr(places[rank], name) not in (None, getattr(found[rank], name))]
         if wrong:
             counts = ", ".join(str(len(ranks)) for ranks in members[:8])
-            why = f"by the names of their hosts and their local ranks there are {len(members)} machines, with {counts} processes"
-            raise contradiction(f"the processes were told a wrong {name}", name, wrong, why)
+            why = f"this contradicts the host names and local ranks (machines: {len(members)}; processes on each: {counts})"
+            raise contradiction(f"{name} is set to a wrong value", name, wrong, why)
     return [found[rank] for rank in everyone]
 
 

@@ -170,7 +170,7 @@ def bridged_class(cls: type) -> type:
 
 
 def _restored(cls: type, name: str) -> Any:
-    """Create an instance for unpickling that has only its Runtime. Loads the plugin, so that torch knows the device's name."""
+    """Create the object that pickle restores; only its Runtime is set. Loads the plugin, so that torch knows the device type."""
     made: Any = bridged_class(cls)
     instance = made.__new__(made)
     instance.runtime = runtime_named(name)

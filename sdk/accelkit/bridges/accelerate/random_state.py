@@ -32,7 +32,14 @@ def load_hook(models: list[Any], folder: str) -> None:
 
 
 def save_random_state(folder: str | os.PathLike[str], runtime: Runtime) -> None:
-    """Write the random state of this process's device, if the device has a generator of its own."""
+    """Save the random state of this process's device to ``state_file(folder, runtime)``.
+
+    Nothing is saved for the CPU, whose state Accelerate saves, or for a device without a generator. Initialises the driver.
+
+    Args:
+        folder: The folder of the checkpoint, which must exist.
+        runtime: The Runtime whose device is saved.
+    """
     state = runtime.accelerator.get_rng_state(runtime.device)
     if state is not None and not _is_host(runtime):
         torch.save(state, state_file(folder, runtime))

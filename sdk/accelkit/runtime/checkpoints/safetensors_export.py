@@ -22,11 +22,20 @@ _SHARD = re.compile(r"(model|pytorch_model)-\d{5}-of-\d{5}\.(safetensors|bin)")
 
 
 def whole_state_dict(model: torch.nn.Module, ranks: Ranks) -> dict[str, Any]:
-    """Return the model's state under its bare names. Shards are gathered one tensor at a time.
+    """Return the model's state dict with whole tensors and without the prefixes of torch.compile.
+
+    Shards are gathered one tensor at a time, so all processes must call this.
+
+    Args:
+        model: The model.
+        ranks: The ranks of the job, for gathering.
 
     Returns:
         For a model without DTensors, its own tensors, on every process. Otherwise, whole tensors in main memory on rank 0, and an empty
         dict on the other ranks.
+
+    Raises:
+        CheckpointError: If two keys would become equal.
     """
     state = bare_state(model)
     if not any(isinstance(value, DTensor) for value in state.values()):

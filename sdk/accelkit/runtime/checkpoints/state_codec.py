@@ -150,12 +150,13 @@ def address_of(tensor: torch.Tensor) -> int:
 
 
 def decode(value: Any, get: Callable[[str, str], torch.Tensor], path: str = "") -> Any:
-    """Return the value that was encoded.
+    """Decode the result of ``Encoder.encode``, and return the original value.
 
     Args:
-        value: The result of ``Encoder.encode``.
-        get: A function that returns a tensor by path and key. If it returns the same tensor for the same key, tied tensors stay tied.
-        path: The location of the value.
+        value: The result of ``Encoder.encode``, or a part of it.
+        get: A function that returns the tensor with a given path and key. If it returns the same tensor for equal keys, tied tensors
+            stay tied.
+        path: The path of ``value`` within the state, such as ``custom_0.deep.1``. It is passed to ``get`` and shown in errors.
     """
     if not isinstance(value, dict):
         return value

@@ -25,7 +25,7 @@ from accelkit.errors import CollectiveError
 READING_SECONDS = 10.0
 _LONGEST_CALL = 300
 _SAME_CALLS = (
-    "every process must make the same calls in the same order: look for a call that an `if` or an exception keeps some processes from"
+    "every process must make the same calls in the same order: look for a call that some processes skip because of an `if` or an exception"
 )
 
 _numbers: weakref.WeakKeyDictionary[dist.ProcessGroup, int] = weakref.WeakKeyDictionary()
@@ -84,7 +84,7 @@ def explain(call: Call, error: BaseException) -> CollectiveError:
         seen = "; ".join(_last_seen(rank, note) for rank, note in _first(absent.items()))
         waited = "timed out waiting for" if is_timeout(error) else "lost the connection while it waited for"
         hint = (
-            _SAME_CALLS + "; ACCELKIT_TIMEOUT or Runtime(process_group=ProcessGroupOptions(timeout=seconds)) changes how long one waits"
+            _SAME_CALLS + "; ACCELKIT_TIMEOUT or Runtime(process_group=ProcessGroupOptions(timeout=seconds)) sets the time limit"
             if is_timeout(error)
             else _DIED
         )

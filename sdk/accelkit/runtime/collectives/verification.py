@@ -53,9 +53,9 @@ def parse_mode(given: str) -> Mode:
         if given == mode:
             return mode  # type: ignore[no-any-return]
     raise UsageError(
-        f"{VARIABLE}={given} is not a mode",
-        why=f"one of {', '.join(get_args(Mode))} is expected",
-        hint=f"leave it out for {DEFAULT}",
+        f"{VARIABLE}={given} is not a valid mode",
+        why=f"it must be one of {', '.join(get_args(Mode))}",
+        hint=f"unset it to use {DEFAULT}",
     )
 
 

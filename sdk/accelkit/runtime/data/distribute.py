@@ -60,9 +60,9 @@ def prepare_loader(
     is_shared = _divides_itself(loader, num_processes)
     if is_shared and (split_batches or dispatch_batches):
         raise PrepareError(
-            f"split_batches={split_batches} and dispatch_batches={dispatch_batches} cannot be used with a loader that divides itself",
-            why="its sampler already gives each process a share",
-            hint="leave out either the DistributedSampler or both arguments",
+            f"split_batches={split_batches} and dispatch_batches={dispatch_batches} cannot be used with this loader",
+            why="its sampler already gives each process a share of the data",
+            hint="remove the DistributedSampler, or omit both arguments",
         )
     if split_batches:
         check_split(loader, num_processes)

@@ -135,7 +135,7 @@ def _counted(batch: Any) -> int:
     size = count(batch)
     if size is None:
         raise PrepareError(
-            "a batch cannot be cut into shares",
+            "a batch cannot be split among the processes",
             why="its tensors and lists have different lengths, unlike those of other batches",
             hint="collate samples along the first dimension, or use dispatch_batches=False",
         )

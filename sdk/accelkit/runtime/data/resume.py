@@ -24,7 +24,11 @@ def reshaped(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
 
 
 def index_sampler(loader: DataLoader[Any]) -> tuple[str, Any]:
-    """Return the sampler that gives a map-style loader its batches, after the attribute's name (``sampler`` if ``batch_size`` is None)."""
+    """Return the name and the value of the loader's attribute that yields the indices of a map-style dataset.
+
+    Returns:
+        ``("batch_sampler", loader.batch_sampler)``, or ``("sampler", loader.sampler)`` for a loader with ``batch_size=None``.
+    """
     return ("batch_sampler", loader.batch_sampler) if loader.batch_sampler is not None else ("sampler", loader.sampler)
 
 
