@@ -107,8 +107,8 @@ def state_is_on_the_device(subject: Subject, name: str) -> None:
 
 @check("training", over=["0", "1"])
 def clipping_the_norm(subject: Subject, foreach: str) -> None:
-    """``clip_grad_norm_`` returns the norm with an error below 1e-5, and scales all gradients by the same factor to reach the limit.
-    With ``error_if_nonfinite``, it raises RuntimeError for NaN."""
+    """``clip_grad_norm_`` returns the norm with a relative error below 1e-5, and scales all gradients by the same factor to reach the
+    limit. With ``error_if_nonfinite``, it raises RuntimeError for NaN."""
     import torch
 
     parameters = [torch.nn.Parameter(torch.zeros(shape, device=subject.device)) for shape in ((3, 4), (5,), (2, 2, 2))]
