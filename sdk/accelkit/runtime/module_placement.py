@@ -166,9 +166,9 @@ def warn_of_holders_at_first_step(moves: ParameterMoves, optimizer: torch.optim.
 def _warn_of_holders(moves: ParameterMoves) -> None:
     if names := tensor_referrers.names_of_holders(moves.replaced()):
         warnings.warn(
-            f"{' and '.join(names)} still {'has' if len(names) == 1 else 'have'} parameters that the model had before prepare. They train "
-            "no more, since the model got new ones when it moved to its device. Make the object after prepare, from model.parameters(), "
-            "or delete it",
+            f"{' and '.join(names)} still {'has' if len(names) == 1 else 'have'} parameters that the model had before prepare, and "
+            "these are no longer trained: the model got new ones when it was moved to its device. Create the object after prepare, from "
+            "model.parameters(), or delete it",
             stacklevel=tensor_referrers.stack_level_outside_of_torch(),
         )
 

@@ -64,8 +64,8 @@ def join(user: object, cluster: ClusterEnvironment, device: torch.device, backen
             _users.add(user)
         return
     timeout = datetime.timedelta(seconds=seconds)
-    with _naming_the_meeting_place(cluster):
-        store = HashStore() if size == 1 else _next_corner("group", cluster, timeout)
+    with _rendezvous_errors(cluster):
+        store = HashStore() if size == 1 else _next_store("group", cluster, timeout)
         dist.init_process_group(backends_of(device, backend), store=store, rank=rank, world_size=size, timeout=timeout)
     _check_reduces(device)
     _own_group = dist.group.WORLD
@@ -134,8 +134,8 @@ def learn_placement(cluster: ClusterEnvironment, seconds: float) -> bool:
     if not cluster.has_to_ask():
         return False
     _check_group(cluster)  # before waiting for processes that may not exist
-    with _naming_the_meeting_place(cluster):
-        store = _next_corner("places", cluster, datetime.timedelta(seconds=seconds))
+    with _rendezvous_errors(cluster):
+        store = _next_store("places", cluster, datetime.timedelta(seconds=seconds))
         store.set(str(cluster.global_rank), json.dumps(dataclasses.asdict(cluster.place())))
         if cluster.global_rank == 0:
             store.set("all", json.dumps([json.loads(store.get(str(rank))) for rank in range(cluster.world_size)]))
@@ -145,7 +145,7 @@ def learn_placement(cluster: ClusterEnvironment, seconds: float) -> bool:
 
 
 @contextlib.contextmanager
-def _naming_the_meeting_place(cluster: ClusterEnvironment) -> Iterator[None]:
+def _rendezvous_errors(cluster: ClusterEnvironment) -> Iterator[None]:
     try:
         yield
     except (dist.DistError, RuntimeError, ValueError, OSError) as error:
@@ -159,10 +159,10 @@ def _naming_the_meeting_place(cluster: ClusterEnvironment) -> Iterator[None]:
 
 
 _stores: dict[tuple[str, int], Store] = {}
-_num_corners: collections.Counter[str] = collections.Counter()
+_num_stores: collections.Counter[str] = collections.Counter()
 
 
-def _next_corner(what: str, cluster: ClusterEnvironment, timeout: datetime.timedelta) -> Store:
+def _next_store(what: str, cluster: ClusterEnvironment, timeout: datetime.timedelta) -> Store:
     """Return the store through which processes exchange data, with a new key prefix for each use.
 
     There is one connection per address for the life of the process. Without the prefix, a second group at the same address would find
@@ -173,8 +173,8 @@ def _next_corner(what: str, cluster: ClusterEnvironment, timeout: datetime.timed
         host = f"[{address}]" if ":" in address else address
         store, _, _ = next(rendezvous(f"tcp://{host}:{port}", cluster.global_rank, cluster.world_size, timeout=timeout))
         _stores[address, port] = store
-    _num_corners[what] += 1
-    return PrefixStore(f"accelkit/{what}/{_num_corners[what]}", _stores[address, port])
+    _num_stores[what] += 1
+    return PrefixStore(f"accelkit/{what}/{_num_stores[what]}", _stores[address, port])
 
 
 def backends_of(device: torch.device, backend: str | None) -> str:

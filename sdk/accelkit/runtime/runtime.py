@@ -110,6 +110,7 @@ class Runtime:
             raise PrepareError(
                 f"gradient_accumulation_steps must be at least 1, got {gradient_accumulation_steps}",
                 why="it is the number of backward passes per optimizer step",
+                hint="give 1 to step after every backward pass",
             )
         with collector_paused():
             configuration = configure(
@@ -738,7 +739,7 @@ class Runtime:
         """
         raise UnsupportedError(
             "a Runtime cannot be pickled",
-            why="it stands for this process: its device, its process group and its place in the job",
+            why="it holds the device and the process group of this process, which another process does not have",
             hint="pickle rt.state or what rt prepared, and make a Runtime in the other process; rt.launch(function) gives each its own",
         )
 
