@@ -16,6 +16,7 @@ HOSTILE = "</script><img src=x onerror=alert(1)>\x00\x1b[31m\ud800&\"']]>"
 LOADS = re.compile(r"<[a-z][^>]*\ssrc\s*=|<link|@import|url\(")
 EXPECTED = {"test": "operators/*", "reason": "known", "issue": "https://example.org/1", "expires": "2099-01-01", "dtypes": []}
 SUITE = profiles.suite("contract", installed_version("torch"))
+NUM_CONTRACT = sum(test.startswith("contract/") for test in SUITE.tests)
 
 
 def make_report(kinds=(), *, results=None, expected=(), **subject):

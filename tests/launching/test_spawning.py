@@ -100,7 +100,7 @@ def test_a_failure_arrives_with_its_rank_and_traceback(tmp_path, how, told, erro
     assert told in caught.value.what
     assert caught.value.what == error_text
     if how == "raise":
-        assert re.search(r"work\.py\", line \d+, in fail", caught.value.why)
+        assert re.search(r"worker_functions\.py\", line \d+, in fail", caught.value.why)
         assert "spawned.py" not in caught.value.why
     assert len(list(tmp_path.iterdir())) == 4
     assert not _alive(tmp_path)

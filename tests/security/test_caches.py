@@ -69,7 +69,7 @@ def test_a_verdict_that_others_could_have_written_is_none(record, verdict, part)
         private_files._check_above.cache_clear()  # another process would ask anew
         assert verdict_cache.recall(record) is None
         if part != "file":
-            with pytest.warns(RuntimeWarning, match=f"not remembered.*(?s:.)*everybody may write it.*(?s:.)*chmod go-w {changed}"):
+            with pytest.warns(RuntimeWarning, match=f"not cached.*(?s:.)*every user can write to it.*(?s:.)*chmod go-w {changed}"):
                 verdict_cache.remember(record, verdict_cache.Verdict("usable"))
     finally:
         changed.chmod(0o700)
@@ -158,7 +158,7 @@ class TestTheLibraryOfTheFakeXpu:
         result = self.run(BUILD)
         assert result.returncode == 1
         last = result.stderr.splitlines()[-1]
-        assert "fake_xpu is not loaded: whoever can write its library runs code in your programs" in last
+        assert "fake_xpu is not loaded: other users could run code in your programs" in last
         assert "with FAKE_XPU_CACHE_DIR" in last
         return last
 
@@ -198,9 +198,9 @@ def test_another_user_cannot_plant_a_library(tmp_path_factory):
     plant = f"mkdir -p {cache}/fake && touch {cache}/fake/x.so"
     subprocess.run(["/bin/sh", "-c", plant], user=65534, group=65534, cwd="/", check=True, env={"PATH": os.defpath})
     try:
-        with pytest.raises(accelkit.NotPrivateError, match="belongs to nobody"):
+        with pytest.raises(accelkit.NotPrivateError, match="its owner is nobody"):
             accelkit.private_folder(cache / "fake")
-        with pytest.raises(accelkit.NotPrivateError, match="belongs to nobody"):
+        with pytest.raises(accelkit.NotPrivateError, match="its owner is nobody"):
             accelkit.check_private(cache / "fake" / "x.so")
     finally:
         subprocess.run(["rm", "-rf", str(cache)], check=True)

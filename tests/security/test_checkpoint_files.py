@@ -240,4 +240,4 @@ def test_a_folder_of_data_that_is_a_link_is_refused(root, tmp_path):
 @pytest.mark.skipif(os.name != "posix", reason="sparse files are made with truncate")
 def test_a_manifest_of_gigabytes_is_not_read(root):
     os.truncate(root / "step-0" / "manifest.json", 3 * 2**30)
-    assert "longer than 200000000 bytes" in refused(root)[1]
+    assert "larger than 200000000 bytes" in refused(root)[1]

@@ -89,7 +89,7 @@ def test_a_batch_that_is_nested_too_deep():
     runtime = accelkit.Runtime("cpu")
     tensor = torch.ones(2)
     assert runtime.to_device(nested(100, tensor)) == nested(100, tensor)
-    with pytest.raises(accelkit.UsageError, match="100 deep"):
+    with pytest.raises(accelkit.UsageError, match="more than 100 levels deep"):
         runtime.to_device(nested(500, tensor))
 
 

@@ -36,6 +36,7 @@ def test_from_the_foundation():
     findings = {(one.name, one.what, one.concerns, one.what_to_do) for one in found.values() if one.concerns != "nobody"}
     assert findings == {
         ("Precision.for_accelerator", "is gone", "who uses it", "take it out: nothing calls it, and there is nothing to call"),
+        ("Accelerator.is_available", "is gone", "who uses it", "take it out: nothing calls it, and there is nothing to call"),
         (
             "ClusterEnvironment.validate_settings",
             "takes num_devices as int | None, no longer as int",

@@ -82,7 +82,7 @@ def remember(record: PluginRecord, verdict: Verdict) -> None:
             private_folder(path.parent)
         except NotPrivateError as error:
             warnings.warn(
-                f"The results of testing plugins are not cached, so plugins are tested each time. {error}", RuntimeWarning, stacklevel=2
+                f"The results of testing plugins are not cached, so plugins are tested each time: {error}", RuntimeWarning, stacklevel=2
             )
             return
         with atomic_file(path, writer=str(os.getpid()), is_durable=False, mode=0o600) as temporary:
