@@ -15,8 +15,8 @@ from accelkit.cli import main
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
 _HEAD = """# Commands and options
 
-Each command's own words, as `accelkit COMMAND --help` prints them. [The command line](../cli.md) has the exit codes that
-all share, and the fields of the JSON.
+The help text of every command, as `accelkit COMMAND --help` prints it. [The command line](../cli.md) describes
+the exit codes that all commands share and the fields of the JSON output.
 
 <!-- made by python tests/docs/command_reference.py -->
 """
@@ -46,7 +46,7 @@ def _section(path: str, command: click.Command) -> str:
         lines += [" ".join(paragraph.split()), ""]
     options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
     if options:
-        lines += ["| option | | default |", "|---|---|---|", *(_row(option, context) for option in options), ""]
+        lines += ["| option | meaning | default |", "|---|---|---|", *(_row(option, context) for option in options), ""]
     return "\n".join(lines)
 
 
@@ -57,8 +57,7 @@ def _row(option: click.Option, context: click.Context) -> str:
         value = f" {', '.join(f'`{choice}`' for choice in option.type.choices)}"
     extra = option.get_help_extra(context)
     default = f"`{extra['default']}`" if "default" in extra else ""
-    meaning = f"{option.help or ''}{' May be given several times.' * option.multiple}"
-    return _cells(f"{names}{value}", meaning, default)
+    return _cells(f"{names}{value}", option.help or "", default)
 
 
 def _cells(*cells: str) -> str:

@@ -29,15 +29,27 @@ _FINDINGS, _UNWRITTEN, _BROKEN, _UNAVAILABLE = 1, 2, 3, 4
 @options.PROFILE
 @options.SELECT
 @click.option(
-    "-n", "parallel", type=click.IntRange(1), help="The number of tests that run at a time.  [default: the number of cores, at most 4]"
+    "-n",
+    "parallel",
+    type=click.IntRange(1),
+    metavar="N",
+    help="The number of tests that run at a time.  [default: the number of cores, at most 4]",
 )
 @click.option(
     "--timeout",
     "seconds",
     type=click.FloatRange(min=0, min_open=True),
-    help="The time limit of each test in seconds, instead of its own limit.",
+    metavar="SECONDS",
+    help="The time limit of each test, instead of its own limit.",
 )
-@click.option("--reruns", type=click.IntRange(0), default=3, show_default=True, help="The number of times that a failed test is run again.")
+@click.option(
+    "--reruns",
+    type=click.IntRange(0),
+    default=3,
+    metavar="N",
+    show_default=True,
+    help="The number of times that a failed test is run again.",
+)
 @click.option("--resume", is_flag=True, help="Continue the interrupted run.")
 @click.option("--rerun-failed", is_flag=True, help="Run only the tests that failed or are missing in the last run, and update its report.")
 @click.option(

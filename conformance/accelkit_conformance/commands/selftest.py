@@ -37,9 +37,13 @@ _BASE = "fake_xpu"
 )
 @click.option("--list", "is_list", is_flag=True, help="List the mutants without running them.")
 @click.option("--generated", "num_generated", type=click.IntRange(1), metavar="N", help="Run N random generated mutants instead.")
-@click.option("--seed", type=int, default=0, show_default=True, help="The seed of the sample of generated mutants.")
+@click.option("--seed", type=int, default=0, metavar="N", show_default=True, help="The seed of the sample of generated mutants.")
 @click.option(
-    "-n", "parallel", type=click.IntRange(1), help="The number of mutants that run at a time.  [default: the number of cores, at most 4]"
+    "-n",
+    "parallel",
+    type=click.IntRange(1),
+    metavar="N",
+    help="The number of mutants that run at a time.  [default: the number of cores, at most 4]",
 )
 @click.option("--json", "is_json", is_flag=True, help="Print the kill matrix as JSON.")
 @click.option(

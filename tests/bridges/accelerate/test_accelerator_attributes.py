@@ -27,7 +27,7 @@ def rows(heading: str) -> dict[str, str]:
 
 
 SAME = set(NAMES.findall(PAGE.split("**Same name, same arguments**")[1].split("\n\n")[0]))
-OTHER_ARGUMENTS, OTHER_NAME, NOT_THERE = rows("same name"), rows("there"), rows("not there")
+OTHER_ARGUMENTS, OTHER_NAME, NOT_THERE = rows("same name"), rows("in Accelerate"), rows("not in accelkit")
 
 
 @pytest.fixture(scope="module")
