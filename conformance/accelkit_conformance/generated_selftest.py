@@ -84,7 +84,7 @@ class _Examiner:
 
 
 def examine(record: PluginRecord, mutants: Sequence[Generated], parallel: int, watch: Callable[[Outcome], Any]) -> list[Outcome]:
-    """Run the tests of its area on every mutant, several mutants at a time.
+    """Run on each mutant the tests of the mutant's area, several mutants at a time.
 
     Args:
         record: The accelerator that the mutants are made of.

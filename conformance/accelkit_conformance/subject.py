@@ -188,7 +188,7 @@ class Subject:
                 self.passed_though_expected.append(description)
 
     def crashing_last(self, inputs: Iterable[Input], facts: Callable[[Input], Mapping[str, Any]]) -> Iterable[Input]:
-        """Return the inputs of a check with those last that are expected to kill this process, so that the others still run."""
+        """Return the inputs of a check. Inputs that are expected to kill this process come last, so that the others still run."""
         deadly = [one for one in self.expectations if one.is_crash]
         return sorted(inputs, key=lambda one: any(crash.holds_for(facts(one)) for crash in deadly)) if deadly else inputs
 

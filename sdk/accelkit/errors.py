@@ -156,7 +156,7 @@ class HookError(PluginError):
 
 
 class PrepareError(AccelkitError):
-    """``prepare`` was given an object that it cannot prepare, or an optimizer of parameters from elsewhere."""
+    """``prepare`` was given an object that it cannot prepare, or an optimizer whose parameters are in no prepared module."""
 
 
 class UnsupportedError(AccelkitError):

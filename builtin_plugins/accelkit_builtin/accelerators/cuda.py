@@ -49,7 +49,7 @@ class NVML:
     nvmlShutdown, nvmlDeviceGetCount_v2, nvmlDeviceGetHandleByIndex_v2, nvmlDeviceGetUUID).
 
     ``pynvml`` (the extra ``cuda``) makes the same calls of the same library through ctypes, so it has no advantage in safety. It is not
-    used here, because the probe must also work without the extra, and this binding would have to stay as a second way. Version
+    used here, because the probe must also work without the extra, and this binding would have to stay next to it. Version
     13.615 has 8,020 lines and imports in 28 ms, which each probe in a child process would spend. ``board_stats`` reads NVML through torch,
     which requires it.
     """
@@ -87,7 +87,7 @@ class NVML:
 
 
 class CUDAAccelerator(Accelerator):
-    """NVIDIA GPUs through CUDA, and AMD GPUs if torch was built for ROCm, where they have the same name."""
+    """NVIDIA GPUs through CUDA, and AMD GPUs if torch was built for ROCm, which calls them cuda too."""
 
     device_type = "cuda"
     process_group_backend = "nccl"

@@ -10,7 +10,7 @@ class TorchDeviceAccelerator(Accelerator):
 
     @classmethod
     def for_device_type(cls, device_type: str) -> type[TorchDeviceAccelerator]:
-        """Return the accelerator class for this device type. Whether torch has the device is known once it is loaded and checked."""
+        """Return the accelerator class for this device type. Whether torch has the device is known only after ``load`` and ``check``."""
         return type(f"TorchDevice_{device_type}", (cls,), {"device_type": device_type, "__module__": cls.__module__})
 
     @classmethod

@@ -107,7 +107,8 @@ class XLAAccelerator(Accelerator):
     def auto_device_count(self) -> int:
         """Return the number of devices that this process sees.
 
-        On TPUs, this is the number of chips (one device each, although v2 and v3 have two). On the CPU, it is CPU_NUM_DEVICES.
+        On TPUs, this is the number of chips. Each counts as one device, although chips of v2 and v3 have two. On the CPU, it
+        is CPU_NUM_DEVICES.
 
         Raises:
             UsageError: If CPU_NUM_DEVICES is not a positive integer.

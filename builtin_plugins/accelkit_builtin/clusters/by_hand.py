@@ -1,8 +1,8 @@
 """torch's variables that a user exported for the processes of srun, jsrun or mpirun, such as RANK=$SLURM_PROCID in a script.
 
-These variables come without the signs of a launcher that created processes of its own. The launcher that did create the processes gives
-the same values, and also the machine of each process. It is also right if the script exported RANK before srun, where RANK is 0 for all
-tasks.
+No variable shows that one of torch's launchers created the processes. The variables of srun, jsrun or mpirun, which did create them, give
+the same values, and also the machine of each process. They are right even if the script exported RANK before it called srun, so that RANK
+is 0 in all tasks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _OF_A_LAUNCHER = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "GROUP_RANK", "GROUP_WORLD_S
 
 
 def raised(claim: Detection, environ: Mapping[str, str], process: Sequence[str], size: Sequence[str]) -> Detection:
-    """Return a launcher's claim, ranked above that of torch's variables if these were set by hand for the launcher's processes.
+    """Return a launcher's claim. It ranks above torch's variables if those were set by hand for the launcher's processes.
 
     Args:
         claim: The launcher's claim on this process.
@@ -31,7 +31,7 @@ def raised(claim: Detection, environ: Mapping[str, str], process: Sequence[str],
 
 
 def is_by_hand(environ: Mapping[str, str], process: Sequence[str], size: Sequence[str]) -> bool:
-    """Return whether torch's variables describe the processes that the launcher's variables ``process`` and ``size`` number.
+    """Return whether torch's variables describe the same processes as the launcher's variables ``process`` and ``size``.
 
     A torchrun inside such a process creates other processes and sets TORCHELASTIC_RUN_ID in them. DeepSpeed's launcher also sets the
     number of processes on the machine. A launcher without such a sign usually has a different number of processes.

@@ -26,7 +26,7 @@ class LSFEnvironment(ClusterEnvironment):
     nodes_flag = "bsub -nnodes {}"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
-        """Return a claim that ranks above MPI, whose variables jsrun sets too."""
+        """Return a claim that ranks above that of MPI, because jsrun also sets MPI's variables."""
         job = environ.get("LSB_JOBID")
         if not job:
             return None
@@ -59,7 +59,7 @@ class LSFEnvironment(ClusterEnvironment):
 
     @property
     def local_world_size(self) -> int:
-        """Value of JSM_NAMESPACE_LOCAL_SIZE, else OMPI_COMM_WORLD_LOCAL_SIZE. Without them, known once the processes have joined."""
+        """Value of JSM_NAMESPACE_LOCAL_SIZE, else OMPI_COMM_WORLD_LOCAL_SIZE. Without them, it is known once the processes have joined."""
         size = self.world_size
         if self.text(*_LOCAL_SIZE) is not None:
             return self.number(*_LOCAL_SIZE, least=1, below=size + 1)
@@ -113,7 +113,7 @@ class LSFEnvironment(ClusterEnvironment):
 
     @property
     def job_id(self) -> str | None:
-        """Value of LSB_JOBID, in a job array with the index, as in ``123[4]``."""
+        """Value of LSB_JOBID. In a job array, it is followed by the index, as in ``123[4]``."""
         job, index = self.text("LSB_JOBID"), self.text("LSB_JOBINDEX")
         return f"{job}[{index}]" if job and index not in (None, "0") else job
 

@@ -10,8 +10,9 @@ from accelkit import ClusterEnvironment, Detection
 class RayEnvironment(ClusterEnvironment):
     """Ray: this process is a worker of a Ray cluster and trains together with other actors, or alone.
 
-    Protocol: Ray tells a process that it is a worker (RAY_RAYLET_PID), but not which of several. ``ray.train``'s TorchTrainer sets RANK,
-    WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK, MASTER_ADDR and MASTER_PORT in its actors. ``variables`` creates them for others.
+    Protocol: Ray tells a process that it is a worker (RAY_RAYLET_PID), but not which one. ``ray.train``'s TorchTrainer sets RANK,
+    WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK, MASTER_ADDR and MASTER_PORT in its actors. ``variables`` creates them for
+    other actors.
     """
 
     launcher = "ray.train's TorchTrainer, or set RayEnvironment.variables in your own actors"
@@ -86,7 +87,7 @@ class RayEnvironment(ClusterEnvironment):
 
     @property
     def node_rank(self) -> int:
-        """Value of NODE_RANK. Without it, known once the processes have joined, or if all of them are on this machine."""
+        """Value of NODE_RANK. Without it, the rank is known once the processes have joined, or if all of them are on this machine."""
         nodes = self.known("num_nodes")
         if self.text("NODE_RANK") is not None:
             return self.number("NODE_RANK", below=nodes or self.world_size)
@@ -96,7 +97,7 @@ class RayEnvironment(ClusterEnvironment):
     def num_nodes(self) -> int:
         """Value of NNODES, which TorchTrainer does not set.
 
-        Without it, known once the processes have joined, or if all of them are on this machine.
+        Without it, the number is known once the processes have joined, or if all of them are on this machine.
         """
         if self.text("NNODES") is not None:
             return self.number("NNODES", least=1, below=self.world_size + 1)

@@ -140,7 +140,7 @@ class SlurmEnvironment(ClusterEnvironment):
     def main_port(self) -> int:
         """Value of MASTER_PORT if set, else the last of the ports that SLURM reserved for the step.
 
-        Without reserved ports, a port derived from the numbers of the job and the step.
+        Without reserved ports, the port is derived from the numbers of the job and the step.
         """
         if self.text("MASTER_PORT") is not None:
             return self.port("MASTER_PORT")

@@ -24,7 +24,7 @@ class TorchElasticEnvironment(ClusterEnvironment):
     nodes_flag = "--nnodes={}"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
-        """Return a claim that ranks above all others. torchrun runs inside their jobs, and their variables then describe its agents.
+        """Return a claim that ranks above all others. torchrun may run in another launcher's job, whose variables then describe its agents.
 
         Variables without TORCHELASTIC_RUN_ID may also have been set by hand for the processes of another launcher. That launcher's claim
         then ranks higher.
@@ -57,7 +57,7 @@ class TorchElasticEnvironment(ClusterEnvironment):
 
     @property
     def local_world_size(self) -> int:
-        """Value of LOCAL_WORLD_SIZE or LOCAL_SIZE. If the launcher sets neither, known once the processes have joined."""
+        """Value of LOCAL_WORLD_SIZE or LOCAL_SIZE. If the launcher sets neither, it is known once the processes have joined."""
         size = self.world_size
         if self.text(*_LOCAL_SIZE) is not None:
             return self.number(*_LOCAL_SIZE, least=1, below=size + 1)
@@ -66,7 +66,7 @@ class TorchElasticEnvironment(ClusterEnvironment):
 
     @property
     def node_rank(self) -> int:
-        """Value of GROUP_RANK, CROSS_RANK or NODE_RANK. Without them, known once the processes have joined."""
+        """Value of GROUP_RANK, CROSS_RANK or NODE_RANK. Without them, it is known once the processes have joined."""
         nodes = self.known("num_nodes")
         if self.text(*_NODE) is not None:
             return self.number(*_NODE, below=nodes or self.world_size)
@@ -74,7 +74,7 @@ class TorchElasticEnvironment(ClusterEnvironment):
 
     @property
     def num_nodes(self) -> int:
-        """Value of GROUP_WORLD_SIZE (the number of agents), CROSS_SIZE or NNODES. Without them, known once the processes have joined."""
+        """Value of GROUP_WORLD_SIZE (the number of agents), CROSS_SIZE or NNODES, else known once the processes have joined."""
         if self.text(*_NODES) is not None:
             return self.number(*_NODES, least=1)
         size = self.world_size
@@ -83,7 +83,7 @@ class TorchElasticEnvironment(ClusterEnvironment):
     def has_to_ask(self) -> bool:
         """Return whether the processes have to exchange their places.
 
-        They also do if all values are set but by hand, because fewer may be set on one machine than on another.
+        If the variables were set by hand, they do so even if all values are set here, because fewer may be set on another machine.
         """
         return self.placement is None and self.world_size > 1 and (super().has_to_ask() or not self.text("TORCHELASTIC_RUN_ID"))
 

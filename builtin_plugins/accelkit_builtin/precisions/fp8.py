@@ -96,7 +96,7 @@ class Float8(AutocastPrecision):
             ) from error
 
     def convert_module(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Convert the ``Linear`` layers of which both sides are multiples of 16, in place.
+        """Convert in place the ``Linear`` layers whose ``in_features`` and ``out_features`` are multiples of 16.
 
         The layers remain the same objects and get another class.
 

@@ -86,7 +86,7 @@ class Float16Mixed(AutocastPrecision):
     def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Watch the gradients of the optimizer's first step.
 
-        If the program clips gradients while they are scaled, it silently trains next to nothing.
+        If the program clips gradients while they are scaled, the model hardly changes, and no error tells the user.
         """
         self._versions.setdefault(optimizer, {})
 
@@ -101,7 +101,7 @@ class Float16Mixed(AutocastPrecision):
     def unscale_gradients(self, optimizer: torch.optim.Optimizer) -> None:
         """Divide the gradients by the scale, once before each step.
 
-        Warns if the program has changed the gradients of the first step before.
+        Warns if the program has already changed the gradients of the first step.
 
         Raises:
             UsageError: If the gradients do not come from ``Runtime.backward``.

@@ -1,8 +1,8 @@
 """Precisions that store the weights of ``Linear`` layers in fewer bits, with the package bitsandbytes.
 
 These weights are frozen; the rest trains. bitsandbytes' own layers are used, so that code that knows them (adapters) finds them. Weights
-are quantised on the device that they are for. bitsandbytes' layers cannot do that in ``Linear.to`` on a device that torch does not name,
-but its operators can on any device.
+are quantised on the device on which they are used. The ``to`` method of bitsandbytes' layers cannot do that on a device that torch does
+not name, so bitsandbytes' operators are called directly. They work on any device.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class TransformerEngine(NarrowPrecision):
         Hooks on the replaced layers are not carried over. Layers of Transformer Engine that the module already has are kept.
 
         Raises:
-            UnsupportedError: If the module has parameters, but no ``Linear`` whose sides are multiples of 16.
+            UnsupportedError: If the module has parameters, but no ``Linear`` whose dimensions are multiples of 16.
         """
         import torch
 

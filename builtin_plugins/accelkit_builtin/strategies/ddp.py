@@ -22,8 +22,8 @@ class DDPOptions:
     """Options of ``torch.nn.parallel.DistributedDataParallel``, under its own names.
 
     Args:
-        find_unused_parameters: Whether a forward pass may leave parameters unused. Costs a traversal of the graph each time.
-        static_graph: Whether the same parameters are used in every step. Allows reentrant checkpointing, and parameters used twice.
+        find_unused_parameters: Whether a forward pass may leave parameters unused. This costs a traversal of the graph each time.
+        static_graph: Whether the same parameters are used in every step. This allows reentrant checkpointing, and parameters used twice.
         gradient_as_bucket_view: Whether gradients are views of the communication buffers, which saves their memory and a copy.
         broadcast_buffers: Whether rank 0's buffers are copied to all processes before each forward pass.
         bucket_cap_mb: The size of a communication buffer in MiB. None selects torch's default.

@@ -199,10 +199,10 @@ class DeepSpeedStrategy(EngineStrategy):
     def clip_grad_norm_(
         self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float, **kwargs: Any
     ) -> torch.Tensor:
-        """Let the next step clip.
+        """Make the next step clip gradients to ``max_norm``.
 
         Returns:
-            A tensor that contains the norm once that step is done, and nan before.
+            A tensor that contains the norm once that step is done, and nan until then.
 
         Raises:
             UnsupportedError: If a norm other than the 2-norm of all parameters, or another argument, is given.

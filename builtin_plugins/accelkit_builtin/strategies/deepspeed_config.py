@@ -88,7 +88,7 @@ def _read(config: Any) -> dict[str, Any]:
 
 
 def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``ours`` updated with the values of ``given`` that are not "auto"."""
+    """Return ``defaults`` updated with the values of ``given`` that are not "auto"."""
     result = dict(defaults)
     for key, value in given.items():
         if isinstance(value, Mapping):
@@ -110,7 +110,7 @@ def _batch_size(given: Mapping[str, Any], training: Training) -> int:
 def _section(precision: Precision, plugin: str) -> str | None:
     """Return DeepSpeed's name for a precision, or None for float32.
 
-    An accelerator's own precision is recognised by its name, one with options by its class.
+    An accelerator's own precision is recognised by its name, and a precision with options by its class.
     """
     if isinstance(precision, EngineScaledFloat16):
         return "fp16"

@@ -246,8 +246,8 @@ def second_derivatives(subject: Subject) -> None:
 
 @check("training")
 def activation_checkpointing(subject: Subject) -> None:
-    """Recomputation draws the dropout mask of the forward pass, so that the gradients of the input and the parameters equal those without
-    checkpointing."""
+    """Recomputation draws the same dropout mask as the forward pass, so that the gradients of the input and the parameters equal those
+    without checkpointing."""
     import torch
     from torch.utils.checkpoint import checkpoint
 

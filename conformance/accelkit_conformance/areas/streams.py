@@ -156,7 +156,8 @@ def events_are_done_after_waiting(subject: Subject) -> None:
 
 @check("training", requires=["streams"])
 def memory_is_not_reused_too_early(subject: Subject) -> None:
-    """A tensor that is freed after ``record_stream``, while another stream still reads it, is not reused before that stream is done."""
+    """Memory of a tensor that is freed after ``record_stream``, while another stream still reads it, is not reused before that stream is
+    done."""
     import torch
 
     module = subject.module

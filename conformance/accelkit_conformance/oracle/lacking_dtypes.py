@@ -53,7 +53,7 @@ def require_dtypes(subject: Subject, program: Callable[[], Any]) -> None:
     """Skip the check if a program needs a dtype on the CPU that the device lacks.
 
     Raises:
-        NotSupported: If it does.
+        NotSupported: If the device lacks such a dtype.
     """
     subject.needs(*lacking_dtypes(subject, program))
 

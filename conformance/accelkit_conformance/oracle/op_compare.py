@@ -206,7 +206,7 @@ def _gradients(op: Any, sample: Any, given: Any) -> list[Any]:
 
 
 def _has_equals(values: torch.Tensor) -> bool:
-    """Return whether two elements are equal. A device may order them in either way, and their gradients with them."""
+    """Return whether any two elements are equal. A device may return equal elements, and so their gradients, in either order."""
     return values.detach().cpu().unique().numel() < values.numel()
 
 

@@ -132,7 +132,7 @@ def module_inputs(info: Any, *, training: bool) -> list[Any]:
 
 @functools.cache
 def optimizers() -> dict[str, Any]:
-    """Return every OptimizerInfo by name, as ``AdamW``."""
+    """Return the OptimizerInfo of every optimizer, keyed by its name, such as ``AdamW``."""
     from torch.testing._internal.common_optimizers import optim_db
 
     return {info.name: info for info in optim_db}

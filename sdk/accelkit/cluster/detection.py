@@ -145,7 +145,7 @@ def make_environment(name: str, environ: Mapping[str, str] | None = None) -> Clu
     """Return the cluster environment of this name (or ``dist:name``), which reads ``environ``.
 
     Raises:
-        UnknownNameError, PluginError: If the environment cannot be used. Says why, and what to do.
+        UnknownNameError, PluginError: If the environment cannot be used. The error says why, and what to do.
     """
     loaded = load_named("cluster", name)
     environment: ClusterEnvironment = loading.instantiate(loaded.cls, loaded.record)

@@ -33,7 +33,7 @@ def objection(requirements: Sequence[str], version_of: Callable[[str], str | Non
 
 
 def _is_satisfied(line: str, version_of: Callable[[str], str | None]) -> bool:
-    """Return whether a plain requirement is met, or does not concern us. False means that it needs to be parsed.
+    """Return whether a requirement in its simplest form is met, or concerns other packages. If False, packaging has to parse it.
 
     Most plugins require ``accelkit>=0.1``, and importing packaging's parser takes 15 ms.
     """

@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Footprint:
-    """A snapshot of the process's state before an import. ``changes()`` returns the differences to the current state.
+    """A snapshot of the process's state before an import. ``changes()`` returns what has changed since then.
 
     The snapshot covers environment variables, threads, signal handlers, the working directory, and the functions and classes of torch.
     Replaced functions and classes count as changes; added ones do not, because registering a device adds some.
@@ -44,7 +44,7 @@ class Footprint:
         return found
 
     def _is_changed(self, name: str) -> bool:
-        """Return whether a variable changed, except those of torch's compiler, which importing more of torch sets."""
+        """Return whether an environment variable changed. Those that torch's compiler sets when it is imported do not count."""
         return self._environ.get(name) != os.environ.get(name) and not name.startswith("TORCHINDUCTOR_")
 
 
@@ -53,8 +53,9 @@ def _handlers() -> dict[str, Any]:
 
 
 def _is_torchs_own(thing: object) -> bool:
-    """Return whether the code of ``thing`` is in torch, which replaces some of its own functions when more of it is imported.
+    """Return whether the code of ``thing`` is in torch.
 
+    torch replaces some of its own functions when further modules of torch are imported. These are not changes by the plugin.
     The module of the code is checked first, because ``functools.wraps`` copies names.
     """
     home = getattr(thing, "__globals__", {}).get("__name__") or getattr(thing, "__module__", None) or type(thing).__module__

@@ -72,7 +72,7 @@ class Inventory:
     Attributes:
         installed: The distributions that provide plugins for accelkit.
         torch_backends: The entry points that ``import torch`` imports by itself.
-        unreadable: All distributions whose entry points cannot be decoded, on which Python's own reader fails.
+        unreadable: All distributions whose entry points cannot be decoded. Python's own reader fails on them.
     """
 
     installed: tuple[Installed, ...]
@@ -186,7 +186,7 @@ def _torch_backends(distribution: Distribution, folder: Path, text: str) -> list
 
 
 def _first_of(installations: list[tuple[Path, Installed]]) -> Installed:
-    """Return the installation that Python imports. Two in one folder are left by a failed upgrade and marked as broken."""
+    """Return the installation that Python imports. It is marked as broken if a failed upgrade left two in the same folder."""
     folder, first = installations[0]
     twins = {other: installed for other, installed in installations if other.parent == folder.parent}
     if len(twins) < 2:

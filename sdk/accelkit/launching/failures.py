@@ -42,7 +42,7 @@ class Ending:
     def read(self, error_file: Path, began: float) -> None:
         """Read what the process wrote about its error into ``record``.
 
-        An error that it wrote after ``began`` is ignored if the launcher sent a signal, because the signal is then the cause.
+        If the launcher sent a signal, an error that the process wrote after ``began`` is ignored, because the signal caused it.
         """
         record = read_record(error_file)
         is_own = record is not None and (self.sent is None or float(record["time"]) < began)
@@ -55,12 +55,12 @@ class Ending:
 
     @property
     def failed_at(self) -> float:
-        """The time of the failure: the one that the process wrote if it did, which is earlier than its end."""
+        """The time of the failure. If the process recorded its error, this is the recorded time, which is earlier than its end."""
         return float(self.record["time"]) if self.record else self.at
 
     @property
     def has_lost_a_peer(self) -> bool:
-        """Whether the process failed because another process went away, which is then the cause."""
+        """Whether the process failed because another process went away. The failure of that process is then the cause."""
         if self.record is None:
             return False
         return any(_LOST_PEER.search(text) for text in (self.record["error"], *self.record["causes"]))

@@ -168,7 +168,7 @@ def linger(store: Any, size: int) -> None:
 
 
 def address_towards(endpoint: str) -> str:
-    """Return the address from which this machine reaches ``endpoint`` (``host:port``). Machines there can reach this one at it.
+    """Return the address from which this machine reaches ``endpoint`` (``host:port``), and at which machines there can reach this one.
 
     This only looks up the route; nothing is sent. If the address cannot be determined, the endpoint's own host is returned.
     """

@@ -83,7 +83,7 @@ def _main(error_file: str, kind: str, program: str, *arguments: str) -> None:
 
 
 def _leave_process_group() -> None:
-    """Destroy the process group if the program has not. Not after an error, because other ranks may be waiting in a collective."""
+    """Destroy the process group if the program has not. Does nothing after an error: other ranks may be waiting in a collective."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available():
         return

@@ -36,7 +36,8 @@ class Configuration:
     """The selected plugins, devices and number of nodes of a Runtime, checked for consistency.
 
     Attributes:
-        device_indices: Devices on this machine. Only those up to this process's if the number is unknown until the processes join.
+        device_indices: Indices of this machine's devices. If their number is unknown until the processes join, only the indices up to that
+            of this process's device.
         num_nodes: Number of nodes; None if it is not known until the processes join.
         devices_said, nodes_said: The devices and the number of nodes that the user asked for; None if unspecified.
     """
@@ -70,7 +71,7 @@ class Configuration:
         """Return the configuration after the processes have told each other which machine they are on.
 
         Raises:
-            ContradictionError: If it differs from what the user asked for.
+            ContradictionError: If the devices or the number of nodes differ from what the user asked for.
         """
         indices, nodes = _check_against(self.cluster, self.accelerator, self.devices_said, self.nodes_said)
         return dataclasses.replace(self, device_indices=indices, num_nodes=nodes)
@@ -87,10 +88,10 @@ def configure(
     cpu: bool,
     num_nodes: int | None,
 ) -> Configuration:
-    """Select all plugins. Arguments take precedence over environment variables, and those over defaults.
+    """Select all plugins. Arguments take precedence over environment variables, and environment variables over defaults.
 
     Raises:
-        AccelkitError: If something cannot be used or does not fit together. The error says what to change.
+        AccelkitError: If a selection cannot be used, or if selections contradict each other. The error says what to change.
     """
     if isinstance(hooks, str):
         raise UsageError(f"hooks={hooks!r} is a string", why="a list is expected", hint=f"write hooks=[{hooks!r}]")
@@ -121,7 +122,7 @@ def configure(
 def _check_against(
     environment: ClusterEnvironment, accelerator: Accelerator, devices_said: Devices | None, nodes_said: int | None
 ) -> tuple[tuple[int, ...], int | None]:
-    """Return the devices of this machine's processes and the number of machines, as far as the launched job is known."""
+    """Check the settings against the launched job. Return the devices of this machine's processes and the number of machines, if known."""
     with loading.plugin_errors(accelerator.plugin, f"counting the devices of {accelerator.name}"):
         indices = tuple(select_devices(accelerator, devices_said, environment))
     environment.validate_settings(len(indices) if devices_said is not None else None, nodes_said)
@@ -186,10 +187,10 @@ def select_precision(precision: Any, accelerator: Accelerator) -> Precision:
 
 
 def select_devices(accelerator: Accelerator, wanted: Devices | None, environment: ClusterEnvironment) -> list[int]:
-    """Return the devices of this machine's processes: those asked for, or else one for each process started here.
+    """Return the devices of this machine's processes: those that the user asked for, or else one per process.
 
     Returns a single index if each process sees only its own device, as under ``srun --gpus-per-task=1``. If the number of processes
-    started here is not known until the processes join, returns the devices up to this process's.
+    on this machine is not known until they join, returns the devices up to that of this process.
     """
     if wanted is not None:
         return _indices(accelerator, wanted)

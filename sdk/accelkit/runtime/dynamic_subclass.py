@@ -20,7 +20,7 @@ so that it can be pickled by name."""
 
 
 def swap_class(instance: T, behaviour: Behaviour) -> T:
-    """Give ``instance`` the behaviour, in place, unless it has it already. Returns ``instance``."""
+    """Give ``instance`` the behaviour, in place, unless it already has it. Returns ``instance``."""
     cls: Any = type(instance)
     if getattr(cls, "_accelkit_behaviour", None) is not behaviour:
         instance.__class__ = swapped_class(cls, behaviour)
@@ -31,7 +31,7 @@ def restore_class(instance: Any, behaviour: Behaviour) -> bool:
     """Remove the behaviour from ``instance``, in place.
 
     Returns:
-        Whether the behaviour was removed. False if it was not the last one given; ``instance`` is then unchanged.
+        Whether the behaviour was removed. If it is not the last behaviour that ``instance`` was given, ``instance`` is left unchanged.
     """
     cls: Any = type(instance)
     if vars(cls).get("_accelkit_behaviour") is not behaviour:
@@ -57,7 +57,7 @@ def swapped_class(cls: type, behaviour: Behaviour) -> type:
 def _reduce_ex(self: Any, protocol: Any) -> Any:
     """Reduce the instance as the original class does.
 
-    No module contains the subclass, so a call that creates it takes its place.
+    No module contains the subclass, so the result refers to it by a call that creates it.
     """
     swapped = type(self)
     reduced = swapped._accelkit_original.__reduce_ex__(self, protocol)

@@ -48,7 +48,7 @@ class Gradients:
     Args:
         session: The device in use, with its precision.
         accumulation: The counter of backward passes.
-        objects: The prepared objects: clipping unscales the gradients of these optimizers, and these loaders tell which batch is the last.
+        objects: The prepared objects. Clipping unscales the gradients of their optimizers, and their loaders tell which batch is the last.
     """
 
     def __init__(self, session: Session, accumulation: Accumulation, objects: PreparedObjects) -> None:

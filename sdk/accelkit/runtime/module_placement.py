@@ -130,7 +130,7 @@ def follow_parameters(optimizer: torch.optim.Optimizer, moves: ParameterMoves, *
 
 
 def refuse_steps_of_others(moves: ParameterMoves) -> None:
-    """Let every optimizer that still has replaced parameters raise an error at its first step, unless it is prepared before that.
+    """Make every optimizer that still has replaced parameters raise an error at its first step, unless it is prepared before that.
 
     This searches all objects that Python's garbage collector tracks, which takes tens of milliseconds. It runs once for each call of
     ``prepare`` that replaced parameters.
@@ -155,7 +155,7 @@ def _check_step(moves: ParameterMoves, optimizer: torch.optim.Optimizer) -> None
 
 
 def warn_of_holders_at_first_step(moves: ParameterMoves, optimizer: torch.optim.Optimizer) -> None:
-    """Let a prepared optimizer warn at its first step of objects that still hold replaced parameters.
+    """Make a prepared optimizer warn at its first step if objects still hold replaced parameters.
 
     An average of weights, for example, would average weights that no longer change. ``prepare`` itself cannot tell, because the program
     may pass the new parameters to such an object in its next line. The search takes tens of milliseconds.
@@ -220,7 +220,8 @@ def _slots(module: torch.nn.Module) -> dict[str, Slot]:
 def _tie_again(before: Mapping[str, Slot], after: Mapping[str, Slot]) -> None:
     """Tie tensors again that were tied before.
 
-    The new tensor of the first entry is put into the other entries of the same tensor, if they hold one of the same type, dtype and shape.
+    Of the entries that held the same tensor before, the first one's new tensor is put into all others whose new tensor has the same type,
+    dtype and shape.
     """
     first: dict[int, torch.Tensor] = {}
     for path in (path for path in before if path in after):

@@ -38,8 +38,7 @@ class Stepping:
     Args:
         accumulation: The accumulation state. ``step`` and ``zero_grad`` do nothing until gradients are complete.
         precision: The precision. It takes part in a step if it overrides ``optimizer_step``.
-        strategy: The strategy. An EngineStrategy runs all steps. Inside such a step, the
-            optimizer's own ``step`` is called.
+        strategy: The strategy. An EngineStrategy runs all steps. Inside such a step, the optimizer's own ``step`` is called.
         accelerator: The accelerator. Its ``step_end`` is called after each step if it overrides that method.
     """
 
@@ -158,7 +157,7 @@ class Stepping:
 def ending_a_step(backward: Callable[..., None], step_end: Callable[[], None]) -> Callable[..., None]:
     """Return a function that runs the backward pass and then calls ``step_end``.
 
-    A device that traces lazily then runs the pass. Reading the loss afterwards does not compute it again.
+    On a device that traces lazily, ``step_end`` makes the pass run, so that reading the loss afterwards does not compute it again.
     """
 
     @functools.wraps(backward)

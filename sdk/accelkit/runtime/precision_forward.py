@@ -58,10 +58,10 @@ def backward_of_engine(strategy: EngineStrategy) -> Callable[..., None]:
 
 
 def apply_to_forward(module: torch.nn.Module, precision: Precision) -> None:
-    """Make every forward pass of ``module`` run in this precision, in place. Does nothing if the precision does not change it.
+    """Make every forward pass of ``module`` run in this precision, in place. Does nothing if the precision does not change forward passes.
 
     Raises:
-        PrepareError: If the module's ``forward`` was replaced on the instance, because it would hide that of a subclass.
+        PrepareError: If the module's ``forward`` was replaced on the instance, because it would hide the ``forward`` of a subclass.
     """
     if not overrides(precision, Precision, "convert_input", "forward_context", "convert_output"):
         return
@@ -80,7 +80,7 @@ def remove_from_forward(module: torch.nn.Module) -> None:
     """Undo ``apply_to_forward``, in place. The module gets its own class back and computes in the dtypes of its parameters.
 
     Raises:
-        UnsupportedError: If the class of the module was changed again since.
+        UnsupportedError: If the class of the module has been changed again since then.
     """
     target = getattr(module, "_orig_mod", module)
     if _ATTRIBUTE not in vars(target):
@@ -97,7 +97,8 @@ def remove_from_forward(module: torch.nn.Module) -> None:
 def _behaviour(precision: Precision) -> Callable[[type], dict[str, Any]]:
     """Return the behaviour for modules in this precision.
 
-    Errors of a third-party precision name it. torch.compile traces less around exception handlers, so built-in precisions have none.
+    An error in a third-party precision names the precision. This needs an exception handler, around which torch.compile traces less, so
+    there is none for built-in precisions.
     """
     return forward_in_precision if is_built_in(precision) else forward_in_plugins_precision
 

@@ -50,9 +50,9 @@ class PreparedObjects:
         return innermost(self.loaders)
 
     def num_real_samples(self) -> int | None:
-        """Return the number of samples in the job's batch that are not repeated, if some are.
+        """Return the number of samples in the job's batch without the repeated ones, or None if no samples are repeated.
 
-        Samples are repeated only in the last batch of a loader, to fill it. Returns None everywhere else.
+        Samples are repeated only in the last batch of a loader, to fill it.
         """
         loader = self.innermost_loader()
         return loader.remainder if loader is not None and loader.remainder > 0 else None

@@ -40,7 +40,7 @@ def join(user: object, cluster: ClusterEnvironment, device: torch.device, backen
     group. A group that the program created is used as it is.
 
     Args:
-        user: The Runtime that joins, and that ``leave`` is called with later.
+        user: The Runtime that joins. It is passed to ``leave`` later.
         cluster: The cluster environment, which gives the rendezvous address, the rank of this process and the number of processes.
         device: The device of this process.
         backend: The backend for tensors on the device; None for torch's default.
@@ -74,7 +74,7 @@ def join(user: object, cluster: ClusterEnvironment, device: torch.device, backen
 
 
 def _check_group(cluster: ClusterEnvironment) -> None:
-    """Check that a group that exists already has the size and rank of the job.
+    """Check that an existing process group has the size of the job, and this process's rank in the job.
 
     Raises:
         ContradictionError: If it does not.
@@ -166,7 +166,7 @@ def _next_store(what: str, cluster: ClusterEnvironment, timeout: datetime.timede
     """Return the store through which processes exchange data, with a new key prefix for each use.
 
     There is one connection per address for the life of the process. Without the prefix, a second group at the same address would find
-    the keys of the first one. With a connection of its own, it could find the server of the first one shutting down.
+    the keys of the first one. If the second group opened its own connection, it could reach the first group's server while that shuts down.
     """
     address, port = cluster.main_address, cluster.main_port
     if (address, port) not in _stores:
@@ -228,7 +228,7 @@ _left: list[Any] = []
 
 
 def _leave_at_exit() -> None:
-    """Leave the group, except after an error, when the other processes may be waiting inside a collective."""
+    """Leave the group, unless an error ended this process: the other processes may then be waiting inside a collective."""
     if not hasattr(sys, "last_type"):
         _destroy()
         _left.clear()

@@ -15,7 +15,7 @@ P = ParamSpec("P")
 class RankInfo:
     """This process's place in the job.
 
-    The environment is read once, because training loops use these properties.
+    The environment is read only once, because training loops use these properties often.
 
     Args:
         cluster: The cluster environment that knows the ranks.

@@ -71,10 +71,10 @@ class Runtime:
         cpu: Whether to use the CPU regardless of the environment.
         seed: The seed for the generators of Python, NumPy and torch (seeded now) and of the device (seeded at its first use).
         device_placement: Whether ``prepare`` moves modules and batches to the device.
-        split_batches: Whether a loader's batch is the batch of the whole job (else of each process).
-        even_batches: Whether the last batches are filled with samples from the beginning, so that all processes have equally many.
-        dispatch_batches: Whether the main process reads the data for all processes. If None, it does if the dataset is iterable.
-        rng_types: The generators that are synchronised across processes: ``torch``, the device's name, ``generator``.
+        split_batches: Whether a loader's batch is the batch of the whole job. Otherwise, it is the batch of one process.
+        even_batches: Whether the last batches are filled with samples from the beginning, so that all processes get equally many batches.
+        dispatch_batches: Whether the main process reads the data for all processes. None means only for iterable datasets.
+        rng_types: The generators that are synchronised across processes: any of ``torch``, the device's name and ``generator``.
         gradient_accumulation_steps: Number of backward passes per optimizer step, inside ``accumulate``.
         num_nodes: Number of machines in the job.
         process_group: Backend and timeout of the job's process group.
@@ -369,7 +369,7 @@ class Runtime:
         only once.
 
         Args:
-            models: The prepared models that the block runs backward through.
+            models: The prepared models whose gradients the block computes.
         """
         return self._gradients.accumulate(models)
 
@@ -564,8 +564,8 @@ class Runtime:
 
         Args:
             path: The folder that contains all steps.
-            is_async: Whether to return once everything is copied to main memory, while a thread writes it. The next save or load,
-                ``wait_for_saves`` and the end of the program wait for the thread and raise its error (the end of the program prints it).
+            is_async: Whether to return once everything is copied to main memory, while a thread writes it. The next save or load, or
+                ``wait_for_saves``, waits for the thread and raises its error. The end of the program also waits, and prints the error.
             keep_last: The number of steps to keep, including this one. Older steps are removed once this one is durable.
 
         Returns:
@@ -595,7 +595,7 @@ class Runtime:
             path: The folder of a step, or the folder that contains all steps (then the latest step is loaded).
 
         Raises:
-            CheckpointError: On every process, if the checkpoint is missing, damaged, or of other objects. Nothing has been restored then,
+            CheckpointError: On every process, if the checkpoint is missing, damaged, or of other objects. Nothing is restored in that case,
                 unless the cause is that an object rejected its state.
         """
         self._checkpointing.load_state(Path(path))
@@ -724,9 +724,9 @@ class Runtime:
         self.__dict__.pop("backward", None)
 
     def _shorten_backward(self) -> None:
-        """Let ``self.backward`` be the function that runs the backward pass, without a call of accelkit's in between.
+        """Replace ``self.backward`` by the function that runs the backward pass, to save a call.
 
-        The loss must not have to be divided, and ``backward`` must not be overridden by a subclass.
+        Does nothing before the device has started, if losses have to be divided, or if a subclass overrides ``backward``.
         """
         if self._session.is_started and self._accumulation.num_steps == 1 and type(self).backward is Runtime.backward:
             self.__dict__["backward"] = self._session.backward

@@ -59,7 +59,7 @@ def restore(state: Mapping[str, Any], accelerator: Accelerator, device: torch.de
 
 
 def restore_host(state: Mapping[str, Any]) -> None:
-    """Restore the host's generators to the state that ``capture_host`` returned. A state of torch's alone restores only torch's."""
+    """Restore the host's generators to the state that ``capture_host`` returned. Generators that are not in the state are unchanged."""
     if "python" in state:
         random.setstate(state["python"])
     torch.set_rng_state(state["torch"])

@@ -26,17 +26,18 @@ from accelkit.types import RuntimeState
 
 
 class Session:
-    """What exists only while the device is in use. Reading any of its properties starts the device, unless it has started.
+    """The objects that exist only while the device is in use. Reading any property starts the device, unless it has started.
 
     Args:
         configuration: The selected plugins and devices.
         rank_info: This process's place in the job.
-        accumulation: The accumulation of gradients, which the steps of optimizers follow.
+        accumulation: The accumulation of gradients, which decides when optimizers step.
         process_group: The backend and the timeout of the process group.
         seed: The seed for the generators of the device. None leaves them as they are.
 
     Attributes:
-        configuration: The configuration; once the device has started, with the devices and machines that the processes told each other.
+        configuration: The configuration. Once the device has started, it includes the devices and machines that the processes told each
+            other.
     """
 
     def __init__(

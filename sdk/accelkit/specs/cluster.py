@@ -26,7 +26,7 @@ class ClusterEnvironment(Variables):
         processes_flag: The launcher's flag for the number of processes on each machine, with ``{}`` in place of the number. Shown in
             the errors of ``validate_settings``.
         nodes_flag: The launcher's flag for the number of machines, in the same form.
-        placement: The placement that the processes worked out when they joined. None before they join, and if all values were known.
+        placement: The placement that the processes worked out when they joined. None before that, or if all values were known already.
     """
 
     processes_flag: str = "{} processes on each machine"
@@ -35,7 +35,7 @@ class ClusterEnvironment(Variables):
 
     @hookimpl
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
-        """Return this environment's claim on a process with these variables, or None if nothing in them belongs to it.
+        """Return this environment's claim on a process with these variables, or None if none of them belongs to this environment.
 
         The claim with the highest rank wins. A rank below 0 is not a claim: it explains why a process that has some of this
         environment's variables is nevertheless not one of its processes.
@@ -133,7 +133,7 @@ class ClusterEnvironment(Variables):
             return None
 
     def has_to_ask(self) -> bool:
-        """Return whether the processes have to exchange their places to find their placement. The same on every process."""
+        """Return whether the processes have to exchange their places to find their placement. All get the same answer."""
         for name in PLACEMENT if self.placement is None else ():
             with contextlib.suppress(AccelkitError):  # any other error does not mean that the value is unknown
                 if self.known(name) is None:

@@ -136,8 +136,8 @@ def job_port(job: int | str, step: int = 0) -> int:
     """Compute a TCP port from a job's identifier, so that every process of the job gets the same one.
 
     The port lies outside the range from which Linux assigns ephemeral ports (32768 and more). Two jobs whose numbers differ by less than
-    1250 never get the same port, nor do two steps of a job whose numbers do not differ by a multiple of 16. The ports of jobs further
-    apart, or of jobs identified by a text, coincide in one of 20,000 pairs (one of 1250 for two numbers).
+    1250 never get the same port. Two steps of one job get the same port only if their numbers differ by a multiple of 16. Other pairs of
+    jobs may get the same port by chance: one pair in 1250 if both jobs have a number, one pair in 20,000 if one is identified by a text.
 
     Args:
         job: The scheduler's number for the job, or another name that is unique among the jobs on the machine.

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Precision:
-    """How numbers are stored and computed, selected by name.
+    """A precision: how numbers are stored and computed. It is selected by name.
 
     A method that a subclass does not override costs nothing: the runtime checks once which methods are overridden.
 
@@ -88,7 +88,7 @@ class Precision:
     # -- gradients ----------------------------------------------------------------------------------------------------
 
     def pre_backward(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return the loss to pass to ``backward``. Called before each backward pass, such as to scale the loss."""
+        """Return the loss to pass to ``backward``. Called before each backward pass, for example to scale the loss."""
         return loss
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:

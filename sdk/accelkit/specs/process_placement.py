@@ -59,7 +59,7 @@ def this_machine() -> tuple[str, str]:
 def placements(places: Sequence[Place], plugin: str, launcher: str) -> list[Placement]:
     """Return the placement of each process, ordered by rank. Every process gets the same result, or the same error.
 
-    If all processes report a node rank, machines have these numbers. Otherwise processes are taken to be on the same machine if their
+    If all processes report a node rank, machines are numbered by it. Otherwise, processes are taken to be on the same machine if their
     machine identifiers are equal and no two of them have the same local rank (containers share their host's name), and machines are
     numbered in the order of their lowest rank.
 

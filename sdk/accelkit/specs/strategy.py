@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Strategy:
-    """How one program spans devices, selected by name. A strategy is passed the accelerator and must not keep a reference to it.
+    """A strategy: how one program spans devices. It is selected by name, and must not keep a reference to the accelerator.
 
     Args:
         device: The device or device type that the strategy was created for, if any. The runtime raises an error if it contradicts the
@@ -122,7 +122,7 @@ class Strategy:
         return module.to(device)
 
     def place_batch(self, batch: T) -> T:
-        """Lay out a batch that is on the device as the strategy needs it. Called for batches of prepared loaders and of ``to_device``.
+        """Return a batch, already on the device, in the layout that the strategy needs. Called for prepared loaders and ``to_device``.
 
         It is on the step path, and is not called if it is not overridden.
         """
@@ -151,7 +151,7 @@ class Strategy:
     def unwrap_module(self, module: torch.nn.Module) -> torch.nn.Module:
         """Return the module that was passed to ``wrap_module``, or ``module`` itself if it is not a wrapper of this strategy.
 
-        Called by ``Runtime.unwrap_model``, and for checkpoints until it returns its argument.
+        Called by ``Runtime.unwrap_model``. For checkpoints, it is called repeatedly until it returns its argument.
         """
         return module
 

@@ -88,7 +88,7 @@ class PluginAccelerator:
 
 
 def make_accelerator(framework: Framework, plugin: Accelerator, processes_of_one_device: int | None = None) -> Any:
-    """Create a Lightning accelerator of this framework, an instance of a new class for the plugin."""
+    """Create a Lightning accelerator for the plugin, as an instance of a new class that is derived from this framework's Accelerator."""
     base = framework.part("accelerators").Accelerator
     attributes: dict[str, Any] = {"plugin": plugin, "processes_of_one_device": processes_of_one_device}
     attributes |= {"__doc__": type(plugin).__doc__, "__module__": __name__}

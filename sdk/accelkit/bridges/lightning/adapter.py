@@ -87,8 +87,9 @@ def from_lightning(cls: type, *, device_type: str | None = None, **options: Any)
 
     Args:
         cls: A subclass of Lightning's ``Accelerator``.
-        device_type: The device type, as in ``torch.device``. None takes it from a device of the class, which must be available.
-        options: The keyword arguments of its constructor.
+        device_type: The device type, as in ``torch.device``. If None, it is read from one of the accelerator's devices, so a device must be
+            available.
+        options: Keyword arguments for the constructor of ``cls``.
 
     Raises:
         UsageError: If ``cls`` is not a Lightning accelerator, or its device type is not known.

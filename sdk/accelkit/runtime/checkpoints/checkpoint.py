@@ -1,7 +1,7 @@
 """Save and load checkpoints: ``ckpt/step-N/`` with ``manifest.json`` and torch.distributed.checkpoint data.
 
 A save writes everything into ``step-N.tmp``, flushes each file and the folder to disk, renames the folder to ``step-N`` and replaces
-``LATEST``. A kill at any moment loses nothing: a folder named ``step-N`` is always complete, and the next save removes leftover ``.tmp``.
+``LATEST``. A kill at any moment loses nothing: a folder named ``step-N`` is always complete, and the next save removes ``.tmp`` folders.
 
 Several processes write one checkpoint together, into a file system that all of them see. Rank 0 creates the folder, every process writes
 and flushes its shards and reports their checksums, then rank 0 writes the manifest and renames the folder. Plain values and plain tensors
@@ -217,7 +217,7 @@ def load_with_source(path: Path, *, layout: Layout = no_layout, ranks: Ranks | N
         state of that rank. It is this process's rank if that many processes saved, and another one otherwise.
 
     Raises:
-        CheckpointError: On every process, if there is no checkpoint, it is damaged, or a newer accelkit wrote it. Names the file.
+        CheckpointError: On every process, if there is no checkpoint, it is damaged, or a newer accelkit wrote it. The error names the file.
     """
     ranks = ranks or Ranks()
 

@@ -74,7 +74,7 @@ class Ranks:
         return dist.is_initialized() and dist.group.WORLD in _groups
 
     def through_main(self, blame: Blame, work: Callable[[], T], combine: Callable[[list[T]], Sequence[R]]) -> R:
-        """Run ``work`` on every process and ``combine`` on rank 0, and return this process's item of what ``combine`` returns.
+        """Run ``work`` on every process and ``combine`` on rank 0, and return this process's item of the list that ``combine`` returns.
 
         Args:
             blame: A function that converts an exception to the error that is raised.
@@ -83,7 +83,7 @@ class Ranks:
                 returns one item per rank.
 
         Raises:
-            CheckpointError: On every process that is alive, if one of them raised an exception or died. Names the rank.
+            CheckpointError: On every process that is alive, if one of them raised an exception or died. The error names its rank.
         """
         own_outcome, error = self._attempt(blame, work)
         if self.rank:

@@ -43,7 +43,7 @@ class Encoder:
             path: The location of the value, used in errors and as the key of a tensor.
 
         Raises:
-            CheckpointError: For a value that ``torch.load(weights_only=True)`` could not load either. Names the value.
+            CheckpointError: For a value that ``torch.load(weights_only=True)`` could not load either. The error names the value.
         """
         if value is None or type(value) in (bool, int, str):
             return value

@@ -129,7 +129,7 @@ def _key(rank: int) -> str:
 def _read_notes(ranks: Iterable[int]) -> dict[int, dict[str, Any]]:
     """Return the log entries by rank. The entry of a rank that has not called anything yet is empty.
 
-    Ranks are left out if the store does not answer in time, because the process that hosts it may have ended or hang.
+    Ranks are left out if the store does not answer in time, because the process that hosts it may have ended or may hang.
     """
     notes: dict[int, dict[str, Any]] = {}
 
@@ -154,7 +154,7 @@ def _count(note: Mapping[str, Any], call: Call) -> int:
 
 
 def _has_diverged(note: Mapping[str, Any], call: Call, has_timed_out: bool) -> bool:
-    """Return whether a rank made another call of this number, or did not wait for the packet of a call that this process verifies."""
+    """Return whether a rank's call with this number is a different one, or the rank did not wait for the packet of a verified call."""
     count = _count(note, call)
     return (count == call.number and note["last"] != call.described) or (count > call.number and call.is_verified and has_timed_out)
 

@@ -109,7 +109,7 @@ class Collectives:
 
         Args:
             input_data: The data of this process.
-            num_samples: The number of samples in the job's batch that are not repeated. None if there are no others.
+            num_samples: The number of samples in the job's batch that are not repeated. None if no samples are repeated.
             use_gather_object: Whether to pickle tensors too.
         """
         if self._num_processes == 1:

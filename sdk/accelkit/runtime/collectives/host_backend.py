@@ -169,7 +169,7 @@ class _Transfer(_Work):  # type: ignore[misc]
         return True
 
     def is_completed(self) -> bool:
-        """Return whether the transfer is complete. For a receiving process, only after ``wait`` has returned."""
+        """Return whether the transfer is complete. On the receiving process, it is complete only after ``wait`` has returned."""
         return self._targets is None and bool(self._work.is_completed())
 
 

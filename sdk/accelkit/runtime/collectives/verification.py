@@ -38,7 +38,7 @@ def job_mode() -> Mode:
     """Return the mode in ACCELKIT_VERIFY_COLLECTIVES. The variable is read once per process.
 
     Raises:
-        UsageError: If it has another value than the modes.
+        UsageError: If the value is not the name of a mode.
     """
     return parse_mode(os.environ.get(VARIABLE) or DEFAULT)
 
@@ -64,8 +64,8 @@ class History:
 
     Attributes:
         num_unverified: The number of calls since the last exchange.
-        last_unverified: The last one of them.
-        digest: A digest of all of them. It is equal on ranks that made the same calls.
+        last_unverified: The last of these calls.
+        digest: A digest of all these calls. It is equal on ranks that made the same calls.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""How a job divides a loader among its processes, and whether an epoch that was divided one way can continue divided another way."""
+"""How a job divides a loader among its processes, and whether an epoch can continue when the loader is divided differently."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Division:
             object.__setattr__(self, name, value)
 
     def description(self) -> dict[str, Any]:
-        """Return the settings that decide which samples the job takes in a step, and those that its order depends on."""
+        """Return the settings that decide which samples the job takes in a step, and the settings that the order of samples depends on."""
         _, sampler = index_sampler(self.loader)
         length = None
         if not self.is_stream:
@@ -105,13 +105,13 @@ class Division:
         return position
 
     def _reading(self) -> list[int]:
-        """Return what the order of a stream read by worker processes depends on: number of workers, samples per batch, readers."""
+        """Return the settings on which the order of a stream depends if worker processes read it: workers, samples per batch, readers."""
         readers = 1 if self.is_dispatched else self.num_processes
         is_split = self.step < self.num_processes and not self.is_shared
         return [self.loader.num_workers, self.stride // self.num_processes if is_split else self.batch_stride, readers]
 
     def _obstacle(self, position: int, saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-        """Return why an epoch that was divided one way cannot continue divided another way. Empty if it can."""
+        """Return why an epoch that was divided as in ``saved`` cannot continue divided as in ``now``. Empty if it can."""
         if (saved["reading"] is None) == self.is_stream:
             return f"its dataset is {'a stream now, and was map-style' if self.is_stream else 'map-style now, and was a stream'}"
         differing = {name for name in now if saved[name] != now[name]}

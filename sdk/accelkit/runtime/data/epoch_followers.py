@@ -24,7 +24,7 @@ class EpochFollowers:
         self._told = {id(part): getattr(part, "epoch", None) for part in dataset_and_samplers(loader)}
 
     def set_epoch(self, epoch: int) -> None:
-        """Call ``set_epoch`` of each."""
+        """Call ``set_epoch`` of the dataset and of each sampler that has it."""
         for part in self._parts():
             part.set_epoch(epoch)
             self._told[id(part)] = getattr(part, "epoch", None)

@@ -14,7 +14,7 @@ from accelkit.runtime.data.order_states import OrderStates
 
 @dataclasses.dataclass(slots=True)
 class ActivePass:
-    """What the loop over a loader is doing.
+    """State of the loop over a loader.
 
     Attributes:
         source: The object that the current pass reads: the loader, this process's share of it, or the remainder of that share.
@@ -32,13 +32,13 @@ class Epochs:
 
     Args:
         division: How the job divides the loader.
-        order_states: The generator states from which its order is drawn. None for those of a loader that is not synchronised.
+        order_states: The generator states from which its order is drawn. By default, they are not synchronised.
 
     Attributes:
         epoch: The current epoch, or the next one if no pass is active. It counts passes, including interrupted ones.
-        position: The amount of this epoch's order that the job has taken; if the loader's own sampler divides the data, that this process
-            has taken. See ``Division`` for the unit.
-        active: The current pass of the loop. Loaders that begin later share it.
+        position: How much of this epoch's order the job has taken, or how much this process has taken if the loader's own sampler divides
+            the data. See ``Division`` for the unit.
+        active: The current pass of the loop. Loaders that ``skip_batches`` derives from this one share it.
     """
 
     def __init__(self, division: Division, order_states: OrderStates | None = None) -> None:
@@ -94,7 +94,7 @@ class Epochs:
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the next pass, and call ``set_epoch`` of the dataset and samplers that have it.
 
-        After a position was loaded, setting the same epoch changes nothing; with another epoch, the pass starts from the beginning.
+        After a position was loaded, setting the same epoch changes nothing. Setting another epoch makes the pass start from the beginning.
         """
         if not (self._phase == "loaded" and epoch == self.epoch):
             self._restart_at(epoch)
@@ -115,7 +115,7 @@ class Epochs:
         """Make the next pass continue where the saved one stopped.
 
         Raises:
-            CheckpointError: If another loader was saved, or this loader or number of processes cannot begin at the saved position.
+            CheckpointError: If another loader was saved, or this loader cannot begin at the saved position with this number of processes.
         """
         self.order_states.check(state)
         position = self.division.checked_position(state)

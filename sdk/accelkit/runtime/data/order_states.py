@@ -24,7 +24,8 @@ class OrderStates:
 
     Args:
         division: The loader and the processes that share it. Several processes need a process group.
-        rng_types: The generators to synchronise. ``generator`` means the above; ``torch`` and the device's name stay synchronised.
+        rng_types: The generators to synchronise. ``generator`` stands for the generators described above. Those of ``torch`` and of the
+            device keep the synchronised state after the order is drawn.
         accelerator: The accelerator whose generator the device's name refers to.
         device: The device of that generator; None for the current one.
         number: The index of the loader among those that the Runtime prepared. It tells loaders apart in errors and between epochs.
@@ -68,7 +69,7 @@ class OrderStates:
 
     @contextlib.contextmanager
     def drawing(self, *, is_resumed: bool) -> Iterator[None]:
-        """Set the host's generators, inside the context, to their state on rank 0 when this pass's order was first drawn.
+        """Inside the context, give the host's generators the state that they had on rank 0 when the order of this pass was first drawn.
 
         Args:
             is_resumed: Whether the pass continues a saved one.
@@ -108,7 +109,7 @@ class OrderStates:
             )
 
     def load_state_dict(self, state: Mapping[str, Any], *, is_active: bool) -> None:
-        """Set the loader's own generators, and ``start`` if the states are those of an active pass."""
+        """Restore the loader's own generators. If the states were saved during a pass (``is_active``), set ``start`` to them as well."""
         self._set_generators(state["generators"])
         self.start = {"host": state["host"], "generators": state["generators"]} if is_active else None
 
@@ -147,7 +148,7 @@ class OrderStates:
         return {"host": host, "generators": [generator.get_state() for generator in self._generators()]}
 
     def _host_states(self) -> dict[str, Any]:
-        """Return the states that the order may depend on: torch's for torch's samplers, else all. NumPy's is slow to read."""
+        """Return the states that the order may depend on: torch's for torch's samplers, otherwise all. Reading NumPy's is slow."""
         loader = self.division.loader
         samplers = [type(part).__module__ for part in dataset_and_samplers(loader) if part is not loader.dataset]
         if not self.division.is_stream and all(module.startswith("torch.") or module == "builtins" for module in samplers):

@@ -15,7 +15,7 @@ from accelkit.runtime.data.samplers import cut_evenly
 
 
 def count(batch: Any) -> int | None:
-    """Return the number of samples in a batch: the first dimension of its tensors, the length of its lists of strings or numbers.
+    """Return the number of samples in a batch: the first dimension of its tensors, or the length of its lists of strings or numbers.
 
     None if the sizes differ or there are no such values; the batch cannot be cut then.
     """
@@ -111,7 +111,7 @@ def _whole(batches: Iterable[Any], num_processes: int, *, even: bool, drop_last:
 
 
 def _take(stock: list[Any], share: int, num_processes: int) -> tuple[list[Any], list[Any]]:
-    """Return a round taken from the stock, and the rest of the stock. Batches that already are shares are neither cut nor copied."""
+    """Take a round from the stock, and return the round and the rest. Batches that have the size of a share are neither cut nor copied."""
     if len(stock) == num_processes and all(count(batch) == share for batch in stock):
         return stock, []
     whole = join(stock)

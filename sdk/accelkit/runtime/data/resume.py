@@ -53,7 +53,7 @@ def samples_per_batch(loader: DataLoader[Any]) -> int | None:
 
 
 def in_order(sampler: Any, order: Order) -> Any:
-    """Return a sampler like this one that draws its order inside a context. For torch's ``BatchSampler``, the result is one too."""
+    """Return a sampler like this one that draws its order inside a context. For torch's ``BatchSampler``, it is a ``BatchSampler`` too."""
     if type(sampler) is BatchSampler:
         return BatchSampler(SharedOrder(sampler.sampler, order), sampler.batch_size, sampler.drop_last)
     return SharedOrder(sampler, order)

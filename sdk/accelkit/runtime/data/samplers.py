@@ -42,13 +42,13 @@ class ShardedBatches(Counted, Sampler[Any]):
             Otherwise, the last batch of a process may be shorter or missing. If ``batches.drop_last`` is set, an incomplete last round
             is dropped.
         holds_lists: Whether an item of ``batches`` is a batch.
-        first: The amount of ``batches`` that was used before. Counted in samples for torch's ``BatchSampler``, which cuts an order that
+        first: How much of ``batches`` was used before. Counted in samples for torch's ``BatchSampler``, which cuts an order that
             does not depend on the batch size, and in items otherwise.
 
     Attributes:
         batch_size: The number of samples in a batch of ``batches``. None if it does not specify one; batches are then distributed and
             repeated whole.
-        remainder: From the last round on, the number of its samples that are not repeated. -1 if none are, or it is not known.
+        remainder: From the last round on, the number of its samples that are not repeated. -1 if none are repeated or it is not known.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class ShardedBatches(Counted, Sampler[Any]):
             yield [held[start : start + piece] for start in range(0, len(held), piece)]
 
     def _pieces(self, batch: Sequence[Any], beginning: Sequence[Any], least: int) -> list[Any]:
-        """Return one piece per process, of sizes as equal as possible, of a batch that is filled up to ``least`` samples."""
+        """Fill a batch up to ``least`` samples and cut it into one piece per process. The sizes of the pieces are as equal as possible."""
         whole = [*batch, *itertools.islice(itertools.cycle(beginning), max(least - len(batch), 0))]
         return cut_evenly(whole, self.num_processes)
 
@@ -186,7 +186,7 @@ class ShardedDataset(Counted, IterableDataset[Any]):
         num_processes: The number of processes.
         process_index: The index of the process whose share is yielded.
         share: The number of samples that a process takes at once, which is the size of its batch.
-        even: Whether to fill the last round with samples from the first, so that every process gets the same number of full batches.
+        even: Whether to fill the last round with samples from the first round, so that every process gets the same number of full batches.
         drop_last: Whether to drop an incomplete last round.
 
     Attributes:

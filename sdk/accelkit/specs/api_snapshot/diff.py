@@ -25,7 +25,7 @@ class Change:
     Attributes:
         specification, member: The names, such as ``Strategy`` and ``step``. An empty member means the whole specification.
         aspect: The aspect that changed.
-        old, new: The old and the new signature. Empty if there was or is none.
+        old, new: The old and the new signature. The text is empty if there is none.
         parameter: The name of the parameter, if the change is about one.
         what: The difference, as a sentence about the member.
         concerns: The plugins that must change.
@@ -118,7 +118,7 @@ class _Comparison:
         return Change(self._name, name, aspect, old, new, what, concerns, what_to_do)
 
     def _renamed(self) -> dict[str, str]:
-        """Return removed members and the new ones that replace them: they are equal except for a similar name."""
+        """Return the removed members with the new members that replace them. These are equal except for the name, which is similar."""
         found: dict[str, str] = {}
         for name, then in self._olds.items():
             alike = [other for other, now in self._news.items() if other not in self._olds and other not in found.values() and now == then]
@@ -182,7 +182,7 @@ class _Comparison:
             yield dataclasses.replace(change, parameter=one.parameter)
 
     def _order(self) -> Iterator[Change]:
-        """Yield a change if fields are in another order, since plugins that make such objects may pass them by position."""
+        """Yield a change if the order of the fields has changed, because plugins may pass them by position."""
         stayed = [name for name in self._olds if name in self._news and self._olds[name]["form"] == self._news[name]["form"] == "field"]
         order = [name for name in self._news if name in stayed]
         if stayed != order and not self._is_given:

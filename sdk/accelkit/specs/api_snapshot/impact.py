@@ -51,7 +51,10 @@ def _as_its_own(change: Change, now: Member, is_hook: bool, definitions: Mapping
 
 
 def _as_data(change: Change, now: Member, is_made: bool, mentions: Sequence[str]) -> bool:
-    """Return whether a change to a data class concerns a plugin that mentions the class (if it makes such objects) or a field of it."""
+    """Return whether a change to a data class concerns a plugin with these ``mentions``.
+
+    ``is_made`` tells whether plugins make such objects. If so, the plugin must mention the class; if not, the member that changed.
+    """
     if change.concerns != "who uses it":
         return False
     if not is_made:

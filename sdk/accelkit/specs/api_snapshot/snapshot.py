@@ -90,7 +90,7 @@ def definitions(cls: type, specification: type) -> dict[str, Any]:
 def members(classes: list[type], inherited: tuple[type, ...] = ()) -> dict[str, Any]:
     """Return the public members of these classes, ordered from the most derived class.
 
-    For the markers of hooks, ``inherited`` classes are considered too.
+    The markers of hooks are also looked up in the ``inherited`` classes.
     """
     found: dict[str, Any] = {}
     for cls in reversed(classes):
