@@ -4,7 +4,7 @@
 
 Trains examples/digits.py in every precision on every accelerator. Where weights are frozen, a model that was trained in float32 is trained
 on. Exits 1 if a layer, a gradient or an optimizer's state has another dtype than the precision promises, or if a precision reaches less
-than 97 % of float32's accuracy. One that the accelerator declares it cannot do has a row that says so.
+than 97 % of float32's accuracy. A precision that is unavailable on an accelerator has a row that says why.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def row(accelerator: str, precision: str, baseline: float | None, epochs: int) -
     try:
         trained = Trained(accelerator, precision, epochs)
     except (accelkit.UnsupportedError, accelkit.UnavailableError) as error:
-        return f"| `{accelerator}` | `{precision}` | cannot: {error.why} | | | | | |", None, []
+        return f"| `{accelerator}` | `{precision}` | unavailable: {error.why} | | | | | |", None, []
     wrong = trained.differences(precision)
     accuracies = [trained.accuracy] if trained.before is None else [trained.before, trained.accuracy]
     shown = ", then ".join(f"{accuracy:.2%}" for accuracy in accuracies)
