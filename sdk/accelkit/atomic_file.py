@@ -23,7 +23,7 @@ def atomic_file(path: Path, *, writer: str = "", is_durable: bool = True, mode: 
     """
     temporary = path.with_name(f"{path.name}.{writer}.tmp" if writer else f"{path.name}.tmp")
     with contextlib.suppress(FileNotFoundError):
-        temporary.unlink()  # it may be left from a killed process, or be a link to another file
+        temporary.unlink()  # it may be left over from a killed process, or be a link to another file
     os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
     try:
         yield temporary

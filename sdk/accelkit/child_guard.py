@@ -1,7 +1,8 @@
-"""The program of the guard process (see ``child_processes``), which kills the process groups that are left when its parent has ended.
+"""The program of the guard process (see ``child_processes``). When its parent ends, it kills the process groups that are left.
 
-It reads lines from standard input: ``+N`` adds process group N, ``-N`` removes it. Only the parent holds the other end of that pipe,
-which closes when the parent ends for any reason. The program is run by its path and imports only the standard library.
+It reads lines from standard input: ``+N`` adds process group N, ``-N`` removes it. Standard input is a pipe whose other end is held only by
+the parent, so the pipe closes when the parent ends, for whatever reason. The program is run by its path and imports only the standard
+library.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def main() -> None:
 def kill_group(leader: int) -> None:
     """Send SIGKILL to every process in the group that ``leader`` leads.
 
-    Only the process itself is killed if it does not lead a group yet, or on Windows, which has no process groups.
+    If ``leader`` does not lead a group yet, or on Windows, which has no process groups, only the process ``leader`` itself is killed.
     """
     with contextlib.suppress(OSError):
         if hasattr(os, "killpg"):

@@ -1,4 +1,4 @@
-"""Child processes that run a plugin's code and do not outlive this process, whichever way it ends.
+"""Child processes that run a plugin's code and do not outlive this process, however it ends.
 
 Such a child may hang in a driver, never release the interpreter's lock, or start processes of its own. Each child therefore leads a
 process group, and one guard process (``child_guard``) kills the remaining groups when this process has ended, whether normally, by an
@@ -89,7 +89,7 @@ class _Guard:
             process.wait()
 
     def _forget(self) -> None:
-        """Close the pipe in a fork, where it would prevent the guard from noticing that this process has ended."""
+        """Close the pipe in a forked process. If it stayed open there, the guard would not notice that this process has ended."""
         process, self._process = self._process, None
         self._lock, self._groups = threading.Lock(), set()
         if process is not None and process.stdin is not None:
@@ -101,7 +101,7 @@ guard = _Guard()
 
 
 def start(arguments: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-    """Start a process in its own session and process group, which is killed when this process ends.
+    """Start a process in its own session and process group. The whole group is killed when this process ends.
 
     The arguments are those of ``subprocess.Popen``. Pass the process to ``end`` when it is no longer needed.
     """
@@ -145,7 +145,7 @@ def _kill_group(leader: int) -> None:
 def run(
     arguments: Sequence[str], *, input: str | bytes | None = None, timeout: float | None = None, **options: Any
 ) -> subprocess.CompletedProcess[Any]:
-    """Like ``subprocess.run`` without ``check``, but no process of its group outlives the call or this process.
+    """Like ``subprocess.run`` without ``check``, but no process in the child's group outlives the call or this process.
 
     Raises:
         subprocess.TimeoutExpired: If the process runs for longer than ``timeout`` seconds.

@@ -1,7 +1,7 @@
-"""Calls of plugin methods. An error or a wrong return value becomes an error that names the plugin.
+"""Calls to plugin methods. An error or a wrong return value becomes an error that names the plugin.
 
-On the step path, a call that succeeds has no overhead. There, an error keeps its type, because programs may catch it (such as out of
-memory), and gets a note. Return values are checked only after something has failed.
+On the step path, a call that succeeds has no overhead. There, an error keeps its type, because programs may catch it (an out-of-memory
+error, for example), and only gets a note that names the plugin. Return values are checked only after something has failed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def call(plugin: Accelerator | Precision | Strategy, method: str, *arguments: An
     Errors of the built-in plugins are passed on unchanged.
 
     Raises:
-        BrokenPluginError: If the method raises an error, or returns a value of another type than its specification says. Out-of-memory
-            errors, which are not the plugin's fault, and accelkit's own errors are passed on unchanged.
+        BrokenPluginError: If the method raises an error, or returns a value of a type other than the one in its specification.
+            Out-of-memory errors, which are not the plugin's fault, and accelkit's own errors are passed on unchanged.
     """
     function = getattr(plugin, method)
     if is_built_in(plugin):
@@ -52,7 +52,7 @@ def checked(plugin: Accelerator | Precision | Strategy, method: str, result: Any
     """Check the type of ``result``, the return value of the method, and return it.
 
     Raises:
-        BrokenPluginError: If it is not of the type that the specification says.
+        BrokenPluginError: If ``result`` is not of the type in the method's specification.
     """
     is_right, expected = _RETURNS.get(f"{_kind(plugin)}.{method}", (_anything, ""))
     if not is_right(result):
@@ -76,8 +76,8 @@ def wrong_result(plugin: Accelerator | Precision | Strategy, method: str, result
 def note_plugin(error: Exception, plugin: Precision | Strategy, method: str) -> None:
     """Add a note that names the plugin to an error that its method raised on the step path.
 
-    No note is added for built-in plugins, for methods that the plugin does not override, to accelkit's own errors, or if the error comes
-    from the user's optimizer, called by the method.
+    No note is added to accelkit's own errors, to errors of built-in plugins, to errors of methods that the plugin does not override, or to
+    errors of the user's optimizer when the method calls it.
     """
     is_its_own = getattr(type(plugin), method) is not getattr(_specification(plugin), method)
     if isinstance(error, AccelkitError) or is_built_in(plugin) or not is_its_own:
@@ -126,7 +126,7 @@ def _anything(value: object) -> bool:
 
 
 def _is_of_torch(name: str) -> Callable[[object], bool]:
-    """Return a check whether a value is an instance of torch's class ``name``. It is always False if torch is not imported."""
+    """Return a function that checks whether a value is an instance of torch's class ``name``. It returns False if torch is not imported."""
 
     def check(value: object) -> bool:
         found: Any = sys.modules.get("torch")

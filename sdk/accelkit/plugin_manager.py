@@ -56,7 +56,7 @@ class PluginManager(pluggy.PluginManager):
 
     @contextlib.contextmanager
     def naming_failures(self, hook: str, aftermath: str = "") -> Iterator[None]:
-        """Return a context manager for a call of a hook, which turns an implementation's error into one that names the plugin.
+        """Return a context manager for calling a hook. It turns an implementation's error into one that names the plugin.
 
         Args:
             hook: The name of the hook.
@@ -85,7 +85,7 @@ class PluginManager(pluggy.PluginManager):
         return ""
 
     def _owner_of(self, error: BaseException) -> str:
-        """Return the owner of the plugin whose method is the first in the error's traceback, or "" if there is none."""
+        """Return the owner of the plugin whose method appears first in the error's traceback, or "" if there is none."""
         for frame, _ in traceback.walk_tb(error.__traceback__):
             for plugin, owner in self._owners:
                 if frame.f_locals.get("self") is plugin:

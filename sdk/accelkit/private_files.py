@@ -1,4 +1,4 @@
-"""Checks that only this user could have written a file. Files loaded from a cache are executed as code or trusted.
+"""Checks that only this user could have written a file. They matter because files from a cache are trusted or executed as code.
 
 The rules are those of sshd for its keys: each file, and each folder and link on the path to it, must belong to this user or to root, and
 others must not be able to write to it. Parent folders in which everybody may create files but not remove those of others, such as
@@ -100,7 +100,7 @@ def _check(path: Path, *, is_above: bool) -> None:
 
 
 def _has_access_list(path: Path) -> bool:
-    """Return whether the path has a POSIX access control list, in which case the group bits stand for the users that it names."""
+    """Return whether the path has a POSIX access control list, in which case the group bits also cover the users that the list names."""
     try:
         return _ACCESS_LIST in os.listxattr(path)
     except (AttributeError, OSError):  # not supported by the operating system or this file system

@@ -25,7 +25,7 @@ def map_leaves(function: Callable[[Any], Any], data: T, is_leaf: Callable[[Any],
         is_leaf: A function that returns True for containers to treat as leaves.
 
     Raises:
-        UsageError: If containers are nested more than 100 levels deep, as is the case if a container holds itself.
+        UsageError: If containers are nested more than 100 levels deep, for example because a container contains itself.
     """
     result: T = _mapped(function, data, is_leaf, _DEEPEST)
     return result

@@ -37,7 +37,7 @@ def read_regular(path: Path, max_bytes: int | None = None) -> bytes:
         max_bytes: The maximum length of the file in bytes, or None for no limit.
 
     Raises:
-        OSError: If it is a symbolic link or any other kind of file, is longer, or cannot be read.
+        OSError: If it is a symbolic link or any other kind of file, is longer than ``max_bytes``, or cannot be read.
     """
     with open(open_regular(path), "rb") as file:
         content = file.read(-1 if max_bytes is None else max_bytes + 1)

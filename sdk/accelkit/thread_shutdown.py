@@ -1,4 +1,4 @@
-"""Safe exits and forks of a process in which torch runs threads: those of gloo, and those of autograd for each device."""
+"""Safe exits and forks of a process in which torch runs threads: the threads of gloo, and autograd's thread for each device."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ CAPABILITY_KEYS: Mapping[str, str] = {
 
 
 def check_capability_keys(keys: Iterable[str]) -> None:
-    """Check that every key is a known capability or has a prefix, such as ``dtype.float32`` or a plugin's own ``acme.x``.
+    """Check that every key is a known capability or has a prefix, as in ``dtype.float32`` or a plugin's own ``acme.x``.
 
     Raises:
         TypeError: If ``keys`` is a string, or holds anything other than strings.
@@ -214,7 +214,7 @@ class PluginRecord:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether the plugin runs a vendor's code, neither accelkit's nor the program's. It is first tried in a child process."""
+        """Whether the plugin is a vendor's code, not accelkit's or the program's own. Such a plugin is first tried in a child process."""
         return self.distribution != FROM_CODE and (not self.is_builtin or self.is_fallback)
 
     def with_status(self, status: PluginStatus, reason: str = "", hint: str = "") -> PluginRecord:
@@ -266,7 +266,7 @@ class Decision:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Detection:
-    """A cluster environment's claim on this process. The highest rank wins. A rank below 0 is no claim, and the reason says why."""
+    """A cluster environment's claim on this process. The highest rank wins. A rank below 0 means no claim, and the reason says why."""
 
     name: str
     rank: int
@@ -278,7 +278,7 @@ class RuntimeState:
     """A summary of a Runtime, passed to hooks and printed for users.
 
     Attributes:
-        devices, local_process_index, num_nodes: Empty (``devices``) or None if not known before the processes join.
+        devices, local_process_index, num_nodes: Empty (``devices``) or None until the processes join, unless they are known earlier.
     """
 
     accelerator: str

@@ -78,7 +78,7 @@ def _installation() -> Iterator[tuple[str, Availability]]:
 
 
 def _import_torch() -> Availability:
-    """Import torch in a child process with the user's environment. It imports torch.backends plugins too, unless the policy refuses one."""
+    """Import torch in a child process with the user's environment. This imports torch.backends plugins too, if the policy allows them."""
     code = "from accelkit.discovery.probe_worker import report_torch; report_torch()"
     limit = probing.time_limit("load")
     policy = Policy.from_environment()
@@ -101,7 +101,7 @@ def _import_torch() -> Availability:
 
 
 def _or_without_backends() -> str:
-    """Return the remedy for the case that a package that ``import torch`` imports is at fault. Empty if there is none."""
+    """Return a further hint, for the case that a package imported by ``import torch`` is at fault. Empty if there is no such package."""
     backends = [backend.distribution for backend in inventory().torch_backends] if autoload.is_enabled() else []
     return f"; if that does not help, {autoload.way_out(backends)}" if backends else ""
 

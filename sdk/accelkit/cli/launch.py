@@ -87,7 +87,7 @@ def command(program: str, arguments: tuple[str, ...], is_module: bool, **options
     """
     with reporting_errors(is_json=False):
         job = _job(Program(program, is_module, arguments), **options)
-        from accelkit.launching.elastic import run  # importing torch takes a second or two
+        from accelkit.launching.elastic import run  # imported late, because it imports torch, which takes a second or two
 
         click.get_current_context().exit(run(job, _say))
 

@@ -13,7 +13,9 @@ INTERRUPTED = 130
 
 
 class LazyGroup(click.Group):
-    """Commands of a package. Each module of the package defines one as ``command``. Ctrl-C exits with code 130 (click's default is 1).
+    """A group of the commands in a package. Each module of the package defines one command, named ``command``.
+
+    Ctrl-C exits with code 130 (click's default is 1).
 
     Args:
         package: The package that contains the modules.

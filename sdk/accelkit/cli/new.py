@@ -1,4 +1,4 @@
-"""``accelkit new``: a vendor's plugin, whole and tested, from the template that comes with accelkit."""
+"""``accelkit new``: create a complete, tested vendor plugin from the template that comes with accelkit."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def find_template() -> Path:
 
 
 def check(template: Path, context: Mapping[str, Any], folder: Path) -> None:
-    """Check the answers by the template's own rules, and that the folder does not exist yet.
+    """Check that the answers follow the template's own rules, and that the folder does not exist yet.
 
     Raises:
         UsageError: If an answer is invalid or the folder exists. Names each invalid answer and the reason.

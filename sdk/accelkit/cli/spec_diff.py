@@ -18,7 +18,7 @@ _FINDINGS = 1
 
 
 def show(old: str, plugin: PluginRecord | None, is_json: bool) -> int:
-    """Print the differences, or those that affect one plugin. Return the exit code: 1 if a plugin must change, otherwise 0."""
+    """Print all differences, or only those that affect ``plugin``. Return the exit code: 1 if a plugin must change, otherwise 0."""
     then, now = read(old), record()
     changes = compare(then, now)
     if plugin is not None:
@@ -37,7 +37,7 @@ def show(old: str, plugin: PluginRecord | None, is_json: bool) -> int:
 
 
 def _of_plugin(changes: Sequence[Change], then: Record, now: Record, plugin: PluginRecord) -> list[Change]:
-    """Return the changes that affect the plugin's class. It is imported in a child process, even if its metadata is incompatible."""
+    """Return the changes that affect the plugin's class. The class is imported in a child process, even if its metadata is incompatible."""
     if plugin.status in ("disabled", "conflict"):
         find(plugin.kind, plugin.qualified_name)
     verdict = probing.ask_definitions(plugin)

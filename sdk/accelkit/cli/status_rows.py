@@ -1,4 +1,4 @@
-"""The status of each plugin, as rows: from its metadata, from a new verdict, or from a cached one."""
+"""The status of each plugin as a row. It comes from the plugin's metadata, from a new verdict, or from a cached verdict."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOT_CACHED = "not probed: the result for an editable installation is not cached,
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A record with the newest verdict on it, if there is one."""
+    """A plugin's record, and the newest verdict on the plugin if there is one."""
 
     record: PluginRecord
     verdict: probing.Verdict | None
@@ -38,7 +38,7 @@ class Row:
 
 
 def rows_of(records: Iterable[PluginRecord], verdicts: Verdicts) -> list[Row]:
-    """Return a row for each record. Its status is that of the new or cached verdict, if there is one."""
+    """Return a row for each record. If there is a new or cached verdict, the row has the status of that verdict."""
     rows = []
     for record in records:
         verdict = verdicts.get(record)

@@ -1,7 +1,8 @@
 """Detect the cluster environment from a process's variables, and record every candidate's claim. This module does not import torch.
 
-The order of precedence is argument, ``ACCELKIT_CLUSTER``, detection. Detection queries the built-in environments and hook plugins. A
-third-party environment is used only if it is named, or if a hook plugin that the user enabled claims the process for it.
+An argument takes precedence over ``ACCELKIT_CLUSTER``, which takes precedence over detection. Detection queries the built-in environments
+and hook plugins. A third-party environment is used only if it is named, or if a hook plugin that the user enabled claims the process for
+it.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def select_cluster(
     environ: Mapping[str, str] | None = None,
     further_claims: Iterable[Detection | None] = (),
 ) -> ClusterSelection:
-    """Select one cluster environment. None of its properties is read yet.
+    """Select one cluster environment, without reading its properties.
 
     Args:
         cluster: A name, ``dist:name``, ``auto`` or an instance. None means ACCELKIT_CLUSTER if it is set, and detection otherwise.

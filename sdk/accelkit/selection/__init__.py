@@ -1,7 +1,8 @@
-"""Selection of one accelerator from what the user asked for.
+"""Selection of one accelerator from the user's request.
 
-``request`` is the entry: it finds out what was asked for (an argument, a variable or nothing) and makes the Decision that explains the
-choice. A name is then resolved and tried in ``by_name``; ``auto`` and the aliases choose among several accelerators in ``auto``.
+``request`` is the entry point. It determines what the user requested, by an argument, by a variable or not at all, and creates the Decision
+that explains the choice. ``by_name`` resolves a name and tries the plugin. ``auto`` chooses among several accelerators, for the name
+``auto`` and the aliases.
 """
 
 from accelkit.selection.by_name import GENERIC, Loaded, load_named

@@ -68,7 +68,7 @@ def load_named(kind: Kind, name: str) -> Loaded:
 
 
 def try_unless_known(record: PluginRecord) -> Availability:
-    """Probe a built-in plugin in this process. A third-party plugin is tried in a child process, unless it worked before.
+    """Probe a built-in plugin in this process, or try a third-party plugin in a child process unless it worked before.
 
     Raises:
         BrokenPluginError, UnavailableError: If the plugin is broken or not available.

@@ -1,7 +1,7 @@
 """Selection of one accelerator from the user's request, with the Decision that explains it.
 
 ``decide`` does not run third-party code in this process (it probes plugins in child processes). ``select`` also loads the
-chosen plugin. The order of precedence is the argument, ``ACCELKIT_ACCELERATOR``, and ``auto`` if neither is given.
+chosen plugin. An argument takes precedence over ``ACCELKIT_ACCELERATOR``. If neither is given, ``auto`` is used.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class Bridged(accelerate.Accelerator):  # type: ignore[misc] # accelerate has no
         return _restored, (getattr(cls, "_accelkit_original", cls), self.runtime.accelerator.name), state
 
     def prepare(self, *arguments: Any, device_placement: Sequence[bool | None] | None = None) -> Any:
-        """Prepare objects like Accelerate, but place all modules first, so that optimizer state follows them in any order.
+        """Prepare objects like Accelerate, but place all modules first, so that the order of the arguments does not matter to optimizers.
 
         Raises:
             PrepareError: If an optimizer has parameters on another device because it was created before ``Module.to`` moved its model.
@@ -138,7 +138,7 @@ class Bridged(accelerate.Accelerator):  # type: ignore[misc] # accelerate has no
         return prepared
 
     def load_state(self, input_dir: str | None = None, load_kwargs: dict[str, Any] | None = None, **load_model_func_kwargs: Any) -> None:
-        """Load state like Accelerate, but through main memory, because safetensors can only read to the devices that it knows."""
+        """Load state like Accelerate, but through main memory, because safetensors can load tensors only to devices that it knows."""
         super().load_state(input_dir, load_kwargs, **{"map_location": device_table.host_name()} | load_model_func_kwargs)
 
     def free_memory(self, *objects: Any) -> Any:
@@ -160,7 +160,7 @@ class Bridged(accelerate.Accelerator):  # type: ignore[misc] # accelerate has no
 
 @functools.cache
 def bridged_class(cls: type) -> type:
-    """Return a subclass of Bridged and ``cls``, which is ``accelerate.Accelerator`` or a subclass of the user's."""
+    """Return a subclass of Bridged and ``cls``, which is ``accelerate.Accelerator`` or a user's subclass of it."""
     if issubclass(cls, Bridged):
         return cls
     if cls is accelerate.Accelerator:
@@ -170,7 +170,7 @@ def bridged_class(cls: type) -> type:
 
 
 def _restored(cls: type, name: str) -> Any:
-    """Create the object that pickle restores; only its Runtime is set. Loads the plugin, so that torch knows the device type."""
+    """Create the object that pickle then fills, with only its Runtime set. Loads the plugin, so that torch knows the device type."""
     made: Any = bridged_class(cls)
     instance = made.__new__(made)
     instance.runtime = runtime_named(name)
@@ -194,7 +194,7 @@ def keeping_parameters() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _withheld(mixed: str, already: str | None) -> Iterator[None]:
-    """Hide fp16 from Accelerator while it is created, since it would refuse fp16, or ignore it on the CPU, by the device's name."""
+    """Hide fp16 while an Accelerator is created. It would refuse fp16 on a device type that it does not know, and ignore it on the CPU."""
     state = AcceleratorState._shared_state
     if mixed != _FP16 or already not in (None, _FP16):
         yield

@@ -24,7 +24,7 @@ _STATE = {
     "num_processes",
     "process_index",
 }
-"""The attributes of PartialState, which the bridge sets."""
+"""The attributes of PartialState that the bridge sets."""
 
 
 def import_accelerate() -> ModuleType:
@@ -32,7 +32,7 @@ def import_accelerate() -> ModuleType:
 
     Raises:
         UnavailableError: If it is not installed.
-        UnsupportedError: If its version is not known, or its state has other attributes than the bridge knows.
+        UnsupportedError: If its version is not known, or the attributes of its state differ from those that the bridge knows.
     """
     hint = "pip install 'accelkit[accelerate]'"
     if importlib.util.find_spec("accelerate") is None:
@@ -53,7 +53,7 @@ def check_version(version: str) -> None:
     """Check that the bridge knows this version of Accelerate. Patch releases of the newest version count as known.
 
     Raises:
-        UnsupportedError: If it does not.
+        UnsupportedError: If the bridge does not know the version.
     """
     found, oldest, newest = Version(version), Version(OLDEST), Version(NEWEST)
     if found < oldest or found.release[:2] > newest.release[:2]:

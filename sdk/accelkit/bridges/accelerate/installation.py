@@ -1,4 +1,4 @@
-"""``install()``, which puts every ``Accelerator`` of this process on a plugin's device, whichever code creates it."""
+"""``install()``, which makes every ``Accelerator`` of this process use a plugin's device, whichever code creates it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _is_installed = False
 
 
 def install(name: str | Accelerator | None = None, *, devices: Devices | None = None) -> Runtime:
-    """Put every ``accelerate.Accelerator`` and ``PartialState`` created from now on on a plugin's device.
+    """Make every ``accelerate.Accelerator`` and ``PartialState`` that is created from now on use a plugin's device.
 
     Selects, loads and checks the device at once, and joins the processes of the job. Until ``uninstall``, ``Accelerator.__init__`` and
     ``PartialState.__init__`` are replaced, ``torch.nn.Module.to`` keeps Parameters when a module leaves the host, and
@@ -36,7 +36,7 @@ def install(name: str | Accelerator | None = None, *, devices: Devices | None = 
         The Runtime of the device, with the decision that selected it.
 
     Raises:
-        ContradictionError: If it is already installed with other arguments, or Accelerate has already chosen a device.
+        ContradictionError: If the bridge is already installed with other arguments, or Accelerate has already chosen a device.
         AccelkitError: If Runtime raises an error.
     """
     global _is_installed, _variable_before
@@ -83,7 +83,7 @@ def _bridged_accelerator(self: Any, *arguments: Any, **named: Any) -> None:
 
 
 def _filled_state(self: Any, cpu: bool = False, **named: Any) -> None:
-    """Replace ``PartialState.__init__``, which does not change a state that is already filled."""
+    """Replace ``PartialState.__init__``. Fills the state first if it is empty, because the original leaves a filled state unchanged."""
     refuse_forks()
     if not PartialState._shared_state:
         ensure_state(dataclasses.replace(installed(), cpu=cpu), named)

@@ -1,7 +1,7 @@
 """Selection of Accelerate's mixed precision, and the check that the device supports it.
 
-Accelerate has a list of device types that support fp16, computes in full precision on the CPU instead, and uses CUDA's gradient scaler
-for devices that it does not know. Here the device is asked, as in Runtime.
+Accelerate itself allows fp16 only on a fixed list of device types, replaces it by full precision on the CPU, and uses CUDA's gradient
+scaler for devices that it does not know. The bridge asks the device instead, as Runtime does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def wanted_precision(argument: object, environ: Mapping[str, str] = os.environ) 
     """Return ``no``, ``fp16`` or ``bf16`` from the argument, ACCELKIT_PRECISION or ACCELERATE_MIXED_PRECISION, in this order.
 
     Raises:
-        UnsupportedError: If it is another precision.
+        UnsupportedError: If the requested precision is not one of these.
     """
     sources = (("mixed_precision", argument), (_OURS, environ.get(_OURS)), (_THEIRS, environ.get(_THEIRS)))
     source, value = next(((source, value) for source, value in sources if value), ("default", "no"))

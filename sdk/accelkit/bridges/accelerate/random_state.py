@@ -1,4 +1,4 @@
-"""The device's random state in Accelerate's checkpoints, which otherwise contain only that of the devices that Accelerate knows."""
+"""The device's random state in Accelerate's checkpoints, which otherwise contain only that of devices known to Accelerate."""
 
 from __future__ import annotations
 
@@ -61,5 +61,5 @@ def load_random_state(folder: str | os.PathLike[str], runtime: Runtime) -> None:
 
 
 def _is_host(runtime: Runtime) -> bool:
-    """Return whether the device is the machine that runs Python, whose generator Accelerate saves."""
+    """Return whether the device is the CPU, whose generator Accelerate itself saves."""
     return torch.empty(0, device=runtime.device).is_cpu

@@ -120,10 +120,10 @@ def ensure_state(wanted: Wanted, process_group: Mapping[str, Any] | None = None)
 
 
 def refuse_forks() -> None:
-    """Check that no launcher forked this process from one with a state, since every process would then train alone on one device.
+    """Check that no launcher forked this process from one with a state. Otherwise, every process would train alone, on the same device.
 
     Raises:
-        UsageError: If a launcher did.
+        UsageError: If a launcher did so.
     """
     if _current is None or _made_in is None:
         return

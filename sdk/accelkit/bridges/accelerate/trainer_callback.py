@@ -1,4 +1,4 @@
-"""A callback for ``transformers.Trainer``, whose checkpoints contain only the random state of the devices that it knows."""
+"""A callback for ``transformers.Trainer``. The Trainer itself saves the random state only of devices that it knows."""
 
 from __future__ import annotations
 

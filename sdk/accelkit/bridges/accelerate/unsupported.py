@@ -36,7 +36,7 @@ def refuse_arguments(arguments: Mapping[str, Any], environ: Mapping[str, str], n
         name: The name of the accelerator, for the error.
 
     Raises:
-        UnsupportedError: If it was. The text names the feature and an alternative.
+        UnsupportedError: If such a feature was requested. The text names the feature and an alternative.
     """
     for argument, what in _ARGUMENTS.items():
         if arguments.get(argument) is not None:
@@ -64,7 +64,7 @@ def refuse_strategy(strategy: str, name: str) -> None:
 
 
 def refuse_lazy(name: str, plugin: str) -> UnsupportedError:
-    """Return the error for a device that traces lazily. The end of its steps must be marked, which Accelerate does only for XLA."""
+    """Return the error for a device that traces lazily. The end of each step must be marked, which Accelerate does only for XLA."""
     return UnsupportedError(
         f"the bridge to Accelerate does not support {name}",
         plugin=plugin,

@@ -19,7 +19,7 @@ _SEED = "PL_GLOBAL_SEED"  # where Lightning's seed_everything stores its seed
 
 
 class PluginAccelerator:
-    """Lightning's accelerator interface, implemented by ``plugin``. Lightning calls methods of the class, so each plugin gets a class.
+    """Lightning's accelerator interface, implemented by ``plugin``. Lightning calls methods of the class, so each plugin has its own.
 
     Attributes:
         plugin: The accelkit accelerator, already loaded.

@@ -37,10 +37,10 @@ class LightningAccelerator(Accelerator):
         return Availability.absent(f"{cls.__name__}.is_available() returned False; Lightning's interface does not provide a reason")
 
     def parse_devices(self, devices: int | str | Sequence[int]) -> list[int]:
-        """Return the device indices, as parsed by the Lightning class into a number of devices or a list of indices.
+        """Return the device indices. The Lightning class parses ``devices`` into a number of devices or a list of indices.
 
         Raises:
-            DevicesError: If it cannot be parsed, or requests more devices than exist.
+            DevicesError: If ``devices`` cannot be parsed, or requests more devices than exist.
         """
         count = self.auto_device_count()
         try:

@@ -10,12 +10,12 @@ from accelkit.specs.cluster import ClusterEnvironment
 
 
 class PluginEnvironment:
-    """Lightning's interface of a cluster environment, implemented by ``plugin``. The launcher sets the ranks; Lightning cannot."""
+    """Lightning's interface for a cluster environment, implemented by ``plugin``. The launcher sets the ranks; Lightning cannot."""
 
     plugin: ClassVar[ClusterEnvironment]
 
     def __init__(self) -> None:
-        """Skip the base class's, since SLURMEnvironment's refuses jobs without --ntasks-per-node, which accelkit supports."""
+        """Skip the base class's ``__init__``: SLURMEnvironment's refuses jobs without --ntasks-per-node, which accelkit supports."""
         self.auto_requeue = True
         self.requeue_signal = signal.SIGUSR1
 
@@ -65,8 +65,8 @@ class PluginEnvironment:
 def make_environment(framework: Framework, cluster: ClusterEnvironment) -> Any:
     """Create a cluster environment for Lightning.
 
-    If no launcher started this process, it is Lightning's own environment, which starts the other processes. For SLURM it is a
-    SLURMEnvironment, by which the Trainer knows that it has to save and requeue when it receives SIGUSR1.
+    If no launcher started this process, this is Lightning's own environment, which starts the other processes. For SLURM, it is a
+    SLURMEnvironment, which tells the Trainer to save and requeue the job when it receives SIGUSR1.
     """
     if not cluster.creates_processes_externally:
         return framework.environments.LightningEnvironment()

@@ -1,7 +1,7 @@
 """``install()``, which makes ``Trainer(accelerator="acme")`` and ``Fabric(accelerator="acme")`` use accelkit's plugins.
 
-Only ``__init__`` of these two classes is replaced. The replacement turns the arguments that Lightning does not support into those of
-``trainer_kwargs`` or ``fabric_kwargs``. No private part of Lightning is changed.
+Only the ``__init__`` methods of these two classes are replaced. The replacement turns the arguments that Lightning does not support into
+those of ``trainer_kwargs`` or ``fabric_kwargs``. No private part of Lightning is changed.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _originals: dict[Framework, tuple[Any, Callable[..., None], Callable[..., None]]
 def install(*accelerators: str, package: str | None = None) -> None:
     """Make Trainer and Fabric accept the names of accelkit's accelerators. Further calls have no effect.
 
-    Afterwards accelkit resolves ``auto``, to ACCELKIT_ACCELERATOR or else the usable accelerator. Lightning's own names (``cpu``,
-    ``gpu``, ...) keep their meaning. A third-party Lightning accelerator, given by name or as an instance, trains on its device instead
-    of the CPU.
+    Afterwards, ``auto`` means the accelerator in ACCELKIT_ACCELERATOR, or the usable accelerator if that is not set. Lightning's own names
+    (``cpu``, ``gpu``, ...) keep their meaning. A third-party Lightning accelerator, given by name or as an instance, then trains on its own
+    device instead of the CPU.
 
     Args:
         accelerators: The names of plugins to load now, whose ``register_accelerators(registry)`` provides further names.
@@ -41,7 +41,7 @@ def install(*accelerators: str, package: str | None = None) -> None:
 
     Raises:
         UnavailableError: If Lightning is not installed.
-        UnsupportedError: If its version is not known, or its classes do not take the expected arguments. Nothing is changed then.
+        UnsupportedError: If its version is not known, or its classes do not take the expected arguments. In that case, nothing is changed.
     """
     frameworks = [one for one in installed(TRAINERS) + installed(FABRICS) if package in (None, one.package)]
     if not frameworks:
@@ -61,7 +61,7 @@ def uninstall() -> None:
     """Undo ``install``.
 
     Raises:
-        UnsupportedError: If other code has replaced an ``__init__`` since. The changes to the other class are undone.
+        UnsupportedError: If other code has since replaced an ``__init__`` again. The other class is restored nevertheless.
     """
     foreign = []
     forget_all()
@@ -133,7 +133,7 @@ def _translated(framework: Framework, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _accelkits(framework: Framework, requested: Any, *, has_strategy: bool) -> Accelerator | str | None:
-    """Return accelkit's accelerator, as an instance or a name, for the argument ``accelerator``. None if Lightning handles it."""
+    """Return accelkit's accelerator, as an instance or a name, for the argument ``accelerator``. None if Lightning handles the argument."""
     if isinstance(requested, Accelerator):
         return requested
     if isinstance(requested, framework.part("accelerators").Accelerator):

@@ -47,7 +47,7 @@ def trainer_kwargs(
         devices: The devices, as for ``parse_devices``. ``auto`` uses ACCELKIT_DEVICES, or else one device for each process that a
             launcher started, or else all devices.
         num_nodes: The number of machines. None takes it from the cluster environment.
-        strategy: ``auto``, ``single_device``, ``ddp``, ``ddp_find_unused_parameters_true``, or a strategy object of a class of your own.
+        strategy: ``auto``, ``single_device``, ``ddp``, ``ddp_find_unused_parameters_true``, or an instance of your own strategy class.
         precision: The precision, as for ``accelkit.Runtime``, if Lightning supports it.
         cluster: The cluster environment, as for ``accelkit.Runtime``: a name or an instance. None detects it.
         plugins: Further Lightning plugins. A precision or cluster environment among them replaces that of accelkit.
@@ -108,7 +108,7 @@ def make_arguments(
     cluster: str | ClusterEnvironment | None,
     plugins: Any,
 ) -> dict[str, Any]:
-    """Return the arguments as ``trainer_kwargs`` or ``fabric_kwargs`` does, for this framework.
+    """Return the same arguments as ``trainer_kwargs`` or ``fabric_kwargs``, for this framework.
 
     If no variable gives the placement of the processes on machines, all processes of the job must call this to exchange it.
     """
@@ -117,7 +117,7 @@ def make_arguments(
     load(plugin)
     environment = select_cluster(cluster).environment
     check_environment(environment)
-    if any(environment.known(name) is None for name in PLACEMENT):  # Lightning needs all of these before it joins
+    if any(environment.known(name) is None for name in PLACEMENT):  # Lightning needs all of these before the processes join
         learn_placement(environment, ProcessGroupOptions().seconds)
     started = environment.local_world_size if environment.creates_processes_externally else None
     wanted = selection.devices

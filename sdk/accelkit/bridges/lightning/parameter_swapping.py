@@ -1,4 +1,4 @@
-"""Support for ``tensor.data = other`` with a tensor of another device type, as ``fully_shard`` does to move a module to its mesh.
+"""Support for assigning a tensor of another device type to ``tensor.data``, as ``fully_shard`` does to move a module to its mesh.
 
 Between the CPU and CUDA, torch replaces the tensor's content. Between the CPU and an out-of-tree device it raises an error
 ("incompatible tensor type").

@@ -1,4 +1,4 @@
-"""Support for ``register_accelerators(registry)`` on accelkit's plugins, by which Lightning's accelerators register further names."""
+"""Support for accelkit plugins that, like Lightning's accelerators, register further names in ``register_accelerators(registry)``."""
 
 from __future__ import annotations
 

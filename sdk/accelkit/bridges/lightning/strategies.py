@@ -1,7 +1,7 @@
 """Lightning's strategies for devices that it does not know: its own classes, extended with what such a device needs.
 
 On XLA and PrivateUse1, ``Module.to`` creates new Parameters. Lightning handles this only for XLA. On other devices, tied parameters would
-no longer be tied, and an optimizer created before would not train the module.
+no longer be tied, and an optimizer created before the move would not train the module.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class FabricPlacing(Theirs):
 
 
 class Joining(Theirs):
-    """A mixin that creates the process group for the device and the host before Lightning does, and checks that it reduces on the device.
+    """A mixin that creates the process group, for the device and the host, before Lightning does. It tests a reduction on the device.
 
     Lightning does not replace an existing process group.
     """
@@ -129,7 +129,7 @@ def _join(strategy: Theirs, plugin: Accelerator) -> None:
 
 
 class TrainerDDP(Joining, TrainerPlacing):
-    """DDP for a Trainer. Without device ids, torch uses the module's device. With them, Lightning would request a CUDA stream."""
+    """DDP for a Trainer, without device ids, so that torch uses the module's device. With them, Lightning would request a CUDA stream."""
 
     def determine_ddp_device_ids(self) -> None:
         return None
