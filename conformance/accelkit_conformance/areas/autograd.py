@@ -1,5 +1,5 @@
-"""Gradients on the device match those of float64 on the CPU, within the error of the CPU's own kernels, for every operator that has a
-gradient."""
+"""For every operator that has a gradient, the gradients on the device match those in float64 on the CPU, within the error of the CPU's own
+kernels."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ _COTANGENTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @check("smoke", over=list(_COTANGENTS))
 def output_gradients(subject: Subject, layout: str) -> None:
-    """The backward kernels of common operators take an output gradient that is expanded, transposed, strided or zero, and leave it as it
-    is."""
+    """The backward kernels of common operators accept an output gradient that is expanded, transposed, strided or zero, and do not modify
+    it."""
     import torch
 
     from accelkit_conformance.oracle.cotangents import cotangents
@@ -122,8 +122,8 @@ def output_gradients(subject: Subject, layout: str) -> None:
 
 @check("smoke")
 def leaf_gradients_stay(subject: Subject) -> None:
-    """The gradient of a leaf is on the leaf's device, in its dtype and shape. A second backward adds to it, and
-    ``zero_grad(set_to_none=True)`` removes it."""
+    """The gradient of a leaf has the leaf's device, dtype and shape. A second backward pass adds to it, and ``zero_grad(set_to_none=True)``
+    removes it."""
     import torch
 
     leaf = torch.ones(2, 3, device=subject.device, requires_grad=True)
@@ -142,7 +142,7 @@ def leaf_gradients_stay(subject: Subject) -> None:
 
 @check("smoke")
 def hooks_see_device_tensors(subject: Subject) -> None:
-    """Tensor hooks receive gradients that are on the device, and what they return replaces the gradient."""
+    """Tensor hooks receive gradients that are on the device, and the tensor that a hook returns replaces the gradient."""
     import torch
 
     seen = []
@@ -157,7 +157,7 @@ def hooks_see_device_tensors(subject: Subject) -> None:
 
 @check("smoke")
 def custom_functions(subject: Subject) -> None:
-    """A ``torch.autograd.Function`` saves device tensors, and receives them and the output gradient on the device."""
+    """A ``torch.autograd.Function`` can save device tensors, and receives them and the output gradient on the device."""
     import torch
 
     class Square(torch.autograd.Function):
@@ -182,8 +182,8 @@ def custom_functions(subject: Subject) -> None:
 
 @check("smoke")
 def no_grad_and_inference_mode(subject: Subject) -> None:
-    """``torch.no_grad`` and ``torch.inference_mode`` record no graph and change no value, and leaving them, also through an error,
-    records graphs again."""
+    """``torch.no_grad`` and ``torch.inference_mode`` record no graph and change no value. After they are left, even by an error, graphs are
+    recorded again."""
     import torch
 
     leaf = torch.full((4,), 3.0, device=subject.device, requires_grad=True)
@@ -207,7 +207,8 @@ def no_grad_and_inference_mode(subject: Subject) -> None:
 
 @check("smoke", requires=["numbered_devices"])
 def another_device(subject: Subject) -> None:
-    """Backward on a device that is not the current one gives the gradients that the current one gives, and they stay on it."""
+    """A backward pass on a device that is not the current one gives the same gradients as on the current one, and they are on that
+    device."""
     import torch
 
     from accelkit_conformance.oracle.lacking_dtypes import lacking_dtypes
@@ -229,7 +230,7 @@ def another_device(subject: Subject) -> None:
 
 @check("training")
 def second_derivatives(subject: Subject) -> None:
-    """The gradient of a gradient has the values that it has on the CPU, and is on the device."""
+    """The gradient of a gradient has the same values as on the CPU, and is on the device."""
     import torch
 
     def second(device: torch.device) -> torch.Tensor:

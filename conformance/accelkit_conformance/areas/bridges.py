@@ -1,4 +1,4 @@
-"""In Lightning, Accelerate and transformers a model trains as in a plain loop on the CPU, and all tensors are on the device."""
+"""In Lightning, Accelerate and transformers, a model trains as it does in a plain loop on the CPU, and all tensors are on the device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from accelkit_conformance.results import NotSupported
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
-# Lightning's name of a precision, to Accelerate's name and the capability that it needs.
+# Lightning's name of each precision, with Accelerate's name for it and the capability that it needs.
 _PRECISIONS = {"32-true": ("no", "dtype.float32"), "bf16-mixed": ("bf16", "autocast.bfloat16"), "16-mixed": ("fp16", "autocast.float16")}
 _PACKAGES = {"trainer": "lightning.pytorch", "fabric": "lightning.fabric", "accelerate": "accelerate"}
 
@@ -48,7 +48,7 @@ def _index(subject: Subject) -> list[int]:
 
 @contextlib.contextmanager
 def _accelerate_of_its_own() -> Iterator[None]:
-    """Context without Accelerate's state, of which a process has one. The state that is made inside is removed at the end.
+    """Run the block without an existing Accelerate state, of which a process has only one. Remove the state that the block creates.
 
     Raises:
         NotSupported: If the bridge raises UnsupportedError.
@@ -114,7 +114,7 @@ def lightning_fabric(subject: Subject, precision: str) -> None:
 
 @check("full", over=list(_PRECISIONS), seconds=120)
 def accelerate_loop(subject: Subject, precision: str) -> None:
-    """A loop with ``accelerate.Accelerator`` trains on the device as a plain loop does on the CPU, and loads what it saved."""
+    """A loop with ``accelerate.Accelerator`` trains on the device as a plain loop does on the CPU, and can load the state that it saved."""
     import torch
 
     theirs = _needs(subject, precision)
@@ -138,14 +138,15 @@ def accelerate_loop(subject: Subject, precision: str) -> None:
 
 @check("full", over=list(_PRECISIONS), seconds=120)
 def transformers_trainer(subject: Subject, precision: str) -> None:
-    """``transformers.Trainer``, which makes its own ``Accelerator``, trains a small GPT-2 on the device: the loss falls below 70 %."""
+    """``transformers.Trainer``, which creates its own ``Accelerator``, trains a small GPT-2 on the device: the loss falls below 70 % of its
+    first value."""
     theirs = _needs(subject, precision)
     transformers = _import("transformers")
     with tempfile.TemporaryDirectory() as folder, _accelerate_of_its_own():
         from accelkit.bridges.accelerate import install
 
         install(subject.accelerator, devices=_index(subject))
-        # TrainingArguments(bf16=True) asks a list of devices; the variable is for all.
+        # TrainingArguments(bf16=True) accepts only a fixed list of devices; the variable works for all.
         with mock.patch.dict(os.environ, {"ACCELERATE_MIXED_PRECISION": theirs}):
             trainer = _gpt2_trainer(transformers, folder)
         assert trainer.accelerator.mixed_precision == theirs
@@ -181,8 +182,8 @@ def _gpt2_trainer(transformers: Any, folder: str) -> Any:
 
 @check("full", requires=["process_group"], over=list(_PACKAGES), seconds=240)
 def two_devices(subject: Subject, framework: str) -> None:
-    """With DDP in the framework, two processes that ``accelkit launch`` started, each with its own device, train as one process does
-    with the batches of both."""
+    """With the framework's DDP, two processes started by ``accelkit launch``, each with its own device, give the same model as one process
+    that trains on the batches of both."""
     _import(_PACKAGES[framework])
     if subject.device_type != "cpu":
         subject.second_device()

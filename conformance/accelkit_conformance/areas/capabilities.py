@@ -49,7 +49,7 @@ def autocast(subject: Subject, name: str) -> None:
 
 @check("smoke", probes="streams")
 def streams(subject: Subject) -> None:
-    """A stream can be made, entered and synchronized, and work in it has its result."""
+    """A stream can be created, entered and synchronized, and work that is queued in it gives the right result."""
     import torch
 
     stream = subject.function("Stream")(device=subject.device)
@@ -61,7 +61,7 @@ def streams(subject: Subject) -> None:
 
 @check("smoke", probes="events")
 def events(subject: Subject) -> None:
-    """An event can be recorded and waited for, and then reports that it is done."""
+    """An event can be recorded and waited for, and then reports that it has completed."""
     event = subject.function("Event")()
     event.record()
     event.synchronize()
@@ -100,7 +100,7 @@ def pinned_memory(subject: Subject) -> None:
 
 @check("smoke", probes="random_state")
 def random_state(subject: Subject) -> None:
-    """The random state of the device can be read and set, and a state that was set gives the same numbers again."""
+    """The random state of the device can be read and set, and setting the same state again gives the same numbers again."""
     import torch
 
     state = subject.accelerator.get_rng_state(subject.device)
@@ -112,7 +112,7 @@ def random_state(subject: Subject) -> None:
 
 @check("smoke", probes="numbered_devices")
 def numbered_devices(subject: Subject) -> None:
-    """Devices have numbers, and a number that no device has raises RuntimeError or AssertionError."""
+    """Devices have numbers, and using a number that no device has raises RuntimeError or AssertionError."""
     import torch
 
     assert torch.empty(1, device=torch.device(subject.device_type, 0)).device.index == 0, (
@@ -133,7 +133,7 @@ def subnormals(subject: Subject) -> None:
 
 @check("smoke", probes="deterministic")
 def deterministic(subject: Subject) -> None:
-    """With ``torch.use_deterministic_algorithms`` two runs of an ``index_add`` are equal, bit for bit."""
+    """With ``torch.use_deterministic_algorithms``, two runs of ``index_add`` give the same result, bit for bit."""
     import torch
 
     subject.needs("int64")

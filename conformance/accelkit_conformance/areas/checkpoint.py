@@ -40,7 +40,8 @@ def _state(model: Any) -> list[torch.Tensor]:
 
 @check("training")
 def three_and_three_is_six(subject: Subject) -> None:
-    """Three steps, a checkpoint, new objects and three more steps give the parameters and buffers of six steps, also with dropout."""
+    """Three steps, a checkpoint that is loaded into new objects, and three more steps give the same parameters and buffers as six steps,
+    even with dropout."""
     import torch
 
     def seed() -> None:
@@ -97,7 +98,7 @@ def state_is_kept(subject: Subject) -> None:
 
 @check("training")
 def loads_on_the_cpu(subject: Subject) -> None:
-    """A checkpoint from the device loads into a run on the CPU, with all parameters and buffers."""
+    """A checkpoint from the device can be loaded into a run on the CPU, with all parameters and buffers."""
     import torch
 
     from accelkit import Runtime
@@ -117,8 +118,8 @@ def loads_on_the_cpu(subject: Subject) -> None:
 
 @check("training")
 def distributed_checkpoint(subject: Subject) -> None:
-    """``torch.distributed.checkpoint`` saves tensors on the device and loads them in place. An asynchronous save has the values at the
-    time of the call."""
+    """``torch.distributed.checkpoint`` saves tensors on the device and loads them in place. An asynchronous save contains the values that
+    the tensors had at the time of the call."""
     import torch
     import torch.distributed.checkpoint as dcp
 

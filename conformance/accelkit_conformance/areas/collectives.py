@@ -60,7 +60,7 @@ def all_reduce(subject: Subject, size: str, op: str, dtype: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def strided_and_empty(subject: Subject, size: str) -> None:
-    """``all_reduce`` of transposed, empty and 0-d tensors works. ``all_reduce`` and ``broadcast`` of a slice change its elements only, or
+    """``all_reduce`` of transposed, empty and 0-d tensors works. ``all_reduce`` and ``broadcast`` of a slice change only its elements, or
     raise RuntimeError or ValueError."""
     import torch
     import torch.distributed as dist
@@ -71,7 +71,7 @@ def strided_and_empty(subject: Subject, size: str) -> None:
     _is(subject, x, *[value * n * (n + 1) / 2 for value in range(6)])
     for collective, expected in ((dist.all_reduce, n * (n + 1) / 2), (lambda tensor: dist.broadcast(tensor, n - 1), n)):
         if isinstance(dist.group.WORLD._get_backend(subject.device), dist.ProcessGroupGloo):
-            break  # it writes beside the slice, which a vendor that uses it cannot mend
+            break  # gloo itself writes outside the slice, which a vendor cannot fix
         table = torch.full((2, 2), float(subject.rank + 1), device=subject.device)
         try:
             collective(table[:, 0])
@@ -97,7 +97,7 @@ def broadcast(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def reduce(subject: Subject, size: str) -> None:
-    """The destination receives the sum and the average, whichever rank it is."""
+    """The destination receives the sum and the average, whichever rank is the destination."""
     import torch.distributed as dist
 
     for destination in range(int(size)):
@@ -110,7 +110,7 @@ def reduce(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def all_gather(subject: Subject, size: str) -> None:
-    """Every rank receives every rank's tensor, in the order of ranks, as a list and as one tensor."""
+    """Every rank receives every rank's tensor, in the order of ranks, both as a list and as one tensor."""
     import torch
     import torch.distributed as dist
 
@@ -226,7 +226,7 @@ def send_and_receive(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def asynchronous(subject: Subject, size: str) -> None:
-    """After ``wait`` of an asynchronous ``all_reduce`` operators see the result, and after a synchronization the work is completed."""
+    """After ``wait`` on an asynchronous ``all_reduce``, operators see the result. After a synchronization, the work is complete."""
     import torch.distributed as dist
 
     n = int(size)
@@ -241,7 +241,7 @@ def asynchronous(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def subgroups(subject: Subject, size: str) -> None:
-    """``all_reduce`` in a group of some ranks, or of one, adds up the tensors of these ranks only."""
+    """``all_reduce`` in a group of several ranks, or of a single rank, adds up the tensors of the ranks in the group only."""
     import torch.distributed as dist
 
     rank = subject.rank
@@ -271,7 +271,7 @@ def objects(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def follows_queued_work(subject: Subject, size: str) -> None:
-    """A collective sees the results of work that was queued on the device before it, without a synchronization between."""
+    """A collective sees the results of work that was queued on the device before it, without a synchronization in between."""
     import torch
     import torch.distributed as dist
 

@@ -29,7 +29,7 @@ def _agree(mine: torch.Tensor, theirs: torch.Tensor) -> None:
 
 @check("training", requires=["compile"], seconds=180)
 def forward_and_backward(subject: Subject) -> None:
-    """A compiled module gives the same result and the same gradients of parameters as the eager one, and they are on the device."""
+    """A compiled module gives the same result and the same parameter gradients as the eager module, and all of them are on the device."""
     import torch
 
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.LayerNorm(16), torch.nn.Linear(16, 2)).to(subject.device)
@@ -46,7 +46,8 @@ def forward_and_backward(subject: Subject) -> None:
 
 @check("training", requires=["compile"], seconds=180)
 def dynamic_shapes(subject: Subject) -> None:
-    """A function that was compiled with ``dynamic=True`` gives the results of the eager one for several batch sizes, on the device."""
+    """A function that was compiled with ``dynamic=True`` gives the same results as the eager function for several batch sizes, on the
+    device."""
     import torch
 
     function = lambda x: (x.softmax(-1) * x.shape[0]).sum(0)  # noqa: E731
@@ -60,7 +61,7 @@ def dynamic_shapes(subject: Subject) -> None:
 
 @check("training", requires=["compile"], seconds=180)
 def in_place_and_views(subject: Subject) -> None:
-    """A compiled function writes the same values into its argument through views, and returns the same values, as the eager one."""
+    """A compiled function that writes into its argument through views writes and returns the same values as the eager function."""
     import torch
 
     def function(x: torch.Tensor) -> torch.Tensor:
@@ -76,7 +77,7 @@ def in_place_and_views(subject: Subject) -> None:
 
 @check("training", requires=["compile", "random_state"], seconds=180)
 def training_steps(subject: Subject) -> None:
-    """Five training steps of a compiled model give the parameters of five steps of the eager one."""
+    """Five training steps of a compiled model give the same parameters as five steps of the eager model."""
     import copy
 
     import torch

@@ -1,4 +1,4 @@
-"""What accelkit requires of every plugin, also without its hardware: the class, its probe, its declarations and its metadata."""
+"""What accelkit requires of every plugin, even without its hardware: the class, its probe, its declarations and its metadata."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def probe_is_repeatable(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False)
 def probe_imports_no_torch(subject: Subject) -> None:
-    """In a new process, importing the plugin and probing do not import torch, which would make lists slow."""
+    """In a new process, importing the plugin and probing do not import torch, which would slow down every command that probes it."""
     found = in_child(subject.record, "import", "probe")
     assert not found["imported_torch"], "import or probe imported torch"
 
 
 @check("contract", needs_hardware=False)
 def probe_is_quick(subject: Subject) -> None:
-    """Importing the plugin and probing together take less than 10 s, the time limit in lists."""
+    """Importing the plugin and probing together take less than 10 s, the default time limit when accelkit probes a plugin."""
     found = in_child(subject.record, "import", "probe")
     assert found["seconds"] < 10, f"they took {found['seconds']:.1f} s"
 
@@ -102,7 +102,7 @@ def something_is_declared(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False)
 def parsing_devices_refuses_nonsense(subject: Subject) -> None:
-    """``parse_devices`` raises a DevicesError that contains the value for values that are not devices."""
+    """For a value that does not name devices, ``parse_devices`` raises a DevicesError that contains the value."""
     instance = loading.instantiate(subject.cls, subject.record)
     instance.auto_device_count = lambda: 2
     for nonsense in ("nonsense", "0,x", -7, "0;1"):
@@ -131,7 +131,7 @@ def methods_keep_their_signatures(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False)
 def metadata_says_what_it_needs(subject: Subject) -> None:
-    """The distribution requires ``accelkit`` in its metadata, so that an incompatible version is known before it is imported."""
+    """The distribution requires ``accelkit`` in its metadata, so that an incompatible version is detected before the plugin is imported."""
     import importlib_metadata
     from packaging.requirements import Requirement
 
@@ -143,19 +143,19 @@ def metadata_says_what_it_needs(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False, kind="precision")
 def precision_is_documented(subject: Subject) -> None:
-    """A precision's class has a docstring, and an instance prints where it comes from."""
+    """A precision's class has a docstring, and an instance has the name under which it is selected."""
     _check_named(subject)
 
 
 @check("contract", needs_hardware=False, kind="strategy")
 def strategy_is_documented(subject: Subject) -> None:
-    """A strategy's class has a docstring, and an instance prints where it comes from."""
+    """A strategy's class has a docstring, and an instance has the name under which it is selected."""
     _check_named(subject)
 
 
 @check("contract", needs_hardware=False, kind="cluster")
 def cluster_is_documented(subject: Subject) -> None:
-    """A cluster environment's class has a docstring, and an instance prints where it comes from."""
+    """A cluster environment's class has a docstring, and an instance has the name under which it is selected."""
     _check_named(subject)
 
 

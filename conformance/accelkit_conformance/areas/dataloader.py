@@ -1,5 +1,5 @@
-"""DataLoaders feed the device: with forked and spawned workers, with pinned batches, and with an error if the device is used in a forked
-process."""
+"""DataLoaders feed the device, with forked and spawned workers and with pinned batches. Using the device in a forked process works or
+raises an error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @check("training")
 def workers_fork_after_use(subject: Subject) -> None:
-    """Forked workers deliver every sample, in order, after the device was used in the main process."""
+    """Forked workers deliver every sample, in order, even after the device has been used in the main process."""
     import torch
 
     torch.ones(3, device=subject.device)

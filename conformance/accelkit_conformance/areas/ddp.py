@@ -28,7 +28,7 @@ def alone(model: Any, batch: Any) -> Any:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def gradients_are_averaged(subject: Subject, size: str) -> None:
-    """After backward every rank has the gradients of one process on the whole batch, on the device; a second backward adds to them."""
+    """After a backward pass, every rank has the gradients of one process on the whole batch, on the device. A second pass adds to them."""
     import torch
 
     model, batch = model_and_batch(int(size))
@@ -45,7 +45,8 @@ def gradients_are_averaged(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def no_sync_keeps_to_itself(subject: Subject, size: str) -> None:
-    """Inside ``no_sync`` gradients are the rank's own; the next backward outside averages the sums of all ranks."""
+    """Inside ``no_sync``, each rank accumulates its own gradients. The next backward pass outside averages the accumulated gradients over
+    all ranks."""
     import torch
 
     model, batch = model_and_batch(int(size))
@@ -66,7 +67,7 @@ def no_sync_keeps_to_itself(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def starts_equal(subject: Subject, size: str) -> None:
-    """Ranks that start with different parameters and buffers have those of rank 0 after wrapping."""
+    """After wrapping, ranks that started with different parameters and buffers have those of rank 0."""
     import torch
 
     from accelkit_conformance.oracle.layers import batch_norm
@@ -107,7 +108,7 @@ def training_stays_equal(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def synchronised_batch_norm(subject: Subject, size: str) -> None:
-    """The outputs, gradients and statistics of SyncBatchNorm are those of one process on the whole batch."""
+    """The outputs, gradients and statistics of SyncBatchNorm equal those of one process on the whole batch."""
     import torch
 
     if subject.device_type == "cpu":

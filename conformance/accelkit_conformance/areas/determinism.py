@@ -1,5 +1,5 @@
-"""With ``torch.use_deterministic_algorithms`` the same program with the same seed gives the same bits, or an error that names what is not
-deterministic."""
+"""With ``torch.use_deterministic_algorithms``, the same program with the same seed gives the same bits, or raises an error that names the
+operation that is not deterministic."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def _calls(subject: Subject) -> dict[str, Callable[[], torch.Tensor]]:
 
 @check("training", requires=["deterministic"], over=_OPERATORS)
 def five_runs_are_equal(subject: Subject, name: str) -> None:
-    """If an operator or its gradient may add in any order, five runs in deterministic mode are equal, bit for bit, or it raises a
-    RuntimeError that says that it is not deterministic."""
+    """An operator that, in its forward or backward pass, could add numbers in any order gives the same bits in five runs in deterministic
+    mode, or raises a RuntimeError that says that it is not deterministic."""
     import torch
 
-    subject.needs("int64")  # of the indices
+    subject.needs("int64")  # the dtype of the indices
     torch.use_deterministic_algorithms(True)
     call = _calls(subject)[name]
     try:
@@ -66,7 +66,7 @@ def five_runs_are_equal(subject: Subject, name: str) -> None:
 
 @check("training", requires=["deterministic", "random_state"])
 def training_repeats(subject: Subject) -> None:
-    """Two trainings with the same seed and with dropout end with the same parameters, bit for bit."""
+    """Two training runs with the same seed and with dropout end with the same parameters, bit for bit."""
     import torch
 
     torch.use_deterministic_algorithms(True)

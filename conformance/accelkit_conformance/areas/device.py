@@ -1,4 +1,4 @@
-"""The device exists under its declared type, tensors are made and computed on the device that was asked for, and others are refused."""
+"""The device exists under its declared type, tensors are created and computed on the requested device, and other devices are refused."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def string_round_trip(subject: Subject) -> None:
 
 @check("smoke")
 def tensors_know_their_device(subject: Subject) -> None:
-    """On each device, factory functions with ``device=``, ``to``, ``zeros_like`` and ``new_zeros`` make tensors that are on it."""
+    """On each device, factory functions with ``device=``, ``to``, ``zeros_like`` and ``new_zeros`` create tensors that are on that
+    device."""
     import torch
 
     for device in subject.devices:
@@ -58,7 +59,8 @@ def tensors_know_their_device(subject: Subject) -> None:
 
 @check("smoke")
 def results_stay(subject: Subject) -> None:
-    """Results of tensors on the device are on the device: operators, methods, indexing, reductions, in-place operators, conversions."""
+    """Results computed from tensors on the device are on the device: with operators, methods, indexing, reductions, in-place operators and
+    conversions."""
     import torch
 
     x = torch.rand(8, 8, device=subject.device)
@@ -76,7 +78,7 @@ def results_stay(subject: Subject) -> None:
 
 @check("smoke", requires=["numbered_devices"])
 def bad_index_raises(subject: Subject) -> None:
-    """Making a tensor on an index that does not exist raises RuntimeError or AssertionError instead of using another device."""
+    """Creating a tensor on a device whose index does not exist raises RuntimeError or AssertionError instead of using another device."""
     import torch
 
     for index in (len(subject.devices) + 7, 99):
@@ -86,8 +88,8 @@ def bad_index_raises(subject: Subject) -> None:
 
 @check("smoke", requires=["numbered_devices"])
 def current_device_is_kept(subject: Subject) -> None:
-    """The ``device`` context manager and ``setup_device`` change the current device. Leaving the context, also through an error inside,
-    restores the one before."""
+    """The ``device`` context manager and ``setup_device`` change the current device. Leaving the context, even by an error, restores the
+    previous device."""
     import torch
 
     other, module = subject.second_device(), subject.module
@@ -187,7 +189,7 @@ def named_device_everywhere(subject: Subject) -> None:
 
 @check("smoke")
 def mixing_devices_raises(subject: Subject) -> None:
-    """An operator on a tensor of the device and one of the CPU raises RuntimeError instead of copying silently."""
+    """An operator that gets one tensor on the device and another on the CPU raises RuntimeError instead of silently copying one of them."""
     import torch
 
     if subject.device_type == "cpu":
@@ -223,7 +225,7 @@ def scalars_come_back(subject: Subject) -> None:
 
 @check("smoke")
 def tensors_print(subject: Subject) -> None:
-    """``repr`` of a tensor shows its values and its device. torch computes it with the dtypes float64, int64 and bool."""
+    """``repr`` of a tensor shows its values and its device. torch uses the dtypes float64, int64 and bool to compute it."""
     import torch
 
     subject.needs("float64", "int64", "bool")

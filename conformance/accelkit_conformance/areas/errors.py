@@ -1,4 +1,5 @@
-"""A user's mistake raises an error of the class that torch documents, at the call that made it; afterwards the device works."""
+"""A user's mistake raises an error of the class that torch documents, at the call that contains the mistake. Afterwards, the device still
+works."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def _works(subject: Subject) -> None:
 
 @check("smoke")
 def shapes_that_do_not_fit(subject: Subject) -> None:
-    """Adding, multiplying, concatenating and viewing tensors whose shapes do not fit raises RuntimeError."""
+    """Adding, multiplying, concatenating and viewing tensors whose shapes do not match raises RuntimeError."""
     import torch
 
     a, b = torch.ones(2, 3, device=subject.device), torch.ones(4, 5, device=subject.device)
@@ -34,7 +35,7 @@ def shapes_that_do_not_fit(subject: Subject) -> None:
 
 @check("smoke")
 def dtypes_that_do_not_fit(subject: Subject) -> None:
-    """A matmul of two dtypes raises RuntimeError, and a bitwise and of floats raises RuntimeError or NotImplementedError."""
+    """A matmul of two different dtypes raises RuntimeError, and ``&`` between floats raises RuntimeError or NotImplementedError."""
     import torch
 
     a = torch.ones(2, 2, device=subject.device)
@@ -65,7 +66,7 @@ def indices_outside(subject: Subject) -> None:
 
 @check("smoke")
 def backward_twice(subject: Subject) -> None:
-    """A second backward through a freed graph, and backward of a tensor without a graph, raise RuntimeError."""
+    """A second backward pass through a freed graph, and a backward pass from a tensor without a graph, raise RuntimeError."""
     import torch
 
     x = torch.ones(3, device=subject.device, requires_grad=True)
@@ -80,7 +81,7 @@ def backward_twice(subject: Subject) -> None:
 
 @check("smoke")
 def changed_in_place(subject: Subject) -> None:
-    """Backward raises RuntimeError if a tensor that was saved for it has been changed in place."""
+    """A backward pass raises RuntimeError if a tensor that was saved for it has been changed in place."""
     import torch
 
     x = torch.ones(3, device=subject.device, requires_grad=True)
@@ -105,7 +106,7 @@ def factorisations_that_fail(subject: Subject) -> None:
 
 @check("smoke")
 def nothing_is_swallowed(subject: Subject) -> None:
-    """NaN and infinity that arise in a computation reach its result: nothing replaces them."""
+    """NaN and infinity that arise in a computation reach its result, and nothing replaces them."""
     import math
 
     import torch

@@ -1,5 +1,5 @@
-"""Sharded training on the accelerator's backend: FSDP2 and DTensor give the results of one process, and their checkpoints load in one
-process too."""
+"""Sharded training on the accelerator's backend: FSDP2 and DTensor give the results of one process, and their checkpoints can also be
+loaded in one process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _sharded(subject: Subject, model: Any) -> Any:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def gradients_equal_one_process(subject: Subject, size: str) -> None:
-    """The full gradients of a fully sharded model are those of one process on the whole batch, and shards are on the device."""
+    """The full gradients of a fully sharded model equal those of one process on the whole batch, and the shards are on the device."""
     import torch
 
     model, batch = model_and_batch(int(size))
@@ -46,7 +46,7 @@ def gradients_equal_one_process(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def steps_equal_one_process(subject: Subject, size: str) -> None:
-    """Three optimizer steps of a fully sharded model give the parameters of one process on the whole batch."""
+    """Three optimizer steps of a fully sharded model give the same parameters as one process on the whole batch."""
     import torch
 
     model, batch = model_and_batch(int(size))
@@ -64,7 +64,7 @@ def steps_equal_one_process(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def distributed_tensors(subject: Subject, size: str) -> None:
-    """A DTensor keeps its values when it is distributed, redistributed and gathered, and a matmul of two gives their product."""
+    """A DTensor keeps its values when it is distributed, redistributed and gathered, and a matmul of two DTensors gives their product."""
     import torch
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
@@ -81,7 +81,7 @@ def distributed_tensors(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def checkpoints_load_elsewhere(subject: Subject, size: str) -> None:
-    """A sharded checkpoint of all ranks loads into a whole model on each rank alone, and into a sharded model."""
+    """A sharded checkpoint of all ranks can be loaded into an unsharded model on each rank alone, and into a sharded model."""
     import torch
     import torch.distributed as dist
     import torch.distributed.checkpoint as dcp
@@ -112,7 +112,8 @@ def checkpoints_load_elsewhere(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group", "generator_offset"], over=SIZES, is_distributed=True)
 def made_on_meta(subject: Subject, size: str) -> None:
-    """If a layer is created on ``meta``, sharded and then initialized, each shard has its own numbers, and backward gives the gradient."""
+    """If a layer is created on ``meta``, sharded and then initialized, each shard has different numbers, and the backward pass gives the
+    right gradient."""
     import torch
     from torch.distributed.fsdp import fully_shard
 

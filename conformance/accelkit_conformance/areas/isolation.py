@@ -1,4 +1,4 @@
-"""Importing the plugin changes nothing outside itself: it acts only when it is loaded. Each check uses a new process."""
+"""Importing the plugin changes nothing outside the plugin, which acts only when it is loaded. Each check uses a new process."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 @check("contract", needs_hardware=False)
 def importing_changes_nothing(subject: Subject) -> None:
-    """Importing the plugin and probing leave torch's functions, the environment, threads, signal handlers and the working directory as they
-    were."""
+    """Importing the plugin and probing leave torch's functions, the environment, threads, signal handlers and the working directory
+    unchanged."""
     changes = in_child(subject.record, "import", "probe", "footprint")["changes"]
     assert not changes, "it " + "; it ".join(changes)
 

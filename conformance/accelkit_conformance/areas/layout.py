@@ -29,7 +29,7 @@ def _operators() -> Iterator[Case]:
 
 
 def _strided(one: torch.Tensor) -> torch.Tensor:
-    """Return a copy that is every second element of a buffer with other values between."""
+    """Return a copy whose elements are every second element of a buffer, with other values in between."""
     import torch
 
     buffer = torch.full((*one.shape, 2), _CANARY, dtype=one.dtype)
@@ -56,8 +56,8 @@ _LAYOUTS = {"strided": _strided, "offset": _offset, "transposed": _transposed}
 
 @check("full", requires=["dtype.float32"], over=_operators)
 def inputs(subject: Subject, name: str) -> None:
-    """For two samples of the operator, strided, offset and transposed copies of the tensors give what the CPU gives. They and the memory
-    around them stay as they are, unless the CPU changes them too."""
+    """For two samples of the operator, strided, offset and transposed copies of the tensors give the same results as on the CPU. The copies
+    and the memory around them remain unchanged, unless the operator changes them on the CPU too."""
     import torch
     from torch.utils._pytree import tree_map
 
@@ -99,7 +99,7 @@ def _pointwise() -> Iterator[Case]:
 
 @check("full", requires=["dtype.float32"], over=_pointwise)
 def expanded(subject: Subject, name: str) -> None:
-    """Inputs with a stride of zero give the values and strides that the CPU gives."""
+    """Inputs with a stride of zero give results with the same values and strides as on the CPU."""
     import torch
 
     from accelkit_conformance.oracle import opdb
@@ -124,7 +124,7 @@ def expanded(subject: Subject, name: str) -> None:
     over=["add_", "mul_", "fill_", "zero_", "copy_", "sigmoid_", "clamp_", "index_fill_", "masked_fill_"],
 )
 def guard_bands(subject: Subject, name: str) -> None:
-    """Writing into a slice changes its elements as on the CPU, and leaves those before, after and between them as they are."""
+    """Writing into a slice changes its elements as on the CPU, and leaves the elements before, after and between them unchanged."""
     import torch
 
     subject.needs(*{"index_fill_": ("int64",), "masked_fill_": ("bool",)}.get(name, ()))

@@ -1,4 +1,4 @@
-"""Device memory is counted and given back, does not leak, and a program can continue after an out-of-memory error."""
+"""Device memory is counted, is released and does not leak, and a program can continue after an out-of-memory error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PETABYTE = 1 << 50
 
 
 def _block(subject: Subject, num_bytes: int = _BYTES) -> torch.Tensor:
-    """Return an uninitialised tensor of this size on the device. Its dtype is the one that every device has."""
+    """Return an uninitialised tensor of this size on the device. Its dtype is float32, which every device supports."""
     import torch
 
     return torch.empty(num_bytes // 4, dtype=torch.float32, device=subject.device)
@@ -25,8 +25,8 @@ def _block(subject: Subject, num_bytes: int = _BYTES) -> torch.Tensor:
 
 @check("smoke", requires=["memory_statistics"])
 def allocating_is_counted(subject: Subject) -> None:
-    """A tensor of n bytes raises the number of allocated bytes by at least n and at most 2 n, and freeing it lowers the number to what it
-    was."""
+    """A tensor of n bytes raises the number of allocated bytes by at least n and at most 2 n, and freeing it lowers the number to its
+    previous value."""
     before = subject.allocated_before()
     block = _block(subject)
     during = subject.allocated()
@@ -56,8 +56,8 @@ def views_cost_nothing(subject: Subject) -> None:
 
 @check("smoke", requires=["memory_statistics"])
 def peak_is_kept_and_reset(subject: Subject) -> None:
-    """The peak is the largest number of bytes that were allocated since it was reset. Resetting sets it to the number that is allocated
-    now."""
+    """The peak is the largest number of bytes that were allocated at the same time since the last reset. Resetting sets it to the number
+    that is currently allocated."""
 
     def peak() -> float:
         return subject.accelerator.memory_stats(subject.device)["memory.peak.bytes"]
@@ -107,7 +107,8 @@ def memory_is_per_device(subject: Subject) -> None:
 
 @check("smoke", requires=["memory_limit"])
 def out_of_memory_is_recoverable(subject: Subject) -> None:
-    """Allocating more than there is raises ``torch.OutOfMemoryError``. Tensors keep their values, and the next allocation works."""
+    """Allocating more memory than the device has raises ``torch.OutOfMemoryError``. Existing tensors keep their values, and the next
+    allocation works."""
     import torch
 
     kept = torch.arange(100.0, device=subject.device)
@@ -120,7 +121,7 @@ def out_of_memory_is_recoverable(subject: Subject) -> None:
 
 @check("smoke", requires=["memory_limit"])
 def out_of_memory_in_an_operator(subject: Subject) -> None:
-    """An operator whose result does not fit raises ``torch.OutOfMemoryError``, leaves its inputs as they are and, where memory is counted,
+    """An operator whose result does not fit raises ``torch.OutOfMemoryError``, leaves its inputs unchanged and, where memory is counted,
     leaves nothing allocated."""
     import torch
 
@@ -138,7 +139,7 @@ def out_of_memory_in_an_operator(subject: Subject) -> None:
 
 @check("smoke")
 def zero_bytes(subject: Subject) -> None:
-    """Tensors without elements can be made, copied, added to, reduced and concatenated."""
+    """Tensors without elements can be created, copied, added to, reduced and concatenated."""
     import torch
 
     empty = torch.empty(0, 3, device=subject.device)
@@ -157,7 +158,7 @@ def empty_cache_keeps_tensors(subject: Subject) -> None:
     for _ in range(3):
         _block(subject)
         subject.accelerator.empty_cache()
-        _block(subject).fill_(7)  # what was given back is given to others
+        _block(subject).fill_(7)  # reuses the memory that empty_cache released
     assert torch.equal(kept.cpu(), torch.arange(1000.0)), "empty_cache changed a tensor"
 
 

@@ -1,4 +1,4 @@
-"""Every module of torch.nn gives on the device what it gives on the CPU: outputs, gradients of parameters and inputs, buffers."""
+"""Every module of torch.nn gives the same results on the device as on the CPU: outputs, gradients of parameters and inputs, and buffers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _run_on_cpu(info: Any, given: Any) -> Any:
 
     arguments = given.constructor_input
     if any(one.dtype is torch.float64 for one in tensors((arguments.args, arguments.kwargs))):
-        return arguments.args, arguments.kwargs  # FractionalMaxPool: it is moved to double
+        return arguments.args, arguments.kwargs  # FractionalMaxPool, which the check computes in double
     module = info.module_cls(*arguments.args, **arguments.kwargs)
     if given.forward_input is None:
         return list(module.state_dict().values())
@@ -89,7 +89,7 @@ def _compare(subject: Subject, info: Any, given: Any, training: bool, seed: str)
         return
     call = (given.forward_input.args, given.forward_input.kwargs)
     if any(one.dtype is torch.float64 for one in tensors((arguments.args, arguments.kwargs))):
-        here, call = here.double(), to_double(call)  # FractionalMaxPool: its random samples are given in double
+        here, call = here.double(), to_double(call)  # FractionalMaxPool, whose random samples are given in double
         there = copy.deepcopy(here).to(subject.device)
     try:
         double = copy.deepcopy(here).double()

@@ -1,5 +1,5 @@
-"""Operators of torch's own database give on the device what float64 gives on the CPU, within the error of the CPU's own kernel. Results
-are on the device, and have the dtype, shape and layout that they have on the CPU."""
+"""On the device, the operators of torch's own database give the results of float64 on the CPU, within the error of the CPU's own kernel.
+The results are on the device, and have the same dtype, shape and layout as on the CPU."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def _pointwise() -> Iterator[Case]:
 
 @check("full", requires=["dtype.{1}"], over=_forward)
 def forward(subject: Subject, name: str, dtype: str) -> None:
-    """For each sample the result has the right values, device, dtype and shape, and that of a pointwise operator the right strides. The
-    values of operators that draw random numbers are not compared."""
+    """For each sample, the result has the right values, device, dtype and shape. The result of a pointwise operator also has the right
+    strides. The values of operators that draw random numbers are not compared."""
     from accelkit_conformance.oracle import opdb
     from accelkit_conformance.oracle.lacking_dtypes import possible_samples
     from accelkit_conformance.oracle.op_compare import compare_forward
@@ -108,7 +108,7 @@ def inplace(subject: Subject, name: str) -> None:
 
 @check("full", requires=["dtype.{1}"], over=_out)
 def out(subject: Subject, name: str, dtype: str) -> None:
-    """The result is written into the tensor given as ``out=``, which is returned; if it is empty, it is resized first."""
+    """The result is written into the tensor given as ``out=``, and this tensor is returned. An empty tensor is resized first."""
     import torch
     from torch.utils._pytree import tree_map
 
@@ -147,8 +147,8 @@ def _composed() -> Iterator[Case]:
 
 @check("full", requires=["dtype.float32"], over=_composed)
 def overloads(subject: Subject, name: str) -> None:
-    """The ATen overloads that the operator calls in its forward and backward pass give what the CPU gives: as they are, with ``out=`` and
-    in place."""
+    """The ATen overloads that the operator calls in its forward and backward pass give the same results as on the CPU: called in the same
+    way, with ``out=``, and in place."""
     import torch
 
     from accelkit_conformance.oracle import opdb
@@ -200,8 +200,8 @@ def _further() -> Iterator[Case]:
 
 @check("full", requires=["dtype.float32"], over=_further)
 def further(subject: Subject, name: str) -> None:
-    """Calls that torch's own database does not contain give what the CPU gives: shifts, in-place integer operators, resampling, padding,
-    fused layers, forward-mode gradients."""
+    """Calls that torch's own database does not contain give the same results as on the CPU: shifts, in-place integer operators, resampling,
+    padding, fused layers, forward-mode gradients."""
     import torch
     from torch.utils._pytree import tree_leaves
 
@@ -228,7 +228,7 @@ class _Nameless:
 
 @check("full", requires=["dtype.{1}"], over=_pointwise)
 def special_values(subject: Subject, name: str, dtype: str) -> None:
-    """Pointwise operators give what the CPU gives for NaN, infinities, zeros, huge and tiny numbers."""
+    """For NaN, infinities, zeros, and huge and tiny numbers, pointwise operators give the same results as on the CPU."""
     import torch
 
     from accelkit_conformance.oracle import opdb

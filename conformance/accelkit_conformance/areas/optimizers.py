@@ -53,8 +53,8 @@ def _train(model: Any, optimizer: Any, compute: Callable[[], None] = lambda: Non
 
 @check("training", requires=["dtype.float32"], over=_optimizers)
 def steps(subject: Subject, name: str) -> None:
-    """For each configuration without tensors, four steps give the parameters of a loop in float64 on the CPU: in a loop, with
-    ``foreach`` and, where torch supports it for the device, with ``fused``."""
+    """For each configuration without tensors, four steps give the same parameters as the for-loop implementation in float64 on the CPU: in
+    a for-loop, with ``foreach`` and, where torch supports it for the device, with ``fused``."""
     import torch
     from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
@@ -83,8 +83,8 @@ def steps(subject: Subject, name: str) -> None:
 
 @check("smoke", over=["SGD", "Adam", "AdamW"])
 def state_is_on_the_device(subject: Subject, name: str) -> None:
-    """After a step the state is on the device (the step count may be on the host). A copy of it on the CPU loads into another optimizer, on
-    the device and with its values."""
+    """After a step, the state is on the device (the step count may be on the host). When a copy of the state on the CPU is loaded into
+    another optimizer, the loaded state is on the device and has the same values."""
     import torch
 
     model = _model().to(subject.device)
@@ -141,7 +141,7 @@ def clipping_values(subject: Subject) -> None:
 
 @check("training")
 def schedulers(subject: Subject) -> None:
-    """A scheduler changes the learning rate of an optimizer whose state is on the device, and goes on from its saved state."""
+    """A scheduler changes the learning rate of an optimizer whose state is on the device, and continues from its saved state."""
     import torch
 
     model = _model().to(subject.device)

@@ -1,5 +1,5 @@
-"""Autocast computes in the lower dtype or in float32, as torch's lists say; the gradient scaler skips steps that overflowed; accelkit's
-precisions compute and store in the dtypes of their names."""
+"""Autocast computes in the lower dtype or in float32, as torch's lists of operators specify; the gradient scaler skips steps that
+overflowed; accelkit's precisions compute and store in the dtypes that their names state."""
 
 from __future__ import annotations
 
@@ -91,14 +91,14 @@ def float32_list(subject: Subject, dtype: str, name: str) -> None:
     assert found.dtype == torch.float32, f"{name} of {dtype} under autocast gave {found.dtype}"
     subject.stays(found)
     expected = _calls(torch.device("cpu"), lower, torch.float32)[name]()
-    # torch's cross_entropy asks for its log_softmax in the dtype of the input, which autocast does not overrule
+    # torch's cross_entropy requests its log_softmax in the dtype of the input, and autocast does not override this
     torch.testing.assert_close(found.cpu(), expected, rtol=0.01 if name == "cross_entropy" else 1e-4, atol=1e-6)
 
 
 @check("smoke", requires=["autocast.bfloat16"])
 def nesting(subject: Subject) -> None:
-    """``enabled=False`` inside an autocast region switches it off, leaving it switches it on again, and an error inside restores the state
-    before."""
+    """``enabled=False`` inside an autocast region switches autocast off, and autocast is on again after it. An error inside also restores
+    the previous state."""
     import torch
 
     kind = subject.accelerator.autocast_device_type
@@ -139,7 +139,7 @@ def gradients_are_float32(subject: Subject) -> None:
 
 @check("smoke", requires=["autocast.bfloat16"])
 def weights_are_cast_anew(subject: Subject) -> None:
-    """After an optimizer step the next autocast region computes with the new weights, not with a cached copy of the old ones."""
+    """After an optimizer step, the next autocast region computes with the new weights, not with a cached copy of the old ones."""
     import torch
 
     layer = torch.nn.Linear(4, 1, bias=False).to(subject.device)
@@ -206,7 +206,7 @@ def scaler_skips(subject: Subject, value: str) -> None:
 
 @check("training", requires=["autocast.float16"])
 def scaler_steps_and_grows(subject: Subject) -> None:
-    """Without overflow the step uses the unscaled gradient, and after ``growth_interval`` steps the scale is doubled."""
+    """Without overflow, the step uses the unscaled gradient, and after ``growth_interval`` steps the scale is doubled."""
     import torch
 
     scaler, before, after = _scaled_step(subject, None)
@@ -221,7 +221,7 @@ def scaler_steps_and_grows(subject: Subject) -> None:
 
 @check("training", requires=["autocast.float16"])
 def scaler_unscales_once(subject: Subject) -> None:
-    """``unscale_`` divides the gradients by the scale, for example for clipping; a second one before the step raises RuntimeError."""
+    """``unscale_`` divides the gradients by the scale, for example for clipping. A second call before the step raises RuntimeError."""
     import torch
 
     parameter = torch.nn.Parameter(torch.ones(3, device=subject.device))
@@ -248,8 +248,8 @@ _NAMED = {
 
 @check("training", over=list(_NAMED))
 def named_precisions(subject: Subject, name: str) -> None:
-    """A Runtime with a named precision stores, computes and steps in the dtypes of the name. If the capability that it needs is declared
-    ``none``, it raises an error that names the precision."""
+    """A Runtime with a named precision stores and updates parameters and computes in the dtypes that the name states. If the capability
+    that the precision needs is declared ``none``, the Runtime raises an error that names the precision."""
     import torch
 
     from accelkit import AccelkitError

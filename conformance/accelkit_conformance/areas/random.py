@@ -1,4 +1,5 @@
-"""Random numbers: a seed or a state repeats them, devices have generators of their own, and the numbers have the right distribution."""
+"""Random numbers: setting a seed or a state again repeats them, devices have their own generators, and the numbers have the right
+distribution."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ _DRAWS = 20_000
 
 @check("smoke", requires=["random_state"])
 def reseeding_repeats(subject: Subject) -> None:
-    """The same seed gives the same numbers and another seed gives others, set through the accelerator or ``torch.manual_seed``."""
+    """The same seed gives the same numbers and another seed gives different ones, whether the accelerator or ``torch.manual_seed`` sets
+    it."""
     import torch
 
     def drawn(seed: int, seeder: Callable[[int], Any]) -> torch.Tensor:
@@ -33,7 +35,7 @@ def reseeding_repeats(subject: Subject) -> None:
 
 @check("smoke")
 def draws_differ(subject: Subject) -> None:
-    """Two draws without a seed between them differ, and the second half of a draw does not repeat the first."""
+    """Two draws without seeding in between differ, and the second half of a draw does not repeat the first."""
     import torch
 
     first, second = torch.rand(10_000, device=subject.device).cpu(), torch.rand(10_000, device=subject.device).cpu()
@@ -44,8 +46,8 @@ def draws_differ(subject: Subject) -> None:
 
 @check("smoke", requires=["random_state"])
 def states_replay(subject: Subject) -> None:
-    """After a state that was read is set again, ``rand``, ``randn``, ``dropout`` and ``randperm`` draw the same numbers again. The state is
-    a uint8 tensor on the CPU, and drawing does not change it."""
+    """After a previously read state is set again, ``rand``, ``randn``, ``dropout`` and ``randperm`` draw the same numbers again. The state
+    is a uint8 tensor on the CPU, and drawing does not change it."""
     import torch
 
     accelerator, device = subject.accelerator, subject.device
@@ -91,7 +93,7 @@ def forking_restores(subject: Subject) -> None:
 
 @check("smoke", requires=["random_state", "numbered_devices"])
 def devices_have_their_own(subject: Subject) -> None:
-    """Drawing on one device does not change what another draws."""
+    """Drawing on one device does not change the numbers that another device draws."""
     import torch
 
     other = subject.second_device()
@@ -122,7 +124,7 @@ def host_generator_is_not_used(subject: Subject) -> None:
 
 @check("smoke", requires=["random_state"])
 def generators_are_objects(subject: Subject) -> None:
-    """A ``torch.Generator`` of the device is independent of the default one, and repeats its numbers with its seed."""
+    """A ``torch.Generator`` of the device is independent of the default generator, and setting its seed again repeats its numbers."""
     import torch
 
     generator = torch.Generator(device=subject.device)
@@ -159,7 +161,7 @@ def _draw(subject: Subject, name: str) -> tuple[torch.Tensor, Callable[[torch.Te
 @check("smoke", over=["rand", "randn", "uniform_", "normal_", "exponential_", "cauchy_", "log_normal_"])
 def continuous_distributions(subject: Subject, name: str) -> None:
     """20,000 draws pass the Kolmogorov-Smirnov test of the distribution (D * sqrt(n) < 2.2, which correct draws exceed once in 8,000 runs),
-    and neighbours are not correlated."""
+    and successive draws are not correlated."""
     import torch
 
     drawn, distribution = _draw(subject, name)
@@ -219,7 +221,7 @@ def _first_of_permutation(subject: Subject) -> int:
 
     drawn = torch.randperm(4, device=subject.device)
     subject.stays(drawn)
-    return int(drawn[0])  # read one by one: a device that traces lazily would compile one graph of all
+    return int(drawn[0])  # read one by one, because a device that traces lazily would otherwise compile all draws as one graph
 
 
 @check("training", over=["standard_gamma", "dirichlet", "normal_of_tensors"])

@@ -1,5 +1,5 @@
-"""Saved tensors can be loaded, on their own device or on the one that ``map_location`` names, and still share memory. Device objects
-can be pickled and copied."""
+"""Saved tensors can be loaded, to their own device or to the one that ``map_location`` names, and tensors that shared memory still share
+it. Device objects can be pickled and copied."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def aliases_stay_aliases(subject: Subject) -> None:
 
 @check("smoke")
 def state_dicts(subject: Subject) -> None:
-    """The state of a module on the device loads into one on the CPU and the other way round, with all values."""
+    """The state of a module on the device can be loaded into a module on the CPU and vice versa, with all values."""
     import torch
 
     from accelkit_conformance.oracle.layers import batch_norm
@@ -93,7 +93,7 @@ def state_dicts(subject: Subject) -> None:
 
 @check("smoke")
 def views_and_layouts(subject: Subject) -> None:
-    """A view is loaded with its values, shape, strides and offset, and with the whole of its storage."""
+    """A view is loaded with its values, shape, strides and offset, and with its whole storage."""
     import torch
 
     base = torch.arange(24.0, device=subject.device).view(4, 6)

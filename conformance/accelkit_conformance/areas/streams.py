@@ -1,4 +1,4 @@
-"""Streams run their work in order and wait for each other; events order streams and measure time."""
+"""Streams run their work in order and can wait for each other. Events order the work of streams and measure time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _slow_producer(subject: Subject, stream: object, target: torch.Tensor) -> No
 
 @check("smoke", requires=["streams"])
 def current_stream_is_kept(subject: Subject) -> None:
-    """Entering a stream makes it current, and leaving it, also through an error, restores the one before."""
+    """Entering a stream makes it current, and leaving it, even by an error, restores the previous stream."""
     module = subject.module
     before = module.current_stream(subject.device)
     stream = module.Stream(device=subject.device)
@@ -90,7 +90,7 @@ def copies_are_ordered_with_their_stream(subject: Subject) -> None:
 
 @check("smoke", requires=["streams"])
 def synchronizing_a_stream(subject: Subject) -> None:
-    """After ``stream.synchronize()`` the work of the stream is done and ``query()`` is true."""
+    """After ``stream.synchronize()``, the work of the stream is done and ``stream.query()`` returns True."""
     import torch
 
     stream = subject.module.Stream(device=subject.device)
@@ -142,7 +142,7 @@ def events_measure_time(subject: Subject) -> None:
 
 @check("smoke", requires=["events"])
 def events_are_done_after_waiting(subject: Subject) -> None:
-    """After a recorded event was synchronized, ``query()`` is true, and it can be recorded again."""
+    """After a recorded event has been synchronized, its ``query()`` returns True, and the event can be recorded again."""
     import torch
 
     event = subject.module.Event()
@@ -178,7 +178,7 @@ def memory_is_not_reused_too_early(subject: Subject) -> None:
 
 @check("smoke", requires=["streams"])
 def streams_are_per_device(subject: Subject) -> None:
-    """Entering a stream of another device makes that device current, and leaving it restores the one before."""
+    """Entering a stream of another device makes that device current, and leaving it restores the previous device."""
     import torch
 
     other, module = subject.second_device(), subject.module

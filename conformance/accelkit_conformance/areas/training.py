@@ -51,10 +51,10 @@ def _fit(
 
 @check("smoke")
 def one_step(subject: Subject) -> None:
-    """One step changes every parameter, by as much as on the CPU."""
+    """One step changes every parameter, by the same amount as on the CPU."""
     import torch
 
-    subject.needs("int64")  # of the labels
+    subject.needs("int64")  # the dtype of the labels
     here = _model()
     there = copy.deepcopy(here).to(subject.device)
     start = [parameter.detach().clone() for parameter in here.parameters()]
@@ -68,9 +68,9 @@ def one_step(subject: Subject) -> None:
 
 @check("training", seconds=120)
 def a_classifier_learns(subject: Subject) -> None:
-    """After 150 steps a model distinguishes three spirals with an accuracy above 95 %, and the first 20 losses and the last one are those
-    of the CPU."""
-    subject.needs("int64")  # of the labels
+    """After 150 steps, a model distinguishes three spirals with an accuracy above 95 %. The first 20 losses and the last one match those on
+    the CPU."""
+    subject.needs("int64")  # the dtype of the labels
     points, labels = _data()
     here = _model()
     there = copy.deepcopy(here).to(subject.device)
@@ -86,8 +86,8 @@ def a_classifier_learns(subject: Subject) -> None:
 
 @check("training", seconds=120, over=["conv", "attention", "lstm"])
 def architectures(subject: Subject, name: str) -> None:
-    """A small convolutional network, transformer and LSTM fit a batch: the first loss and the gradients of all parameters are those
-    of the CPU, and the loss falls to a fifth of its first value."""
+    """A small convolutional network, transformer and LSTM fit a batch: the first loss and the gradients of all parameters match those on
+    the CPU, and the loss falls to a fifth of its first value."""
     import torch
     from torch import nn
 
@@ -120,7 +120,7 @@ def architectures(subject: Subject, name: str) -> None:
 
 
 def _compare_gradients(here: Any, there: Any, batch: torch.Tensor, labels: torch.Tensor) -> None:
-    """Compare the gradients of a model on the CPU and of its copy on a device. The models and their buffers stay as they are."""
+    """Compare the gradients of a model on the CPU and of its copy on a device. The models and their buffers are left unchanged."""
     import torch
 
     found = []
@@ -132,14 +132,14 @@ def _compare_gradients(here: Any, there: Any, batch: torch.Tensor, labels: torch
     largest = max(float(gradient.norm()) for gradient in reference.values())
     for name, gradient in reference.items():
         off = float((mine[name] - gradient).norm())
-        # Of the gradient of a bias before a BatchNorm only rounding errors are left: hence the share of the largest one.
+        # The gradient of a bias before a BatchNorm consists only of rounding errors, so a share of the largest gradient is allowed too.
         assert off <= 0.02 * float(gradient.norm()) + 1e-3 * largest, f"the gradient of {name} is off by {off:.3g} of {gradient.norm():.3g}"
 
 
 @check("training")
 def runtime_trains(subject: Subject) -> None:
-    """In the loop of accelkit's README, with an optimizer made before ``prepare`` and tied weights, the weights stay tied, and a step
-    changes them as it does on the CPU."""
+    """In the loop of accelkit's README, with tied weights and an optimizer that was created before ``prepare``, the weights stay tied, and
+    a step changes them as it does on the CPU."""
     import torch
 
     runtime = subject.runtime()

@@ -100,7 +100,7 @@ def copies_convert(subject: Subject) -> None:
 
 @check("smoke")
 def copies_broadcast(subject: Subject) -> None:
-    """``copy_`` broadcasts a row and a scalar of the CPU."""
+    """``copy_`` from the CPU to a matrix on the device broadcasts a row and a scalar."""
     import torch
 
     target = torch.zeros(3, 4, device=subject.device)
@@ -126,7 +126,7 @@ def pageable_sources_may_change(subject: Subject) -> None:
 
 @check("smoke")
 def reading_back_waits(subject: Subject) -> None:
-    """``cpu()`` and ``copy_`` to memory that is not pinned return when the values have arrived."""
+    """``cpu()`` and ``copy_`` to memory that is not pinned return only when the values have arrived."""
     import torch
 
     for _ in range(20):
@@ -171,7 +171,8 @@ def pinned_blocks_come_and_go(subject: Subject) -> None:
 
 @check("smoke", requires=["pinned_memory"])
 def pinning_is_known(subject: Subject) -> None:
-    """``is_pinned`` is true of pinned tensors and slices of them, and false of other tensors of the CPU and of the device."""
+    """``is_pinned`` returns True for pinned tensors and their slices, and False for other tensors on the CPU and for tensors on the
+    device."""
     import torch
 
     assert not torch.ones(3).is_pinned()
@@ -183,7 +184,7 @@ def pinning_is_known(subject: Subject) -> None:
 
 @check("smoke", requires=["numbered_devices"])
 def between_devices(subject: Subject) -> None:
-    """Copies from one device to another and back keep the values of contiguous, transposed and strided tensors; ``to`` the same device
+    """Copies from one device to another and back keep the values of contiguous, transposed and strided tensors; ``to`` with the same device
     returns the tensor itself."""
     import torch
 
@@ -199,7 +200,8 @@ def between_devices(subject: Subject) -> None:
 
 @check("smoke")
 def numpy_goes_both_ways(subject: Subject) -> None:
-    """An array becomes a tensor on the device and an array again; ``numpy()`` of a device tensor raises TypeError or RuntimeError."""
+    """A NumPy array can be converted to a tensor on the device and back. ``numpy()`` of a device tensor raises TypeError or
+    RuntimeError."""
     import numpy as np
     import torch
 
