@@ -130,7 +130,7 @@ def test_a_rank_starts_no_job_of_its_own(monkeypatch, error_text):
 
 def test_a_device_in_use_is_not_forked(error_text):
     program = (
-        "import accelkit, torch, work\n"
+        "import accelkit, torch, worker_functions\n"
         "from accelkit.launching.spawn_launcher import launch\n"
         "torch.ones(1, device=accelkit.Runtime('fake_xpu', devices=1).device)\n"
         "launch(worker_functions.give, int, accelerator='fake_xpu', devices=2, start_method='fork')"
@@ -170,7 +170,7 @@ def test_processes_end_with_their_parent(tmp_path, number):
     notes = tmp_path / "notes"
     notes.mkdir()
     call = "launch(worker_functions.fail, 'sleep', sys.argv[1], accelerator='cpu', devices=2)"
-    program = f"import sys, work\nfrom accelkit.launching.spawn_launcher import launch\n{call}"
+    program = f"import sys, worker_functions\nfrom accelkit.launching.spawn_launcher import launch\n{call}"
     environ = os.environ | {"PYTHONPATH": os.path.dirname(__file__)}
     with (tmp_path / "stderr").open("w") as stderr:
         parent = subprocess.Popen([sys.executable, "-c", program, str(notes)], env=environ, stderr=stderr)
