@@ -129,7 +129,7 @@ class Runtime:
         self.plugin_manager = configuration.plugin_manager
         if requeue:
             check_requeue(self.plugin_manager, self.cluster)
-        options = PreparationOptions(
+        self._options = PreparationOptions(
             device_placement=device_placement,
             split_batches=split_batches,
             even_batches=even_batches,
@@ -143,7 +143,7 @@ class Runtime:
         self._accumulation = Accumulation(gradient_accumulation_steps)
         self._session = Session(configuration, self._rank_info, self._accumulation, process_group=group_options, seed=seed)
         self._objects = PreparedObjects()
-        self._preparation = Preparation(self._session, self._rank_info, self._accumulation, options, self._objects)
+        self._preparation = Preparation(self._session, self._rank_info, self._accumulation, self._options, self._objects)
         self._gradients = Gradients(self._session, self._accumulation, self._objects)
         self._collectives = Collectives(self._rank_info.num_processes, self._session.start, verification.job_mode())
         self._checkpointing = Checkpointing(self._session, self._rank_info, self._collectives, self._objects, timeout=group_options.seconds)
@@ -172,6 +172,31 @@ class Runtime:
     def precision(self) -> Precision:
         """The precision in which numbers are stored and computed. The first use starts the device."""
         return self._session.precision
+
+    @property
+    def device_placement(self) -> bool:
+        """Whether ``prepare`` moves modules and batches to the device, as given to the constructor."""
+        return self._options.device_placement
+
+    @property
+    def split_batches(self) -> bool:
+        """Whether a loader's batch is the batch of the whole job, as given to the constructor."""
+        return self._options.split_batches
+
+    @property
+    def even_batches(self) -> bool:
+        """Whether the last batches are filled, as given to the constructor."""
+        return self._options.even_batches
+
+    @property
+    def dispatch_batches(self) -> bool | None:
+        """Whether the main process reads the data for all processes, as given to the constructor."""
+        return self._options.dispatch_batches
+
+    @property
+    def rng_types(self) -> tuple[str, ...]:
+        """The generators that are synchronised across processes before each epoch."""
+        return self._options.rng_types
 
     # -- the place of this process in the job --------------------------------------------------------------------------
 
