@@ -12,7 +12,7 @@ MANDATORY = (
     "precision",
     "training", "checkpoint", "determinism", "dataloader", "errors", "collectives", "ddp", "fsdp",
 )  # fmt: skip
-"""Areas in which no failure may be declared. In the others (operators, autograd, layout, modules, compile) they may be."""
+"""Areas in which no failure may be declared. Failures may be declared in the others: operators, autograd, layout, modules, compile."""
 LEAST_RUN = 0.95
 
 

@@ -1,11 +1,11 @@
-"""Checks, of which the suite consists. They are defined in the modules of ``areas``. This module does not import torch.
+"""The checks of which the suite consists. They are defined in the modules of ``areas``. This module does not import torch.
 
 A check is a function of the subject and, optionally, of parameters. It passes if it returns, and raises an AssertionError
 that says what is wrong if it fails::
 
     @check("smoke", requires=["memory_statistics"])
     def peak_resets(subject):
-        \"\"\"After reset_peak_memory_stats the peak is what is allocated now.\"\"\"
+        \"\"\"After reset_peak_memory_stats, the peak equals the current allocation.\"\"\"
 
 Its id is ``area/name`` or ``area/name[parameter,...]``: ``memory/peak_resets``, ``operators/forward[add,float32]``.
 """
@@ -51,8 +51,8 @@ class Check:
         function: The function that makes the assertion.
         profile: The first profile that includes the check; a case may have its own.
         requires: The capabilities without which there is nothing to assert. ``{0}`` stands for the first parameter.
-        probes: The capability whose presence the check decides, if any. The check runs even if ``none`` is declared; if it
-            passes then, the result is ``over-unsupported``.
+        probes: The capability whose presence the check determines, if any. The check runs even if the capability is declared ``none``; if
+            it then passes, the result is ``over-unsupported``.
         cases: A function that returns the cases; None for a check without parameters.
         needs_hardware: Whether the subject is loaded before the check runs.
         is_distributed: Whether several processes run the check together. Its first parameter is their number.

@@ -1,8 +1,8 @@
 """Dispatcher coverage: which of the required ATen overloads were called on the device.
 
-The required overloads are those for which torch registers a separate CPU kernel: torch composes everything else of them. Not
-required are the overloads of formats that are specific to a device (quantized, sparse, nested, MKL-DNN), the CPU's own
-implementations of convolution and attention, and operators that torch has for its own tests.
+The required overloads are those for which torch registers a separate CPU kernel: torch composes all others from them. The following are not
+required: the overloads of formats that are specific to a device (quantized, sparse, nested, MKL-DNN), the CPU's own implementations of
+convolution and attention, and operators that torch has for its own tests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OWN_FORMATS = re.compile(
 
 
 def required() -> list[str]:
-    """Return the overloads that a device must support for the installed torch, as ``aten::add.Tensor``."""
+    """Return the names of the overloads that a device must support for the installed torch, such as ``aten::add.Tensor``."""
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
     return sorted(

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def describe(subject: Subject) -> dict[str, Any]:
-    """Describe the device under test as a worker sees it: its names, number and capabilities."""
+    """Describe the device under test as a worker sees it: its type, capabilities and process-group backend, and all devices' names."""
     accelerator = subject.accelerator
     return {
         "device_type": accelerator.device_type,

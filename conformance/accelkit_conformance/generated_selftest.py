@@ -47,7 +47,7 @@ class Outcome:
 
 
 class _Examiner:
-    """Runs mutants one after another, in one worker process as long as it works."""
+    """Runs mutants one after another, in the same worker process as long as that process works."""
 
     def __init__(self, order: Order, folder: Path, numbers: Iterator[int]) -> None:
         self._order, self._folder, self._numbers = order, folder, numbers
@@ -121,10 +121,10 @@ def score(outcomes: Sequence[Outcome], key: Callable[[Outcome], str]) -> list[tu
 
     Args:
         outcomes: The outcomes.
-        key: Returns the group of an outcome, such as its axis or its area.
+        key: A function that returns the group of an outcome, such as its axis or its area.
 
     Returns:
-        The name of each group, and its numbers of all mutants and of those with each verdict, in the order of ``VERDICTS``.
+        For each group, its name, the number of all its mutants, and the number of those with each verdict, in the order of ``VERDICTS``.
     """
     groups: dict[str, collections.Counter[Verdict]] = collections.defaultdict(collections.Counter)
     for outcome in outcomes:

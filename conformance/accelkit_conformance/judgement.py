@@ -1,4 +1,4 @@
-"""The result of a check, from the error that it raised and the expected failures. Runs in worker processes."""
+"""Determine the result of a check from the error that it raised and the expected failures. Runs in worker processes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The mutation scores on docs/conformance.md: which share of the mutants the suite detects.
+"""The mutation scores in docs/conformance.md: the share of the mutants that the suite detects.
 
 ``python -m accelkit_conformance.mutation_scores PATH MATRIX...`` writes the scores of kill matrices (``accelkit conformance selftest
---output``) into a JSON file. ``generate_docs`` shows it. Parts for which no matrix is given keep their scores.
+--output``) into a JSON file. ``generate_docs`` writes the scores in that file into the page. Parts for which no matrix is given keep their
+scores.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _PROFILES = ("smoke", "training", "distributed", "full")
 
 
 def update(scores: Scores, matrix: Mapping[str, Any]) -> None:
-    """Add the scores of a kill matrix, in place of earlier ones of the same mutants."""
+    """Add the scores of a kill matrix, replacing earlier scores of the same mutants."""
     if not matrix.get("generated"):
         scores["written"] = matrix["scores"]
         return

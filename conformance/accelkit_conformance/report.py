@@ -84,7 +84,7 @@ def parsed(content: bytes, origin: Path) -> Report:
 
 
 def results_of(report: Report) -> list[Result]:
-    """Return the results of a report that follows the schema. The schema has no field ``seen``, so it is ignored."""
+    """Return the results of a report that follows the schema. A field ``seen`` is ignored, because the schema does not have it."""
     return [Result.from_dict({name: value for name, value in one.items() if name != "seen"}) for one in report["results"]]
 
 

@@ -21,10 +21,10 @@ CRASHED: tuple[Kind, ...] = ("crash", "timeout")
 """The kinds of result that remain failures even if the test passes when it is run again."""
 
 TRIGGERED = "the fault was triggered"
-"""The note in a result if the fault of a generated mutant has changed something."""
+"""The note in a result if the fault of a generated mutant has changed the result of an operator."""
 
 DECLARED_NONE = "declared none"
-"""The text in the reason of an unsupported result if the capability is declared ``none``, so that there was nothing to run."""
+"""The text in the reason of an unsupported result if nothing was run because the capability is declared ``none``."""
 
 MEANING: Mapping[Kind, str] = {
     "pass": "the assertion holds",

@@ -205,7 +205,7 @@ class Run:
         return found
 
     def _with_crash(self, result: Result) -> Result:
-        """Return the result, or the crash that the journal has of this test: running it again does not undo a crash."""
+        """Return the result, or the crash of this test that the journal contains, because running a test again does not undo a crash."""
         earlier = self.journal.results.get(result.id)
         return result if earlier is None or earlier.kind != "crash" else combined([earlier, result])
 

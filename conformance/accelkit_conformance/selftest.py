@@ -1,8 +1,8 @@
 """Mutation testing of the suite: run it on broken accelerators and record which tests detect each of them.
 
-A mutant is killed if a test of its area fails on it. The tests that run on a mutant are the profile ``smoke`` and, for its own
-area, the profile ``training`` (``distributed`` for areas that need several processes, ``full`` for the bridges). The areas that
-need no hardware run only on mutants of these areas.
+A mutant is killed if a test of its area fails on it. The tests that run on a mutant are those of the profile ``smoke`` and, in its own
+area, those of the profile ``training`` (``distributed`` for areas that need several processes, ``full`` for the bridges). Tests of the
+areas that need no hardware run only on mutants of those areas.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Autopsy:
 
     Attributes:
         mutant: The mutant.
-        killers: The tests that failed on the mutant, as test id to kind of result.
+        killers: The tests that failed on the mutant: a mapping from test id to kind of result.
         num_run: The number of tests that were run on the mutant.
     """
 
@@ -129,7 +129,7 @@ def examine_all(
 def narrow(autopsies: Sequence[Autopsy]) -> list[str]:
     """Return the names of mutants that were detected only by checks that detected no other mutant.
 
-    They do not count, because such a check may have been written for its mutant.
+    Such mutants do not count, because the check may have been written for its mutant.
     """
     victims: dict[str, set[str]] = collections.defaultdict(set)
     for one in autopsies:
@@ -164,7 +164,7 @@ def idle_checks(autopsies: Sequence[Autopsy]) -> list[str]:
 
 
 def scores(autopsies: Sequence[Autopsy]) -> list[dict[str, Any]]:
-    """Return, for each area, the number of its mutants, and how many of them tests of the area in each profile detected."""
+    """Return, for each area, the number of its mutants and, for each profile, how many of them the tests of the area detected."""
     version = installed_version("torch") or ""
     held = {profile: set(profiles.suite(profile, version).tests) for profile in checks.PROFILES}
     rows: list[dict[str, Any]] = []

@@ -139,7 +139,7 @@ class Subject:
         self.accelerator.synchronize(self.device)
 
     def compute(self) -> None:
-        """Make a lazy device run all pending operations as one program. Otherwise each result that is read runs a program of its own."""
+        """Make a lazy device run all pending operations as one program. Otherwise, reading each result runs a separate program."""
         self.accelerator.step_end()
 
     def allocated(self) -> float:
@@ -188,7 +188,7 @@ class Subject:
                 self.passed_though_expected.append(description)
 
     def crashing_last(self, inputs: Iterable[Input], facts: Callable[[Input], Mapping[str, Any]]) -> Iterable[Input]:
-        """Return the inputs of a check. Inputs that are expected to kill this process come last, so that the others still run."""
+        """Return the inputs of a check, with those that are expected to kill this process last, so that all others run first."""
         deadly = [one for one in self.expectations if one.is_crash]
         return sorted(inputs, key=lambda one: any(crash.holds_for(facts(one)) for crash in deadly)) if deadly else inputs
 
@@ -200,8 +200,8 @@ class Subject:
 def device_index(test: str, num_devices: int) -> int:
     """Return the index of the device on which a test of one process runs.
 
-    It is a hash of the test's id. It depends neither on the number of workers nor on the other tests of the run, so that every run
-    of a test finds the same.
+    It is a hash of the test's id. It depends neither on the number of workers nor on the other tests of the run, so that every run of a
+    test uses the same device.
     """
     return int.from_bytes(hashlib.sha256(test.encode()).digest()[:8]) % num_devices
 

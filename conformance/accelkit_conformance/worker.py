@@ -35,7 +35,7 @@ from accelkit_conformance.subject import Subject, device_index
 
 _GROUP_SECONDS = 60
 _RECORDED_SAMPLES = 8
-_ON_EVERY_DEVICE = ("device",)  # areas
+_ON_EVERY_DEVICE = ("device",)  # the areas whose checks run on every device
 _RECORDED = ("operators", "autograd", "layout", "modules", "optimizers", "transfer", "random", "precision", "capabilities")
 
 
@@ -48,7 +48,7 @@ def main() -> None:
     sys.path[:] = request["sys_path"]
     worker = Worker(request, lambda answer: _say(answers, answer))
     _say(answers, worker.introduce())
-    memory_info = psutil.Process().memory_info  # getrusage has kibibytes on Linux and bytes on macOS
+    memory_info = psutil.Process().memory_info  # because getrusage returns kibibytes on Linux and bytes on macOS
     while True:
         message = requests.get()
         if (fault := message.get("fault")) is not None:
@@ -147,7 +147,7 @@ class Worker:
         return None
 
     def _device_indices(self, test: str, found: checks.Check) -> Sequence[int]:
-        """Return the indices of the devices on which a test runs: the rank's in a distributed test, otherwise one that the id decides.
+        """Return the indices of the devices on which a test runs: the rank if it is distributed, otherwise one derived from its id.
 
         The checks of ``_ON_EVERY_DEVICE`` run on every device.
         """
@@ -171,7 +171,7 @@ class Worker:
         return news
 
     def _but_for(self, crash: Expectation, test: str, expected: tuple[Expectation, ...]) -> Result:
-        """Return the result of a test if this process now dies as declared."""
+        """Return the result that the test has if this process now dies as declared."""
         result = judge(self.subject, test, None, tuple(one for one in expected if one.sample or one is not crash))
         result = dataclasses.replace(result, worker=self._number, samples=self.subject.num_samples)
         if result.kind not in ("pass", "expected-failure"):

@@ -68,7 +68,7 @@ class WorkerGroup:
         self._selector = selectors.DefaultSelector()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._partial: list[bytes] = [b""] * size
-        self._if_it_dies: tuple[str, Result] | None = None  # the expected error, and the test's result after it
+        self._if_it_dies: tuple[str, Result] | None = None  # the error that is expected, and the test's result if it occurs
         for rank in range(size):
             self._start(rank)
         hellos = self._answers(time.monotonic() + START_SECONDS)
@@ -215,7 +215,7 @@ class WorkerGroup:
         return [found[rank] for rank in range(self.size)]
 
     def _why(self) -> str:
-        """Return how the first process that has ended did so."""
+        """Wait up to one second for a process to end, and describe how it ended."""
         deadline = time.monotonic() + 1.0
         while time.monotonic() < deadline:
             for rank, process in enumerate(self._processes):

@@ -39,7 +39,7 @@ class Mutant:
     Attributes:
         name: The name, as in ``--mutants``.
         area: The area whose tests must detect the mutant.
-        mechanism: The kind of fault. At most three mutants share one.
+        mechanism: The kind of fault. At most three mutants have the same mechanism.
         value: The class of the mutant, as in an entry point.
         description: The fault.
     """
@@ -62,7 +62,7 @@ _LEAKING = Mutant(
     f"{__name__}.leaking:LeaksAtImport",
     "Importing the plugin changes the environment and starts a thread.",
 )
-"""Defined here, because its module must not be imported only to list the mutants."""
+"""This mutant is defined here, because its module must not be imported only to list the mutants."""
 
 
 def mutant(area: str, mechanism: str) -> Callable[[type], type]:

@@ -10,7 +10,7 @@ from accelkit_conformance.mutants.broken import Broken, changed, is_pure
 
 @mutant("operators", "imprecise")
 class OffByAThousandth(Broken):
-    """Matmuls are too large by a thousandth."""
+    """The results of matmuls are too large by a thousandth."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return call() * 1.001 if name in ("mm", "bmm", "addmm", "baddbmm") else call()
@@ -74,7 +74,7 @@ class FlushesSubnormals(Broken):
 
 @mutant("operators", "ignores an argument")
 class IgnoresAlpha(Broken):
-    """add and sub ignore alpha."""
+    """add and sub ignore their argument alpha."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return func(*args, **{**kwargs, "alpha": 1}) if name in ("add.Tensor", "sub.Tensor") and "alpha" in kwargs else call()
@@ -82,7 +82,7 @@ class IgnoresAlpha(Broken):
 
 @mutant("operators", "ignores an argument")
 class IgnoresDivisorOverride(Broken):
-    """avg_pool2d ignores divisor_override."""
+    """avg_pool2d ignores its argument divisor_override."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return (

@@ -139,7 +139,7 @@ class ForeachForgetsTheLast(Broken):
 
 @mutant("serialization", "copies")
 class DeepCopiesShareMemory(Broken):
-    """A deep copy of a tensor that is no parameter shares its memory."""
+    """A deep copy of a tensor that is not a parameter shares memory with the original."""
 
     def install(self) -> None:
         import torch

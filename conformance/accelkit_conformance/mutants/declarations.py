@@ -28,7 +28,7 @@ class ClaimsADtype(Broken):
 
 @mutant("capabilities", "claims")
 class HidesStreams(Broken):
-    """Streams and float64 are declared none, but work."""
+    """Streams and float64 are declared as not supported, but work."""
 
     declared_capabilities: ClassVar[Capabilities] = _DECLARED.updated({"streams": "none", "dtype.float64": "none"})
 
@@ -119,7 +119,7 @@ class NeverBecomesCurrent(Broken):
 
 @mutant("device", "silent fallback")
 class TrainsOnTheCPU(Broken):
-    """Its devices are the CPU."""
+    """The accelerator's devices are the CPU."""
 
     def device(self, index: int) -> Any:
         import torch

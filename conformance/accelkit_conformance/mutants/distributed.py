@@ -132,7 +132,7 @@ class ReduceScattersHalf(Broken):
 
 @mutant("ddp", "buffers between ranks")
 class SynchronisesNoBuffers(Broken):
-    """DDP gives rank 0's parameters to the other ranks, and leaves each its own buffers."""
+    """DDP gives rank 0's parameters to the other ranks, but leaves each rank its own buffers."""
 
     def install(self) -> None:
         import torch

@@ -68,7 +68,7 @@ class Generated:
 
     @property
     def area(self) -> str:
-        """The area whose tests should detect the mutant: the operator's own, or else that of the axis."""
+        """The area whose tests should detect the mutant: the area of the operator if it has one, or else that of the axis."""
         if self.operator.startswith(("_foreach_", "_fused_", "_amp_")):
             return "optimizers" if not self.operator.startswith("_amp_") else "precision"
         if self.operator in ("_to_copy", "copy"):
@@ -87,7 +87,7 @@ def operators() -> dict[str, list[str]]:
 
 
 def sample(known: Mapping[str, Sequence[str]], number: int, seed: int) -> list[Generated]:
-    """Return different random mutants. Every axis is equally likely.
+    """Return random mutants, all of them different. Every axis is equally likely.
 
     Args:
         known: The operators and their axes, as ``operators`` returns them.
@@ -104,7 +104,7 @@ def sample(known: Mapping[str, Sequence[str]], number: int, seed: int) -> list[G
 
 
 def tests_of(mutant: Generated, torch_version: str) -> list[str]:
-    """Return the tests to run on a mutant, all of its own area.
+    """Return the tests to run on a mutant, all of which are in its own area.
 
     These are the tests of the profile ``full`` that name the operator, and then those of the profile ``smoke``.
     """

@@ -10,7 +10,7 @@ from accelkit_conformance.mutants.broken import Broken, changed, is_pure
 
 @mutant("modules", "gradients of inputs")
 class NormalisesWithoutInputGradient(Broken):
-    """In training the backward of batch_norm gives zeros as the gradient of the input."""
+    """In training mode, the backward pass of batch_norm gives zeros as the gradient of the input."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()
@@ -20,7 +20,7 @@ class NormalisesWithoutInputGradient(Broken):
 
 @mutant("autograd", "gradients of inputs")
 class SoftmaxForgetsTheSum(Broken):
-    """The backward of softmax gives zeros, which is right only if all output gradients are equal."""
+    """The backward pass of softmax gives zeros, which is right only if all output gradients are equal."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return changed(call(), lambda x: x * 0) if name.startswith("_softmax_backward") else call()
@@ -41,7 +41,7 @@ class ReadsOutputGradientsAsContiguous(Broken):
 
 @mutant("autograd", "output gradients")
 class DividesByOutputGradients(Broken):
-    """Backward kernels of activations scale by the largest output gradient and back: NaN where all are zero."""
+    """Backward kernels of activations divide and then multiply by the largest output gradient, which gives NaN if all are zero."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name in ("gelu_backward", "sigmoid_backward", "tanh_backward", "threshold_backward") and args[0].numel():

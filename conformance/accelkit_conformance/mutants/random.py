@@ -38,7 +38,7 @@ class StatesAreNotSet(Broken):
 
 @mutant("checkpoint", "states")
 class StatesAreOld(Broken):
-    """get_rng_state always returns the state at its first call."""
+    """get_rng_state always returns the state that it returned at its first call."""
 
     first: Any = None
 

@@ -1,4 +1,4 @@
-"""The fake XPU with a generated fault, which can be exchanged while it runs.
+"""The fake XPU with a generated fault, which can be exchanged while the process runs.
 
 ``python -m accelkit_conformance.mutants.switchable`` answers ``generated.operators``.
 """
@@ -16,7 +16,7 @@ from accelkit_conformance.subprocess_checks import answer
 
 _OTHER_DTYPES = {"float32": "float64", "float64": "float32", "float16": "float32", "bfloat16": "float32", "int64": "int32", "bool": "uint8"}
 _UNDEFINED = ("empty", "new_empty", "_empty", "resize", "_resize", "rand", "_efficientzerotensor")
-"""The beginnings of the names of operators whose results are undefined, or views of nothing."""
+"""Prefixes of the names of operators whose results are undefined or have no memory."""
 
 
 class Switchable(Broken):
@@ -51,7 +51,7 @@ class Switchable(Broken):
 
 
 class Fault:
-    """The fault of a generated mutant. Called in place of each call of its operator."""
+    """The fault of a generated mutant. Every call to the mutant's operator is replaced by a call to this object."""
 
     def __init__(self, mutant: Generated) -> None:
         source = random.Random(f"{mutant.axis},{mutant.seed}")  # noqa: S311 # for a reproducible fault

@@ -1,4 +1,4 @@
-"""Training inside frameworks for the checks of the area ``bridges``, and a program that does so on several devices.
+"""Training inside frameworks for the checks of the area ``bridges``, and a program that trains on several devices.
 
 This module imports torch, so only these checks import it. The program is run with:
 
@@ -62,8 +62,8 @@ def check_trained(trained: torch.nn.Module, *, is_exact: bool, batch_size: int =
 
     Args:
         trained: The model of ``make_model``, after ``EPOCHS`` epochs.
-        is_exact: Whether the parameters must match. If not, the model was trained in a lower precision and only the loss must be
-            near; the scaler may have skipped the first steps.
+        is_exact: Whether the parameters must match. If not, the model was trained in a lower precision and only the loss must be close; the
+            scaler may have skipped the first steps.
         batch_size: The batch size of the whole job.
 
     Raises:

@@ -1,7 +1,7 @@
 """Inputs that a device cannot take, because its accelerator declares that the device lacks a dtype that they need.
 
-Whether an input needs a dtype is detected on the CPU: from the arguments, the results and the tensors between them. If nothing is
-declared to be missing, nothing is run.
+Whether an input needs a dtype is detected on the CPU: from the arguments, the results and the intermediate tensors. If nothing is declared
+to be missing, nothing is run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class _Dtypes(TorchDispatchMode):
-    """Dispatch mode that records the dtypes of all tensors except scalars, because torch makes tensors of Python's numbers."""
+    """Dispatch mode that records the dtypes of all tensors except scalars, because torch turns Python numbers into tensors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,13 +33,13 @@ class _Dtypes(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         self.see((args, kwargs, result))
-        if func is torch.ops.aten.bernoulli_.float:  # dropout, for which torch draws a mask of bool on other devices
+        if func is torch.ops.aten.bernoulli_.float:  # dropout, for which torch draws a bool mask on other devices
             self.seen.add("bool")
         return result
 
 
 def lacking_dtypes(subject: Subject, program: Callable[[], Any]) -> list[str]:
-    """Return the dtypes that a program uses on the CPU and the device lacks. The program is not run if the device lacks none."""
+    """Return the dtypes that a program uses on the CPU but the device lacks. If the device lacks no dtype, the program is not run."""
     if not any(map(subject.lacks, DTYPES)):
         return []
     state = torch.default_generator.get_state()
@@ -50,7 +50,7 @@ def lacking_dtypes(subject: Subject, program: Callable[[], Any]) -> list[str]:
 
 
 def require_dtypes(subject: Subject, program: Callable[[], Any]) -> None:
-    """Skip the check if a program needs a dtype on the CPU that the device lacks.
+    """Skip the check if a program, when it runs on the CPU, uses a dtype that the device lacks.
 
     Raises:
         NotSupported: If the device lacks such a dtype.

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
     from accelkit_conformance.subject import Subject
 
-# Operators of which only the input is moved: the split points are given on the CPU for every device.
+# Operators whose input alone is moved to the device. The split points stay on the CPU for every device.
 _HOST_ARGUMENTS = ("tensor_split",)
 
 
 def place(op: Any, given: Any, device: torch.device, *, is_plain: bool = True) -> Any:
-    """Move a sample to the device. A factory function without a tensor and ``device=`` in its arguments gets ``device=``."""
+    """Move a sample to the device. Adds ``device=`` for a factory function whose arguments contain neither a tensor nor ``device=``."""
     if not tensors(given) and "device" not in given[2] and op.name not in opdb.NO_TENSORS:
         return given[0], given[1], {**given[2], "device": device}
     if is_plain and op.name in _HOST_ARGUMENTS:
@@ -52,7 +52,7 @@ def compare_forward(
             operator returns on the CPU.
         expected: The function to run on the CPU instead of the operator.
         is_variant: Whether the CPU may reject the variant or the layout of this sample; then there is nothing to compare with.
-        inputs_stay: Whether the arguments that the CPU leaves as they are, and the memory around them, must stay as they are.
+        inputs_stay: Whether the arguments that the call leaves unchanged on the CPU, and the memory around them, must remain unchanged.
 
     Raises:
         AssertionError: If the results differ.
@@ -158,10 +158,10 @@ class _Draws(TorchDispatchMode):
 
 @contextlib.contextmanager
 def _watching_draws(op: Any) -> Iterator[_Draws]:
-    """Detect whether calls of this operator inside the block draw random numbers on the CPU, from the state of the generator.
+    """Detect whether calls of this operator inside the block draw random numbers on the CPU, by whether the generator's state changes.
 
     torch's OpInfos of random operators seed the generator and restore it (``wrapper_set_seed``), so that a device which draws like
-    the CPU gives the same results. For these operators the draws are detected from the operators that are called.
+    the CPU gives the same results. For these operators, the draws are detected from the ATen operators that they call.
     """
     draws = _Draws()
     code = getattr(getattr(op, "op", op), "__code__", None)

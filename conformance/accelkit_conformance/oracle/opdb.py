@@ -15,7 +15,7 @@ import torch
 from accelkit import UnsupportedError
 
 _MOST = 400
-# Operators of a single device, which no other can run: CUDA's compiler, and the CPU kernel of scaled_dot_product_attention.
+# Operators that only a single kind of device can run: CUDA's compiler, and the CPU kernel of scaled_dot_product_attention.
 _LEFT_OUT = ("jiterator", "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu")
 # Operators that return uninitialised memory.
 UNINITIALIZED = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize_", "resize_as_")
@@ -117,7 +117,7 @@ def num_arguments(op: Any) -> int:
 
 @functools.cache
 def modules() -> dict[str, Any]:
-    """Return every ModuleInfo by name, as ``Conv2d``, except those of lazy modules, which have no parameters to move."""
+    """Return every ModuleInfo by name, such as ``Conv2d``, except those of lazy modules, which have no parameters to move."""
     from torch.testing._internal.common_modules import module_db
 
     return {info.name.removeprefix("nn.").replace(".", "_"): info for info in module_db if not info.is_lazy}

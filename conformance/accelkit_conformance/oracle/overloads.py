@@ -1,7 +1,7 @@
 """The ATen calls that implement an operator, and the variants of their overloads.
 
 The forward and backward pass of an operator are recorded on the CPU. Each recorded functional ATen call is then repeated on the
-device with the same arguments: as it was, with ``out=`` and in place.
+device with the same arguments: in the same way, with ``out=``, and in place.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def to_device(nested: Any, device: torch.device) -> Any:
         if leaf.layout is not torch.strided:
             return leaf.to(device, copy=True)
         storage = leaf.untyped_storage()
-        memory = whole(storage, leaf.dtype, storage.data_ptr())  # no dtype besides the sample's own: the device may lack it
+        memory = whole(storage, leaf.dtype, storage.data_ptr())  # use only dtypes of the sample; the device may lack others
         if not memory.numel():
             there = torch.empty_strided(leaf.size(), leaf.stride(), dtype=leaf.dtype, device=device)
         elif not memory.data_ptr():  # without addresses, a storage cannot be read as another dtype

@@ -2,13 +2,13 @@
 
 Let the truth t be the CPU's result in float64 (complex128), c the CPU's result in the dtype under test, and x the device's result.
 With e(x) = max|x - t| / max|t|, the device is wrong if e(x) > C * max(e(c), eps), where C = 8 and eps is that of the dtype: its
-error may be a small multiple of the CPU's, and no more. If nothing more precise than c is available (float64), t is c and C is 64.
+error may be a small multiple of the CPU's, and no more. If nothing more precise than c is available (as for float64), t is c and C is 64.
 
-So that a large element does not hide small ones, each element may also have at most 64 times the CPU's worst error relative to
-|t| + s, where s is the median magnitude of the nonzero elements of t.
+So that a large element does not hide errors in small ones, the error of each element is also measured relative to |t| + s, where s is the
+median magnitude of the nonzero elements of t. It may be at most 64 times the CPU's largest such error.
 
-A result of few elements is a poor sample of the rounding errors, so e(c) is at least the error of the CPU's other results of the
-same call, up to 8 eps. NaN and infinity must be in the same places as in the CPU's result; integers must be equal.
+A result with few elements is a poor sample of the rounding errors, so e(c) is at least the error of the CPU's other results of the same
+call, up to 8 eps. NaN and infinity must be in the same places as in the CPU's result; integers must be equal.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def check_result(
         device: The device on which the result must be.
         strides: Whether the strides must be equal.
         phase: Whether elements are unique only up to sign or phase.
-        cancels: Whether a truth below 1e-6 throughout is the remainder of numbers around 1 that cancel, as with gradients. Its
-            error is then absolute.
+        cancels: Whether a truth whose elements are all below 1e-6 counts as the remainder of numbers around 1 that cancel, as with
+            gradients. The absolute error is then checked.
         others: The largest :func:`relative_error` of the CPU's results of the same call.
 
     Raises:

@@ -1,6 +1,6 @@
 """Summaries: reports without their results.
 
-A summary has all that a page of several reports needs, and is small enough to be kept with it.
+A summary has all that a page about several reports needs, and is small enough to be kept beside that page.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _LEFT_OUT = ("results", "benchmarks")
 def of(report: Report) -> Report:
     """Return the summary of a report.
 
-    It has no results and benchmarks. Of the expected failures it has those that explain results, each with their number.
+    It has no results and no benchmarks. It has only those expected failures that explain results, each with the number of these results.
     """
     kept = {name: value for name, value in report.items() if name not in _LEFT_OUT}
-    kept["versions"] = {name: version for name, version in report["versions"].items() if name != "platform"}  # it names a machine's kernel
+    kept["versions"] = {name: version for name, version in report["versions"].items() if name != "platform"}  # names the machine's kernel
     return kept | {"schema": SCHEMA, "expected_failures": [one for one in explained(report) if one["explains"]]}
 
 
