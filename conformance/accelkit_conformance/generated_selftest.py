@@ -87,7 +87,7 @@ def examine(record: PluginRecord, mutants: Sequence[Generated], parallel: int, w
     """Run on each mutant the tests of the mutant's area, several mutants at a time.
 
     Args:
-        record: The accelerator that the mutants are made of.
+        record: The accelerator from which the mutants are derived.
         mutants: The generated mutants.
         parallel: The number of mutants that run at a time.
         watch: A function that is called with the outcome of each mutant.

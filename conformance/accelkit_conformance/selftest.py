@@ -72,7 +72,7 @@ def examine(
     """Run the tests on a mutant.
 
     Args:
-        record: The accelerator that the mutant is made of.
+        record: The accelerator from which the mutant is derived.
         mutant: The broken accelerator.
         folder: The folder for the logs of the workers.
         tests: The ids of the tests.
@@ -93,7 +93,7 @@ def examine_all(
     The same tests first run on the unbroken accelerator, because a test that fails there proves nothing about a mutant.
 
     Args:
-        record: The accelerator that the mutants are made of.
+        record: The accelerator from which the mutants are derived.
         mutants: The broken accelerators.
         parallel: The number of mutants that run at a time.
         watch: A function that is called with the outcome of each mutant.

@@ -89,7 +89,7 @@ class WorkerGroup:
         Args:
             test: The id of the test.
             seconds: The time limit in seconds.
-            fault: The id of the generated mutant whose fault to use, empty for none, if the plugin is a ``Switchable`` mutant.
+            fault: If the plugin is a ``Switchable`` mutant, the id of the generated mutant whose fault is used; empty for no fault.
         """
         start = time.perf_counter()
         mark = self._log.stat().st_size if self._log.exists() else 0

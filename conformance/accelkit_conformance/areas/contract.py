@@ -65,7 +65,7 @@ def probe_is_quick(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False)
 def probe_leaves_fork_usable(subject: Subject) -> None:
-    """A process that is forked after the probe works, and can probe."""
+    """After the probe, a forked process still works and can itself probe."""
     if not hasattr(__import__("os"), "fork"):
         return
     found = in_child(subject.record, "import", "probe", "fork")

@@ -127,7 +127,7 @@ def nothing_is_swallowed(subject: Subject) -> None:
 def _operator_of_no_device() -> tuple[Any, torch.library.Library]:
     """Return an operator that no device implements, and its library.
 
-    Both are kept until the process ends: torch goes on listing an operator whose library is gone, and torch.compile then fails.
+    Both are kept until the process ends: torch continues to list an operator whose library is gone, and torch.compile then fails.
     """
     import torch
 

@@ -157,7 +157,7 @@ def guard_bands(subject: Subject, name: str) -> None:
 
 @check("smoke")
 def views_share_memory(subject: Subject) -> None:
-    """A value that is written through a view appears in its base, and the other way round. The ``_base`` of a view is the base tensor."""
+    """A value that is written through a view appears in its base, and vice versa. The ``_base`` of a view is the base tensor."""
     import torch
 
     base = torch.zeros(4, 6, device=subject.device)

@@ -218,7 +218,7 @@ def numpy_goes_both_ways(subject: Subject) -> None:
 
 @check("training")
 def large_copies(subject: Subject) -> None:
-    """A tensor of 64 MiB, and one whose size is not a multiple of a block, keep all values on the way to the device and back."""
+    """A tensor of 64 MiB, and one whose size is not a multiple of a block size, keep all values on the way to the device and back."""
     import torch
 
     for count in (16 << 20, (1 << 20) + 13):

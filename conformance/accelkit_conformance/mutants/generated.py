@@ -1,7 +1,7 @@
 """Generated mutants: an operator of the device with one of a list of faults. There are thousands of them.
 
-Each can be made again from its id, ``generated[operator,axis,seed]``: the axis says when and where the operator goes wrong, and the
-seed determines the details, such as the wrong value. This module does not import torch.
+Each can be created again from its id, ``generated[operator,axis,seed]``: the axis says when and where the operator goes wrong, and the seed
+determines the details, such as the wrong value. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ AXES: Mapping[str, tuple[str, str]] = {
     "dtype": ("operators", "the result has a different dtype"),
     "out_strides": ("operators", "out= is written as if it were contiguous"),
 }
-"""For each axis the area whose tests should detect it, and a description."""
+"""For each axis, the area whose tests should detect its faults, and a description."""
 _SECONDS = 300.0
 
 

@@ -21,7 +21,7 @@ _LEFT_OUT = ("jiterator", "torch.ops.aten._scaled_dot_product_flash_attention_fo
 UNINITIALIZED = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize_", "resize_as_")
 # Operators that neither take nor return tensors.
 NO_TENSORS = ("broadcast_shapes",)
-# ATen overloads whose results are uninitialised memory, or the kernel that torch would choose.
+# ATen overloads that return uninitialised memory, or the kernel that torch would choose.
 UNPREDICTABLE = (
     "aten::empty_like",
     "aten::new_empty",
