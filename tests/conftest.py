@@ -100,7 +100,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _timeout(item: pytest.Item) -> float:
     marker = item.get_closest_marker("timeout")
-    return float(marker.args[0] if marker else item.config.getini("timeout"))
+    return float(marker.args[0] if marker else item.config.getini("timeout") or 0)
 
 
 def _shares_a_fixture(item: pytest.Item) -> bool:

@@ -49,7 +49,7 @@ def test_a_device_that_takes_the_process_with_it_costs_one_test(tmp_path, mutant
     tests = ["operators/forward[add,float32]", "operators/forward[topk,float32]", "operators/forward[mm,float32]"]
     found = results_of(Executor(order, tmp_path), *tests)
     assert [result.kind for result in found.values()] == ["pass", kind, "pass"]
-    said = {"segfaults": "SIGSEGV", "exits": "exit status 0", "hangs": "no answer within 20 s"}[mutant]
+    said = {"segfaults": "SIGSEGV", "exits": "exited with status 0", "hangs": "no answer within 20 s"}[mutant]
     assert said in found[tests[1]].reason
 
 
@@ -228,7 +228,7 @@ def test_an_interrupted_run_writes_the_report_of_what_was_done(tmp_path):
     assert report["run"]["is_complete"] is False
     assert 10 < len(report["results"]) < report["run"]["chosen"]
     assert report["certification"]["is_certified"] is False
-    assert "--resume goes on" in said
+    assert "to continue, with the same options: accelkit conformance run cpu --resume" in said
 
 
 def _journals():
