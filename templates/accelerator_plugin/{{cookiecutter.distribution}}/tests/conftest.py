@@ -34,7 +34,7 @@ def not_run() -> list[str]:
     (status, reason), lines = probe_device(), []
     if status != "usable":
         lines.append(f"tests that need the device, which is {status}: {reason}")
-        lines.append("accelkit's suite ran only the profile contract, which needs no device; run these tests again on a machine with the device")
+        lines.append("accelkit's suite ran only the profile contract, which needs no device; run these tests again where the device is")
 {% if cookiecutter.torch_device == "torch:cpu" %}
     lines.append("tests on hardware of {{ cookiecutter.vendor }}, for which torch's CPU stood in")
 {% endif %}
