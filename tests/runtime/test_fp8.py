@@ -192,7 +192,7 @@ class TestModels:
         assert "Linear" in caught.value.what
         assert "fp8" in caught.value.what
         assert caught.value == error_text
-        assert "10 to 16" in caught.value.why
+        assert "10 x 16" in caught.value.why
         with pytest.raises(accelkit.UnsupportedError) as caught:
             rt.prepare(nn.Conv2d(16, 16, 3))
         assert "torch.nn.Linear" in caught.value.why
