@@ -221,7 +221,7 @@ def kept(stage):
     train(batches[4:])
     torch.testing.assert_close(rt.get_state_dict(model), first, rtol=0, atol=0)
     for call in (rt.save_state, rt.load_state):
-        refused(accelkit.CheckpointError, "model.save_checkpoint(folder)", call, folder)
+        refused(accelkit.CheckpointError, "call save_checkpoint(folder)", call, folder)
     rt.teardown()
 
 
@@ -245,15 +245,15 @@ def errors(stage):
     model, optimizer = prepare(model, adam(model))
     assert prepare(other.requires_grad_(False)) is other
     refused(accelkit.UnsupportedError, "one torch.nn.ModuleDict", prepare, other.requires_grad_(True), adam(other))
-    refused(accelkit.UnsupportedError, "backward(gradient)", rt.backward, batches.sum(), gradient=batches.sum())
+    refused(accelkit.UnsupportedError, "does not support the arguments gradient", rt.backward, batches.sum(), gradient=batches.sum())
     refused(accelkit.UnsupportedError, "without a closure", optimizer.step, lambda: None)
     clip, unable = rt.clip_grad_norm_, accelkit.UnsupportedError
     refused(unable, "only the 2-norm", clip, model.parameters(), 1.0, norm_type=1.0)
     refused(unable, "all parameters of the model together", clip, next(model.parameters()), 1.0)
-    refused(unable, "it has no error_if_nonfinite", clip, model.parameters(), 1.0, error_if_nonfinite=True)
+    refused(unable, "it does not support error_if_nonfinite", clip, model.parameters(), 1.0, error_if_nonfinite=True)
     refused(accelkit.UsageError, "a positive number", clip, model.parameters(), 0)
     refused(unable, "it partitions the gradients", rt.clip_grad_value_, model.parameters(), 1.0)
-    refused(unable, "cannot join uneven inputs", rt.join_uneven_inputs, [model])
+    refused(unable, "does not support uneven inputs", rt.join_uneven_inputs, [model])
     rt.teardown()
     model, _, _ = made()
     rt = runtime(stage, config={"gradient_clipping": 2.0})
