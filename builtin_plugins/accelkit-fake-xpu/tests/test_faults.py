@@ -9,7 +9,7 @@ from torch import fake_xpu
 def test_out_of_memory_at_the_nth_allocation(device):
     with fake_xpu.fault("oom@2"):
         torch.empty(1, device=device)
-        with pytest.raises(torch.OutOfMemoryError, match="This allocation fails because FAKE_XPU_FAULT asks for it"):
+        with pytest.raises(torch.OutOfMemoryError, match="This allocation fails because FAKE_XPU_FAULT requests it"):
             torch.empty(1, device=device)
         assert torch.ones(1, device=device).item() == 1
 
@@ -37,7 +37,7 @@ def test_a_device_that_was_lost_stays_lost(run):
     )
     first, *rest = result.stdout.splitlines()
     assert first == "worked"
-    assert rest == ["719 fake_xpu error: unspecified launch failure (device lost, as FAKE_XPU_FAULT asked)"] * 4
+    assert rest == ["719 fake_xpu error: unspecified launch failure (device lost, as requested by FAKE_XPU_FAULT)"] * 4
 
 
 def fused_step(x):

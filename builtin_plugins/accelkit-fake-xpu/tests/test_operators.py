@@ -168,7 +168,7 @@ def test_out_is_written_resized_and_returned(device):
 @pytest.mark.parametrize(
     ("use", "error", "text"),
     [
-        (lambda x: x.to_sparse(), NotImplementedError, "gives a Sparse tensor, which fake_xpu does not have"),
+        (lambda x: x.to_sparse(), NotImplementedError, "returns a Sparse tensor, which fake_xpu does not support"),
         (lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8), NotImplementedError, "fake_xpu"),
         (lambda x: x[torch.tensor([9])], IndexError, "index 9 is out of bounds for dimension 0 with size 4"),
         (lambda x: F.embedding(torch.tensor([9], device=x.device), x), IndexError, "index out of range"),
