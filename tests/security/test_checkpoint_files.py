@@ -7,6 +7,7 @@ import os
 import pickle
 import random
 import shutil
+import sys
 import zlib
 
 import pytest
@@ -96,6 +97,31 @@ def test_an_index_patches_no_class(root, module, name):
     _, why = refused(root)
     assert "BUILD" in why
     assert name in why
+
+
+def test_an_index_of_python_3_11_2_loads(root, monkeypatch):
+    """Until 3.11.3, Python 3.11 pickles a member of an enum as ``getattr(cls, name)``."""
+    index = dcp_metadata.read_index(root / "step-0" / "data", {"__0_0.distcp"})
+    members = dcp_metadata.Metadata.__module__, "_MEM_FORMAT_ENCODING"
+    enumeration = getattr(sys.modules[members[0]], members[1])
+    monkeypatch.setattr(enumeration, "__reduce_ex__", lambda member, protocol: (getattr, (type(member), member.name)))
+    text = pickle.dumps(index)
+    assert b"getattr" in text
+    (root / "step-0" / "data" / dcp_metadata.NAME).write_bytes(text)
+    rewrite(root / "step-0")
+    assert torch.equal(checkpoint.load(root)["model"]["weight"], STATE["model"]["weight"])
+
+
+def test_an_index_reads_no_other_attribute(root):
+    text = (
+        pickle.PROTO + b"\x02" + pickle.GLOBAL + b"builtins\ngetattr\n" + pickle.GLOBAL
+        + b"torch.distributed.checkpoint.metadata\nMetadata\n" + pickle.BINUNICODE + (8).to_bytes(4, "little") + b"__init__"
+        + pickle.TUPLE2 + pickle.REDUCE + pickle.STOP
+    )  # fmt: skip
+    (root / "step-0" / "data" / dcp_metadata.NAME).write_bytes(text)
+    rewrite(root / "step-0")
+    _, why = refused(root)
+    assert "'__init__'" in why
 
 
 def test_every_changed_bit_of_every_file_is_found(root):

@@ -202,7 +202,7 @@ def test_xla_on_the_cpu_is_taken_by_name_only(monkeypatch):
     assert accelkit.select().accelerator.name == "cpu"
     with pytest.raises(accelkit.UnavailableError, match="tpu") as caught:
         accelkit.select("tpu")
-    assert "xla: simulated" in caught.value.why
+    assert "xla: it is simulated" in caught.value.why
     monkeypatch.delenv("PJRT_DEVICE")
     with pytest.raises(accelkit.UnavailableError, match="PJRT_DEVICE") as caught:
         accelkit.select("xla")

@@ -50,10 +50,19 @@ class _Unpickler(pickle._Unpickler):
     dispatch[pickle.BUILD[0]] = load_build
 
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("builtins", "getattr"):  # Python 3.11.0 to 3.11.3 pickle members of an enum as getattr(cls, name)
+            return _member
         is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
         if not is_dtype and name not in _PARTS.get(module, ()):
             raise pickle.UnpicklingError(f"it refers to {module}.{name}, which is not part of an index")
         return super().find_class(module, name)
+
+
+def _member(cls: Any, name: str) -> enum.Enum:
+    if not (isinstance(cls, enum.EnumMeta) and name in cls.__members__):
+        raise pickle.UnpicklingError(f"it reads the attribute {name!r} of {cls!r:.80}, which an index does not do")
+    member: enum.Enum = cls.__members__[name]
+    return member
 
 
 def read_index(folder: Path, files: Collection[str]) -> Metadata:
