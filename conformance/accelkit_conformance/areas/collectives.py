@@ -166,8 +166,7 @@ def all_to_all(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def gather_and_scatter(subject: Subject, size: str) -> None:
-    """``gather`` sends every rank's tensor to the root, and ``scatter`` sends each rank its tensor from the root, whichever rank is
-    the root."""
+    """``gather`` sends every rank's tensor to the root, and ``scatter`` sends each rank its tensor, whichever rank is the root."""
     import torch
     import torch.distributed as dist
 
