@@ -232,4 +232,4 @@ def test_a_device_that_comes_after_the_first_backward_pass(run):
     before = "import torch, torch_xla, accelkit\ntorch.ones(1, requires_grad=True).sum().backward()\n"
     out = run(before + "accelkit.Runtime('xla').device", code=1)
     assert "a backward pass on xla:0 failed in this process" in out
-    assert "make the Runtime and read its .device before the first backward pass" in out
+    assert "create the Runtime and read its .device before the first backward pass" in out
