@@ -38,6 +38,8 @@ _RECORDED_SAMPLES = 8
 _ON_EVERY_DEVICE = ("device",)  # the areas whose checks run on every device
 _RECORDED = ("operators", "autograd", "layout", "modules", "optimizers", "transfer", "random", "precision", "capabilities")
 
+_REPEATED = ("conditions",)  # checks that repeat the calls of operators/overloads, which records them
+
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
@@ -122,7 +124,7 @@ class Worker:
             worker=self._number,
             samples=self.subject.num_samples,
         )
-        if self._recorder is not None and found.area in _RECORDED:
+        if self._recorder is not None and found.area in _RECORDED and found.name not in _REPEATED:
             result = dataclasses.replace(result, seen=self._watched(found, parameters))
         return result
 

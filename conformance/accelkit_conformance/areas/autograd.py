@@ -46,6 +46,20 @@ def backward(subject: Subject, name: str, dtype: str) -> None:
             compare_backward(subject, op, sample, given)
 
 
+def _recorded() -> Iterator[Case]:
+    from accelkit_conformance.oracle.recorded_calls import overloads
+
+    yield from (("full", (name,)) for name in overloads() if "_backward" in name)
+
+
+@check("full", requires=["dtype.float32"], over=_recorded)
+def conditions(subject: Subject, overload: str) -> None:
+    """As ``operators/conditions`` and ``layout/conditions``, for the calls that compute gradients."""
+    from accelkit_conformance.oracle.conditions import check_under_conditions, rows
+
+    check_under_conditions(subject, overload, rows(is_contiguous=True) + rows(is_contiguous=False))
+
+
 def _functions() -> dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]:
     """Return functions of a tensor of shape (4, 2, 8, 8) and one of shape (8, 8) whose backward kernels take the output gradient."""
     import torch.nn.functional as F  # the usual name

@@ -9,12 +9,16 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from accelkit_conformance.checks import SIZES, Case, check
+from accelkit_conformance.oracle.rank_values import check_equal, reduced_number, tensor_of
 
 if TYPE_CHECKING:
-    import torch
-
     from accelkit_conformance.subject import Subject
 
+_COLLECTIVES = (
+    "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single", "gather",
+    "scatter",
+)  # fmt: skip
+_KINDS = [f"{size},{name}" for size in SIZES for name in _COLLECTIVES]
 _DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "int32", "uint8")
 
 
@@ -26,36 +30,15 @@ def _reductions() -> Iterator[Case]:
                     yield "distributed", (size, op, dtype)
 
 
-def _of(subject: Subject, *values: float, dtype: str = "float32") -> torch.Tensor:
-    import torch
-
-    return torch.tensor(values, dtype=getattr(torch, dtype), device=subject.device)
-
-
-def _is(subject: Subject, tensor: torch.Tensor, *expected: float) -> None:
-    subject.stays(tensor)
-    found = [float(value) for value in tensor.flatten().tolist()]
-    assert found == [float(value) for value in expected], f"gave {found}, not {list(map(float, expected))}"
-
-
-def _reduced(op: str, size: int, start: int) -> float:
-    """Return the reduction of ``start + rank`` over all ranks."""
-    values = [start + rank for rank in range(size)]
-    product = 1
-    for value in values:
-        product *= value
-    return {"SUM": sum(values), "AVG": sum(values) / size, "MAX": max(values), "MIN": min(values), "PRODUCT": product}[op]
-
-
 @check("distributed", requires=["process_group", "dtype.{2}"], over=_reductions, is_distributed=True)
 def all_reduce(subject: Subject, size: str, op: str, dtype: str) -> None:
     """Every rank receives the reduction of all ranks' tensors."""
     import torch.distributed as dist
 
-    x = _of(subject, subject.rank + 1, subject.rank + 2, dtype=dtype)
+    x = tensor_of(subject, subject.rank + 1, subject.rank + 2, dtype=dtype)
     dist.all_reduce(x, getattr(dist.ReduceOp, op))
-    expected = [_reduced(op, int(size), start) for start in (1, 2)]
-    _is(subject, x, *expected)
+    expected = [reduced_number(op, int(size), start) for start in (1, 2)]
+    check_equal(subject, x, *expected)
 
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
@@ -68,7 +51,7 @@ def strided_and_empty(subject: Subject, size: str) -> None:
     n = int(size)
     x = (torch.arange(6.0, device=subject.device).view(2, 3) * (subject.rank + 1)).t().contiguous().t()
     dist.all_reduce(x)
-    _is(subject, x, *[value * n * (n + 1) / 2 for value in range(6)])
+    check_equal(subject, x, *[value * n * (n + 1) / 2 for value in range(6)])
     for collective, expected in ((dist.all_reduce, n * (n + 1) / 2), (lambda tensor: dist.broadcast(tensor, n - 1), n)):
         if isinstance(dist.group.WORLD._get_backend(subject.device), dist.ProcessGroupGloo):
             break  # gloo itself writes outside the slice, which a vendor cannot fix
@@ -77,11 +60,11 @@ def strided_and_empty(subject: Subject, size: str) -> None:
             collective(table[:, 0])
         except (RuntimeError, ValueError):  # as NCCL does, on every rank
             continue
-        _is(subject, table, expected, subject.rank + 1, expected, subject.rank + 1)
+        check_equal(subject, table, expected, subject.rank + 1, expected, subject.rank + 1)
     dist.all_reduce(torch.empty(0, device=subject.device))
     scalar = torch.tensor(1.0, device=subject.device)
     dist.all_reduce(scalar)
-    _is(subject, scalar, n)
+    check_equal(subject, scalar, n)
 
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
@@ -90,9 +73,9 @@ def broadcast(subject: Subject, size: str) -> None:
     import torch.distributed as dist
 
     for source in range(int(size)):
-        x = _of(subject, subject.rank, 10 + subject.rank)
+        x = tensor_of(subject, subject.rank, 10 + subject.rank)
         dist.broadcast(x, source)
-        _is(subject, x, source, 10 + source)
+        check_equal(subject, x, source, 10 + source)
 
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
@@ -102,10 +85,10 @@ def reduce(subject: Subject, size: str) -> None:
 
     for destination in range(int(size)):
         for op in ("SUM", "AVG"):
-            x = _of(subject, subject.rank + 1)
+            x = tensor_of(subject, subject.rank + 1)
             dist.reduce(x, destination, getattr(dist.ReduceOp, op))
             if subject.rank == destination:
-                _is(subject, x, _reduced(op, int(size), 1))
+                check_equal(subject, x, reduced_number(op, int(size), 1))
 
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
@@ -116,15 +99,15 @@ def all_gather(subject: Subject, size: str) -> None:
 
     n = int(size)
     expected = [value for rank in range(n) for value in (rank, rank + 100)]
-    mine = _of(subject, subject.rank, subject.rank + 100)
+    mine = tensor_of(subject, subject.rank, subject.rank + 100)
     parts = [torch.empty_like(mine) for _ in range(n)]
     dist.all_gather(parts, mine)
-    _is(subject, torch.stack(parts), *expected)
+    check_equal(subject, torch.stack(parts), *expected)
     whole = torch.empty(2 * n, device=subject.device)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         dist.all_gather_into_tensor(whole, mine)
-    _is(subject, whole, *expected)
+    check_equal(subject, whole, *expected)
 
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
@@ -135,14 +118,14 @@ def reduce_scatter(subject: Subject, size: str) -> None:
 
     n, rank = int(size), subject.rank
     mine = torch.empty(2, device=subject.device)
-    dist.reduce_scatter(mine, [_of(subject, part + rank, part) for part in range(n)])
-    _is(subject, mine, n * rank + sum(range(n)), n * rank)
+    dist.reduce_scatter(mine, [tensor_of(subject, part + rank, part) for part in range(n)])
+    check_equal(subject, mine, n * rank + sum(range(n)), n * rank)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         dist.reduce_scatter_tensor(mine, torch.arange(2.0 * n, device=subject.device))
-        _is(subject, mine, n * 2 * rank, n * (2 * rank + 1))
+        check_equal(subject, mine, n * 2 * rank, n * (2 * rank + 1))
         dist.reduce_scatter_tensor(mine, torch.arange(2.0 * n, device=subject.device), dist.ReduceOp.AVG)
-        _is(subject, mine, 2 * rank, 2 * rank + 1)
+        check_equal(subject, mine, 2 * rank, 2 * rank + 1)
 
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
@@ -154,14 +137,14 @@ def all_to_all(subject: Subject, size: str) -> None:
     n, rank = int(size), subject.rank
     out = torch.empty(n, device=subject.device)
     dist.all_to_all_single(out, torch.tensor([10.0 * rank + part for part in range(n)], device=subject.device))
-    _is(subject, out, *[10 * source + rank for source in range(n)])
+    check_equal(subject, out, *[10 * source + rank for source in range(n)])
     given = torch.full((sum(range(1, n + 1)),), float(rank), device=subject.device)  # part i has i + 1 elements
     out = torch.empty(n * (rank + 1), device=subject.device)
     dist.all_to_all_single(out, given, [rank + 1] * n, [part + 1 for part in range(n)])
-    _is(subject, out, *[source for source in range(n) for _ in range(rank + 1)])
+    check_equal(subject, out, *[source for source in range(n) for _ in range(rank + 1)])
     parts = [torch.empty(1, device=subject.device) for _ in range(n)]
-    dist.all_to_all(parts, [_of(subject, 10 * rank + part) for part in range(n)])
-    _is(subject, torch.cat(parts), *[10 * source + rank for source in range(n)])
+    dist.all_to_all(parts, [tensor_of(subject, 10 * rank + part) for part in range(n)])
+    check_equal(subject, torch.cat(parts), *[10 * source + rank for source in range(n)])
 
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
@@ -173,12 +156,12 @@ def gather_and_scatter(subject: Subject, size: str) -> None:
     n, rank = int(size), subject.rank
     for root in range(n):
         parts = [torch.empty(1, device=subject.device) for _ in range(n)] if rank == root else None
-        dist.gather(_of(subject, rank + 1), parts, dst=root)
+        dist.gather(tensor_of(subject, rank + 1), parts, dst=root)
         if parts is not None:
-            _is(subject, torch.cat(parts), *range(1, n + 1))
+            check_equal(subject, torch.cat(parts), *range(1, n + 1))
         mine = torch.empty(1, device=subject.device)
-        dist.scatter(mine, [_of(subject, part * 7) for part in range(n)] if rank == root else None, src=root)
-        _is(subject, mine, rank * 7)
+        dist.scatter(mine, [tensor_of(subject, part * 7) for part in range(n)] if rank == root else None, src=root)
+        check_equal(subject, mine, rank * 7)
 
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
@@ -195,7 +178,7 @@ def uneven_gather(subject: Subject, size: str) -> None:
     except (RuntimeError, ValueError):
         return
     for source, part in enumerate(parts):
-        _is(subject, part, *[source] * (source + 1))
+        check_equal(subject, part, *[source] * (source + 1))
 
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
@@ -208,19 +191,19 @@ def send_and_receive(subject: Subject, size: str) -> None:
     mine = torch.empty(2, device=subject.device)
     work = dist.batch_isend_irecv(
         [
-            dist.P2POp(dist.isend, _of(subject, rank, rank + 0.5), (rank + 1) % n),
+            dist.P2POp(dist.isend, tensor_of(subject, rank, rank + 0.5), (rank + 1) % n),
             dist.P2POp(dist.irecv, mine, (rank - 1) % n),
         ]
     )
     for one in work:
         one.wait()
-    _is(subject, mine, (rank - 1) % n, (rank - 1) % n + 0.5)
+    check_equal(subject, mine, (rank - 1) % n, (rank - 1) % n + 0.5)
     if rank == 0:
-        dist.send(_of(subject, 42), 1)
+        dist.send(tensor_of(subject, 42), 1)
     elif rank == 1:
-        x = _of(subject, 0)
+        x = tensor_of(subject, 0)
         dist.recv(x, 0)
-        _is(subject, x, 42)
+        check_equal(subject, x, 42)
 
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
@@ -229,11 +212,11 @@ def asynchronous(subject: Subject, size: str) -> None:
     import torch.distributed as dist
 
     n = int(size)
-    x = _of(subject, *[subject.rank + 1] * 1000)
+    x = tensor_of(subject, *[subject.rank + 1] * 1000)
     work: Any = dist.all_reduce(x, async_op=True)
     work.wait()
     y = x * 2
-    _is(subject, y, *[n * (n + 1)] * 1000)
+    check_equal(subject, y, *[n * (n + 1)] * 1000)
     subject.synchronize()
     assert work.is_completed()
 
@@ -246,12 +229,12 @@ def subgroups(subject: Subject, size: str) -> None:
     rank = subject.rank
     group = dist.new_group([0, 1])
     alone = [dist.new_group([one]) for one in range(int(size))]
-    x = _of(subject, rank + 1)
+    x = tensor_of(subject, rank + 1)
     if rank < 2:
         dist.all_reduce(x, group=group)
-    _is(subject, x, 3 if rank < 2 else rank + 1)
+    check_equal(subject, x, 3 if rank < 2 else rank + 1)
     dist.all_reduce(x, group=alone[rank])
-    _is(subject, x, 3 if rank < 2 else rank + 1)
+    check_equal(subject, x, 3 if rank < 2 else rank + 1)
 
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
@@ -279,6 +262,15 @@ def follows_queued_work(subject: Subject, size: str) -> None:
         x = (x + 1) @ torch.eye(256, device=subject.device)
     dist.all_reduce(x)
     assert bool((x.cpu() == 10 * int(size)).all()), f"the sum is {x[0, 0].item()}, not {10 * int(size)}"
+
+
+@check("distributed", requires=["process_group"], over=_KINDS, is_distributed=True)
+def every_kind_of_tensor(subject: Subject, size: str, collective: str) -> None:
+    """The collective gives the right result, or raises an error, for each pair of dtype, length (up to 65,537 elements), offset in a
+    storage, reduction, root, group, and blocking or asynchronous call."""
+    from accelkit_conformance.oracle.collective_cases import check_every_case
+
+    check_every_case(subject, collective)
 
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _GUARD = 16
 _CANARY = -7.25
+_INPUT_LAYOUTS = ("strided", "offset", "transposed")
 # Operators whose result depends on the layout of the input.
 _ABOUT_STORAGE = ("as_strided", "as_strided_copy", "as_strided_scatter", "set_", "resize_", "resize_as_", "contiguous", "is_contiguous")
 
@@ -28,32 +29,6 @@ def _operators() -> Iterator[Case]:
             yield "smoke" if name in SMOKE[:40] else "training" if name in CORE else "full", (name,)
 
 
-def _strided(one: torch.Tensor) -> torch.Tensor:
-    """Return a copy whose elements are every second element of a buffer, with other values in between."""
-    import torch
-
-    buffer = torch.full((*one.shape, 2), _CANARY, dtype=one.dtype)
-    buffer[..., 1] = one
-    return buffer[..., 1]
-
-
-def _offset(one: torch.Tensor) -> torch.Tensor:
-    """Return a copy that has other values before and after it in its storage."""
-    import torch
-
-    buffer = torch.full((one.numel() + 2 * _GUARD,), _CANARY, dtype=one.dtype)
-    buffer[_GUARD : _GUARD + one.numel()] = one.reshape(-1)
-    return buffer[_GUARD : _GUARD + one.numel()].view(one.shape)
-
-
-def _transposed(one: torch.Tensor) -> torch.Tensor:
-    """Return a copy whose last two dimensions are swapped in memory."""
-    return one.transpose(-1, -2).contiguous().transpose(-1, -2) if one.ndim > 1 else one.flip(0).flip(0)
-
-
-_LAYOUTS = {"strided": _strided, "offset": _offset, "transposed": _transposed}
-
-
 @check("full", requires=["dtype.float32"], over=_operators)
 def inputs(subject: Subject, name: str) -> None:
     """For two samples of the operator, strided, offset and transposed copies of the tensors give the same results as on the CPU. The copies
@@ -63,6 +38,7 @@ def inputs(subject: Subject, name: str) -> None:
 
     from accelkit_conformance.oracle import opdb
     from accelkit_conformance.oracle.lacking_dtypes import possible_samples
+    from accelkit_conformance.oracle.layouts import LAYOUTS
     from accelkit_conformance.oracle.op_compare import compare_forward
     from accelkit_conformance.oracle.reproducer import describe_sample, facts_of
     from accelkit_conformance.oracle.sample_transfer import tensors
@@ -77,7 +53,8 @@ def inputs(subject: Subject, name: str) -> None:
         num_seen += 1
         if num_seen > 2:
             break
-        for layout, make in _LAYOUTS.items():
+        for layout in _INPUT_LAYOUTS:
+            make = LAYOUTS[layout]
             changed = tree_map(lambda one, make=make: make(one) if isinstance(one, torch.Tensor) and _is_movable(one) else one, given)
             with subject.sample(f"{layout} {describe_sample(changed)}", facts_of(changed, "float32")):
                 compare_forward(subject, op, changed, is_variant=True, inputs_stay=True)
@@ -87,6 +64,20 @@ def _is_movable(one: torch.Tensor) -> bool:
     import torch
 
     return one.layout is torch.strided and one.numel() > 0 and not one.is_conj() and not one.is_neg() and one.dtype is torch.float32
+
+
+def _recorded() -> Iterator[Case]:
+    from accelkit_conformance.oracle.recorded_calls import overloads
+
+    yield from (("full", (name,)) for name in overloads() if "_backward" not in name)
+
+
+@check("full", requires=["dtype.float32"], over=_recorded)
+def conditions(subject: Subject, overload: str) -> None:
+    """As ``operators/conditions``, with arguments and results that are strided, offset, transposed or channels last in memory."""
+    from accelkit_conformance.oracle.conditions import check_under_conditions, rows
+
+    check_under_conditions(subject, overload, rows(is_contiguous=False))
 
 
 def _pointwise() -> Iterator[Case]:

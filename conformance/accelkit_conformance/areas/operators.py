@@ -149,24 +149,10 @@ def _composed() -> Iterator[Case]:
 def overloads(subject: Subject, name: str) -> None:
     """The ATen overloads that the operator calls in its forward and backward pass give the same results as on the CPU: called in the same
     way, with ``out=``, and in place."""
-    import torch
-
     from accelkit_conformance.oracle import opdb
-    from accelkit_conformance.oracle.cotangents import cotangents
-    from accelkit_conformance.oracle.overloads import calls_of
-    from accelkit_conformance.oracle.sample_transfer import tensors
+    from accelkit_conformance.oracle.overloads import calls_of_operator
 
-    op = opdb.operators()[name]
-    has_gradients = opdb.supports(op, "float32", backward=True)
-
-    def run(sample: Any) -> None:
-        results = op(sample.input, *sample.args, **sample.kwargs)
-        outputs = [one for one in tensors(sample.output_process_fn_grad(results)) if one.requires_grad] if has_gradients else []
-        if outputs:
-            torch.autograd.backward(outputs, cotangents(outputs, f"{name}[{sample.name}]"))
-
-    samples = opdb.samples(op, "float32", 6, requires_grad=has_gradients)
-    _check_overloads(subject, op, calls_of(lambda sample=sample: run(sample) for sample in samples))
+    _check_overloads(subject, opdb.operators()[name], calls_of_operator(name))
 
 
 def _check_overloads(subject: Subject, op: Any, calls: list[tuple[Any, Any, Any]]) -> None:
@@ -208,6 +194,7 @@ def further(subject: Subject, name: str) -> None:
     from accelkit_conformance.oracle.extra_ops import FUNCTIONS
     from accelkit_conformance.oracle.lacking_dtypes import require_dtypes
     from accelkit_conformance.oracle.overloads import calls_of
+    from accelkit_conformance.oracle.recorded_calls import Nameless
     from accelkit_conformance.oracle.tolerance import check_result
 
     function = FUNCTIONS[name]
@@ -217,13 +204,22 @@ def further(subject: Subject, name: str) -> None:
         assert len(found) == len(expected)
         for mine, theirs in zip(found, expected, strict=True):
             check_result(mine, theirs, None, subject.device, cancels=True)
-    _check_overloads(subject, _Nameless(), calls_of([lambda: function(torch.device("cpu"))]))
+    _check_overloads(subject, Nameless(), calls_of([lambda: function(torch.device("cpu"))]))
 
 
-class _Nameless:
-    """Stand-in for an operator of torch's database to which no exception applies."""
+def _recorded() -> Iterator[Case]:
+    from accelkit_conformance.oracle.recorded_calls import overloads
 
-    name = variant_test_name = ""
+    yield from (("full", (name,)) for name in overloads() if "_backward" not in name)
+
+
+@check("full", requires=["dtype.float32"], over=_recorded)
+def conditions(subject: Subject, overload: str) -> None:
+    """A call gives the same results as on the CPU, whatever the size of its arguments, with NaN and infinities, with ``out=`` and in place,
+    in each gradient mode, and on another device, thread or stream. Each pair of these conditions is tried together."""
+    from accelkit_conformance.oracle.conditions import check_under_conditions, rows
+
+    check_under_conditions(subject, overload, rows(is_contiguous=True))
 
 
 @check("full", requires=["dtype.{1}"], over=_pointwise)

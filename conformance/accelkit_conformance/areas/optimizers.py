@@ -164,3 +164,81 @@ def schedulers(subject: Subject) -> None:
     optimizer.load_state_dict(saved[0])
     scheduler.load_state_dict(saved[1])
     assert rates(2) == [0.25, 0.25], "the scheduler did not go on from its saved state"
+
+
+_NOT_EMPTY = ("Adafactor",)  # it divides by the number of elements
+_SHAPES = ((), (0,), (1,), (3, 5), (257,), (2, 3, 4), (70_001,), (33, 65))
+
+
+def _with_foreach() -> Iterator[Case]:
+    from accelkit_conformance.oracle import opdb
+
+    for name, info in opdb.optimizers().items():
+        if "foreach" in info.supported_impls and name not in (*_SPARSE_ONLY, *_MATRICES_ONLY):
+            yield "training", (name,)
+
+
+@check("training", requires=["dtype.float32"], over=_with_foreach)
+def many_tensors(subject: Subject, name: str) -> None:
+    """Ten steps with ``foreach`` and, where torch supports it for the device, with ``fused`` on 40 parameters from no to 70,001 elements,
+    one of which has no gradient, give the same parameters as the for-loop implementation in float64 on the CPU."""
+    import torch
+    from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
+
+    from accelkit_conformance.oracle import opdb
+    from accelkit_conformance.oracle.tolerance import check_result
+
+    info = opdb.optimizers()[name]
+    generator = torch.Generator().manual_seed(8)
+    shapes = [shape for shape in _SHAPES * 5 if 0 not in shape or name not in _NOT_EMPTY]
+    starts = [torch.randn(shape, generator=generator) for shape in shapes]
+    gradients = [[torch.randn(one.shape, generator=generator) for one in starts] for _ in range(10)]
+
+    def trained(device: torch.device, dtype: torch.dtype, **way: bool) -> list[torch.Tensor]:
+        parameters = [torch.nn.Parameter(one.to(device=device, dtype=dtype, copy=True)) for one in starts]
+        optimizer = info.optim_cls(parameters, lr=0.01, **way)
+        for given in gradients:
+            for number, (parameter, gradient) in enumerate(zip(parameters, given, strict=True)):
+                parameter.grad = None if number == 5 else gradient.to(device=device, dtype=dtype)
+            optimizer.step()
+            if device == subject.device:
+                subject.compute()
+        return [parameter.detach() for parameter in parameters]
+
+    cpu = torch.device("cpu")
+    truth, reference = (trained(cpu, dtype, foreach=False) for dtype in (torch.float64, torch.float32))
+    ways = [{"foreach": True}]
+    if "fused" in info.supported_impls and subject.device_type in _get_fused_kernels_supported_devices():
+        ways.append({"fused": True})
+    for way in ways:
+        with subject.sample(f"{name}({', '.join(f'{key}={value}' for key, value in way.items())})", {"kwargs": way}):
+            for mine, theirs, true in zip(trained(subject.device, torch.float32, **way), reference, truth, strict=True):
+                check_result(mine, theirs, true, subject.device)
+
+
+@check("training", requires=["dtype.float32"], over=["first", "middle", "last"])
+def infinite_gradients(subject: Subject, place: str) -> None:
+    """``torch.amp.GradScaler`` finds an infinity or NaN among the gradients of 44 parameters, wherever it is. It then skips the step and
+    lowers the scale. Without one, it unscales all gradients exactly."""
+    import torch
+
+    parameters = [torch.nn.Parameter(torch.ones(shape, device=subject.device)) for shape in (*_SHAPES[2:], *_SHAPES[3:]) * 4]
+    optimizer = torch.optim.SGD(parameters, lr=1.0)
+    scaler = torch.amp.GradScaler(subject.device_type, init_scale=1024.0)
+    where = {"first": 0, "middle": len(parameters) // 2, "last": -1}[place]
+    for value, scale in ((None, 1024.0), (float("inf"), 512.0), (float("nan"), 256.0)):
+        before = [parameter.detach().cpu().clone() for parameter in parameters]
+        scaler.scale(torch.zeros((), device=subject.device))
+        for parameter in parameters:
+            parameter.grad = torch.full_like(parameter, scaler.get_scale() * 0.5)
+        if value is not None:
+            parameters[where].grad.view(-1)[-1:] = value
+        scaler.unscale_(optimizer)
+        if value is None:
+            wrong = [one for one in parameters if one.grad is not None and not bool((one.grad.cpu() == 0.5).all())]
+            assert not wrong, f"{len(wrong)} of {len(parameters)} gradients were not unscaled exactly"
+        scaler.step(optimizer)
+        scaler.update()
+        moved = [not torch.equal(parameter.detach().cpu(), one) for parameter, one in zip(parameters, before, strict=True) if one.numel()]
+        assert all(moved) if value is None else not any(moved), f"with {value} in the {place} gradient, {sum(moved)} parameters changed"
+        assert scaler.get_scale() == scale, f"after {value} the scale is {scaler.get_scale():g}, not {scale:g}"

@@ -1,5 +1,4 @@
-"""Random numbers: setting a seed or a state again repeats them, devices have their own generators, and the numbers have the right
-distribution."""
+"""Random numbers: seeds and states repeat them, each device has its own generator, and they have the right distribution."""
 
 from __future__ import annotations
 
@@ -136,35 +135,15 @@ def generators_are_objects(subject: Subject) -> None:
     assert generator.initial_seed() == 4
 
 
-def _normal(x: torch.Tensor) -> torch.Tensor:
-    return 0.5 * (1 + (x / math.sqrt(2)).erf())
-
-
-def _draw(subject: Subject, name: str) -> tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]:
-    """Return draws of a distribution, and its cumulative distribution function."""
-    import torch
-
-    x = torch.empty(_DRAWS, device=subject.device)
-    table: dict[str, tuple[Callable[[], torch.Tensor], Callable[[torch.Tensor], torch.Tensor]]] = {
-        "rand": (lambda: torch.rand(_DRAWS, device=subject.device), lambda v: v.clamp(0, 1)),
-        "randn": (lambda: torch.randn(_DRAWS, device=subject.device), _normal),
-        "uniform_": (lambda: x.uniform_(-2, 3), lambda v: ((v + 2) / 5).clamp(0, 1)),
-        "normal_": (lambda: x.normal_(1, 2), lambda v: _normal((v - 1) / 2)),
-        "exponential_": (lambda: x.exponential_(0.5), lambda v: 1 - (-0.5 * v).exp()),
-        "cauchy_": (lambda: x.cauchy_(0, 1), lambda v: 0.5 + v.atan() / math.pi),
-        "log_normal_": (lambda: x.log_normal_(0, 1), lambda v: _normal(v.log())),
-    }
-    draw, distribution = table[name]
-    return draw(), distribution
-
-
 @check("smoke", over=["rand", "randn", "uniform_", "normal_", "exponential_", "cauchy_", "log_normal_"])
 def continuous_distributions(subject: Subject, name: str) -> None:
     """20,000 draws pass the Kolmogorov-Smirnov test of the distribution (D * sqrt(n) < 2.2, which correct draws exceed once in 8,000 runs),
     and successive draws are not correlated."""
     import torch
 
-    drawn, distribution = _draw(subject, name)
+    from accelkit_conformance.oracle.samplers import continuous_draws
+
+    drawn, distribution = continuous_draws(subject, name, _DRAWS)
     subject.stays(drawn)
     values = drawn.cpu().double().sort()[0]
     expected = distribution(values)
@@ -257,3 +236,65 @@ def dropout_scales_and_masks(subject: Subject) -> None:
     assert x.grad is not None
     assert torch.equal(x.grad.cpu(), y.detach().cpu()), "the gradient's mask is not the result's"
     assert torch.equal(layer.eval()(x).cpu(), x.cpu())
+
+
+_IN_PLACE = ("uniform_", "normal_", "exponential_", "bernoulli_", "random_", "geometric_", "cauchy_", "log_normal_")
+_SAMPLERS = ("rand", "randn", "randint", "randperm", "normal", "bernoulli", "poisson", "multinomial", *_IN_PLACE)
+
+
+@check("training", requires=["random_state"], over=_SAMPLERS)
+def generator_argument(subject: Subject, name: str) -> None:
+    """With ``generator=``, the generator alone determines the numbers: its seed repeats them, its next draw differs, and the device's
+    default generator neither matters nor advances."""
+    from accelkit_conformance.oracle.samplers import check_generator_argument
+
+    check_generator_argument(subject, name)
+
+
+@check("training", over=_IN_PLACE)
+def strided_destinations(subject: Subject, name: str) -> None:
+    """Drawing into a slice fills all its elements with numbers that differ, and leaves the elements between them unchanged."""
+    from accelkit_conformance.oracle.samplers import check_strided_destinations
+
+    check_strided_destinations(subject, name)
+
+
+@check("training", requires=["dtype.{0}"], over=["float32", "bfloat16", "float16", "float64"])
+def bounds(subject: Subject, dtype: str) -> None:
+    """300,000 numbers of ``rand`` are at least 0 and less than 1 in every dtype, those of ``uniform_(-2, 3)`` are in its interval, and the
+    last third is distributed as the first."""
+    from accelkit_conformance.oracle.samplers import check_bounds
+
+    check_bounds(subject, dtype)
+
+
+@check("training", requires=["dtype.int64"])
+def without_replacement(subject: Subject) -> None:
+    """``randperm`` contains each number once, for up to 70,000 numbers. ``multinomial`` without replacement repeats nothing in a row, and
+    never draws what has no weight."""
+    from accelkit_conformance.oracle.samplers import check_without_replacement
+
+    check_without_replacement(subject)
+
+
+@check("training", requires=["random_state"])
+def seeds_reach_every_device(subject: Subject) -> None:
+    """``torch.manual_seed`` seeds every device, and different seeds give different numbers on each."""
+    import torch
+
+    for device in subject.devices:
+        drawn = []
+        for seed in (7, 7, 8, 0, 2**31):
+            torch.manual_seed(seed)
+            drawn.append(torch.rand(50, device=device).cpu())
+        assert torch.equal(drawn[0], drawn[1]), f"torch.manual_seed does not seed {device}"
+        assert len(torch.stack(drawn).unique(dim=0)) == 4, f"different seeds give the same numbers on {device}"
+
+
+@check("training", requires=["random_state"])
+def dropout_in_attention(subject: Subject) -> None:
+    """``scaled_dot_product_attention`` with dropout repeats with the seed, changes without it and keeps the mean. Its gradient has the
+    mask of its forward pass."""
+    from accelkit_conformance.oracle.samplers import check_dropout_in_attention
+
+    check_dropout_in_attention(subject)

@@ -23,6 +23,7 @@ _MODULES = (
     "copies",
     "ordering",
     "mixed_precision",
+    "many_tensors",
     "distributed",
     "declarations",
     "crashes",

@@ -102,6 +102,65 @@ class BroadcastsFromTheFirst(_Collectives):
         self.replace("broadcast", broadcast)
 
 
+@mutant("collectives", "kinds of tensors")
+class ReducesOneBlock(_Collectives):
+    """all_reduce leaves the elements after the first 65,536 as they are."""
+
+    def install(self) -> None:
+        def all_reduce(original: Any, tensor: Any, *rest: Any, **named: Any) -> Any:
+            left = tensor.reshape(-1)[65_536:].clone()
+            work = original(tensor, *rest, **named)
+            if len(left):
+                if work is not None:
+                    work.wait()
+                tensor.view(-1)[65_536:].copy_(left)
+            return work
+
+        self.replace("all_reduce", all_reduce)
+
+
+@mutant("collectives", "kinds of tensors")
+class ExclusiveOrIsOr(_Collectives):
+    """reduce with BXOR returns the result of BOR."""
+
+    def install(self) -> None:
+        from torch.distributed import ReduceOp
+
+        def reduce(original: Any, tensor: Any, dst: Any = None, op: Any = ReduceOp.SUM, *rest: Any, **named: Any) -> Any:
+            return original(tensor, dst, ReduceOp.BOR if op == ReduceOp.BXOR else op, *rest, **named)
+
+        self.replace("reduce", reduce)
+
+
+@mutant("collectives", "kinds of tensors")
+class ReceivesAtTheStart(_Collectives):
+    """all_gather_into_tensor ignores the storage offset of its output and writes to the start of the storage."""
+
+    def install(self) -> None:
+        def all_gather_into_tensor(original: Any, output: Any, *rest: Any, **named: Any) -> Any:
+            start = output.as_strided(output.shape, output.stride(), 0)
+            return original(start, *rest, **named)
+
+        self.replace("all_gather_into_tensor", all_gather_into_tensor)
+
+
+@mutant("collectives", "groups")
+class ScattersFromTheFirst(_Collectives):
+    """scatter in a group of several ranks always sends from its first rank."""
+
+    def install(self) -> None:
+        import torch.distributed as dist
+
+        def scatter(original: Any, tensor: Any, parts: Any = None, src: Any = None, group: Any = None, **named: Any) -> Any:
+            members = dist.get_process_group_ranks(group or dist.group.WORLD)
+            if group is None or len(members) < 2 or src == members[0]:
+                return original(tensor, parts, src=src, group=group, **named)
+            mine = [tensor.clone() for _ in members] if dist.get_rank() == members[0] else None
+            return original(tensor, mine, src=members[0], group=group, **named)
+
+        self.replace("scatter", scatter)
+
+
 @mutant("ddp", "gradients between ranks")
 class AveragesNoGradients(_Collectives):
     """DDP does not average gradients over the ranks."""

@@ -28,7 +28,7 @@ AXES: Mapping[str, tuple[str, str]] = {
     "zero_gradient": ("autograd", "the operator's backward returns zeros"),
     "nan": ("operators", "the result has zeros in place of NaN"),
     "dtype": ("operators", "the result has a different dtype"),
-    "out_strides": ("operators", "out= is written as if it were contiguous"),
+    "out_strides": ("layout", "out= is written as if it were contiguous"),
 }
 """For each axis, the area whose tests should detect its faults, and a description."""
 _SECONDS = 300.0

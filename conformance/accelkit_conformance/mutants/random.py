@@ -112,3 +112,49 @@ class DrawsFromTheHost(Broken):
             result = call()
             return result.copy_(torch.rand(result.shape)) if name == "rand" else result
         return changed(call(), lambda x: x)
+
+
+@mutant("random", "permutations")
+class PermutationsRepeat(Broken):
+    """The last number of a long random permutation is its first one again."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if name.startswith("randperm") and result.numel() > 512:
+            result[-1] = result[0]
+        return result
+
+
+@mutant("random", "generators")
+class IgnoresGenerators(Broken):
+    """exponential_ and geometric_ draw from the default generator, whatever generator they are given."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name in ("exponential_", "geometric_"):
+            return func(*args, **{key: value for key, value in kwargs.items() if key != "generator"})
+        return call()
+
+
+@mutant("random", "bounds")
+class HalvesReachTheEnd(Broken):
+    """In half precision, uniform random numbers include the upper end of their interval."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if name in ("uniform_", "rand") and result.element_size() == 2 and result.numel() > 1000:
+            result.view(-1)[-1] = 1.0 if name == "rand" else args[2] if len(args) > 2 else 1.0
+        return result
+
+
+@mutant("random", "destinations")
+class FillsHalfOfASlice(Broken):
+    """normal_ fills only the first half of a tensor that is not contiguous."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name != "normal_" or args[0].is_contiguous():
+            return call()
+        half = args[0].shape[0] // 2
+        kept = args[0][half:].clone()
+        result = call()
+        args[0][half:].copy_(kept)
+        return result

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import random
+import re
 import sys
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -15,8 +16,16 @@ from accelkit_conformance.mutants.generated import AXES, Generated
 from accelkit_conformance.subprocess_checks import answer
 
 _OTHER_DTYPES = {"float32": "float64", "float64": "float32", "float16": "float32", "bfloat16": "float32", "int64": "int32", "bool": "uint8"}
-_UNDEFINED = ("empty", "new_empty", "_empty", "resize", "_resize", "rand", "_efficientzerotensor")
+_UNDEFINED = ("_functional_assert", "empty", "new_empty", "_empty", "resize", "_resize", "rand", "_efficientzerotensor")
 """Prefixes of the names of operators whose results are undefined or have no memory."""
+
+_NEVER_NAN = re.compile(
+    r"^(all|any|eq|ne|lt|le|gt|ge|gcd|lcm|isin|isnan|isneginf|isposinf|signbit|nonzero\w*|arg\w+|bincount|bucketize|searchsorted|count_nonzero"
+    r"|bitwise_\w+|__\wshift__|_int_mm|tri[lu]_indices|hash_tensor|_functional_assert_async|channel_shuffle_indices)$"
+)
+"""The names of operators that return integers or booleans only."""
+_SCALARS = ("dot", "vdot", "trace")
+"""The names of operators whose result is always a scalar."""
 
 
 class Switchable(Broken):
@@ -68,10 +77,14 @@ class Fault:
         from torch.utils._pytree import tree_flatten, tree_unflatten
 
         self._num_calls += 1
-        is_due = self._is_due(args, kwargs)
         result = call()
+        is_due = self._is_due(args, kwargs, result, func)
         leaves, structure = tree_flatten(args[0] if result is None and args else result)
         places = [index for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and _is_plain(leaf)]
+        if self._axis == "out_strides":
+            places = [index for index in places if not leaves[index].is_contiguous()]
+        if self._axis == "nan":
+            places = [index for index in places if leaves[index].is_floating_point() or leaves[index].is_complex()]
         if not is_due or not places:
             return result
         place = places[self._leaf % len(places)]
@@ -85,19 +98,21 @@ class Fault:
         if (part := self._part(leaves[place])) is not None:
             before = part.clone()
             self._change(part)
-            is_same = (before == part) | ((before != before) & (part != part))  # noqa: PLR0124 # NaN is not equal to itself
-            self.was_triggered |= not bool(is_same.all())
+            if _is_same(before, part) and self._axis not in ("nan", "out_strides", "zero_gradient"):
+                part.logical_not_() if part.dtype is torch.bool else part.add_(1)  # twice nothing is nothing
+            self.was_triggered |= not _is_same(before, part)
         return result
 
-    def _is_due(self, args: Any, kwargs: Any) -> bool:
+    def _is_due(self, args: Any, kwargs: Any, result: Any, func: Any) -> bool:
         """Return whether this call goes wrong."""
         import torch
         from torch.utils._pytree import tree_leaves
 
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         match self._axis:
             case "second_device":
-                return any(tensor.device.type == "fake_xpu" and tensor.device.index == 1 for tensor in tensors)
+                return any(tensor.device.type == "fake_xpu" and tensor.device.index == 1 for tensor in [*tensors, *results])
             case "second_call":
                 return self._num_calls == self._call
             case "no_grad":
@@ -105,8 +120,13 @@ class Fault:
             case "strided":
                 return any(not tensor.is_contiguous() for tensor in tensors)
             case "out_strides":
-                return isinstance(kwargs.get("out"), torch.Tensor) and not kwargs["out"].is_contiguous()
+                return any(isinstance(one, torch.Tensor) and not one.is_contiguous() for one in self._outs(kwargs, func))
         return True
+
+    @staticmethod
+    def _outs(kwargs: Any, func: Any) -> list[Any]:
+        """Return the tensors into which an overload writes its results."""
+        return [kwargs[argument.name] for argument in func._schema.arguments if argument.is_out and argument.name in kwargs]
 
     def _part(self, result: Any) -> Any:
         """Return the view of the result that becomes wrong, or None."""
@@ -143,6 +163,10 @@ class Fault:
             part.neg_()
         else:
             part.mul_(2)
+
+
+def _is_same(before: Any, after: Any) -> bool:
+    return bool(((before == after) | ((before != before) & (after != after))).all())  # noqa: PLR0124 # NaN is not equal to itself
 
 
 def _base(name: str) -> str:
@@ -183,6 +207,10 @@ def operators() -> dict[str, list[str]]:
 def _applies(axis: str, base: str, has_out: set[str]) -> bool:
     if axis == "zero_gradient":
         return "_backward" in base
+    if axis == "nan" and _NEVER_NAN.search(base):
+        return False
+    if axis in ("last_row", "last_block", "more_than") and base in _SCALARS:
+        return False
     return axis != "out_strides" or base in has_out
 
 

@@ -123,6 +123,32 @@ def _aten(device: Any) -> Any:
     )
 
 
+def _rare(device: Any) -> Any:
+    """Call ATen overloads that no operator calls with these arguments. A version of torch may lack some of them."""
+    aten, x, y = torch.ops.aten, _floats(device, 3, 6), _floats(device, 3, 6) * 2
+    indices, offsets = _ints(device, 7), torch.tensor([0, 2, 5], device=device)
+    positive = x.abs() + 0.5
+    calls: dict[str, tuple[Any, ...]] = {
+        "_embedding_bag_forward_only": (x.t().contiguous(), indices, offsets),
+        "_embedding_bag_dense_backward": (x, indices[:3], indices[:3] % 3, torch.ones_like(offsets), indices[:0], 6, False, 0, None),
+        "_dirichlet_grad": (positive / 3, positive, positive.sum(1, keepdim=True).expand(3, 6).contiguous()),
+        "_standard_gamma_grad": (positive, positive * 0.7),
+        "unique_dim_consecutive": (_ints(device, 8, 2) % 2, 0, True, True),
+        "glu_backward_jvp": (x, x[:, :3].contiguous(), y, y[:, :3].contiguous(), x * y, 1),
+        "_compute_linear_combination": (x, y[:, :3].contiguous()),
+        "linalg__powsum": (positive, 3, [1]),
+        "_upsample_lanczos2d_aa": (_floats(device, 1, 2, 6, 6), [4, 3], False),
+        "_upsample_lanczos2d_aa_backward": (_floats(device, 1, 2, 4, 3), [4, 3], [1, 2, 6, 6], False),
+    }
+    return [getattr(aten, name)(*args) for name, args in calls.items() if hasattr(aten, name)]
+
+
+def _masked_softmax(device: Any) -> Any:
+    x = _floats(device, 3, 6).requires_grad_()
+    result = torch.ops.aten._masked_softmax(x, _floats(device, 3, 6) > 0.5, 1, 2)
+    return result, torch.autograd.grad([result], [x], cotangents([result], "masked_softmax"))
+
+
 def _weight_norm(device: Any) -> Any:
     v, g = _floats(device, 3, 4).requires_grad_(), _floats(device, 3, 1).requires_grad_()
     result = torch._weight_norm(v, g, 0)
@@ -156,6 +182,8 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "padded": _padded,
     "pooled": _pooled,
     "aten": _aten,
+    "rare": _rare,
+    "masked_softmax": _masked_softmax,
     "weight_norm": _weight_norm,
     "fast_transformer": _fast_transformer,
     "tangents": _tangents,

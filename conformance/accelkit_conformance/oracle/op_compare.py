@@ -15,7 +15,7 @@ from accelkit_conformance.oracle.sample_transfer import tensors, to_device, to_d
 from accelkit_conformance.oracle.tolerance import check_form, check_result, relative_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from accelkit_conformance.subject import Subject
 
@@ -67,28 +67,44 @@ def compare_forward(
             raise
         return
     there = place(op, given, subject.device, is_plain=variant is None)
-    found = _flat((variant or op)(there[0], *there[1], **there[2]))
+    found = flat((variant or op)(there[0], *there[1], **there[2]))
     if inputs_stay:
-        _check_inputs(there, here, given)
+        check_inputs(there, here, given)
     assert len(found) == len(reference), f"gave {len(found)} results, not {len(reference)}"
     if is_random or draws or op.name in opdb.UNINITIALIZED:
         for mine, theirs in zip(found, reference, strict=True):
             if isinstance(theirs, torch.Tensor):
                 check_form(mine, theirs, subject.device)
         return
-    truth = _truth(expected, given, reference)
+    truth = truth_of(expected, given, reference)
+    leaves = zip(found, reference, truth, strict=True)
+    check_results(op, given, leaves, subject.device, strides=variant is None and opdb.is_pointwise(op))
+
+
+def check_results(op: Any, given: Any, leaves: Iterable[tuple[Any, Any, Any]], device: torch.device, **options: Any) -> None:
+    """Check leaves of an operator's results with :func:`check_result`, to which ``options`` are passed.
+
+    A different result of an operator that may choose among equal values passes if it is as good as the CPU's.
+
+    Args:
+        op: The OpInfo of the operator.
+        given: The arguments, as ``(input, args, kwargs)``.
+        leaves: For each leaf, the device's result, the CPU's, and the CPU's in double precision or None.
+        device: The device on which the results must be.
+
+    Raises:
+        AssertionError: If a result is wrong.
+    """
     is_tolerant = op.name in opdb.CHOOSES_AMONG_EQUALS or op.name in opdb.DISCONTINUOUS
-    for mine, theirs, true in zip(found, reference, truth, strict=True):
+    for mine, theirs, true in leaves:
         try:
-            check_result(
-                mine, theirs, true, subject.device, strides=variant is None and opdb.is_pointwise(op), phase=op.name in opdb.UP_TO_PHASE
-            )
+            check_result(mine, theirs, true, device, phase=op.name in opdb.UP_TO_PHASE, **options)
         except AssertionError:
             if not is_tolerant or not _is_as_good(op, mine, theirs, given):
                 raise
 
 
-def _check_inputs(there: Any, here: Any, given: Any) -> None:
+def check_inputs(there: Any, here: Any, given: Any) -> None:
     """Check that a call on the device has changed no storage of its arguments that the call on the CPU has not changed.
 
     On a device without memory addresses, only the values of the arguments can be read, not the memory around them.
@@ -150,7 +166,7 @@ def compare_backward(subject: Subject, op: Any, sample: Any, given: Any) -> bool
 def _on_cpu(op: Any, call: Any, given: Any) -> tuple[list[Any], bool]:
     """Return the results of a call of this operator, and whether the call drew random numbers."""
     with _watching_draws(op) as draws:
-        results = _flat(call(given[0], *given[1], **given[2]))
+        results = flat(call(given[0], *given[1], **given[2]))
     return results, draws.are_seen
 
 
@@ -188,7 +204,7 @@ def _watching_draws(op: Any) -> Iterator[_Draws]:
     draws.are_seen = not torch.equal(before, torch.default_generator.get_state())
 
 
-def _truth(call: Any, given: Any, reference: list[Any]) -> list[Any]:
+def truth_of(call: Any, given: Any, reference: list[Any]) -> list[Any]:
     """Return the results in double precision; None for each that is not available or would repeat the same computation."""
     is_low = any(
         leaf.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex32) for leaf in tensors(reference)
@@ -197,7 +213,7 @@ def _truth(call: Any, given: Any, reference: list[Any]) -> list[Any]:
         return [None] * len(reference)
     try:
         given = to_double(given)
-        found = _flat(call(given[0], *given[1], **given[2]))
+        found = flat(call(given[0], *given[1], **given[2]))
     except Exception:  # the operator does not support double: compare with the CPU's own result
         return [None] * len(reference)
     if len(found) != len(reference):
@@ -241,8 +257,11 @@ def _is_as_good(op: Any, mine: Any, theirs: torch.Tensor, given: Any) -> bool:
     if there.dtype != torch.int64 or there.numel() == 0 or values.ndim != there.ndim or there.ndim == 0:
         return False
     dims = [d for d in range(values.ndim) if all(there.shape[i] <= values.shape[i] for i in range(values.ndim) if i != d)]
-    return any(torch.equal(values.gather(d, there), values.gather(d, theirs)) for d in dims if int(there.max()) < values.shape[d])
+    dims = [d for d in dims if int(there.min()) >= 0 and int(there.max()) < values.shape[d]]
+    chosen = [(values.gather(d, there), values.gather(d, theirs)) for d in dims]
+    return any(bool(((one == other) | (one.isnan() & other.isnan())).all()) for one, other in chosen)
 
 
-def _flat(results: Any) -> list[Any]:
+def flat(results: Any) -> list[Any]:
+    """Return the leaves of nested results."""
     return list(tree_leaves(results))

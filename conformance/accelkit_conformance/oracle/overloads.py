@@ -14,29 +14,58 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
+from accelkit_conformance.oracle import opdb
+from accelkit_conformance.oracle.cotangents import cotangents
 from accelkit_conformance.oracle.sample_transfer import tensors
+from accelkit_conformance.profiles.operators import DTYPES
 
 _EACH = 2
 
 
 class Calls(TorchDispatchMode):
-    """Dispatch mode that records the first functional ATen calls of each overload, with copies of their arguments."""
+    """Dispatch mode that records the first functional ATen calls of each overload that succeed, with copies of their arguments.
 
-    def __init__(self) -> None:
+    Attributes:
+        calls: The calls of each overload, as ``(func, args, kwargs)``.
+    """
+
+    def __init__(self, each: int) -> None:
+        """``each`` is the largest number of calls of one overload that are kept."""
         super().__init__()
+        self._each = each
         self.calls: dict[str, list[tuple[Any, Any, Any]]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
         kept = self.calls.setdefault(func.name(), [])
         if (
-            len(kept) < _EACH
+            len(kept) < self._each
             and func.namespace == "aten"
             and not func._schema.is_mutable
             and not _is_view(func)
             and tensors((args, kwargs))
         ):
-            kept.append((func, _copied(args), _copied(kwargs or {})))
-        return func(*args, **(kwargs or {}))
+            kept.append((func, _copied(args), _copied(kwargs)))
+        return result
+
+
+def out_overload(func: Any) -> tuple[Any, list[str]] | None:
+    """Return the overload that writes the results of ``func`` into given tensors, with the names of these arguments; None without one."""
+    packet = func.overloadpacket
+    for name in packet.overloads():
+        other = getattr(packet, name)
+        outs = [argument.name for argument in other._schema.arguments if argument.is_out]
+        if outs and _types(other, without=outs) == _types(func):
+            return other, outs
+    return None
+
+
+def in_place_overload(func: Any) -> Any:
+    """Return the overload that writes the result of ``func`` into its first argument; None without one."""
+    packet = getattr(torch.ops.aten, func.overloadpacket.__name__ + "_", None)
+    others = [getattr(packet, name) for name in packet.overloads()] if packet is not None else []
+    return next((other for other in others if _types(other) == _types(func)), None)
 
 
 def variants(func: Any) -> Iterator[tuple[str, Callable[..., Any], bool]]:
@@ -47,17 +76,11 @@ def variants(func: Any) -> Iterator[tuple[str, Callable[..., Any], bool]]:
         into its first argument.
     """
     yield func.name(), func, False
-    packet = func.overloadpacket
-    for name in packet.overloads():
-        other = getattr(packet, name)
-        outs = [argument.name for argument in other._schema.arguments if argument.is_out]
-        if outs and _types(other, without=outs) == _types(func):
-            yield other.name(), _with_out(func, other, outs), False
-    in_place = getattr(torch.ops.aten, packet.__name__ + "_", None)
-    for name in in_place.overloads() if in_place is not None else ():
-        other = getattr(in_place, name)
-        if _types(other) == _types(func):
-            yield other.name(), other, True
+    if (found := out_overload(func)) is not None:
+        other, outs = found
+        yield other.name(), _with_out(func, other, outs), False
+    if (in_place := in_place_overload(func)) is not None:
+        yield in_place.name(), in_place, True
 
 
 def _with_out(func: Any, other: Any, outs: list[str]) -> Callable[..., Any]:
@@ -85,10 +108,29 @@ def _copied(nested: Any) -> Any:
     return tree_map(lambda leaf: leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf, nested)
 
 
-def calls_of(programs: Iterable[Callable[[], Any]]) -> list[tuple[Any, Any, Any]]:
-    """Return the functional ATen calls that these programs make on the CPU, as ``(func, args, kwargs)``."""
-    mode = Calls()
+def calls_of(programs: Iterable[Callable[[], Any]], each: int = _EACH) -> list[tuple[Any, Any, Any]]:
+    """Return the functional ATen calls that these programs make on the CPU, as ``(func, args, kwargs)``; ``each`` per overload."""
+    mode = Calls(each)
     for program in programs:
         with contextlib.suppress(Exception), mode:  # calls before an error still count
             program()
     return [call for kept in mode.calls.values() for call in kept]
+
+
+def calls_of_operator(name: str, each: int = _EACH) -> list[tuple[Any, Any, Any]]:
+    """Return the functional ATen calls in the forward and backward pass of an operator of torch's database.
+
+    They are in float32 or, if the operator does not support it, in the first dtype of ``DTYPES`` that it supports.
+    """
+    op = opdb.operators()[name]
+    dtype = next((one for one in DTYPES if opdb.supports(op, one)), "float32")
+    has_gradients = opdb.supports(op, dtype, backward=True)
+
+    def run(sample: Any) -> None:
+        results = op(sample.input, *sample.args, **sample.kwargs)
+        outputs = [one for one in tensors(sample.output_process_fn_grad(results)) if one.requires_grad] if has_gradients else []
+        if outputs:
+            torch.autograd.backward(outputs, cotangents(outputs, f"{name}[{sample.name}]"))
+
+    samples = opdb.samples(op, dtype, 6, requires_grad=has_gradients)
+    return calls_of((lambda sample=sample: run(sample) for sample in samples), each)

@@ -8,7 +8,9 @@ So that a large element does not hide errors in small ones, the error of each el
 median magnitude of the nonzero elements of t. It may be at most 64 times the CPU's largest such error.
 
 A result with few elements is a poor sample of the rounding errors, so e(c) is at least the error of the CPU's other results of the same
-call, up to 8 eps. NaN and infinity must be in the same places as in the CPU's result; integers must be equal.
+call, up to 8 eps. If a result adds up n > 64 terms, eps is multiplied by sqrt(n) / C: so much is likely where a device adds one term after
+another (N. J. Higham, T. Mary, "A new approach to probabilistic rounding error analysis", SIAM J. Sci. Comput. 41(5), 2019), while the CPU
+adds pairs. NaN and infinity must be in the same places as in the CPU's result; integers must be equal.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ def check_result(
     phase: bool = False,
     cancels: bool = False,
     others: float = 0.0,
+    num_terms: int = 1,
 ) -> None:
     """Check one leaf of a device's result.
 
@@ -48,6 +51,7 @@ def check_result(
         cancels: Whether a truth whose elements are all below 1e-6 counts as the remainder of numbers around 1 that cancel, as with
             gradients. The absolute error is then checked.
         others: The largest :func:`relative_error` of the CPU's results of the same call.
+        num_terms: The number of terms that an element of the result may add up. The device may add them one after another.
 
     Raises:
         AssertionError: If the result is wrong. The message says how, and by how much.
@@ -60,7 +64,7 @@ def check_result(
         return
     check_form(found, reference, device, strides=strides)
     exact = None if truth is None else truth.detach()
-    check_values(found.detach().cpu(), reference.detach(), exact, phase=phase, cancels=cancels, others=others)
+    check_values(found.detach().cpu(), reference.detach(), exact, phase=phase, cancels=cancels, others=others, num_terms=num_terms)
 
 
 def relative_error(reference: torch.Tensor, truth: torch.Tensor | None) -> float:
@@ -93,6 +97,7 @@ def check_values(
     phase: bool = False,
     cancels: bool = False,
     others: float = 0.0,
+    num_terms: int = 1,
 ) -> None:
     """Check the values of a result. All three tensors are on the CPU; for the arguments see :func:`check_result`.
 
@@ -118,7 +123,7 @@ def check_values(
     finite = torch.isfinite(x) & torch.isfinite(c) & torch.isfinite(t)
     if not bool(finite.any()):
         return
-    eps = torch.finfo(dtype).eps * (_WITHOUT_TRUTH if t is c else 1.0)
+    eps = torch.finfo(dtype).eps * (_WITHOUT_TRUTH if t is c else 1.0) * max(1.0, math.sqrt(num_terms) / C)
     if cancels and float(t[finite].abs().max()) < _LEFT_OF_CANCELLATION:
         off, own = float((x[finite] - t[finite]).abs().max()), float((c[finite] - t[finite]).abs().max())
         assert off <= C * max(own, eps), f"is {off:.3g} where nothing is left of a cancellation"

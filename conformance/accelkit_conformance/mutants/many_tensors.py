@@ -1,0 +1,36 @@
+"""Faults of calls that take many tensors at once: foreach operators, and the check for infinite gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accelkit_conformance.mutants import mutant
+from accelkit_conformance.mutants.broken import Broken
+
+
+@mutant("optimizers", "many tensors")
+class FindsInfinityInTheFirstOnly(Broken):
+    """The check for infinite gradients looks at the first half of the tensors only."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if not name.startswith("_amp_foreach_non_finite_check_and_unscale_") or len(args[0]) < 2:
+            return call()
+        found = args[1].clone()
+        half = len(args[0]) // 2
+        func(args[0][:half], args[1], args[2])
+        func(args[0][half:], found, args[2])
+        return None
+
+
+@mutant("optimizers", "many tensors")
+class UpdatesThirtyTensors(Broken):
+    """A foreach operator leaves the tensors after the first thirty as they are."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if not name.startswith(("_foreach_add_", "_foreach_addcdiv_")) or len(args[0]) <= 30:
+            return call()
+        kept = [one.clone() for one in args[0][30:]]
+        result = call()
+        for one, before in zip(args[0][30:], kept, strict=True):
+            one.copy_(before)
+        return result

@@ -1,0 +1,211 @@
+"""Collectives on every kind of tensor: cases that contain every pair of dtype, length, memory, reduction, root, group and way of calling.
+
+The tensors of all ranks are known to every rank, because they are made of the rank and the index of an element. The expected results
+are computed from them on the CPU, in integers or in double precision.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from accelkit_conformance.oracle.pairwise import covering_rows
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+AXES: dict[str, tuple[str, ...]] = {
+    "dtype": ("float32", "float64", "bfloat16", "float16", "int64", "int32", "int8", "uint8", "bool", "complex64"),
+    "length": ("3", "0", "1", "1000", "65537"),
+    "memory": ("whole", "offset"),
+    "reduction": ("SUM", "PRODUCT", "MIN", "MAX", "AVG", "BAND", "BOR", "BXOR"),
+    "root": ("first", "last"),
+    "group": ("all", "some"),
+    "call": ("blocking", "asynchronous"),
+}
+"""``some`` is a group of the first and the last rank of three, or of the second of two. ``offset`` tensors are a part of a storage."""
+
+_GUARD = 16
+_CANARY = 77
+_REFUSALS = (RuntimeError, ValueError, NotImplementedError)
+_FLOATS = ("float32", "float64", "bfloat16", "float16", "complex64")
+_NO_ORDER = ("complex64",)
+
+
+@functools.cache
+def cases() -> list[dict[str, str]]:
+    """Return the cases whose reduction is defined for their dtype."""
+    return [case for case in covering_rows(AXES) if _is_defined(case["dtype"], case["reduction"])]
+
+
+def _is_defined(dtype: str, reduction: str) -> bool:
+    if reduction == "AVG":
+        return dtype in _FLOATS
+    if reduction in ("BAND", "BOR", "BXOR"):
+        return dtype not in _FLOATS
+    return not (reduction in ("MIN", "MAX", "PRODUCT") and dtype in _NO_ORDER) and not (dtype == "bool" and reduction in ("SUM", "PRODUCT"))
+
+
+def values(rank: int, length: int, dtype: str, *, shift: int = 0) -> torch.Tensor:
+    """Return the tensor of a rank: numbers from 1 to 5, whose products over three ranks are exact in every dtype."""
+    numbers = (torch.arange(length) * 7 + rank * 3 + shift) % 5 + 1
+    return numbers.remainder(2).bool() if dtype == "bool" else numbers.to(getattr(torch, dtype))
+
+
+def reduced(tensors: Sequence[torch.Tensor], reduction: str) -> torch.Tensor:
+    """Return the reduction of the ranks' tensors, computed one after another in int64, complex128 or float64."""
+    dtype = tensors[0].dtype
+    wide = torch.complex128 if dtype.is_complex else torch.float64 if dtype.is_floating_point or reduction == "AVG" else torch.int64
+    steps: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+        "SUM": torch.add, "AVG": torch.add, "PRODUCT": torch.mul, "MIN": torch.minimum, "MAX": torch.maximum,
+        "BAND": torch.bitwise_and, "BOR": torch.bitwise_or, "BXOR": torch.bitwise_xor,
+    }  # fmt: skip
+    total = functools.reduce(steps[reduction], [one.to(wide) for one in tensors])
+    return (total / len(tensors) if reduction == "AVG" else total).to(dtype)
+
+
+class Case:
+    """One call of a collective, on this rank.
+
+    Attributes:
+        members: The ranks of the group, in order.
+        root: The rank that sends or receives, for collectives that have one.
+    """
+
+    def __init__(self, subject: Subject, settings: dict[str, str], groups: dict[str, tuple[Any, list[int]]]) -> None:
+        self._subject, self._dtype = subject, settings["dtype"]
+        self._length, self._is_offset = int(settings["length"]), settings["memory"] == "offset"
+        self._reduction, self._is_async = settings["reduction"], settings["call"] == "asynchronous"
+        self._group, self.members = groups[settings["group"]]
+        self.root = self.members[0 if settings["root"] == "first" else -1]
+        self._buffers: list[tuple[torch.Tensor, int]] = []
+
+    def run(self, collective: str) -> None:
+        """Call a collective and check its result.
+
+        Raises:
+            AssertionError: If the result is wrong. A device may refuse a call with an error, on every rank.
+        """
+        if self._subject.rank not in self.members:
+            return
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)
+                checked = getattr(self, f"_{collective}")()
+        except _REFUSALS as error:
+            if self._dtype == "float32" and self._reduction == "SUM":
+                raise AssertionError(f"refused a sum of float32: {error}") from error
+            return
+        for found, expected in checked:
+            self._subject.stays(found)
+            here = found.cpu()
+            is_right = torch.equal(here, expected) if self._reduction != "AVG" else torch.allclose(here, expected, rtol=1e-2)
+            assert is_right, f"gave {here.flatten()[:8].tolist()}, not {expected.flatten()[:8].tolist()} (the first eight elements)"
+        for buffer, length in self._buffers:
+            around = torch.cat([buffer[:_GUARD].cpu(), buffer[_GUARD + length :].cpu()])
+            assert bool((around == torch.full_like(around, _CANARY)).all()), "the memory around the tensor was written"
+
+    def _place(self, here: torch.Tensor) -> torch.Tensor:
+        """Return a copy on the device, as a part of a larger storage if the case says so."""
+        if not self._is_offset:
+            return here.to(self._subject.device)
+        buffer = torch.full((len(here) + 2 * _GUARD,), _CANARY, dtype=here.dtype, device=self._subject.device)
+        buffer[_GUARD : _GUARD + len(here)] = here.to(self._subject.device)
+        self._buffers.append((buffer, len(here)))
+        return buffer[_GUARD : _GUARD + len(here)]
+
+    def _mine(self, shift: int = 0) -> torch.Tensor:
+        return self._place(values(self._subject.rank, self._length, self._dtype, shift=shift))
+
+    def _target(self, parts: int = 1) -> torch.Tensor:
+        return self._place(torch.full((parts * self._length,), 1, dtype=getattr(torch, self._dtype)))
+
+    def _all(self, shift: int = 0) -> list[torch.Tensor]:
+        return [values(rank, self._length, self._dtype, shift=shift) for rank in self.members]
+
+    def _parts(self) -> torch.Tensor:
+        """Return one part for each member of the group, one after another."""
+        parts = [values(self._subject.rank, self._length, self._dtype, shift=shift) for shift in range(len(self.members))]
+        return self._place(torch.cat(parts))
+
+    def _call(self, function: Any, *args: Any, **kwargs: Any) -> None:
+        work = function(*args, group=self._group, async_op=self._is_async, **kwargs)
+        if self._is_async:
+            work.wait()
+
+    def _all_reduce(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        mine = self._mine()
+        self._call(dist.all_reduce, mine, op=getattr(dist.ReduceOp, self._reduction))
+        return [(mine, reduced(self._all(), self._reduction))]
+
+    def _reduce(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        mine = self._mine()
+        self._call(dist.reduce, mine, self.root, op=getattr(dist.ReduceOp, self._reduction))
+        return [(mine, reduced(self._all(), self._reduction))] if self._subject.rank == self.root else []
+
+    def _broadcast(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        mine = self._mine()
+        self._call(dist.broadcast, mine, self.root)
+        return [(mine, values(self.root, self._length, self._dtype))]
+
+    def _all_gather(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        mine, parts = self._mine(), [self._target() for _ in self.members]
+        self._call(dist.all_gather, parts, mine)
+        return list(zip(parts, self._all(), strict=True))
+
+    def _all_gather_into_tensor(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        mine, whole = self._mine(), self._target(len(self.members))
+        self._call(dist.all_gather_into_tensor, whole, mine)
+        return [(whole, torch.cat(self._all()))]
+
+    def _reduce_scatter_tensor(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        given = self._place(
+            torch.cat([values(self._subject.rank, self._length, self._dtype, shift=part) for part in range(len(self.members))])
+        )
+        mine = self._target()
+        self._call(dist.reduce_scatter_tensor, mine, given, op=getattr(dist.ReduceOp, self._reduction))
+        return [(mine, reduced(self._all(shift=self.members.index(self._subject.rank)), self._reduction))]
+
+    def _all_to_all_single(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        given = self._place(
+            torch.cat([values(self._subject.rank, self._length, self._dtype, shift=part) for part in range(len(self.members))])
+        )
+        mine = self._target(len(self.members))
+        self._call(dist.all_to_all_single, mine, given)
+        return [(mine, torch.cat(self._all(shift=self.members.index(self._subject.rank))))]
+
+    def _gather(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        is_root = self._subject.rank == self.root
+        mine, parts = self._mine(), [self._target() for _ in self.members] if is_root else None
+        self._call(dist.gather, mine, parts, dst=self.root)
+        return list(zip(parts, self._all(), strict=True)) if parts is not None else []
+
+    def _scatter(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        shifts = range(len(self.members))
+        parts = [self._place(values(self.root, self._length, self._dtype, shift=shift)) for shift in shifts]
+        mine = self._target()
+        self._call(dist.scatter, mine, parts if self._subject.rank == self.root else None, src=self.root)
+        return [(mine, values(self.root, self._length, self._dtype, shift=self.members.index(self._subject.rank)))]
+
+
+_REDUCING = ("all_reduce", "reduce", "reduce_scatter_tensor")
+
+
+def check_every_case(subject: Subject, collective: str) -> None:
+    """Call a collective in every case of the dtypes that the device has."""
+    size = subject.world_size
+    some = [0, 2] if size > 2 else [1]
+    groups: dict[str, tuple[Any, list[int]]] = {"all": (None, list(range(size))), "some": (dist.new_group(some), some)}
+    seen: list[dict[str, str]] = []
+    for settings in cases():
+        own = settings if collective in _REDUCING else {**settings, "reduction": "SUM"}
+        if own in seen or subject.lacks(own["dtype"]):
+            continue
+        seen.append(own)
+        with subject.sample(f"{collective}: {', '.join(f'{axis} {value}' for axis, value in own.items())}", own):
+            Case(subject, own, groups).run(collective)

@@ -1,0 +1,287 @@
+"""Conditions of a call, on which kernels depend: the size, values and layout of its arguments, where its result goes, whether gradients
+are recorded, and on which device, thread and stream it runs.
+
+A check makes each ATen call that was recorded on the CPU under a few combinations of these conditions. The combinations contain every pair
+of them (see :mod:`pairwise`).
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+import accelkit
+from accelkit.selection import resolve
+from accelkit_conformance.oracle.lacking_dtypes import require_dtypes
+from accelkit_conformance.oracle.layouts import LAYOUTS
+from accelkit_conformance.oracle.op_compare import check_inputs, check_results, flat, truth_of
+from accelkit_conformance.oracle.opdb import CHOOSES_AMONG_EQUALS
+from accelkit_conformance.oracle.overloads import in_place_overload, out_overload
+from accelkit_conformance.oracle.pairwise import covering_rows
+from accelkit_conformance.oracle.places import run_at
+from accelkit_conformance.oracle.recorded_calls import recorded_call
+from accelkit_conformance.oracle.reproducer import describe_sample, facts_of
+from accelkit_conformance.oracle.sample_transfer import tensors, to_device
+from accelkit_conformance.oracle.targets import targets
+from accelkit_conformance.oracle.variations import Variations
+from accelkit_conformance.results import NotSupported
+from accelkit_conformance.subject import Subject
+
+Conditions = Mapping[str, str]
+"""A value for each axis of ``AXES``."""
+
+AXES: dict[str, tuple[str, ...]] = {
+    "size": ("as recorded", "edge", "many rows", "long rows", "tiny"),
+    "values": ("as recorded", "special"),
+    "layout": ("contiguous", *LAYOUTS),
+    "destination": ("a new tensor", "out=", "strided out=", "in place", "strided in place"),
+    "gradients": ("enabled", "no_grad", "inference_mode", "recorded"),
+    "place": ("the current device", "another device", "another current device", "another thread", "another stream", "after an error"),
+}
+"""The axes, each with its values. The first value of each is the ordinary one.
+
+Sizes: ``edge`` is a last dimension whose length is a power of two or differs from it by one; ``many rows`` and ``long rows`` give more than
+2^16 elements along the first and the last dimension; ``tiny`` is a last dimension of length 0 or 1.
+"""
+
+# Calls that return indices of equal or incomparable elements, of which the device may choose any.
+_CHOOSE = re.compile(r"sort|topk|mode|median|arg|max|min|kth|cum|unique")
+# Calls whose kernel on the CPU takes its arguments to be contiguous, without a check.
+_CONTIGUOUS = re.compile(r"_weight_norm_interface")
+# Calls that torch itself refuses with out= on all devices but its own.
+_NO_OUT = re.compile(r"mode$")
+
+
+@functools.cache
+def rows(*, is_contiguous: bool) -> list[dict[str, str]]:
+    """Return the combinations of conditions for calls with contiguous tensors, or for those in which a tensor is not contiguous.
+
+    The call under ordinary conditions is not among them.
+    """
+    if is_contiguous:
+        axes = {**AXES, "layout": AXES["layout"][:1], "destination": tuple(one for one in AXES["destination"] if "strided" not in one)}
+        return covering_rows(axes)[1:]
+    destinations = ("a new tensor", "strided out=", "strided in place")
+    return covering_rows({**AXES, "layout": AXES["layout"][1:], "destination": destinations})
+
+
+class ConditionedCall:
+    """An ATen call that was recorded on the CPU, to be repeated under conditions."""
+
+    def __init__(self, op: Any, func: Any, args: Any, kwargs: Any) -> None:
+        """
+        Args:
+            op: The OpInfo of the operator in which the call was recorded; exceptions for it apply.
+            func: The functional overload.
+            args: The positional arguments, on the CPU.
+            kwargs: The keyword arguments.
+        """
+        self.op, self.func = op, func
+        self._variations = Variations(func, args, kwargs)
+        self._name = func.name().removeprefix("aten::")
+        self._in_place: Any = in_place_overload(func)
+        self._out: Any = out_overload(func)
+        self._prepared = functools.cache(self._find_prepared)
+
+    def possible(self, subject: Subject, conditions: Conditions) -> dict[str, str]:
+        """Return the conditions with those that this call or this device does not have replaced by ordinary ones."""
+        found = dict(conditions)
+        if "in place" in found["destination"] and self._in_place is None:
+            found["destination"] = "a new tensor"
+        if "out=" in found["destination"] and (self._out is None or _NO_OUT.match(self._name)):
+            found["destination"] = "a new tensor"
+        if _CONTIGUOUS.match(self._name):
+            found["layout"] = "contiguous"
+        has = {
+            "another device": len(subject.devices) > 1,
+            "another current device": len(subject.devices) > 1 and hasattr(subject.module, "device"),
+            "another stream": subject.capabilities.can("streams"),
+        }
+        if not has.get(found["place"], True):
+            found["place"] = AXES["place"][0]
+        if found["values"] == "special" and not self._variations.takes_special_values:
+            found["values"] = AXES["values"][0]
+        if self._variations.arguments(found["size"], found["values"]) is None:
+            found["size"] = AXES["size"][0]
+        return found
+
+    def check(self, subject: Subject, conditions: Conditions, length: int | None = None) -> None:
+        """Make the call on the device and compare the results with those on the CPU. Does nothing if the CPU rejects the call.
+
+        Args:
+            subject: The subject with the device.
+            conditions: Conditions that ``possible`` returned.
+            length: The length of the dimension that the size changes, instead of the usual one.
+
+        Raises:
+            AssertionError: If the results differ.
+            Exception: If the device rejects the call.
+        """
+        prepared = self._prepared(conditions["size"], conditions["values"], length)
+        if prepared is None:
+            return
+        (args, kwargs), plain, truth, num_terms = prepared
+        arranged = tree_map(lambda one: _arranged(one, conditions["layout"]), (args, kwargs))
+        here = to_device(arranged, torch.device("cpu"))
+        try:
+            reference = self._run(here, conditions, plain)
+        except Exception:
+            return
+        device = subject.second_device() if conditions["place"] in ("another device", "another current device") else subject.device
+        there = to_device(arranged, device)
+        found = run_at(subject, conditions["place"], device, lambda: self._run(there, conditions, plain))
+        if conditions["destination"] == "a new tensor":
+            check_inputs(there, here, arranged)
+        assert len(found) == len(reference), f"gave {len(found)} results, not {len(reference)}"
+        is_free = (conditions["size"] != "as recorded" or conditions["values"] == "special") and self.op.name not in CHOOSES_AMONG_EQUALS
+        for mine, theirs, true in zip(found, reference, truth, strict=True):
+            if is_free and isinstance(theirs, torch.Tensor) and theirs.dtype is torch.int64 and _CHOOSE.search(self._name):
+                assert isinstance(mine, torch.Tensor), f"gave {type(mine).__name__}, not a tensor"
+                assert mine.shape == theirs.shape, f"the result has shape {list(mine.shape)}, not {list(theirs.shape)}"
+                continue
+            given = (arranged[0][0], arranged[0][1:], arranged[1])
+            check_results(self.op, given, [(mine, theirs, true)], device, cancels=True, num_terms=num_terms)
+
+    def reduced(self, subject: Subject, conditions: Conditions) -> tuple[dict[str, str], int | None]:
+        """Return the fewest conditions under which the call still fails, and the smallest failing length of the dimension they change."""
+
+        def fails(tried: Conditions, length: int | None = None) -> bool:
+            try:
+                self.check(subject, tried, length)
+            except Exception:
+                return True
+            return False
+
+        found = dict(conditions)
+        for axis, values in AXES.items():
+            ordinary = {**found, axis: values[0]}
+            if found[axis] != values[0] and fails(ordinary):
+                found = ordinary
+        longest = self._variations.length(found["size"])
+        if longest is None or not fails(found, longest):
+            return found, None
+        low, high = 0, longest
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if fails(found, middle) else (middle, high)
+        return found, high
+
+    def _run(self, given: Any, conditions: Conditions, plain: list[Any]) -> list[Any]:
+        """Make the call with these arguments, and return the leaves of its results, detached."""
+        args, kwargs = given
+        destination, gradients = conditions["destination"], conditions["gradients"]
+        if gradients == "recorded":
+            args, kwargs = tree_map(_as_leaf, given)
+        given_targets = targets(destination, args[0] if args else None, plain, tensors(given)[0].device)
+        mode: Any = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode}.get(gradients, torch.enable_grad)
+        with mode():
+            if not given_targets:
+                results = flat(self.func(*args, **kwargs))
+            elif "in place" in destination:
+                results = flat(self._in_place(given_targets[0].tensor, *args[1:], **kwargs))
+            else:
+                overload, names = self._out
+                results = flat(
+                    overload(*args, **kwargs, **{name: target.tensor for name, target in zip(names, given_targets, strict=True)})
+                )
+        if given_targets:
+            is_same = [mine is target.tensor for mine, target in zip(results, given_targets, strict=True)]
+            assert all(is_same), "the given tensor was not returned"
+            for target in given_targets:
+                target.check_surroundings()
+        return [leaf.detach() if isinstance(leaf, torch.Tensor) else leaf for leaf in results]
+
+    def _find_prepared(self, size: str, values: str, length: int | None) -> tuple[Any, list[Any], list[Any], int] | None:
+        """Return the arguments, the CPU's results in their dtypes and in double precision, and the number of terms they may add up."""
+        given = self._variations.arguments(size, values, length)
+        if given is None:
+            return None
+        try:
+            plain = flat(self.func(*given[0], **given[1]))
+        except Exception:
+            return None
+        truth = truth_of(self.func, (given[0][0], given[0][1:], given[1]), plain)
+        terms = (length or self._variations.length(size) or 1) if size in ("edge", "many rows", "long rows") else 1
+        return given, plain, truth, terms
+
+
+def _arranged(one: Any, layout: str) -> Any:
+    if layout == "contiguous" or not isinstance(one, torch.Tensor) or not one.numel() or one.layout is not torch.strided:
+        return one
+    return LAYOUTS[layout](one)
+
+
+def _as_leaf(one: Any) -> Any:
+    return one.requires_grad_() if isinstance(one, torch.Tensor) and (one.is_floating_point() or one.is_complex()) else one
+
+
+def check_under_conditions(subject: Subject, overload: str, combinations: list[dict[str, str]]) -> None:
+    """Make the recorded call of an overload on the device under each combination of conditions that applies to it.
+
+    A failure names the fewest conditions under which the call still fails. After three failures, the other combinations are skipped. The
+    last ten calls are made under ordinary conditions.
+
+    Args:
+        subject: The subject with the device.
+        overload: An overload of ``recorded_calls.overloads``.
+        combinations: The combinations, as ``rows`` returns them.
+    """
+    recorded = recorded_call(overload)
+    if recorded is None:
+        raise NotSupported(f"in the installed torch, no recorded program calls aten::{overload}")
+    op, func, args, kwargs = recorded
+    require_dtypes(subject, lambda: func(*args, **kwargs))
+    call = ConditionedCall(op, func, args, kwargs)
+    given = (args[0], args[1:], kwargs)
+    ordinary = {axis: values[0] for axis, values in AXES.items()}
+    seen: list[dict[str, str]] = []
+    num_failures = 0
+    for row in combinations:
+        conditions = call.possible(subject, row)
+        if conditions in seen:
+            continue
+        seen.append(conditions)
+        reproducer = functools.partial(_program, subject, overload, conditions)
+        with subject.sample(f"{overload} {describe_sample(given)}", facts_of(given, "float32") | conditions, reproducer):
+            try:
+                call.check(subject, conditions)
+            except Exception as error:
+                num_failures += 1
+                least, length = call.reduced(subject, conditions)
+                named = [f"{axis}: {value}" for axis, value in least.items() if value != ordinary[axis]] or ["under ordinary conditions"]
+                size = "" if length is None else f", a length of {length} or more"
+                raise AssertionError(f"{', '.join(named)}{size}: {error}") from error
+        if num_failures == 3:
+            return
+    with subject.sample(f"{overload} {describe_sample(given)}, ten times", facts_of(given, "float32") | ordinary):
+        for _ in range(10):
+            call.check(subject, ordinary)
+
+
+def reproduce(accelerator: str, overload: str, conditions: Conditions) -> None:
+    """Repeat a recorded call under conditions on an accelerator's first device, as the program that a failure prints does.
+
+    Raises:
+        AssertionError: If the results differ from those on the CPU.
+    """
+    instance = accelkit.select(accelerator).accelerator
+    instance.load()
+    subject = Subject(resolve(accelerator), type(instance))
+    subject.use(instance)
+    recorded = recorded_call(overload)
+    assert recorded is not None, f"in the installed torch, no recorded program calls aten::{overload}"
+    ConditionedCall(*recorded).check(subject, conditions)
+    print(f"aten::{overload} gave the right results under these conditions")  # noqa: T201 # this is what the program is for
+
+
+def _program(subject: Subject, overload: str, conditions: Conditions) -> str:
+    """Return a program that repeats the failing call."""
+    return (
+        "from accelkit_conformance.oracle.conditions import reproduce\n"
+        f"reproduce({subject.record.name!r}, {overload!r}, {dict(conditions)!r})\n"
+    )

@@ -1,0 +1,49 @@
+"""Memory layouts: copies of a tensor with the same values and a different arrangement in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+GUARD = 16
+"""The number of other elements before and after an ``offset`` copy."""
+
+
+def canary(dtype: torch.dtype) -> float:
+    """Return the value of the elements around and between those of a copy."""
+    return 1 if dtype is torch.bool else -7.25 if dtype.is_floating_point or dtype.is_complex else 77
+
+
+def strided(one: torch.Tensor) -> torch.Tensor:
+    """Return a copy whose elements are every second element of a buffer, with other values in between."""
+    buffer = torch.full((*one.shape, 2), canary(one.dtype), dtype=one.dtype, device=one.device)
+    buffer[..., 1] = one
+    return buffer[..., 1]
+
+
+def offset(one: torch.Tensor) -> torch.Tensor:
+    """Return a copy that has other values before and after it in its storage."""
+    buffer = torch.full((one.numel() + 2 * GUARD,), canary(one.dtype), dtype=one.dtype, device=one.device)
+    buffer[GUARD : GUARD + one.numel()] = one.reshape(-1)
+    return buffer[GUARD : GUARD + one.numel()].view(one.shape)
+
+
+def transposed(one: torch.Tensor) -> torch.Tensor:
+    """Return a copy whose last two dimensions are swapped in memory; an ordinary copy if it has fewer than two dimensions."""
+    return one.transpose(-1, -2).contiguous().transpose(-1, -2) if one.ndim > 1 else one.clone()
+
+
+def channels_last(one: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a four- or five-dimensional tensor with its channels last in memory; a ``transposed`` copy of any other tensor."""
+    if one.ndim == 4:
+        return one.contiguous(memory_format=torch.channels_last)
+    return one.contiguous(memory_format=torch.channels_last_3d) if one.ndim == 5 else transposed(one)
+
+
+LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "strided": strided,
+    "offset": offset,
+    "transposed": transposed,
+    "channels_last": channels_last,
+}

@@ -1,0 +1,39 @@
+"""Pairwise covering arrays: few combinations of settings that contain every pair of values of two settings.
+
+Most faults depend on one or two settings, so that testing all pairs detects nearly as many as testing all combinations (D. R. Kuhn,
+D. R. Wallace, A. M. Gallo, "Software fault interactions and implications for software testing", IEEE TSE 30(6), 2004).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+
+def covering_rows(axes: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+    """Return combinations of values, one value per axis, such that every pair of values of two axes is in at least one of them.
+
+    The rows are built greedily: each starts with a pair that no row contains yet, and takes for every other axis the value that
+    covers the most new pairs. The result is the same on every call. The first row has the first value of each axis.
+    """
+    names = list(axes)
+    missing = {(one, x, other, y) for one, other in itertools.combinations(names, 2) for x in axes[one] for y in axes[other]}
+    rows: list[dict[str, str]] = []
+
+    def pairs(row: Mapping[str, str]) -> set[tuple[str, str, str, str]]:
+        return {(a, row[a], b, row[b]) for a, b in itertools.combinations(names, 2) if a in row and b in row}
+
+    def add(row: dict[str, str]) -> None:
+        for name in names:
+            if name not in row:
+                row[name] = max(axes[name], key=lambda value: len(pairs({**row, name: value}) & missing))
+        missing.difference_update(pairs(row))
+        rows.append({name: row[name] for name in names})
+
+    add({name: values[0] for name, values in axes.items()})
+    while missing:
+        one, x, other, y = min(
+            missing, key=lambda pair: (names.index(pair[0]), axes[pair[0]].index(pair[1]), names.index(pair[2]), pair[3])
+        )
+        add({one: x, other: y})
+    return rows

@@ -1,0 +1,91 @@
+"""Which operator of torch's database calls an ATen overload, for checks of single overloads.
+
+``python -m accelkit_conformance.oracle.recorded_calls`` writes the table for the installed torch. It has the functional overloads that a
+device must support, and for each the operator whose samples call it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from accelkit_conformance.oracle import opdb
+from accelkit_conformance.oracle.extra_ops import FUNCTIONS
+from accelkit_conformance.oracle.overloads import calls_of, calls_of_operator
+from accelkit_conformance.oracle.sample_transfer import tensors
+
+_TABLE = Path(__file__).parent / "recorded_calls.txt"
+_EACH = 12
+_MOST_ELEMENTS = 4096
+
+
+def overloads() -> Iterator[str]:
+    """Yield the overloads of the table that the installed torch has, such as ``add.Tensor`` or ``relu``."""
+    operators = opdb.operators()
+    for overload, name in _table().items():
+        packet, _, own = overload.partition(".")
+        if (name in operators or name in FUNCTIONS) and hasattr(getattr(torch.ops.aten, packet, None), own or "default"):
+            yield overload
+
+
+def recorded_call(overload: str) -> tuple[Any, Any, Any, Any] | None:
+    """Return a call of an overload on the CPU: the OpInfo of its operator, or a stand-in, and ``func``, ``args`` and ``kwargs``.
+
+    Of the recorded calls, it is the one whose first tensor has the most dimensions and elements, up to a limit. None if there is no call.
+    """
+    name = _table()[overload]
+    op = Nameless() if name in FUNCTIONS else opdb.operators()[name]
+    found = [call for call in _calls(name) if call[0].name() == f"aten::{overload}"]
+    return (op, *max(found, key=_size)) if found else None
+
+
+class Nameless:
+    """Stand-in for an operator of torch's database to which no exception applies."""
+
+    name = variant_test_name = ""
+
+
+@functools.cache
+def _table() -> dict[str, str]:
+    return dict(line.split() for line in _TABLE.read_text("utf-8").splitlines() if not line.startswith("#"))
+
+
+@functools.lru_cache(maxsize=1)
+def _calls(name: str) -> list[tuple[Any, Any, Any]]:
+    if name in FUNCTIONS:
+        return calls_of([lambda: FUNCTIONS[name](torch.device("cpu"))], _EACH)
+    return calls_of_operator(name, _EACH)
+
+
+def _size(call: tuple[Any, Any, Any]) -> tuple[bool, int, int]:
+    first = tensors(call[1:])[0]
+    return 0 < first.numel() <= _MOST_ELEMENTS, min(first.ndim, 4), first.numel()
+
+
+def _spelling(name: str) -> str:
+    return name.removeprefix("nn.functional.").replace(".", "_")
+
+
+def _recorded() -> dict[str, str]:
+    """Return for each required functional overload the operator that calls it: one of the same name, or the one with the fewest calls."""
+    from accelkit_conformance.coverage import required
+
+    wanted = {one.removeprefix("aten::") for one in required()}
+    found: dict[str, tuple[tuple[bool, int, str], str]] = {}
+    for name in [*opdb.operators(), *FUNCTIONS]:
+        calls = {call[0].name().removeprefix("aten::"): call[0] for call in _calls(name)}
+        for overload, func in calls.items():
+            if overload in wanted and torch.Tag.nondeterministic_seeded not in func.tags and func.name() not in opdb.UNPREDICTABLE:
+                rank = (_spelling(name) != overload.partition(".")[0], len(calls), name)
+                if overload not in found or rank < found[overload][0]:
+                    found[overload] = (rank, name)
+    return {overload: name for overload, (_, name) in sorted(found.items())}
+
+
+if __name__ == "__main__":
+    head = "# Made by python -m accelkit_conformance.oracle.recorded_calls: ATen overload, operator."
+    _TABLE.write_text("\n".join([head, *(f"{overload} {name}" for overload, name in _recorded().items())]) + "\n", "utf-8")

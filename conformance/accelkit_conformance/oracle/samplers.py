@@ -1,0 +1,163 @@
+"""Calls that draw random numbers on a device, and what must hold for each of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+_COUNT = 500
+
+IN_PLACE: dict[str, Callable[[torch.Tensor, Any], torch.Tensor]] = {
+    "uniform_": lambda x, generator: x.uniform_(2, 3, generator=generator),
+    "normal_": lambda x, generator: x.normal_(9, 1, generator=generator),
+    "exponential_": lambda x, generator: x.exponential_(0.5, generator=generator),
+    "bernoulli_": lambda x, generator: x.bernoulli_(0.5, generator=generator),
+    "random_": lambda x, generator: x.random_(3, 90, generator=generator),
+    "geometric_": lambda x, generator: x.geometric_(0.1, generator=generator),
+    "cauchy_": lambda x, generator: x.cauchy_(0, 1, generator=generator),
+    "log_normal_": lambda x, generator: x.log_normal_(1, 1, generator=generator),
+}
+"""Samplers that fill a tensor, by name. Each takes the tensor and a generator."""
+
+
+def _filled(name: str) -> Callable[[Any, Any], torch.Tensor]:
+    return lambda device, generator: IN_PLACE[name](torch.zeros(_COUNT, device=device), generator)
+
+
+SAMPLERS: dict[str, Callable[[Any, Any], torch.Tensor]] = {
+    "rand": lambda device, generator: torch.rand(_COUNT, device=device, generator=generator),
+    "randn": lambda device, generator: torch.randn(_COUNT, device=device, generator=generator),
+    "randint": lambda device, generator: torch.randint(0, 1000, (_COUNT,), device=device, generator=generator),
+    "randperm": lambda device, generator: torch.randperm(_COUNT, device=device, generator=generator),
+    "normal": lambda device, generator: torch.normal(torch.zeros(_COUNT, device=device), 2.0, generator=generator),
+    "bernoulli": lambda device, generator: torch.bernoulli(torch.full((_COUNT,), 0.5, device=device), generator=generator),
+    "poisson": lambda device, generator: torch.poisson(torch.full((_COUNT,), 20.0, device=device), generator=generator),
+    "multinomial": lambda device, generator: torch.multinomial(torch.ones(1000, device=device), _COUNT, generator=generator),
+    **{name: _filled(name) for name in IN_PLACE},
+}
+"""Samplers of 500 numbers, by name. Each takes the device and a generator."""
+
+
+def check_generator_argument(subject: Subject, name: str) -> None:
+    """Make the assertions of ``random/generator_argument``.
+
+    Raises:
+        AssertionError: If one does not hold.
+    """
+    subject.needs(*(("int64",) if name in ("randint", "randperm", "multinomial") else ()))
+    drawn = []
+    for default_seed in (1, 2):
+        generator = torch.Generator(device=subject.device).manual_seed(12)
+        subject.accelerator.manual_seed(default_seed)
+        drawn.append(SAMPLERS[name](subject.device, generator))
+        after = torch.rand(20, device=subject.device).cpu()
+        subject.accelerator.manual_seed(default_seed)
+        assert torch.equal(torch.rand(20, device=subject.device).cpu(), after), f"{name} advanced the default generator"
+    subject.stays(*drawn)
+    assert torch.equal(drawn[0].cpu(), drawn[1].cpu()), f"{name} drew other numbers with the same seed of its generator"
+    again = SAMPLERS[name](subject.device, generator).cpu()
+    assert not torch.equal(again, drawn[1].cpu()), f"{name} drew the same numbers twice from one generator"
+
+
+def check_strided_destinations(subject: Subject, name: str) -> None:
+    """Make the assertions of ``random/strided_destinations``.
+
+    Raises:
+        AssertionError: If one does not hold.
+    """
+    buffer = torch.full((400, 3), -7.25, device=subject.device)
+    result = IN_PLACE[name](buffer[:, 1], None)
+    assert result.data_ptr() == buffer[:, 1].data_ptr() or not result.data_ptr(), f"{name} did not return its argument"
+    here = buffer.cpu()
+    assert bool((here[:, [0, 2]] == -7.25).all()), f"{name} wrote between the elements of the slice"
+    assert bool((here[:, 1] != -7.25).all()), f"{name} did not fill {int((here[:, 1] == -7.25).sum())} elements of the slice"
+    assert len(here[:, 1].unique()) > (1 if name == "bernoulli_" else 20), f"{name} filled the slice with the same numbers"
+    assert not torch.equal(here[:200, 1], here[200:, 1]), f"{name} repeats the first half of the slice"
+
+
+def check_bounds(subject: Subject, dtype: str) -> None:
+    """Make the assertions of ``random/bounds``.
+
+    Raises:
+        AssertionError: If one does not hold.
+    """
+    for low, high, drawn in (
+        (0.0, 1.0, torch.rand(300_000, device=subject.device, dtype=getattr(torch, dtype))),
+        (-2.0, 3.0, torch.empty(300_000, device=subject.device, dtype=getattr(torch, dtype)).uniform_(-2, 3)),
+    ):
+        values = drawn.cpu().double()
+        assert low <= float(values.min()), f"the smallest of the numbers from {low} to {high} is {float(values.min())!r}"
+        is_below = float(values.max()) < high
+        assert is_below, f"the largest of the numbers from {low} to {high}, without {high}, is {float(values.max())!r}"
+        parts = values.view(3, -1)
+        off = float((parts[0].mean() - parts[2].mean()).abs()) / (high - low)
+        assert off < 0.01, f"the means of the first and the last third differ by {off:.3f} of the interval"
+        assert not torch.equal(parts[0], parts[2]), "the last third repeats the first"
+
+
+def check_without_replacement(subject: Subject) -> None:
+    """Make the assertions of ``random/without_replacement``.
+
+    Raises:
+        AssertionError: If one does not hold.
+    """
+    for count in (1, 2, 33, 1000, 70_000):
+        drawn = torch.randperm(count, device=subject.device)
+        subject.stays(drawn)
+        assert torch.equal(drawn.cpu().sort()[0], torch.arange(count)), f"randperm({count}) is not a permutation"
+        assert count < 33 or not torch.equal(drawn.cpu(), torch.arange(count)), f"randperm({count}) is the identity"
+    weights = torch.ones(50, 20, device=subject.device)
+    weights[:, ::4] = 0
+    rows = torch.multinomial(weights, 15).cpu()
+    assert all(len(row.unique()) == 15 for row in rows), "multinomial without replacement drew a number twice in one row"
+    assert not bool((rows % 4 == 0).any()), "multinomial drew a number without weight"
+
+
+def check_dropout_in_attention(subject: Subject) -> None:
+    """Make the assertions of ``random/dropout_in_attention``.
+
+    Raises:
+        AssertionError: If one does not hold.
+    """
+    subject.needs("bool")
+    q, k = (torch.randn(1, 2, 64, 16, device=subject.device) for _ in range(2))
+    v = torch.ones(1, 2, 64, 16, device=subject.device, requires_grad=True)
+
+    def attend() -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
+
+    torch.manual_seed(3)
+    first, other = attend(), attend()
+    torch.manual_seed(3)
+    assert torch.equal(attend().cpu(), first.cpu()), "the same seed gives another mask"
+    assert not torch.equal(other.cpu(), first.cpu()), "two calls have the same mask"
+    assert abs(float(first.mean()) - 1) < 0.15, f"the mean of the results is {float(first.mean()):.3f}, not 1"
+    (gradient,) = torch.autograd.grad(first.sum(), v)
+    off = abs(float(gradient.sum()) - float(first.sum())) / float(first.sum())
+    assert off < 1e-3, "the gradient does not have the mask of the forward pass"
+
+
+def _normal(x: torch.Tensor) -> torch.Tensor:
+    return 0.5 * (1 + (x / math.sqrt(2)).erf())
+
+
+def continuous_draws(subject: Subject, name: str, count: int) -> tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]:
+    """Return draws of a distribution, and its cumulative distribution function."""
+    x = torch.empty(count, device=subject.device)
+    table: dict[str, tuple[Callable[[], torch.Tensor], Callable[[torch.Tensor], torch.Tensor]]] = {
+        "rand": (lambda: torch.rand(count, device=subject.device), lambda v: v.clamp(0, 1)),
+        "randn": (lambda: torch.randn(count, device=subject.device), _normal),
+        "uniform_": (lambda: x.uniform_(-2, 3), lambda v: ((v + 2) / 5).clamp(0, 1)),
+        "normal_": (lambda: x.normal_(1, 2), lambda v: _normal((v - 1) / 2)),
+        "exponential_": (lambda: x.exponential_(0.5), lambda v: 1 - (-0.5 * v).exp()),
+        "cauchy_": (lambda: x.cauchy_(0, 1), lambda v: 0.5 + v.atan() / math.pi),
+        "log_normal_": (lambda: x.log_normal_(0, 1), lambda v: _normal(v.log())),
+    }
+    draw, distribution = table[name]
+    return draw(), distribution

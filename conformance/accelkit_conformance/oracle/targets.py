@@ -1,0 +1,53 @@
+"""Tensors into which a call writes: the arguments of ``out=`` and of in-place calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from accelkit_conformance.oracle.layouts import canary
+
+
+class Target:
+    """A tensor into which a call writes."""
+
+    def __init__(self, tensor: torch.Tensor, buffer: torch.Tensor | None = None) -> None:
+        """``tensor`` is every second element of ``buffer``, if it is given."""
+        self.tensor, self._buffer = tensor, buffer
+
+    @classmethod
+    def strided(cls, like: torch.Tensor) -> Target:
+        """Create a tensor with the values of ``like``, with other values between its elements."""
+        buffer = torch.full((*like.shape, 2), canary(like.dtype), dtype=like.dtype, device=like.device)
+        buffer[..., 1].copy_(like.detach())
+        return cls(buffer[..., 1], buffer)
+
+    def check_surroundings(self) -> None:
+        """Check that nothing was written between the elements.
+
+        Raises:
+            AssertionError: If something was.
+        """
+        if self._buffer is not None and self._buffer.numel():
+            between = self._buffer[..., 0].cpu()
+            assert bool((between == canary(between.dtype)).all()), "elements between those of a strided tensor were written"
+
+
+def targets(destination: str, first: Any, results: list[Any], device: torch.device) -> list[Target]:
+    """Return the tensors into which a call writes; none for a call that returns new tensors.
+
+    Args:
+        destination: A value of ``conditions.AXES["destination"]``.
+        first: The first argument of the call, into which an in-place call writes.
+        results: The results of the call on the CPU.
+        device: The device of the call.
+    """
+    if destination == "in place":
+        return [Target(first)]
+    if destination == "strided in place":
+        return [Target.strided(first)]
+    if "out=" not in destination:
+        return []
+    make = Target.strided if destination == "strided out=" else Target
+    return [make(torch.full(like.shape, canary(like.dtype), dtype=like.dtype, device=device)) for like in results]

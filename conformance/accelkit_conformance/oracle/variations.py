@@ -1,0 +1,155 @@
+"""The arguments of a recorded call in other sizes and with other values."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import random
+import re
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from accelkit_conformance.oracle.op_compare import flat
+from accelkit_conformance.oracle.sample_transfer import tensors
+
+_EDGES = [2**k + change for k in (5, 6, 7, 8, 9, 10, 12) for change in (-1, 0, 1)]
+_MANY = 65_536
+_MOST_ELEMENTS = 1 << 20
+_SPECIAL = (float("nan"), float("inf"), -float("inf"))
+# Calls that mix elements in a way that depends on the algorithm: fast convolutions mix neighbours, and interpolation multiplies
+# neighbours by zero. All elements of their arguments are NaN, so that the algorithm makes no difference.
+_MIXING = re.compile(r"fft|conv|upsample|grid_sampler|cdist|pdist|renorm|multi_head|transformer|_transform_bias")
+# Calls whose results for NaN and infinities are undefined, or are approximations with different limits.
+_UNDEFINED = re.compile(
+    r"linalg(?!_vector_norm)|cholesky|lu_|solve|geqrf|ormqr|hist|bincount|searchsorted|bucketize|gamma_grad|dirichlet|unique|_to_copy|polygamma|igamma|zeta"
+    r"|bessel|airy|polynomial"
+)
+# Calls whose kernel on the CPU reads outside its arguments if their sizes do not fit together, because it is called by torch alone.
+_UNCHECKED = re.compile(
+    r"_cholesky_solve_helper|segment_reduce|_masked_softmax|_ctc_loss|multi_head|transformer|_transform_bias|embedding_bag|_weight_norm"
+    r"|pdist_backward|cdist_backward|grid_sampler_.*backward|batch_norm|group_norm_backward|unfold_backward"
+)
+_INTERNAL = re.compile(r"^_|_backward|_forward")
+# Slow calls, for which fewer elements must do.
+_SLOW = re.compile(
+    r"linalg|cdist|pdist|igamma|zeta|polygamma|unique_dim|cholesky|ormqr|geqrf|triangular_solve|multilabel|unfold|pool|upsample|_cross_entropy"
+    r"|fft|std|var|mode|polynomial|col2im|im2col|pad|shuffle"
+)
+
+
+class Variations:
+    """The arguments of a call that was recorded on the CPU, in the sizes and with the values of ``conditions.AXES``."""
+
+    def __init__(self, func: Any, args: Any, kwargs: Any) -> None:
+        self._func, self._given = func, (args, kwargs)
+        self._name = func.name().removeprefix("aten::")
+        self.arguments = functools.cache(self._find_arguments)
+        self.length = functools.cache(self._find_length)
+
+    @property
+    def takes_special_values(self) -> bool:
+        """Whether the call has defined results for NaN and infinities."""
+        return not _UNDEFINED.search(self._name)
+
+    def _find_arguments(self, size: str, values: str, length: int | None = None) -> Any:
+        """Return the arguments with this size and these values; None if the call cannot have this size."""
+        given = self._given
+        if size != "as recorded":
+            length = self.length(size) if length is None else length
+            given = None if length is None else self._stretched(0 if size == "many rows" else -1, length)
+        if given is None or values == "as recorded":
+            return given
+        special = _all_nan if _MIXING.search(self._name) else _with_special_values
+        return tree_map(lambda one: special(one) if isinstance(one, torch.Tensor) and one.is_floating_point() else one, given)
+
+    def _find_length(self, size: str) -> int | None:
+        """Return the length of the dimension that this size changes; None if the call cannot have this size."""
+        source = random.Random(f"{self._name},{size}")  # noqa: S311 # the same on every run
+        if size == "as recorded":
+            return None
+        if size in ("edge", "tiny"):
+            length = source.choice(_EDGES if size == "edge" else (0, 1))
+            return length if self._stretched(-1, length) is not None else None
+        dim = 0 if size == "many rows" else -1
+        old = self._first().shape[dim] if self._first().ndim else 0
+        one, other = self._stretched(dim, old + 1), self._stretched(dim, old + 3)
+        if one is None or other is None:
+            return None
+        count = [max((leaf.numel() for leaf in _all_tensors(self._func, given)), default=0) for given in (one, other)]
+        per_unit = max((count[1] - count[0]) // 2, 1)
+        wanted = _MANY // 4 if _SLOW.search(self._name) else _MANY
+        length = math.ceil((wanted + source.randrange(1, 4096)) / per_unit) | 1
+        return length if length * per_unit <= _MOST_ELEMENTS and self._stretched(dim, length) is not None else None
+
+    def _first(self) -> torch.Tensor:
+        return tensors(self._given)[0]
+
+    def _stretched(self, dim: int, length: int) -> Any:
+        """Return the arguments with a dimension of the first tensor made longer or shorter by repeating its elements.
+
+        The other tensors and the lists of sizes change with it as far as the CPU accepts. Of several ways that it accepts, one that
+        changes the shape of a result comes first.
+        """
+        first = self._first()
+        if not first.ndim or not first.shape[dim] or first.layout is not torch.strided or _UNCHECKED.search(self._name):
+            return None
+        old, fallback = first.shape[dim], None
+        before = [leaf.shape for leaf in _all_tensors(self._func, self._given)]
+        ways = ("from the end", "from the start") if _INTERNAL.search(self._name) else ("from the end", "from the start", "none")
+        for others, numbers in itertools.product(ways, (False, True)):
+            changed = _stretch(self._given, first, dim % first.ndim, old, length, others=others, numbers=numbers)
+            try:
+                after = [leaf.shape for leaf in flat(self._func(*changed[0], **changed[1])) if isinstance(leaf, torch.Tensor)]
+            except Exception:  # noqa: S112 # another way may be accepted
+                continue
+            if after != before:
+                return changed
+            fallback = fallback or changed
+        return fallback
+
+
+def _stretch(given: Any, first: torch.Tensor, dim: int, old: int, length: int, *, others: str, numbers: bool) -> Any:
+    back = first.ndim - dim
+
+    def index(ndim: int) -> int:
+        return ndim - back if others == "from the end" else dim
+
+    def change(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            place = dim if leaf is first else index(leaf.ndim)
+            if (leaf is not first and others == "none") or not 0 <= place < leaf.ndim or leaf.shape[place] != old:
+                return leaf
+            return leaf.index_select(place, torch.arange(length) % old)
+        return leaf
+
+    def change_list(nested: Any) -> Any:
+        if isinstance(nested, list | tuple):
+            if numbers and nested and all(type(one) is int for one in nested):
+                place = len(nested) - back
+                if 0 <= place < len(nested) and nested[place] == old:
+                    return [*nested[:place], length, *nested[place + 1 :]]
+            return type(nested)(change_list(one) for one in nested)
+        return {key: change_list(one) for key, one in nested.items()} if isinstance(nested, dict) else change(nested)
+
+    args, kwargs = given
+    return tuple(change_list(one) for one in args), change_list(kwargs)
+
+
+def _all_tensors(func: Any, given: Any) -> list[torch.Tensor]:
+    """Return the tensors among the results of a call on the CPU."""
+    return [leaf for leaf in flat(func(*given[0], **given[1])) if isinstance(leaf, torch.Tensor)]
+
+
+def _with_special_values(one: torch.Tensor) -> torch.Tensor:
+    """Return a copy with NaN and, if it has four elements or more, infinities among its elements."""
+    values = one.flatten().clone()
+    for start, value in enumerate(_SPECIAL if len(values) > 3 else _SPECIAL[:1]):
+        values[start * 2 :: 7] = value
+    return values.view(one.shape)
+
+
+def _all_nan(one: torch.Tensor) -> torch.Tensor:
+    return torch.full_like(one, float("nan"))

@@ -1,0 +1,133 @@
+"""Calls under conditions: pairs are covered, faults that depend on conditions are found, and failures name the conditions."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import accelkit
+from accelkit.selection import resolve
+from accelkit_conformance import generated_selftest
+from accelkit_conformance.mutants.generated import Generated
+from accelkit_conformance.oracle import conditions, recorded_calls
+from accelkit_conformance.oracle.conditions import AXES, ConditionedCall
+from accelkit_conformance.oracle.pairwise import covering_rows
+from accelkit_conformance.subject import Subject
+
+ORDINARY = {axis: values[0] for axis, values in AXES.items()}
+
+
+@given(st.lists(st.integers(1, 5), min_size=2, max_size=6))
+def test_every_pair_of_values_is_in_a_row(sizes):
+    axes = {f"axis{index}": [f"value{number}" for number in range(size)] for index, size in enumerate(sizes)}
+    rows = covering_rows(axes)
+    for one, other in itertools.combinations(axes, 2):
+        assert {(row[one], row[other]) for row in rows} == set(itertools.product(axes[one], axes[other]))
+    largest = sorted(sizes)[-2:]
+    assert len(rows) <= 3 * largest[0] * largest[1]
+    assert rows == covering_rows(axes)
+
+
+def test_every_layout_and_destination_is_tried_somewhere():
+    rows = conditions.rows(is_contiguous=True) + conditions.rows(is_contiguous=False)
+    assert ORDINARY not in rows
+    for axis, values in AXES.items():
+        assert {row[axis] for row in rows} == set(values), axis
+
+
+def test_faults_that_depend_on_a_condition_are_found():
+    """No test found these before calls were repeated under conditions."""
+    faults = [
+        ("cos", "more_than"),
+        ("lgamma", "no_grad"),
+        ("huber_loss", "out_strides"),
+        ("adaptive_max_pool2d", "nan"),
+        ("upsample_linear1d_backward", "more_than"),
+        ("gcd", "strided"),
+    ]
+    mutants = [Generated(operator, axis, 7) for operator, axis in faults]
+    for outcome in generated_selftest.examine(resolve("fake_xpu"), mutants, 1, lambda one: None):
+        assert outcome.verdict == "killed", outcome
+        assert "/conditions[" in outcome.killer
+
+
+@pytest.fixture
+def subject():
+    accelerator = accelkit.select("cpu").accelerator
+    accelerator.load()
+    found = Subject(resolve("cpu"), type(accelerator))
+    found.use(accelerator)
+    found.begin(())
+    return found
+
+
+class Doubled:
+    """An overload whose results are doubled where ``is_wrong`` says so, on everything but the CPU's own first calls."""
+
+    def __init__(self, func, is_wrong):
+        self._func, self._is_wrong = func, is_wrong
+        self.is_due = False
+
+    def __getattr__(self, name):
+        return getattr(self._func, name)
+
+    def __call__(self, *args, **kwargs):
+        result = self._func(*args, **kwargs)
+        return result * 2 if self.is_due and self._is_wrong(result) else result
+
+
+def failing(monkeypatch, is_wrong):
+    """Make ``neg`` wrong on the device, which is the CPU too: only what runs at a place of the device is."""
+    op, func, args, kwargs = recorded_calls.recorded_call("neg")
+    faulty = Doubled(func, is_wrong)
+    run_at = conditions.run_at
+
+    def at(*arguments):
+        faulty.is_due = True
+        try:
+            return run_at(*arguments)
+        finally:
+            faulty.is_due = False
+
+    monkeypatch.setattr(conditions, "run_at", at)
+    monkeypatch.setattr(conditions, "recorded_call", lambda overload: (op, faulty, args, kwargs))
+
+
+def test_a_failure_names_the_fewest_conditions_and_the_smallest_length(subject, monkeypatch):
+    failing(monkeypatch, lambda result: result.ndim > 0 and result.shape[-1] > 40 and not torch.is_grad_enabled())
+    conditions.check_under_conditions(subject, "neg", conditions.rows(is_contiguous=True))
+    assert subject.failures
+    for failure in subject.failures:
+        text = str(failure.error)
+        assert "gradients: no_grad" in text or "gradients: inference_mode" in text
+        assert "a length of 41 or more" in text
+        assert "place:" not in text
+        assert "values:" not in text
+
+
+def test_a_failure_under_all_conditions_says_so(subject, monkeypatch):
+    failing(monkeypatch, lambda result: True)
+    conditions.check_under_conditions(subject, "neg", conditions.rows(is_contiguous=True))
+    assert [str(failure.error).partition(":")[0] for failure in subject.failures] == ["under ordinary conditions"] * 3, "it stops then"
+
+
+def test_the_program_of_a_failure_repeats_the_call(subject):
+    program = conditions._program(subject, "neg", ORDINARY | {"size": "edge", "gradients": "no_grad"})
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert "aten::neg gave the right results" in run.stdout
+
+
+def test_an_overload_without_a_variant_is_called_as_it_is():
+    op, func, args, kwargs = recorded_calls.recorded_call("_fft_r2c")
+    call = ConditionedCall(op, func, args, kwargs)
+    device = SimpleNamespace(devices=[1], module=None, capabilities=SimpleNamespace(can=lambda key: False))
+    wanted = ORDINARY | {"destination": "in place", "place": "another stream"}
+    assert call.possible(device, wanted) == ORDINARY
