@@ -56,7 +56,7 @@ class MPIEnvironment(ClusterEnvironment):
 
     Protocols: Open MPI's "run-time environment variables" (https://docs.open-mpi.org, OMPI_COMM_WORLD_*), MPICH's Hydra (PMI_RANK,
     PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS), HPE PALS (PMI_LOCAL_RANK, PMI_LOCAL_SIZE). PMIx alone puts the rank into the environment,
-    but not the size. None of these protocols numbers the machines. The processes exchange their locations when they join.
+    but not the size. None of these protocols numbers the machines. The processes exchange their locations when they join the process group.
     """
 
     launcher = "mpirun"

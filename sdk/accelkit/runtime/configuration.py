@@ -180,7 +180,7 @@ def select_precision(precision: Any, accelerator: Accelerator) -> Precision:
         raise UnsupportedError(
             f"{accelerator.name} does not support precision {chosen.name!r}",
             plugin=accelerator.plugin,
-            why=f"it declares that it has no {', '.join(lacking)}",
+            why=f"the accelerator declares that it does not support {', '.join(lacking)}",
             hint=f"it supports: {', '.join(able)}",
         )
     return chosen

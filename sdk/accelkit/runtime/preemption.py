@@ -106,7 +106,7 @@ class Preemption:
         return self._collectives.any_process(bool(self.signals.received))
 
     def stop(self, saved: Path) -> NoReturn:
-        """Queue the job again if that was asked for, and exit, after all processes have saved the checkpoint ``saved``."""
+        """Call the hook ``preempted``, requeue the job if requested, and exit. All processes must have saved ``saved`` first."""
         aftermath = f"the checkpoint {saved} is complete and on disk; the job was not queued again"
         with self._plugin_manager.naming_failures("preempted", aftermath):
             self._plugin_manager.hook.preempted(path=saved)

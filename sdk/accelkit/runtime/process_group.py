@@ -166,7 +166,7 @@ def _next_store(what: str, cluster: ClusterEnvironment, timeout: datetime.timede
     """Return the store through which processes exchange data, with a new key prefix for each use.
 
     There is one connection per address for the life of the process. Without the prefix, a second group at the same address would find
-    the keys of the first one. If the second group opened its own connection, it could reach the first group's server while that shuts down.
+    the keys of the first one. If the second group opened its own connection, it could reach the first group's server as it shuts down.
     """
     address, port = cluster.main_address, cluster.main_port
     if (address, port) not in _stores:

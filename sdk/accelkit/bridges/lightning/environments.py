@@ -15,7 +15,7 @@ class PluginEnvironment:
     plugin: ClassVar[ClusterEnvironment]
 
     def __init__(self) -> None:
-        """Skip the base class's ``__init__``: SLURMEnvironment's refuses jobs without --ntasks-per-node, which accelkit supports."""
+        """Skip the base class's ``__init__``: in SLURMEnvironment, it refuses jobs without --ntasks-per-node, which accelkit supports."""
         self.auto_requeue = True
         self.requeue_signal = signal.SIGUSR1
 

@@ -63,7 +63,7 @@ class TensorWriter:
     """Write one process's part of the tensors into a folder.
 
     Args:
-        tensors: Tensors by key. Of a DTensor, this process writes its shard, or nothing if another process writes the same shard. A
+        tensors: Tensors by key. For a DTensor, this process writes its shard, or nothing if another process writes the same shard. A
             plain tensor is written whole, so it must be given on one process only.
         is_main: Whether this is rank 0, which plans for all processes and writes the index.
     """

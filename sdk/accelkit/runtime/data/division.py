@@ -76,7 +76,7 @@ class Division:
             state: The saved ``description`` and ``position``. Older states have ``num_batches`` instead.
 
         Raises:
-            CheckpointError: If it cannot.
+            CheckpointError: If this loader cannot begin there.
         """
         now = self.description()
         if "position" not in state:  # saved when positions were not yet counted in samples
