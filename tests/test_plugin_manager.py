@@ -208,3 +208,38 @@ def test_a_wrapper_that_does_not_yield_is_named(error_text):
         accelkit.Runtime(accelerator="cpu", hooks=[NoGenerator()])
     assert caught.value.plugin == f"(code)=={__name__}"
     assert caught.value == error_text
+
+
+class WrongClaim:
+    @hookimpl
+    def detect_cluster(self, environ):
+        return True
+
+
+class WrongPrecision:
+    @hookimpl(wrapper=True)
+    def make_precision(self, name):
+        yield
+
+
+def test_a_claim_that_is_no_detection_is_named(error_text):
+    with pytest.raises(HookError, match="detect_cluster") as caught:
+        accelkit.Runtime(accelerator="cpu", hooks=[WrongClaim()])
+    assert caught.value.plugin == f"(code)=={__name__}"
+    assert "True" in caught.value.why
+    assert caught.value == error_text
+
+
+def test_a_wrapper_that_returns_no_precision_is_named_and_accelkit_is_not(error_text):
+    rt = accelkit.Runtime(accelerator="cpu", hooks=[WrongPrecision()])
+    with pytest.raises(HookError, match="make_precision") as caught:
+        _ = rt.device
+    assert caught.value.plugin == f"(code)=={__name__}"
+    assert caught.value == error_text
+
+
+@pytest.mark.parametrize("hooks", ["step_log", Failing(), 3])
+def test_hooks_that_are_no_list_are_a_usage_error(hooks):
+    with pytest.raises(accelkit.UsageError, match="hooks=") as caught:
+        accelkit.Runtime(accelerator="cpu", hooks=hooks)
+    assert "hooks=[" in caught.value.hint

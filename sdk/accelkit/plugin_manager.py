@@ -14,6 +14,7 @@ import pluggy
 from accelkit.discovery.loading import describe
 from accelkit.errors import AccelkitError, HookError
 from accelkit.specs.hooks import HOOK_SPECIFICATIONS
+from accelkit.types import OWN_DISTRIBUTION
 
 _MARK = "accelkit_impl"
 
@@ -84,6 +85,12 @@ class PluginManager(pluggy.PluginManager):
                 return owner
         return ""
 
+    def other_owners(self, hook: str) -> str:
+        """Return the ``dist==version`` of each plugin that implements a hook, except those of accelkit itself, separated by commas."""
+        implementing = [implementation.plugin for implementation in getattr(self.hook, hook).get_hookimpls()]
+        owners = [owner for plugin, owner in self._owners if any(plugin is one for one in implementing)]
+        return ", ".join(dict.fromkeys(owner for owner in owners if not owner.startswith(f"{OWN_DISTRIBUTION}==")))
+
     def _owner_of(self, error: BaseException) -> str:
         """Return the owner of the plugin whose method appears first in the error's traceback, or "" if there is none."""
         for frame, _ in traceback.walk_tb(error.__traceback__):
@@ -94,6 +101,16 @@ class PluginManager(pluggy.PluginManager):
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
         return _mark_of(plugin, name)
+
+
+def wrong_hook_result(hook: str, result: object, expected: str, owner: str) -> HookError:
+    """Return the error that states what an implementation of a hook returned, and what it should have returned."""
+    return HookError(
+        f"an implementation of the hook {hook} returned an invalid value",
+        plugin=owner,
+        why=f"it returned {result!r:.80} ({type(result).__name__}) instead of {expected}",
+        hint="omit the hook plugin, or report this to its vendor; the reference of hooks says what each returns",
+    )
 
 
 def specified_arguments() -> Arguments:

@@ -228,7 +228,7 @@ def without_yield():
         ),
         (step_log(), "the hook plugin StepLog is a class"),
         (without_yield()(), "a hook of StepLog cannot be registered"),
-        (step_log(get_device_stats=lambda self, device: 21)(), "it returned 21; a dict of statistics by name is expected"),
+        (step_log(get_device_stats=lambda self, device: 21)(), "it returned 21 (int) instead of a dict of statistics by name"),
     ],
 )
 def test_of_a_hook_plugin(plugin, quote):

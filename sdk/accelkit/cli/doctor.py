@@ -101,7 +101,7 @@ def _import_torch() -> Availability:
 
 
 def _or_without_backends() -> str:
-    """Return a further hint, for the case that a package imported by ``import torch`` is at fault. Empty if there is no such package."""
+    """Return an additional hint in case a package imported by ``import torch`` is at fault. Empty if there is no such package."""
     backends = [backend.distribution for backend in inventory().torch_backends] if autoload.is_enabled() else []
     return f"; if that does not help, {autoload.way_out(backends)}" if backends else ""
 
@@ -113,7 +113,7 @@ def _cache() -> Availability:
         reason = f"{folder} is read-only"
     except NotPrivateError as error:
         return Availability.broken(f"{error.what}: {error.why}", error.hint)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
         writable, reason = False, str(error)
     hint = "set ACCELKIT_CACHE_DIR to a writable folder; without a cache, plugins are tested again each time"
     return Availability.usable(str(folder)) if writable else Availability.broken(reason, hint)

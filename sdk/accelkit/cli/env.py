@@ -46,7 +46,7 @@ def command(is_json: bool) -> None:
             "variables": variables,
             "plugins": rows,
             "torch_backends": backends,
-            "cache": str(verdict_cache.cache_folder()),
+            "cache": _cache(),
         }
         print_json("env", fields)
         return
@@ -58,3 +58,11 @@ def command(is_json: bool) -> None:
     autoloading = "" if autoload.is_enabled() else " (autoload is off)"
     click.echo(printable(f"torch.backends: {', '.join(backends) or 'none'}{autoloading}"))
     click.echo("```")
+
+
+def _cache() -> str:
+    """Return the cache folder, or "" if this user has none."""
+    try:
+        return str(verdict_cache.cache_folder())
+    except RuntimeError:
+        return ""

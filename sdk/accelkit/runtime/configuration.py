@@ -17,7 +17,7 @@ from accelkit.cluster.detection import check_environment, select_cluster
 from accelkit.discovery import loading
 from accelkit.errors import ContradictionError, DevicesError, UnsupportedError, UsageError
 from accelkit.plugin_calls import call, checked
-from accelkit.plugin_manager import PluginManager
+from accelkit.plugin_manager import PluginManager, wrong_hook_result
 from accelkit.precision_support import precisions_of
 from accelkit.selection import Devices, load_named, select
 from accelkit.specs.accelerator import Accelerator
@@ -26,7 +26,7 @@ from accelkit.specs.device_parsing import spell_devices
 from accelkit.specs.hooks import hookimpl
 from accelkit.specs.precision import Precision
 from accelkit.specs.strategy import Strategy
-from accelkit.types import FROM_CODE, Capabilities, Decision, Kind
+from accelkit.types import FROM_CODE, Capabilities, Decision, Detection, Kind
 
 _DEFAULT_PRECISION = "32-true"
 
@@ -36,8 +36,8 @@ class Configuration:
     """The selected plugins, devices and number of nodes of a Runtime, checked for consistency.
 
     Attributes:
-        device_indices: Indices of this machine's devices. If their number is unknown until the processes join, only the indices up to that
-            of this process's device.
+        device_indices: Indices of the devices that the job uses on this machine. While the number of processes on this machine is unknown,
+            the indices up to that of this process's device.
         num_nodes: Number of nodes; None if it is not known until the processes join.
         devices_said, nodes_said: The devices and the number of nodes that the user asked for; None if unspecified.
     """
@@ -55,7 +55,7 @@ class Configuration:
 
     @property
     def num_processes(self) -> int:
-        """Number of processes that the job needs: those that a launcher started, or as many as devices and strategy require."""
+        """Number of processes that the job needs: those that a launcher started, or as many as the devices and the strategy require."""
         if self.cluster.creates_processes_externally:
             return self.cluster.world_size
         needed: int = call(self.strategy, "num_processes", len(self.device_indices), self.num_nodes or 1)
@@ -95,6 +95,9 @@ def configure(
     """
     if isinstance(hooks, str):
         raise UsageError(f"hooks={hooks!r} is a string", why="a list is expected", hint=f"write hooks=[{hooks!r}]")
+    if not isinstance(hooks, Iterable):
+        kind = type(hooks).__name__
+        raise UsageError(f"hooks={hooks!r:.80} is not a list", why=f"a list is expected, not {kind}", hint=f"write hooks=[{kind}(...)]")
     selection = select(accelerator, devices=devices, cpu=cpu)
     chosen = selection.accelerator
     with loading.plugin_errors(chosen.plugin, f"loading the accelerator {chosen.name}"):
@@ -164,7 +167,9 @@ def _hook_plugin(hook: str | object) -> tuple[object, str]:
 
 
 def select_precision(precision: Any, accelerator: Accelerator) -> Precision:
-    """Return the precision of this name or instance, if the accelerator declares support. None stands for ACCELKIT_PRECISION or 32-true.
+    """Return the precision with this name, or this instance, if the accelerator declares support for it.
+
+    None stands for ACCELKIT_PRECISION or 32-true.
 
     Raises:
         UnsupportedError, UnknownNameError, PluginError: If it cannot be used. The error says why, and what to do.
@@ -230,10 +235,22 @@ def _check_strategy(strategy: Strategy, accelerator: Accelerator) -> None:
 
 
 def _cluster(cluster: str | ClusterEnvironment | None, plugin_manager: PluginManager) -> ClusterEnvironment:
-    claims = plugin_manager.hook.detect_cluster(environ=MappingProxyType(os.environ)) if cluster is None else []
+    claims = _further_claims(plugin_manager) if cluster is None else []
     environment = select_cluster(cluster, further_claims=claims).environment
     check_environment(environment)
     return environment
+
+
+def _further_claims(plugin_manager: PluginManager) -> list[Detection]:
+    """Return the claims of the hook plugins on this process."""
+    environ = MappingProxyType(os.environ)
+    with plugin_manager.naming_failures("detect_cluster"):
+        claims = plugin_manager.hook.detect_cluster(environ=environ)
+    for claim in claims:
+        if not isinstance(claim, Detection):
+            owner = plugin_manager.owner_that_returns("detect_cluster", lambda result: not isinstance(result, Detection), environ=environ)
+            raise wrong_hook_result("detect_cluster", claim, "an accelkit.Detection or None", owner)
+    return claims
 
 
 def _num_nodes() -> int | None:

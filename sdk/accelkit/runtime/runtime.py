@@ -58,21 +58,24 @@ class Runtime:
     **Collectives** take any nesting of dicts, lists, tuples, named tuples and dataclasses of tensors. The tensors may have any dtype, be
     contiguous or not, be empty, and be on the device or on the host. Results are on the device of the argument and are detached from the
     graph, unless a method says otherwise. ``group`` is the process group of torch.distributed whose members make the call; None stands
-    for all processes of the job. Before any data are sent, every process tells the others its call and the structure of its data.
-    Therefore every method raises CollectiveError on each process if processes call different methods or give data of different
-    structure, dtype or shape (immediately), or if a process does not make the call before the timeout of the process group (the error
-    names the process, its host and its last call).
+    for all processes of the job. Before any data are sent, every process tells the others its call and the structure of its data
+    (unless ``ACCELKIT_VERIFY_COLLECTIVES`` says otherwise). If processes call different methods, or give data that the method cannot
+    combine because structure, dtype or shape differ, the method raises CollectiveError on each process at once. It also raises
+    CollectiveError if a process does not make the call before the timeout of the process group; that error names the process, its host
+    and its last call.
 
     Args:
         accelerator: The accelerator: a name, ``dist:name``, ``torch:<device_type>``, ``auto`` or an instance.
-        devices: The devices to use: a number of devices, ``-1`` or ``"auto"`` for all, a list of indices, or ``"0,2"``.
+        devices: The devices to use: a number of devices, ``-1`` or ``"auto"`` for all, or indices as a list or a
+            string such as ``"0,2"``.
         strategy, precision, cluster: The strategy, the precision and the cluster environment, as names or instances.
         hooks: Hook plugins, as names or instances.
         cpu: Whether to use the CPU regardless of the environment.
         seed: The seed for the generators of Python, NumPy and torch (seeded now) and of the device (seeded at its first use).
         device_placement: Whether ``prepare`` moves modules and batches to the device.
         split_batches: Whether a loader's batch is the batch of the whole job. Otherwise, it is the batch of one process.
-        even_batches: Whether the last batches are filled with samples from the beginning, so that all processes get equally many batches.
+        even_batches: Whether the last batches are filled with samples from the beginning, so that all processes get the same number
+            of batches.
         dispatch_batches: Whether the main process reads the data for all processes. None means only for iterable datasets.
         rng_types: The generators that are synchronised across processes: any of ``torch``, the device's name and ``generator``.
         gradient_accumulation_steps: Number of backward passes per optimizer step, inside ``accumulate``.
@@ -320,7 +323,7 @@ class Runtime:
                 ``device_placement`` of the Runtime.
 
         Returns:
-            The prepared objects in the order given; for a single argument, the object itself.
+            The prepared objects as a tuple, in the order given; for a single argument, the prepared object instead of a tuple.
 
         Raises:
             PrepareError: If an object is of another type, or if an optimizer has parameters that are in no prepared module.
@@ -369,7 +372,8 @@ class Runtime:
             kwargs: The arguments ``gradient``, ``retain_graph``, ``create_graph`` and ``inputs`` of ``torch.Tensor.backward``.
         """
         self._gradients.backward(loss, **kwargs)
-        self._shorten_backward()
+        if self._accumulation.num_steps == 1:
+            self._shorten_backward()
 
     @property
     def gradient_accumulation_steps(self) -> int:
@@ -383,7 +387,7 @@ class Runtime:
 
     @property
     def optimizer_step_was_skipped(self) -> bool:
-        """Whether any optimizer's last step was skipped because a gradient was infinite (``16-mixed``)."""
+        """Whether any optimizer's last step was skipped because a gradient was infinite or NaN (``16-mixed``)."""
         return self._session.stepping.has_skipped
 
     def accumulate(self, *models: torch.nn.Module) -> AbstractContextManager[None]:
@@ -423,7 +427,7 @@ class Runtime:
     def clip_grad_norm_(
         self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float = 2.0, **kwargs: Any
     ) -> torch.Tensor:
-        """Scale gradients in place so that their norm over the whole model is at most ``max_norm``.
+        """Scale the gradients of ``parameters`` in place so that their total norm is at most ``max_norm``.
 
         Args:
             parameters: Parameters of prepared modules. The norm of a sharded parameter includes all of its shards.
@@ -497,8 +501,8 @@ class Runtime:
                 tensor of shape ``[num_processes]``.
             group: The processes that take part.
             sync_grads: Whether the result is differentiable. The gradient of this process's part is the sum of the gradients that the
-                backward passes of all processes compute for it. Every process must then run backward through the result, in the same
-                order as other collectives.
+                backward passes of all processes compute for it. Every process must then run backward through the result, at the same
+                point in its sequence of collectives.
 
         Raises:
             CollectiveError: If the tensors differ. The error gives the shapes on each rank. ``pad_across_processes`` makes first
@@ -540,7 +544,7 @@ class Runtime:
             group: The processes that take part.
 
         Returns:
-            New tensors, the same on all processes.
+            New tensors, the same on all processes. In a job of one process, ``tensor`` itself if ``scale`` is 1.
 
         Raises:
             TypeError: For the mean of integers, and for the maximum or minimum of complex numbers.
@@ -573,7 +577,7 @@ class Runtime:
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
     def register_for_checkpointing(self, *objects: Any) -> None:
-        """Register objects that are saved and loaded as well: anything with ``state_dict`` and ``load_state_dict``.
+        """Register further objects to save and load: anything with ``state_dict`` and ``load_state_dict``.
 
         With several processes, the state of rank 0 is saved, and every process loads it.
 
@@ -589,7 +593,7 @@ class Runtime:
 
         Args:
             path: The folder that contains all steps.
-            is_async: Whether to return once everything is copied to main memory, while a thread writes it. The next save or load, or
+            is_async: Whether to return once everything is copied to main memory, and let a thread write it. The next save or load, or
                 ``wait_for_saves``, waits for the thread and raises its error. The end of the program also waits, and prints the error.
             keep_last: The number of steps to keep, including this one. Older steps are removed once this one is durable.
 
@@ -613,15 +617,15 @@ class Runtime:
     def load_state(self, path: str | Path) -> None:
         """Load a checkpoint of ``save_state`` into objects that were prepared in the same order.
 
-        The number of processes and the strategy may differ from those at saving: each process reads what its own shards need.
+        The number of processes and the strategy may differ from those with which it was saved: each process reads what its own shards need.
         Each process restores its own random state. A process without saved random state derives a new one and warns.
 
         Args:
             path: The folder of a step, or the folder that contains all steps (then the latest step is loaded).
 
         Raises:
-            CheckpointError: On every process, if the checkpoint is missing, damaged, or of other objects. Nothing is restored in that case,
-                unless the cause is that an object rejected its state.
+            CheckpointError: On every process, if the checkpoint is missing or damaged, or contains other objects. Nothing is restored in
+                that case, unless the cause is that an object rejected its state.
         """
         self._checkpointing.load_state(Path(path))
 
@@ -637,8 +641,8 @@ class Runtime:
 
         Returns:
             If each process has the whole model: the model's own tensors, on every process. If the model is sharded: whole tensors in main
-            memory on the main process, and nothing on the others. Names are those of the bare model, or with ``unwrap=False`` of the
-            wrapped one.
+            memory on the main process, and an empty dict on the others. The names are those of the bare model, or with ``unwrap=False``
+            those of the wrapped model.
         """
         return self._checkpointing.get_state_dict(model, unwrap)
 
@@ -654,8 +658,8 @@ class Runtime:
         Args:
             model: The model, prepared or not.
             save_directory: The folder to write to. It is created if it does not exist.
-            max_shard_size: The maximum file size, in bytes or as ``"5GB"``. Larger models are split into several files with a
-                ``model.safetensors.index.json``.
+            max_shard_size: The maximum file size, in bytes or as a string such as ``"5GB"``. Larger models are split into several files
+                with a ``model.safetensors.index.json``.
             safe_serialization: Whether to write safetensors. If False, ``torch.save`` writes ``pytorch_model.bin``.
 
         Raises:
@@ -669,7 +673,7 @@ class Runtime:
     def watch_preemption(self) -> None:
         """Catch SIGTERM and SIGUSR1, so that they do not end this process and ``is_preempted`` reports them.
 
-        ``is_preempted``, ``save_and_stop_if_preempted`` and ``resume`` catch the signals as well.
+        ``is_preempted``, ``save_and_stop_if_preempted`` and ``resume`` do this themselves before anything else.
         """
         self._preemption.signals.listen()
 
@@ -749,7 +753,7 @@ class Runtime:
         self.__dict__.pop("backward", None)
 
     def _shorten_backward(self) -> None:
-        """Replace ``self.backward`` by the function that runs the backward pass, to save a call.
+        """Replace ``self.backward`` with the function that runs the backward pass, to save a call.
 
         Does nothing before the device has started, if losses have to be divided, or if a subclass overrides ``backward``.
         """

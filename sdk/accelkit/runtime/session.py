@@ -1,4 +1,4 @@
-"""The device of this process in use: it is checked and set up at first use, together with the precision and the process group."""
+"""The device that this process uses. It is checked and set up at first use, together with the precision and the process group."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from accelkit.discovery import loading
-from accelkit.errors import HookError
 from accelkit.plugin_calls import call
+from accelkit.plugin_manager import wrong_hook_result
 from accelkit.runtime import seeding
 from accelkit.runtime.configuration import Configuration, check_started
 from accelkit.runtime.device_checks import check_backward, check_device
@@ -26,7 +26,9 @@ from accelkit.types import RuntimeState
 
 
 class Session:
-    """The objects that exist only while the device is in use. Reading any property starts the device, unless it has started.
+    """The objects that exist only while the device is in use.
+
+    Reading any property except ``is_started`` starts the device, unless it has already started.
 
     Args:
         configuration: The selected plugins and devices.
@@ -37,7 +39,7 @@ class Session:
 
     Attributes:
         configuration: The configuration. Once the device has started, it includes the devices and machines that the processes told each
-            other.
+            other about.
     """
 
     def __init__(
@@ -124,8 +126,7 @@ class Session:
         for stats in reversed(found):  # the plugin that was registered last comes first
             if not isinstance(stats, Mapping):
                 owner = manager.owner_that_returns("get_device_stats", lambda result: not isinstance(result, Mapping), device=device)
-                why = f"it returned {stats!r:.80}; a dict of statistics by name is expected"
-                raise HookError("the hook get_device_stats failed", plugin=owner, why=why)
+                raise wrong_hook_result("get_device_stats", stats, "a dict of statistics by name", owner)
             merged |= {key: value for key, value in stats.items() if key not in merged}
         return merged
 
@@ -161,6 +162,9 @@ class Session:
         named = config.precision
         with loading.plugin_errors(named.plugin, f"making the precision {named.name} for {device}"):
             precision: Precision = hook.make_precision(name=named.name, accelerator=accelerator, device=device)
+            if not isinstance(precision, Precision):
+                owners = config.plugin_manager.other_owners("make_precision")
+                raise wrong_hook_result("make_precision", precision, "a Precision", owners)
             precision.name, precision.plugin = precision.name or named.name, precision.plugin or named.plugin
             precision.setup(accelerator, device)
         if strategy.is_distributed:
