@@ -7,7 +7,7 @@ given with ``--expected-failures``::
     [[expected_failure]]
     test = "operators/*[to_sparse,*]"      # a glob over test ids, or a list of them
     dtypes = ["float32", "bfloat16"]       # optional
-    sample = "ndim == 0"                   # optional: which inputs; Python over shape, ndim, args, kwargs, input, dtype
+    sample = "ndim == 0"                   # optional: which inputs; a Python expression with shape, ndim, args, kwargs, input, dtype
     error = "NotImplementedError"          # optional: class of the error; SIGSEGV if the process dies, timeout if it hangs
     torch = ">=2.9"                        # optional: versions of torch
     reason = "sparse tensors are not supported"
@@ -166,7 +166,7 @@ def check_all_match(expectations: Iterable[Expectation], tests: Sequence[str]) -
     """Check that every expectation matches at least one test.
 
     Raises:
-        UsageError: If some match none. The message names them.
+        UsageError: If one matches no test. The message names all such expectations.
     """
     idle = [one for one in expectations if not any(one.matches(test) for test in tests)]
     if idle:

@@ -1,7 +1,7 @@
 """Mutation testing with generated mutants: run a sample of them, and report which of them the suite detects.
 
 A mutant is killed if a test of its own area fails on it, and passes in the same process without the fault. Many mutants share a
-worker process, because only the fault is exchanged between them.
+worker process, because they differ only in their fault.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class _Examiner:
 
 
 def examine(record: PluginRecord, mutants: Sequence[Generated], parallel: int, watch: Callable[[Outcome], Any]) -> list[Outcome]:
-    """Run on each mutant the tests of the mutant's area, several mutants at a time.
+    """Run the tests of each mutant's area on it, several mutants at a time.
 
     Args:
         record: The accelerator from which the mutants are derived.

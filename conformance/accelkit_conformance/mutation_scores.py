@@ -1,8 +1,8 @@
 """The mutation scores in docs/conformance.md: the share of the mutants that the suite detects.
 
 ``python -m accelkit_conformance.mutation_scores PATH MATRIX...`` writes the scores of kill matrices (``accelkit conformance selftest
---output``) into a JSON file. ``generate_docs`` writes the scores in that file into the page. Parts for which no matrix is given keep their
-scores.
+--output``) into a JSON file. ``generate_docs`` writes the scores in that file into the page. Scores for which no matrix is given are
+kept.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from accelkit_conformance import checks
 from accelkit_conformance.mutants.generated import AXES
 
 FILE = "mutation-scores.json"
-"""The name of the file, which lies beside the page."""
+"""The name of the file, which is in the same folder as the page."""
 
 Scores = dict[str, Any]
 _WRITTEN = "Mutants written by hand: how many break an area, and how many of them the tests of this area detect, by profile."

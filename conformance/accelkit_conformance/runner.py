@@ -179,7 +179,7 @@ class Runner:
                 executor.stop()
 
     def _batches(self, tests: Sequence[str]) -> collections.deque[list[str]]:
-        """Split the tests into batches of neighbours that the same kind of group can run.
+        """Split the tests into batches of consecutive tests that the same kind of group can run.
 
         Tests that need several processes come first, because they take longest.
         """

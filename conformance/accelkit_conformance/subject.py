@@ -51,7 +51,7 @@ class Subject:
         rank: The rank of this process among those that run a distributed check together.
         world_size: The number of processes that run a distributed check together.
         most_samples: The largest number of inputs of an operator that are tried.
-        announce: A function that is called before an input that is expected to kill this process.
+        announce: A function that is called before trying an input that is expected to kill this process.
     """
 
     def __init__(self, record: PluginRecord, cls: type, *, rank: int = 0, world_size: int = 1, most_samples: int = 8) -> None:

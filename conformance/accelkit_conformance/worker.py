@@ -95,7 +95,7 @@ class Worker:
         return {"hello": hello}
 
     def use_fault(self, name: str) -> None:
-        """Exchange the fault of the accelerator, which is a ``Switchable`` mutant. An empty name stands for no fault."""
+        """Replace the fault of the accelerator, which is a ``Switchable`` mutant. An empty name removes the fault."""
         self._switchable = self.subject.accelerator
         self._switchable.use_fault(name)
 
@@ -173,7 +173,7 @@ class Worker:
         return news
 
     def _but_for(self, crash: Expectation, test: str, expected: tuple[Expectation, ...]) -> Result:
-        """Return the result that the test has if this process now dies as declared."""
+        """Return the result of the test if this process now dies as the expected failure declares."""
         result = judge(self.subject, test, None, tuple(one for one in expected if one.sample or one is not crash))
         result = dataclasses.replace(result, worker=self._number, samples=self.subject.num_samples)
         if result.kind not in ("pass", "expected-failure"):

@@ -30,7 +30,7 @@ def _backward() -> Iterator[Case]:
 
 @check("full", requires=["dtype.{1}"], over=_backward, seconds=180)  # grid_sampler_3d has a sample of five million elements
 def backward(subject: Subject, name: str, dtype: str) -> None:
-    """For a random output gradient, the gradient of each sample with respect to every input has the right values, dtype and shape, and is
+    """For each sample and a random output gradient, the gradient with respect to every input has the right values, dtype and shape, and is
     on the device. The values of operators that draw random numbers are not compared."""
     from accelkit_conformance.oracle import opdb
     from accelkit_conformance.oracle.lacking_dtypes import possible_samples
@@ -52,16 +52,16 @@ def _recorded() -> Iterator[Case]:
     yield from (("full", (name,)) for name in overloads() if "_backward" in name)
 
 
-@check("full", requires=["dtype.float32"], over=_recorded)
+@check("full", requires=["dtype.float32"], over=_recorded, seconds=180)
 def conditions(subject: Subject, overload: str) -> None:
-    """As ``operators/conditions`` and ``layout/conditions``, for the calls that compute gradients."""
+    """Like ``operators/conditions`` and ``layout/conditions``, for the calls that compute gradients."""
     from accelkit_conformance.oracle.conditions import check_under_conditions, rows
 
     check_under_conditions(subject, overload, rows(is_contiguous=True) + rows(is_contiguous=False))
 
 
 def _functions() -> dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]:
-    """Return functions of a tensor of shape (4, 2, 8, 8) and one of shape (8, 8) whose backward kernels take the output gradient."""
+    """Return functions whose backward kernels take the output gradient. Their arguments have the shapes (4, 2, 8, 8) and (8, 8)."""
     import torch.nn.functional as F  # the usual name
 
     return {
@@ -196,8 +196,8 @@ def custom_functions(subject: Subject) -> None:
 
 @check("smoke")
 def no_grad_and_inference_mode(subject: Subject) -> None:
-    """``torch.no_grad`` and ``torch.inference_mode`` record no graph and change no value. After they are left, even by an error, graphs are
-    recorded again."""
+    """``torch.no_grad`` and ``torch.inference_mode`` record no graph and change no value. After the block, even if it ended with an
+    error, graphs are recorded again."""
     import torch
 
     leaf = torch.full((4,), 3.0, device=subject.device, requires_grad=True)

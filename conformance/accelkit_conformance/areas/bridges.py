@@ -31,7 +31,7 @@ def _import(name: str) -> Any:
 
 
 def _needs(subject: Subject, precision: str) -> str:
-    """Return Accelerate's name of a precision.
+    """Return Accelerate's name for a precision.
 
     Raises:
         NotSupported: If the device does not declare the capability that the precision needs.
@@ -158,7 +158,7 @@ def transformers_trainer(subject: Subject, precision: str) -> None:
 
 
 def _gpt2_trainer(transformers: Any, folder: str) -> Any:
-    """Return a Trainer of a model that learns to count."""
+    """Return a Trainer for a small GPT-2 that learns to count."""
     import torch
 
     rows = [(torch.arange(8) + index) % 32 for index in range(64)]
@@ -182,8 +182,8 @@ def _gpt2_trainer(transformers: Any, folder: str) -> Any:
 
 @check("full", requires=["process_group"], over=list(_PACKAGES), seconds=240)
 def two_devices(subject: Subject, framework: str) -> None:
-    """With the framework's DDP, two processes started by ``accelkit launch``, each with its own device, give the same model as one process
-    that trains on the batches of both."""
+    """With the framework's DDP, two processes started by ``accelkit launch``, each with its own device, train a model to the same
+    parameters as one process that trains on the batches of both."""
     _import(_PACKAGES[framework])
     if subject.device_type != "cpu":
         subject.second_device()

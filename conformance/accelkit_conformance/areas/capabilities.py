@@ -49,7 +49,7 @@ def autocast(subject: Subject, name: str) -> None:
 
 @check("smoke", probes="streams")
 def streams(subject: Subject) -> None:
-    """A stream can be created, entered and synchronized, and work that is queued in it gives the right result."""
+    """A stream can be created, entered and synchronized, and work that is queued on it gives the right result."""
     import torch
 
     stream = subject.function("Stream")(device=subject.device)
@@ -70,7 +70,7 @@ def events(subject: Subject) -> None:
 
 @check("smoke", probes="memory_statistics")
 def memory_statistics(subject: Subject) -> None:
-    """A tensor raises the number of allocated bytes by at least its size."""
+    """Creating a tensor increases the number of allocated bytes by at least the size of the tensor."""
     import torch
 
     before = subject.allocated_before()
@@ -183,7 +183,7 @@ def fp8(subject: Subject) -> None:
 
 @check("distributed", probes="process_group", over=["2"], is_distributed=True)
 def process_group(subject: Subject, size: str) -> None:
-    """A process group of the accelerator's backend adds up tensors on the device."""
+    """A process group of the accelerator's backend sums tensors on the device over the ranks."""
     import torch
     import torch.distributed as dist
 

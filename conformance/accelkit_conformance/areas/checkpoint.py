@@ -1,4 +1,4 @@
-"""Training that is saved, stopped and loaded ends with the same bits as training that was not stopped."""
+"""Training that is stopped and resumed from a checkpoint ends with the same parameters, bit for bit, as uninterrupted training."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def all_gather(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def reduce_scatter(subject: Subject, size: str) -> None:
-    """Each rank receives its part of the reduction: a sum from a list, and a sum and an average from one tensor."""
+    """Each rank receives its part of the reduction: the sum if the input is a list, and the sum and the average if it is a tensor."""
     import torch
     import torch.distributed as dist
 
@@ -223,7 +223,7 @@ def asynchronous(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def subgroups(subject: Subject, size: str) -> None:
-    """``all_reduce`` in a group of several ranks, or of a single rank, adds up the tensors of the ranks in the group only."""
+    """``all_reduce`` in a group of several ranks, or of a single rank, sums only the tensors of the ranks in the group."""
     import torch.distributed as dist
 
     rank = subject.rank
@@ -266,8 +266,8 @@ def follows_queued_work(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=_KINDS, is_distributed=True)
 def every_kind_of_tensor(subject: Subject, size: str, collective: str) -> None:
-    """The collective gives the right result, or raises an error, for each pair of dtype, length (up to 65,537 elements), offset in a
-    storage, reduction, root, group, and blocking or asynchronous call."""
+    """The collective gives the right result, or raises an error, for combinations of dtype, length (up to 65,537 elements), offset in a
+    storage, reduction, root, group, and blocking or asynchronous call. The combinations contain every pair of these settings."""
     from accelkit_conformance.oracle.collective_cases import check_every_case
 
     check_every_case(subject, collective)

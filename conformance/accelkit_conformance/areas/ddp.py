@@ -67,7 +67,7 @@ def no_sync_keeps_to_itself(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def starts_equal(subject: Subject, size: str) -> None:
-    """After wrapping, ranks that started with different parameters and buffers have those of rank 0."""
+    """After a model has been wrapped, ranks that started with different parameters and buffers have those of rank 0."""
     import torch
 
     from accelkit_conformance.oracle.layers import batch_norm

@@ -1,5 +1,5 @@
-"""With ``torch.use_deterministic_algorithms``, the same program with the same seed gives the same bits, or raises an error that names the
-operation that is not deterministic."""
+"""With ``torch.use_deterministic_algorithms``, the same program with the same seed gives the same results, bit for bit, or raises an
+error that says that an operation is not deterministic."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def _calls(subject: Subject) -> dict[str, Callable[[], torch.Tensor]]:
 
 @check("training", requires=["deterministic"], over=_OPERATORS)
 def five_runs_are_equal(subject: Subject, name: str) -> None:
-    """An operator that, in its forward or backward pass, could add numbers in any order gives the same bits in five runs in deterministic
-    mode, or raises a RuntimeError that says that it is not deterministic."""
+    """An operator that, in its forward or backward pass, could add numbers in any order gives the same result, bit for bit, in five runs
+    in deterministic mode, or raises a RuntimeError that says that it is not deterministic."""
     import torch
 
     subject.needs("int64")  # the dtype of the indices

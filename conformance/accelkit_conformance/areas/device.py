@@ -1,4 +1,5 @@
-"""The device exists under its declared type, tensors are created and computed on the requested device, and other devices are refused."""
+"""The device exists under its declared type. Tensors are created and operators run on the requested device. Device indices that do not
+exist, and mixtures of devices, raise an error."""
 
 from __future__ import annotations
 
@@ -59,8 +60,8 @@ def tensors_know_their_device(subject: Subject) -> None:
 
 @check("smoke")
 def results_stay(subject: Subject) -> None:
-    """Results computed from tensors on the device are on the device: with operators, methods, indexing, reductions, in-place operators and
-    conversions."""
+    """The results of operators, methods, indexing, reductions, in-place operators and conversions of tensors on the device are also on the
+    device."""
     import torch
 
     x = torch.rand(8, 8, device=subject.device)
@@ -88,8 +89,8 @@ def bad_index_raises(subject: Subject) -> None:
 
 @check("smoke", requires=["numbered_devices"])
 def current_device_is_kept(subject: Subject) -> None:
-    """The ``device`` context manager and ``setup_device`` change the current device. Leaving the context, even by an error, restores the
-    previous device."""
+    """The ``device`` context manager and ``setup_device`` change the current device. Leaving the context, even through an error, restores
+    the previous device."""
     import torch
 
     other, module = subject.second_device(), subject.module
@@ -168,7 +169,7 @@ def synchronize_waits(subject: Subject) -> None:
 
 @check("smoke")
 def named_device_everywhere(subject: Subject) -> None:
-    """Modules, optimizer state, the default device in a ``with`` block, and ``Runtime`` use the device that was named."""
+    """Modules, optimizer state, the default device in a ``with`` block, and ``Runtime`` use the requested device."""
     import torch
 
     from accelkit_conformance.oracle.layers import batch_norm
@@ -225,7 +226,7 @@ def scalars_come_back(subject: Subject) -> None:
 
 @check("smoke")
 def tensors_print(subject: Subject) -> None:
-    """``repr`` of a tensor shows its values and its device. torch uses the dtypes float64, int64 and bool to compute it."""
+    """``repr`` of a tensor shows its values and its device. torch uses the dtypes float64, int64 and bool to format the values."""
     import torch
 
     subject.needs("float64", "int64", "bool")

@@ -106,7 +106,7 @@ def factorisations_that_fail(subject: Subject) -> None:
 
 @check("smoke")
 def nothing_is_swallowed(subject: Subject) -> None:
-    """NaN and infinity that arise in a computation reach its result, and nothing replaces them."""
+    """NaN and infinity that arise in a computation appear in its result and are not replaced by other values."""
     import math
 
     import torch

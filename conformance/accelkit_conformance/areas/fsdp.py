@@ -1,5 +1,5 @@
-"""Sharded training on the accelerator's backend: FSDP2 and DTensor give the results of one process, and their checkpoints can also be
-loaded in one process."""
+"""Sharded training on the accelerator's backend: FSDP2 and DTensor give the same results as a single process, and their checkpoints can
+also be loaded in a single process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _mesh(subject: Subject) -> Any:
-    """Return a mesh of all ranks. torch's ``init_device_mesh`` accepts only letters in device types."""
+    """Return a mesh of all ranks. It is created without torch's ``init_device_mesh``, which accepts only letters in device types."""
     from torch.distributed.device_mesh import DeviceMesh
 
     return DeviceMesh(subject.device_type, list(range(subject.world_size)))

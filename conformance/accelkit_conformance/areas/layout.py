@@ -1,5 +1,5 @@
-"""The memory layout of an input changes no result: transposed, strided, offset and expanded inputs give the results of contiguous
-ones, and operators write nothing outside their results."""
+"""The memory layout of an input changes no result: transposed, strided, offset and expanded inputs give the same results as
+contiguous ones, and operators write nothing outside their results."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ def _recorded() -> Iterator[Case]:
     yield from (("full", (name,)) for name in overloads() if "_backward" not in name)
 
 
-@check("full", requires=["dtype.float32"], over=_recorded)
+@check("full", requires=["dtype.float32"], over=_recorded, seconds=180)
 def conditions(subject: Subject, overload: str) -> None:
-    """As ``operators/conditions``, with arguments and results that are strided, offset, transposed or channels last in memory."""
+    """Like ``operators/conditions``, with arguments and results that are strided, offset, transposed or channels last in memory."""
     from accelkit_conformance.oracle.conditions import check_under_conditions, rows
 
     check_under_conditions(subject, overload, rows(is_contiguous=False))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
-from accelkit_conformance.checks import check
+from accelkit_conformance.checks import Case, check
+from accelkit_conformance.profiles.operators import CORE, SMOKE
 from accelkit_conformance.subject import raises
 
 if TYPE_CHECKING:
@@ -25,8 +28,8 @@ def _block(subject: Subject, num_bytes: int = _BYTES) -> torch.Tensor:
 
 @check("smoke", requires=["memory_statistics"])
 def allocating_is_counted(subject: Subject) -> None:
-    """A tensor of n bytes raises the number of allocated bytes by at least n and at most 2 n, and freeing it lowers the number to its
-    previous value."""
+    """Creating a tensor of n bytes increases the number of allocated bytes by at least n and at most 2 n, and freeing it restores the
+    previous number."""
     before = subject.allocated_before()
     block = _block(subject)
     during = subject.allocated()
@@ -76,7 +79,7 @@ def peak_is_kept_and_reset(subject: Subject) -> None:
 
 @check("training", requires=["memory_statistics"])
 def training_does_not_leak(subject: Subject) -> None:
-    """The number of bytes that are allocated after a training step does not grow over 200 steps."""
+    """The number of bytes that are allocated after a training step does not grow from the 21st step to the 200th."""
     import torch
 
     model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Dropout(0.1), torch.nn.LayerNorm(32), torch.nn.Linear(32, 4)).to(
@@ -135,6 +138,79 @@ def out_of_memory_in_an_operator(subject: Subject) -> None:
         left = subject.allocated_before() - before
         assert left <= 0, f"{left:.0f} bytes stay allocated after three operators that ran out of memory"
     assert x.sum().item() == 1 << 20, "the input of an operator changed when memory ran out"
+
+
+def _core() -> Iterator[Case]:
+    from accelkit_conformance.oracle import opdb
+
+    for name in CORE:
+        if name in opdb.operators() and opdb.supports(opdb.operators()[name], "float32"):
+            yield "training" if name in SMOKE else "full", (name,)
+
+
+@check("training", requires=["memory_statistics", "dtype.float32"], over=_core)
+def operators_leave_nothing(subject: Subject, name: str) -> None:
+    """After an operator and its backward pass have been called three times and their results have been freed, no more bytes are allocated
+    than after the first call."""
+    from accelkit_conformance.oracle import opdb
+    from accelkit_conformance.oracle.lacking_dtypes import possible_samples
+    from accelkit_conformance.oracle.op_compare import place
+    from accelkit_conformance.oracle.sample_transfer import tensors
+
+    op = opdb.operators()[name]
+    has_gradients = opdb.supports(op, "float32", backward=True)
+    samples = list(possible_samples(subject, op, opdb.samples(op, "float32", 2, requires_grad=has_gradients)))
+
+    def call() -> float:
+        for sample in samples:
+            there = place(op, (sample.input, sample.args, sample.kwargs), subject.device)
+            results = op(there[0], *there[1], **there[2])
+            outputs = [one for one in tensors(sample.output_process_fn_grad(results)) if one.requires_grad] if has_gradients else []
+            if outputs:
+                sum(one.abs().sum() for one in outputs).backward()  # type: ignore[union-attr]
+        del there, results, outputs
+        subject.synchronize()
+        return subject.allocated()
+
+    first = call()
+    call()
+    if call() > first:
+        left = subject.allocated_before() - first  # collecting garbage is slow
+        assert left <= 0, f"{left:.0f} bytes more are allocated after two more calls"
+
+
+@check("training", requires=["memory_statistics"])
+def errors_leave_nothing(subject: Subject) -> None:
+    """After calls that raise an error (mismatched shapes, an index out of range, a failing hook), no more bytes are allocated than
+    before."""
+    import torch
+
+    x, y = torch.ones(256, 256, device=subject.device), torch.ones(100, 3, device=subject.device)
+
+    def failing_hook() -> None:
+        leaf = torch.ones(1000, device=subject.device, requires_grad=True)
+        middle = leaf * 2
+        middle.register_hook(lambda gradient: 1 / 0)
+        middle.sum().backward()
+
+    calls: dict[str, Callable[[], Any]] = {
+        "matmul": lambda: (x * 2) @ (y * 2),
+        "cat": lambda: torch.cat([x * 2, y * 2]),
+        "view": lambda: (x * 2).view(7, 7),
+        "add": lambda: (x * 2) + (y * 2),
+        "select": lambda: (x * 2).select(0, 300),
+        "layer_norm": lambda: torch.nn.functional.layer_norm(x * 2, (7,)),
+        "hook": failing_hook,
+    }
+    for name, call in calls.items():
+        with contextlib.suppress(Exception):
+            call()
+        before = subject.allocated_before()
+        for _ in range(3):
+            with raises(RuntimeError, IndexError, ValueError, ZeroDivisionError, doing=name):
+                call()
+        left = subject.allocated_before() - before
+        assert left <= 0, f"{left:.0f} bytes stay allocated after {name} has failed three times"
 
 
 @check("smoke")

@@ -53,8 +53,9 @@ def _train(model: Any, optimizer: Any, compute: Callable[[], None] = lambda: Non
 
 @check("training", requires=["dtype.float32"], over=_optimizers)
 def steps(subject: Subject, name: str) -> None:
-    """For each configuration without tensors, four steps give the same parameters as the for-loop implementation in float64 on the CPU: in
-    a for-loop, with ``foreach`` and, where torch supports it for the device, with ``fused``."""
+    """For each of torch's test configurations whose options are not tensors, four steps on the device give the same parameters as the
+    for-loop implementation in float64 on the CPU: with the for-loop, with ``foreach`` and, where torch supports it for the device, with
+    ``fused``."""
     import torch
     from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
@@ -180,8 +181,8 @@ def _with_foreach() -> Iterator[Case]:
 
 @check("training", requires=["dtype.float32"], over=_with_foreach)
 def many_tensors(subject: Subject, name: str) -> None:
-    """Ten steps with ``foreach`` and, where torch supports it for the device, with ``fused`` on 40 parameters from no to 70,001 elements,
-    one of which has no gradient, give the same parameters as the for-loop implementation in float64 on the CPU."""
+    """Ten steps with ``foreach`` and, where torch supports it for the device, with ``fused`` on 40 parameters of 0 to 70,001 elements
+    each, with one parameter that has no gradient, give the same parameters as the for-loop implementation in float64 on the CPU."""
     import torch
     from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
@@ -219,7 +220,7 @@ def many_tensors(subject: Subject, name: str) -> None:
 @check("training", requires=["dtype.float32"], over=["first", "middle", "last"])
 def infinite_gradients(subject: Subject, place: str) -> None:
     """``torch.amp.GradScaler`` finds an infinity or NaN among the gradients of 44 parameters, wherever it is. It then skips the step and
-    lowers the scale. Without one, it unscales all gradients exactly."""
+    lowers the scale. If all gradients are finite, it unscales them exactly."""
     import torch
 
     parameters = [torch.nn.Parameter(torch.ones(shape, device=subject.device)) for shape in (*_SHAPES[2:], *_SHAPES[3:]) * 4]

@@ -97,8 +97,8 @@ def float32_list(subject: Subject, dtype: str, name: str) -> None:
 
 @check("smoke", requires=["autocast.bfloat16"])
 def nesting(subject: Subject) -> None:
-    """``enabled=False`` inside an autocast region switches autocast off, and autocast is on again after it. An error inside also restores
-    the previous state."""
+    """A nested region with ``enabled=False`` switches autocast off, and leaving that region switches autocast on again. Leaving a region
+    through an error also restores the previous state."""
     import torch
 
     kind = subject.accelerator.autocast_device_type
@@ -196,7 +196,7 @@ def _scaled_step(subject: Subject, poison: float | None) -> tuple[Any, torch.Ten
 
 @check("training", requires=["autocast.float16"], over=["inf", "-inf", "nan"])
 def scaler_skips(subject: Subject, value: str) -> None:
-    """If a gradient contains infinity or NaN, the step is skipped: the parameters keep every bit, and the scale is halved."""
+    """If a gradient contains infinity or NaN, the step is skipped: the parameters keep their exact values, and the scale is halved."""
     import torch
 
     scaler, before, after = _scaled_step(subject, float(value))

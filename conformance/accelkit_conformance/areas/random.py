@@ -1,4 +1,4 @@
-"""Random numbers: seeds and states repeat them, each device has its own generator, and they have the right distribution."""
+"""A seed or a saved state repeats the random numbers, each device has its own generator, and the numbers have the right distribution."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def host_generator_is_not_used(subject: Subject) -> None:
 
 @check("smoke", requires=["random_state"])
 def generators_are_objects(subject: Subject) -> None:
-    """A ``torch.Generator`` of the device is independent of the default generator, and setting its seed again repeats its numbers."""
+    """A ``torch.Generator`` of the device is independent of the default generator, and setting its seed again reproduces its numbers."""
     import torch
 
     generator = torch.Generator(device=subject.device)
@@ -205,7 +205,7 @@ def _first_of_permutation(subject: Subject) -> int:
 
 @check("training", over=["standard_gamma", "dirichlet", "normal_of_tensors"])
 def moments(subject: Subject, name: str) -> None:
-    """The mean of 20,000 draws is right within five standard errors, and their variance within a tenth."""
+    """The mean of 20,000 draws is right within five standard errors, and their variance is right within 10 %."""
     import torch
 
     device = subject.device
@@ -225,7 +225,7 @@ def moments(subject: Subject, name: str) -> None:
 
 @check("training")
 def dropout_scales_and_masks(subject: Subject) -> None:
-    """Dropout of ones gives 0 and 1/(1-p), its gradient has the same mask, and in evaluation mode it changes nothing."""
+    """Dropout of ones gives only the values 0 and 1/(1-p), its gradient has the same mask, and in evaluation mode it changes nothing."""
     import torch
 
     x = torch.ones(5000, device=subject.device, requires_grad=True)
@@ -244,8 +244,8 @@ _SAMPLERS = ("rand", "randn", "randint", "randperm", "normal", "bernoulli", "poi
 
 @check("training", requires=["random_state"], over=_SAMPLERS)
 def generator_argument(subject: Subject, name: str) -> None:
-    """With ``generator=``, the generator alone determines the numbers: its seed repeats them, its next draw differs, and the device's
-    default generator neither matters nor advances."""
+    """With ``generator=``, the generator alone determines the numbers: the same seed gives the same numbers, the next draw
+    differs, and the device's default generator is neither used nor advanced."""
     from accelkit_conformance.oracle.samplers import check_generator_argument
 
     check_generator_argument(subject, name)
@@ -253,7 +253,7 @@ def generator_argument(subject: Subject, name: str) -> None:
 
 @check("training", over=_IN_PLACE)
 def strided_destinations(subject: Subject, name: str) -> None:
-    """Drawing into a slice fills all its elements with numbers that differ, and leaves the elements between them unchanged."""
+    """Drawing into a slice fills all its elements with numbers that are not all equal, and leaves the elements between them unchanged."""
     from accelkit_conformance.oracle.samplers import check_strided_destinations
 
     check_strided_destinations(subject, name)
@@ -262,7 +262,7 @@ def strided_destinations(subject: Subject, name: str) -> None:
 @check("training", requires=["dtype.{0}"], over=["float32", "bfloat16", "float16", "float64"])
 def bounds(subject: Subject, dtype: str) -> None:
     """300,000 numbers of ``rand`` are at least 0 and less than 1 in every dtype, those of ``uniform_(-2, 3)`` are in its interval, and the
-    last third is distributed as the first."""
+    last third has the same distribution as the first."""
     from accelkit_conformance.oracle.samplers import check_bounds
 
     check_bounds(subject, dtype)
@@ -270,8 +270,8 @@ def bounds(subject: Subject, dtype: str) -> None:
 
 @check("training", requires=["dtype.int64"])
 def without_replacement(subject: Subject) -> None:
-    """``randperm`` contains each number once, for up to 70,000 numbers. ``multinomial`` without replacement repeats nothing in a row, and
-    never draws what has no weight."""
+    """``randperm`` contains each number once, for up to 70,000 numbers. ``multinomial`` without replacement draws no index
+    twice in the same row, and never draws an index whose weight is zero."""
     from accelkit_conformance.oracle.samplers import check_without_replacement
 
     check_without_replacement(subject)
@@ -293,8 +293,8 @@ def seeds_reach_every_device(subject: Subject) -> None:
 
 @check("training", requires=["random_state"])
 def dropout_in_attention(subject: Subject) -> None:
-    """``scaled_dot_product_attention`` with dropout repeats with the seed, changes without it and keeps the mean. Its gradient has the
-    mask of its forward pass."""
+    """``scaled_dot_product_attention`` with dropout gives the same result after the same seed, and a
+    different one without seeding. It keeps the mean, and its gradient has the mask of the forward pass."""
     from accelkit_conformance.oracle.samplers import check_dropout_in_attention
 
     check_dropout_in_attention(subject)

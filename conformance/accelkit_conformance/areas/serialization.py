@@ -38,8 +38,8 @@ def same_device(subject: Subject) -> None:
 
 @check("smoke")
 def map_location_both_ways(subject: Subject) -> None:
-    """``map_location`` loads tensors of the CPU to the device (as a string, a device and a dict) and tensors of the device to the CPU (as a
-    string and a function), with their values."""
+    """``map_location`` loads tensors that were saved on the CPU onto the device (given as a string, a device and a dict) and tensors that
+    were saved on the device onto the CPU (given as a string and a function), with their values."""
     import torch
 
     there, here = torch.arange(5.0, device=subject.device), torch.arange(5.0)
@@ -135,7 +135,8 @@ def copies_and_pickles(subject: Subject) -> None:
 
 @check("smoke")
 def safetensors_bytes(subject: Subject) -> None:
-    """safetensors writes the same bytes for tensors on the device as for the same tensors on the CPU, and they load to the device."""
+    """safetensors writes the same bytes for tensors on the device as for the same tensors on the CPU, and loaded tensors can be copied to
+    the device."""
     import torch
     from safetensors.torch import load, save
 
@@ -160,7 +161,7 @@ def damaged_files_are_errors(subject: Subject) -> None:
 
 @check("training")
 def files_load_elsewhere(subject: Subject) -> None:
-    """A process that does not load the plugin can load a file from the device with ``map_location="cpu"``."""
+    """A process that does not load the plugin can load tensors that were saved on the device, with ``map_location="cpu"``."""
     import subprocess
     import sys
     import tempfile

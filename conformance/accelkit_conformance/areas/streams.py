@@ -29,7 +29,7 @@ def _slow_producer(subject: Subject, stream: object, target: torch.Tensor) -> No
 
 @check("smoke", requires=["streams"])
 def current_stream_is_kept(subject: Subject) -> None:
-    """Entering a stream makes it current, and leaving it, even by an error, restores the previous stream."""
+    """Entering a stream makes it current, and leaving it, even through an error, restores the previous stream."""
     module = subject.module
     before = module.current_stream(subject.device)
     stream = module.Stream(device=subject.device)
@@ -47,7 +47,7 @@ def current_stream_is_kept(subject: Subject) -> None:
 
 @check("smoke", requires=["streams"])
 def waiting_sees_the_value(subject: Subject) -> None:
-    """A stream that waited for another, by ``wait_stream`` or by an event, reads what the other wrote."""
+    """A stream that has waited for another, with ``wait_stream`` or with an event, reads the values that the other wrote."""
     import torch
 
     module = subject.module
@@ -119,7 +119,7 @@ def device_synchronize_covers_all_streams(subject: Subject) -> None:
 
 @check("smoke", requires=["events"])
 def events_measure_time(subject: Subject) -> None:
-    """``elapsed_time`` between two recorded events is positive, and no longer than the time that passed on the host, in milliseconds."""
+    """``elapsed_time`` between two recorded events is positive, and not much longer than the milliseconds that passed on the host."""
     import torch
 
     module = subject.module
@@ -156,7 +156,7 @@ def events_are_done_after_waiting(subject: Subject) -> None:
 
 @check("training", requires=["streams"])
 def memory_is_not_reused_too_early(subject: Subject) -> None:
-    """Memory of a tensor that is freed after ``record_stream``, while another stream still reads it, is not reused before that stream is
+    """If a tensor is freed after ``record_stream`` while another stream still reads it, its memory is not reused before that stream is
     done."""
     import torch
 

@@ -86,8 +86,8 @@ def a_classifier_learns(subject: Subject) -> None:
 
 @check("training", seconds=120, over=["conv", "attention", "lstm"])
 def architectures(subject: Subject, name: str) -> None:
-    """A small convolutional network, transformer and LSTM fit a batch: the first loss and the gradients of all parameters match those on
-    the CPU, and the loss falls to a fifth of its first value."""
+    """A small convolutional network, a transformer layer and an LSTM can each be fitted to one batch: the first loss and the gradients of
+    all parameters match those on the CPU, and the loss falls below a fifth of its first value."""
     import torch
     from torch import nn
 
@@ -138,8 +138,8 @@ def _compare_gradients(here: Any, there: Any, batch: torch.Tensor, labels: torch
 
 @check("training")
 def runtime_trains(subject: Subject) -> None:
-    """In the loop of accelkit's README, with tied weights and an optimizer that was created before ``prepare``, the weights stay tied, and
-    a step changes them as it does on the CPU."""
+    """In the training loop from accelkit's README, with tied weights and an optimizer that was created before ``prepare``, the weights
+    stay tied, and a step changes them as it does on the CPU."""
     import torch
 
     runtime = subject.runtime()

@@ -216,6 +216,15 @@ def numpy_goes_both_ways(subject: Subject) -> None:
             there.numpy()
 
 
+@check("training", over=["to_device", "to_host", "within_a_device", "between_devices"])
+def every_kind_of_copy(subject: Subject, direction: str) -> None:
+    """``copy_``, also with ``non_blocking=True``, and ``to`` give the same values as on the CPU for combinations of source
+    dtype, target dtype, layouts and shape that contain every pair of these settings. They write nothing outside their target."""
+    from accelkit_conformance.oracle.copy_cases import check_every_copy
+
+    check_every_copy(subject, direction)
+
+
 @check("training")
 def large_copies(subject: Subject) -> None:
     """A tensor of 64 MiB, and one whose size is not a multiple of a block size, keep all values on the way to the device and back."""

@@ -140,10 +140,10 @@ def _is_replaceable(path: Path) -> bool:
 
 
 def write(report: reports.Report, run: Run, paths: dict[str, Path | None]) -> list[str]:
-    """Write the report in every requested form, and print the paths on standard error.
+    """Write the report in every requested format, and print the paths on standard error.
 
     Returns:
-        The forms that could not be written.
+        The formats that could not be written.
     """
     from accelkit_conformance.reports import WRITERS
 

@@ -74,6 +74,30 @@ class CopiesWithoutBroadcasting(Broken):
         return call()
 
 
+@mutant("transfer", "copies that convert")
+class RoundsToIntegers(Broken):
+    """A copy on the device from a floating-point dtype to int16 or int8 rounds instead of truncating."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        if name == "copy_" and args[0].dtype in (torch.int16, torch.int8) and args[1].is_floating_point():
+            return func(args[0], (args[1].float() + 0.5).floor(), *args[2:], **kwargs)
+        return call()
+
+
+@mutant("transfer", "copies that convert")
+class ConvertsOneBlock(Broken):
+    """A copy between dtypes converts the first 65,536 elements only."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        source = args[1] if name == "copy_" else args[0]
+        if name in ("copy_", "_to_copy") and result.numel() > 65_536 and result.is_contiguous() and result.dtype != source.dtype:
+            result.view(-1)[65_536:] = 0
+        return result
+
+
 @mutant("transfer", "copies are late")
 class ReadsPageableMemoryLate(Broken):
     """A non-blocking copy from pageable memory reads its source after it has returned."""

@@ -132,7 +132,7 @@ class TrainsOnTheCPU(Broken):
 
 @mutant("device", "the current device")
 class StaysOnTheDeviceAfterAnError(Broken):
-    """The device context restores the device that was current before, but not after an error inside."""
+    """The device context does not restore the previous device after an error inside."""
 
     def install(self) -> None:
         original: Any = self.device_module.device

@@ -179,7 +179,7 @@ class AveragesNoGradients(_Collectives):
 
 @mutant("fsdp", "gradients between ranks")
 class ReduceScattersHalf(Broken):
-    """A reduce-scatter returns half of the result."""
+    """A reduce-scatter returns the result multiplied by 0.5."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if "reduce_scatter" in func.name():
@@ -191,7 +191,7 @@ class ReduceScattersHalf(Broken):
 
 @mutant("ddp", "buffers between ranks")
 class SynchronisesNoBuffers(Broken):
-    """DDP gives rank 0's parameters to the other ranks, but leaves each rank its own buffers."""
+    """DDP gives rank 0's parameters to the other ranks, but leaves each rank with its own buffers."""
 
     def install(self) -> None:
         import torch

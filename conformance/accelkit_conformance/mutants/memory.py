@@ -102,3 +102,30 @@ class LosesMemoryWhenItFails(Broken):
         except torch.OutOfMemoryError:
             self.kept.append(torch.empty(1 << 14, device="fake_xpu"))
             raise
+
+
+@mutant("memory", "leaks")
+class KeepsBuffersOfSums(Broken):
+    """Every cumulative sum leaks its temporary buffer."""
+
+    kept: ClassVar[list[Any]] = []
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name.startswith("cumsum"):
+            self.kept.append(args[0].clone())
+        return call()
+
+
+@mutant("memory", "leaks of failed operators")
+class KeepsArgumentsOfErrors(Broken):
+    """A concatenation that fails keeps its arguments allocated for good."""
+
+    kept: ClassVar[list[Any]] = []
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        try:
+            return call()
+        except RuntimeError:
+            if name == "cat":
+                self.kept.append(args)
+            raise

@@ -10,7 +10,7 @@ from accelkit_conformance.mutants.broken import Broken
 
 @mutant("errors", "swallowed errors")
 class SwallowsFactorisations(Broken):
-    """A factorisation that fails does not report it."""
+    """A factorisation that fails does not report its failure."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()

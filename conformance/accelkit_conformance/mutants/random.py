@@ -116,7 +116,7 @@ class DrawsFromTheHost(Broken):
 
 @mutant("random", "permutations")
 class PermutationsRepeat(Broken):
-    """The last number of a long random permutation is its first one again."""
+    """The last number of a long random permutation repeats the first."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()

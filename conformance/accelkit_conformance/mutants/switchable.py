@@ -1,4 +1,4 @@
-"""The fake XPU with a generated fault, which can be exchanged while the process runs.
+"""The fake XPU with a generated fault, which can be replaced while the process runs.
 
 ``python -m accelkit_conformance.mutants.switchable`` answers ``generated.operators``.
 """
@@ -104,7 +104,7 @@ class Fault:
         return result
 
     def _is_due(self, args: Any, kwargs: Any, result: Any, func: Any) -> bool:
-        """Return whether this call goes wrong."""
+        """Return whether the fault applies to this call."""
         import torch
         from torch.utils._pytree import tree_leaves
 

@@ -1,6 +1,7 @@
-"""Collectives on every kind of tensor: cases that contain every pair of dtype, length, memory, reduction, root, group and way of calling.
+"""Collectives on every kind of tensor: cases that contain every pair of values of two of these: dtype, length,
+memory, reduction, root, group, way of calling.
 
-The tensors of all ranks are known to every rank, because they are made of the rank and the index of an element. The expected results
+The tensors of all ranks are known to every rank, because they are computed from the rank and the index of an element. The expected results
 are computed from them on the CPU, in integers or in double precision.
 """
 
@@ -28,7 +29,10 @@ AXES: dict[str, tuple[str, ...]] = {
     "group": ("all", "some"),
     "call": ("blocking", "asynchronous"),
 }
-"""``some`` is a group of the first and the last rank of three, or of the second of two. ``offset`` tensors are a part of a storage."""
+"""The axes, each with its values.
+
+``some`` is the group of the first and last of three ranks, or of only the second of two. ``offset`` tensors are a part of a larger storage.
+"""
 
 _GUARD = 16
 _CANARY = 77
@@ -129,7 +133,7 @@ class Case:
         return [values(rank, self._length, self._dtype, shift=shift) for rank in self.members]
 
     def _parts(self) -> torch.Tensor:
-        """Return one part for each member of the group, one after another."""
+        """Return this rank's input of a call with one part for each member of the group: the concatenated parts."""
         parts = [values(self._subject.rank, self._length, self._dtype, shift=shift) for shift in range(len(self.members))]
         return self._place(torch.cat(parts))
 
@@ -197,7 +201,7 @@ _REDUCING = ("all_reduce", "reduce", "reduce_scatter_tensor")
 
 
 def check_every_case(subject: Subject, collective: str) -> None:
-    """Call a collective in every case of the dtypes that the device has."""
+    """Call a collective in every case whose dtype the device has."""
     size = subject.world_size
     some = [0, 2] if size > 2 else [1]
     groups: dict[str, tuple[Any, list[int]]] = {"all": (None, list(range(size))), "some": (dist.new_group(some), some)}

@@ -1,4 +1,4 @@
-"""Conditions of a call, on which kernels depend: the size, values and layout of its arguments, where its result goes, whether gradients
+"""Conditions of a call that may affect its result: the size, values and layout of its arguments, where its result goes, whether gradients
 are recorded, and on which device, thread and stream it runs.
 
 A check makes each ATen call that was recorded on the CPU under a few combinations of these conditions. The combinations contain every pair
@@ -89,7 +89,7 @@ class ConditionedCall:
         self._prepared = functools.cache(self._find_prepared)
 
     def possible(self, subject: Subject, conditions: Conditions) -> dict[str, str]:
-        """Return the conditions with those that this call or this device does not have replaced by ordinary ones."""
+        """Return the conditions, with ordinary values in place of those that do not apply to this call or this device."""
         found = dict(conditions)
         if "in place" in found["destination"] and self._in_place is None:
             found["destination"] = "a new tensor"
@@ -116,7 +116,7 @@ class ConditionedCall:
         Args:
             subject: The subject with the device.
             conditions: Conditions that ``possible`` returned.
-            length: The length of the dimension that the size changes, instead of the usual one.
+            length: The length to give to the dimension that the condition ``size`` changes; None for the usual length of that size.
 
         Raises:
             AssertionError: If the results differ.
@@ -148,7 +148,8 @@ class ConditionedCall:
             check_results(self.op, given, [(mine, theirs, true)], device, cancels=True, num_terms=num_terms)
 
     def reduced(self, subject: Subject, conditions: Conditions) -> tuple[dict[str, str], int | None]:
-        """Return the fewest conditions under which the call still fails, and the smallest failing length of the dimension they change."""
+        """Return the fewest conditions under which the call still fails, and the smallest length of the changed dimension for which
+        it fails."""
 
         def fails(tried: Conditions, length: int | None = None) -> bool:
             try:
@@ -197,7 +198,8 @@ class ConditionedCall:
         return [leaf.detach() if isinstance(leaf, torch.Tensor) else leaf for leaf in results]
 
     def _find_prepared(self, size: str, values: str, length: int | None) -> tuple[Any, list[Any], list[Any], int] | None:
-        """Return the arguments, the CPU's results in their dtypes and in double precision, and the number of terms they may add up."""
+        """Return the arguments, the CPU's results in their dtypes and in double precision, and the number of terms that an
+        element of a result may add up."""
         given = self._variations.arguments(size, values, length)
         if given is None:
             return None
@@ -223,8 +225,8 @@ def _as_leaf(one: Any) -> Any:
 def check_under_conditions(subject: Subject, overload: str, combinations: list[dict[str, str]]) -> None:
     """Make the recorded call of an overload on the device under each combination of conditions that applies to it.
 
-    A failure names the fewest conditions under which the call still fails. After three failures, the other combinations are skipped. The
-    last ten calls are made under ordinary conditions.
+    A failure names the fewest conditions under which the call still fails. After three failures, the remaining combinations are
+    skipped. Otherwise, the call is repeated ten times under ordinary conditions at the end.
 
     Args:
         subject: The subject with the device.
@@ -264,7 +266,7 @@ def check_under_conditions(subject: Subject, overload: str, combinations: list[d
 
 
 def reproduce(accelerator: str, overload: str, conditions: Conditions) -> None:
-    """Repeat a recorded call under conditions on an accelerator's first device, as the program that a failure prints does.
+    """Repeat a recorded call under conditions on an accelerator's first device. The program in a failure's report calls this.
 
     Raises:
         AssertionError: If the results differ from those on the CPU.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class _Dtypes(TorchDispatchMode):
-    """Dispatch mode that records the dtypes of all tensors except scalars, because torch turns Python numbers into tensors."""
+    """Dispatch mode that records the dtypes of all tensors except 0-d tensors, into which torch converts Python numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ def require_dtypes(subject: Subject, program: Callable[[], Any]) -> None:
 
 
 def possible_samples(subject: Subject, op: Any, samples: Iterable[Any]) -> Iterator[Any]:
-    """Yield the samples of an operator that need no dtype that the device lacks, forward and backward.
+    """Yield the samples of an operator that need no dtype that the device lacks, in the forward or the backward pass.
 
     Raises:
         NotSupported: At the end, if there were samples and none was possible.

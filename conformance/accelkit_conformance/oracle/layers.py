@@ -1,4 +1,4 @@
-"""Layers for checks that are about something else."""
+"""Layers for checks that do not test the layers themselves."""
 
 from __future__ import annotations
 

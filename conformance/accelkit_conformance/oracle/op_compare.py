@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from accelkit_conformance.oracle import opdb
 from accelkit_conformance.oracle.cotangents import cotangents
-from accelkit_conformance.oracle.sample_transfer import tensors, to_device, to_double
+from accelkit_conformance.oracle.sample_transfer import has_memory, tensors, to_device, to_double
 from accelkit_conformance.oracle.tolerance import check_form, check_result, relative_error
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def compare_forward(
 def check_results(op: Any, given: Any, leaves: Iterable[tuple[Any, Any, Any]], device: torch.device, **options: Any) -> None:
     """Check leaves of an operator's results with :func:`check_result`, to which ``options`` are passed.
 
-    A different result of an operator that may choose among equal values passes if it is as good as the CPU's.
+    A differing result of an operator that may choose among equal values, or of a discontinuous one, passes if it is also right.
 
     Args:
         op: The OpInfo of the operator.
@@ -110,24 +110,16 @@ def check_inputs(there: Any, here: Any, given: Any) -> None:
     On a device without memory addresses, only the values of the arguments can be read, not the memory around them.
     """
     for mine, theirs, original in zip(tensors(there), tensors(here), tensors(given), strict=True):
-        if original.layout is torch.strided and not _has_memory(mine):
+        if original.layout is torch.strided and not has_memory(mine):
             if torch.equal(theirs, original):
                 assert torch.equal(mine.detach().cpu(), original), "the call changed an argument"
         elif original.layout is torch.strided and original.untyped_storage().nbytes() == mine.untyped_storage().nbytes():
-            before = _whole(original)
-            if torch.equal(_whole(theirs), before):
-                assert torch.equal(_whole(mine), before), "the call changed an argument, or the memory around it"
+            before = whole_storage(original)
+            if torch.equal(whole_storage(theirs), before):
+                assert torch.equal(whole_storage(mine), before), "the call changed an argument, or the memory around it"
 
 
-def _has_memory(tensor: torch.Tensor) -> bool:
-    """Return whether the tensor's storage has an address, so that the bytes around the tensor can be read."""
-    try:
-        return tensor.untyped_storage().data_ptr() != 0
-    except (RuntimeError, NotImplementedError):
-        return False
-
-
-def _whole(tensor: torch.Tensor) -> torch.Tensor:
+def whole_storage(tensor: torch.Tensor) -> torch.Tensor:
     """Return the bytes of the tensor's storage, on the CPU."""
     count = tensor.untyped_storage().nbytes() // tensor.element_size()
     return tensor.detach().as_strided((count,), (1,), 0).cpu().resolve_conj().resolve_neg().contiguous().view(torch.uint8)
@@ -243,7 +235,7 @@ def _has_equals(values: torch.Tensor) -> bool:
 def _is_as_good(op: Any, mine: Any, theirs: torch.Tensor, given: Any) -> bool:
     """Return whether a differing result is also right.
 
-    It may be another choice among equal values, or the other side of a step in low precision.
+    It may be another choice among equal values or, for a discontinuous operator in low precision, differ by one step in a few elements.
     """
     there = mine.cpu()
     if op.name in opdb.DISCONTINUOUS:

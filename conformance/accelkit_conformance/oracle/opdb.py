@@ -91,8 +91,8 @@ def supports(op: Any, dtype: str, *, backward: bool = False) -> bool:
 def samples(op: Any, dtype: str, most: int, *, requires_grad: bool = False) -> Iterator[Any]:
     """Yield sample inputs on the CPU, the same ones every time.
 
-    If there are more than ``most``, they are evenly spaced and include the first and the last. The ``name`` of a sample is its
-    index among all samples.
+    If there are more than ``most`` samples, only ``most`` of them are yielded: evenly spaced, and including the first and the last. The
+    ``name`` of a sample is its index among all samples.
     """
     torch.default_generator.manual_seed(0)
     every = list(itertools.islice(op.sample_inputs("cpu", dtype_of(dtype), requires_grad=requires_grad), _MOST))

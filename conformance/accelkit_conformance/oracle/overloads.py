@@ -23,7 +23,7 @@ _EACH = 2
 
 
 class Calls(TorchDispatchMode):
-    """Dispatch mode that records the first functional ATen calls of each overload that succeed, with copies of their arguments.
+    """Dispatch mode that records the first successful functional ATen calls of each overload, with copies of their arguments.
 
     Attributes:
         calls: The calls of each overload, as ``(func, args, kwargs)``.
@@ -51,7 +51,7 @@ class Calls(TorchDispatchMode):
 
 
 def out_overload(func: Any) -> tuple[Any, list[str]] | None:
-    """Return the overload that writes the results of ``func`` into given tensors, with the names of these arguments; None without one."""
+    """Return the ``out=`` overload of ``func``, and the names of its output arguments; None if there is none."""
     packet = func.overloadpacket
     for name in packet.overloads():
         other = getattr(packet, name)
@@ -62,7 +62,7 @@ def out_overload(func: Any) -> tuple[Any, list[str]] | None:
 
 
 def in_place_overload(func: Any) -> Any:
-    """Return the overload that writes the result of ``func`` into its first argument; None without one."""
+    """Return the overload that writes the result of ``func`` into its first argument; None if there is none."""
     packet = getattr(torch.ops.aten, func.overloadpacket.__name__ + "_", None)
     others = [getattr(packet, name) for name in packet.overloads()] if packet is not None else []
     return next((other for other in others if _types(other) == _types(func)), None)
@@ -109,7 +109,7 @@ def _copied(nested: Any) -> Any:
 
 
 def calls_of(programs: Iterable[Callable[[], Any]], each: int = _EACH) -> list[tuple[Any, Any, Any]]:
-    """Return the functional ATen calls that these programs make on the CPU, as ``(func, args, kwargs)``; ``each`` per overload."""
+    """Return the functional ATen calls that these programs make on the CPU, as ``(func, args, kwargs)``: at most ``each`` per overload."""
     mode = Calls(each)
     for program in programs:
         with contextlib.suppress(Exception), mode:  # calls before an error still count

@@ -21,7 +21,7 @@ def check_equal(subject: Subject, tensor: torch.Tensor, *expected: float) -> Non
     """Assert that a tensor is on the device and has these values.
 
     Raises:
-        AssertionError: If not.
+        AssertionError: If it is on another device, or has other values.
     """
     subject.stays(tensor)
     found = [float(value) for value in tensor.flatten().tolist()]

@@ -36,7 +36,7 @@ def describe_sample(given: Any) -> str:
 def program(subject: Subject, name: str, given: Any, *, dtype: str, number: str = "", is_backward: bool = False) -> str:
     """Return a program that runs the failing sample of an operator on the CPU and on the device, and prints both results.
 
-    The sample is written out if it is small; otherwise the program generates the samples as the check does.
+    The program contains the sample itself if it is small; otherwise the program generates the samples as the check does.
     """
     literal = _literal(given)
     head = [

@@ -21,6 +21,17 @@ def tensors(nested: Any) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(nested) if isinstance(leaf, torch.Tensor)]
 
 
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Return whether the tensor's storage has an address, so that the bytes around the tensor can be read.
+
+    Without addresses, a storage cannot be read as another dtype either.
+    """
+    try:
+        return tensor.untyped_storage().data_ptr() != 0
+    except (RuntimeError, NotImplementedError):
+        return False
+
+
 def to_device(nested: Any, device: torch.device) -> Any:
     """Return a copy on ``device`` with the memory layout of the original. Devices in arguments are replaced by ``device``."""
     storages: dict[Any, torch.Tensor] = {}
@@ -42,7 +53,7 @@ def to_device(nested: Any, device: torch.device) -> Any:
         memory = whole(storage, leaf.dtype, storage.data_ptr())  # use only dtypes of the sample; the device may lack others
         if not memory.numel():
             there = torch.empty_strided(leaf.size(), leaf.stride(), dtype=leaf.dtype, device=device)
-        elif not memory.data_ptr():  # without addresses, a storage cannot be read as another dtype
+        elif not has_memory(memory):
             there = whole(storage, leaf.dtype, (storage.data_ptr(), leaf.dtype)).as_strided(
                 leaf.size(), leaf.stride(), leaf.storage_offset()
             )

@@ -13,7 +13,7 @@ class Target:
     """A tensor into which a call writes."""
 
     def __init__(self, tensor: torch.Tensor, buffer: torch.Tensor | None = None) -> None:
-        """``tensor`` is every second element of ``buffer``, if it is given."""
+        """If ``buffer`` is given, ``tensor`` consists of every second element of it."""
         self.tensor, self._buffer = tensor, buffer
 
     @classmethod
@@ -27,7 +27,7 @@ class Target:
         """Check that nothing was written between the elements.
 
         Raises:
-            AssertionError: If something was.
+            AssertionError: If something was written there.
         """
         if self._buffer is not None and self._buffer.numel():
             between = self._buffer[..., 0].cpu()

@@ -8,9 +8,9 @@ So that a large element does not hide errors in small ones, the error of each el
 median magnitude of the nonzero elements of t. It may be at most 64 times the CPU's largest such error.
 
 A result with few elements is a poor sample of the rounding errors, so e(c) is at least the error of the CPU's other results of the same
-call, up to 8 eps. If a result adds up n > 64 terms, eps is multiplied by sqrt(n) / C: so much is likely where a device adds one term after
-another (N. J. Higham, T. Mary, "A new approach to probabilistic rounding error analysis", SIAM J. Sci. Comput. 41(5), 2019), while the CPU
-adds pairs. NaN and infinity must be in the same places as in the CPU's result; integers must be equal.
+call, up to 8 eps. If a result adds up n > 64 terms, eps is multiplied by sqrt(n) / C: an error of this size is likely if a device adds one
+term after another (N. J. Higham, T. Mary, "A new approach to probabilistic rounding error analysis", SIAM J. Sci. Comput. 41(5), 2019),
+while the CPU uses pairwise summation. NaN and infinity must be in the same places as in the CPU's result; integers must be equal.
 """
 
 from __future__ import annotations

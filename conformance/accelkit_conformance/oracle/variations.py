@@ -90,8 +90,8 @@ class Variations:
     def _stretched(self, dim: int, length: int) -> Any:
         """Return the arguments with a dimension of the first tensor made longer or shorter by repeating its elements.
 
-        The other tensors and the lists of sizes change with it as far as the CPU accepts. Of several ways that it accepts, one that
-        changes the shape of a result comes first.
+        Dimensions of the same length in the other tensors, and in lists of sizes, are changed too, in the first way that the CPU accepts. A
+        way that changes the shape of a result is preferred. None if the CPU accepts no way.
         """
         first = self._first()
         if not first.ndim or not first.shape[dim] or first.layout is not torch.strided or _UNCHECKED.search(self._name):

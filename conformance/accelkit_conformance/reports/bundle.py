@@ -1,4 +1,4 @@
-"""The report as a bundle, a deterministic tar with everything that is needed to verify it offline; and its verification."""
+"""The report as a bundle: a deterministic tar archive with everything needed to verify it offline. Also verifies bundles."""
 
 from __future__ import annotations
 

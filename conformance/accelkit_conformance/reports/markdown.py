@@ -44,6 +44,6 @@ def passed(counts: Mapping[str, int]) -> str:
 
 
 def plain(text: str) -> str:
-    """Escape text from a plugin, so that it cannot make an element, cell, code, link, image, heading or emphasis."""
+    """Escape text from a plugin, so that it cannot create an element, cell, code, link, image, heading or emphasis."""
     escaped = one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace("`", "'")
     return re.sub(r"[\\|\[\]*#]", r"\\\g<0>", escaped)

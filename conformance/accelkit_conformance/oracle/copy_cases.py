@@ -1,0 +1,94 @@
+"""Copies in every direction: cases that contain every pair of values of two of these: dtypes, layouts, shape, way of calling."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+import torch
+
+from accelkit_conformance.oracle.layouts import LAYOUTS
+from accelkit_conformance.oracle.op_compare import whole_storage
+from accelkit_conformance.oracle.pairwise import covering_rows
+from accelkit_conformance.oracle.sample_transfer import has_memory, to_device
+from accelkit_conformance.profiles.operators import DTYPES
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+_SHAPES: dict[str, tuple[int, ...]] = {
+    "33 x 65": (33, 65), "0-d": (), "empty": (0, 3), "one": (1,), "2 x 3 x 5 x 7": (2, 3, 5, 7), "70,001": (70_001,),
+}  # fmt: skip
+AXES: dict[str, tuple[str, ...]] = {
+    "source dtype": DTYPES,
+    "target dtype": DTYPES,
+    "source layout": ("contiguous", *LAYOUTS),
+    "target layout": ("contiguous", *LAYOUTS),
+    "shape": tuple(_SHAPES),
+    "call": ("copy_", "copy_, non_blocking", "to"),
+}
+
+
+@functools.cache
+def cases() -> list[dict[str, str]]:
+    """Return the cases. In each, the conversion of the source's values to the target's dtype is defined."""
+    return covering_rows(AXES)
+
+
+def _source(case: dict[str, str]) -> torch.Tensor:
+    """Return a tensor of multiples of 1/2 from 0 to 100, which floating-point dtypes represent exactly and integer dtypes truncate."""
+    shape = _SHAPES[case["shape"]]
+    count = int(torch.tensor(shape).prod()) if shape else 1
+    values = ((torch.arange(count) * 7) % 201).double().div(2).view(shape)
+    return _arranged(values.to(getattr(torch, case["source dtype"])), case["source layout"])
+
+
+def _arranged(tensor: torch.Tensor, layout: str) -> torch.Tensor:
+    return tensor if layout == "contiguous" or not tensor.numel() else LAYOUTS[layout](tensor)
+
+
+def check_every_copy(subject: Subject, direction: str) -> None:
+    """Copy in one direction, in every case whose dtypes the device has.
+
+    Args:
+        subject: The subject with the device.
+        direction: ``to_device``, ``to_host``, ``within_a_device`` or ``between_devices``.
+    """
+    host = torch.device("cpu")
+    ends = {
+        "to_device": (host, subject.device),
+        "to_host": (subject.device, host),
+        "within_a_device": (subject.device, subject.device),
+    }
+    start, end = ends.get(direction) or (subject.device, subject.second_device())
+    for case in cases():
+        if not subject.lacks(case["source dtype"]) and not subject.lacks(case["target dtype"]):
+            with subject.sample(", ".join(f"{axis} {value}" for axis, value in case.items()), case):
+                _check_copy(subject, case, start, end)
+
+
+def _check_copy(subject: Subject, case: dict[str, str], start: torch.device, end: torch.device) -> None:
+    source, dtype = _source(case), getattr(torch, case["target dtype"])
+    if case["call"] == "to":
+        found, expected = to_device(source, start).to(device=end, dtype=dtype), source.to(dtype)
+        assert found.device == end, f"the copy is on {found.device}, not on {end}"
+        assert found.dtype == dtype, f"the copy is {found.dtype}, not {dtype}"
+        _check_same(found, expected)
+        return
+    target = _arranged(torch.ones(source.shape, dtype=dtype), case["target layout"])
+    there = to_device(target, end)
+    returned = there.copy_(to_device(source, start), non_blocking="non_blocking" in case["call"])
+    subject.synchronize()
+    assert returned is there, "copy_ did not return its target"
+    expected = target.clone() if not target.numel() else to_device(target, torch.device("cpu"))
+    expected.copy_(source)
+    _check_same(there, expected)
+    if has_memory(there):
+        assert torch.equal(whole_storage(there), whole_storage(expected)), "the copy wrote outside its target"
+
+
+def _check_same(found: torch.Tensor, expected: torch.Tensor) -> None:
+    here = found.cpu()
+    assert here.shape == expected.shape, f"the copy has shape {list(here.shape)}, not {list(expected.shape)}"
+    wrong = here != expected
+    assert not bool(wrong.any()), f"{int(wrong.sum())} of {wrong.numel()} elements differ"
