@@ -19,8 +19,9 @@
     ├── UnsupportedError                 1  this device, precision or strategy does not support that
     ├── CheckpointError                  1  a checkpoint cannot be saved or loaded
     ├── NotPrivateError                  1  another user could have written a file that would be trusted or executed
-    ├── NotJoinedError                   1  a value that the processes exchange when they join was requested before
-    └── CollectiveError                  1  the processes of a job did not take part in the same collective
+    ├── NotJoinedError                   1  a value that the processes exchange when they join was requested too early
+    ├── CollectiveError                  1  the processes of a job did not take part in the same collective
+    └── RankFailedError                  1  a process of the job failed
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ class AmbiguousError(UnavailableError):
 
 
 class PluginError(AccelkitError):
-    """A plugin cannot be used, for a reason that does not lie with the machine."""
+    """A plugin cannot be used, and the machine is not the cause."""
 
     exit_code = 3
 

@@ -1,4 +1,4 @@
-"""The precisions that a device supports, from the capabilities that they require and those that the accelerator declares."""
+"""The precisions that a device supports, derived from the capabilities they require and those that the accelerator declares."""
 
 from __future__ import annotations
 

@@ -47,11 +47,11 @@ class CPUAccelerator(Accelerator):
         """Do nothing: there is only one CPU, and torch already uses it."""
 
     def auto_device_count(self) -> int:
-        """Return 1: torch treats the cores as threads of one device."""
+        """Return 1: torch uses all cores through the threads of one device."""
         return 1
 
     def parse_devices(self, devices: int | str | Sequence[int]) -> list[int]:
-        """Parse ``devices`` as a number of processes. All of them compute on the one CPU, whose cores torch uses as threads.
+        """Parse ``devices`` as a number of processes. All of them compute on the same CPU, whose cores torch uses through threads.
 
         ``-1`` and ``"auto"`` mean one process.
 
@@ -78,7 +78,7 @@ class CPUAccelerator(Accelerator):
         }
 
     def get_device_stats(self, device: torch.device) -> dict[str, Any]:
-        """Return memory statistics, torch's thread counts, and the machine's load (processes waiting for a core, over one minute)."""
+        """Return memory statistics, torch's thread counts, and the machine's load average over one minute."""
         import psutil
         import torch
 

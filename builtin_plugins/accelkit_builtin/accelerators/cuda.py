@@ -48,10 +48,10 @@ class NVML:
     As a context manager, it initialises the library and shuts it down. Source: https://docs.nvidia.com/deploy/nvml-api/ (nvmlInit_v2,
     nvmlShutdown, nvmlDeviceGetCount_v2, nvmlDeviceGetHandleByIndex_v2, nvmlDeviceGetUUID).
 
-    ``pynvml`` (the extra ``cuda``) makes the same calls of the same library through ctypes, so it has no advantage in safety. It is not
-    used here, because the probe must also work without the extra, and this binding would have to stay next to it. Version
-    13.615 has 8,020 lines and imports in 28 ms, which each probe in a child process would spend. ``board_stats`` reads NVML through torch,
-    which requires it.
+    ``pynvml`` (the extra ``cuda``) makes the same calls to the same library through ctypes, so it is no safer. It is not used here,
+    because the probe must also work without the extra, so this binding would still be needed. Version 13.615 of ``pynvml`` has 8,020
+    lines and takes 28 ms to import, which would slow down every probe in a child process. ``board_stats`` reads NVML through torch, which
+    requires ``pynvml``.
     """
 
     soname = "libnvidia-ml.so.1"
@@ -87,7 +87,7 @@ class NVML:
 
 
 class CUDAAccelerator(Accelerator):
-    """NVIDIA GPUs through CUDA, and AMD GPUs if torch was built for ROCm, which calls them cuda too."""
+    """NVIDIA GPUs through CUDA, and AMD GPUs if torch was built for ROCm, in which case their device type is also cuda."""
 
     device_type = "cuda"
     process_group_backend = "nccl"
@@ -214,7 +214,7 @@ def board_stats(device: torch.device) -> dict[str, float]:
     """Return NVML's readings for the whole board, keyed by quantity and unit. Creates no CUDA context.
 
     Quantities that the board does not measure are left out. The result is empty without ``nvidia-ml-py`` (the extra ``cuda``), or if
-    NVML cannot see the board, as with AMD's.
+    NVML cannot see the board, as is the case for AMD GPUs.
     """
     try:
         import pynvml

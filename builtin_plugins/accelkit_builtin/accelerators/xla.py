@@ -25,7 +25,7 @@ _NUM_CPU_DEVICES = "CPU_NUM_DEVICES"
 _VISIBLE_CHIPS = "TPU_VISIBLE_CHIPS"
 _GOOGLE = "0x1ae0"
 _CHIPS = frozenset({"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"})
-"""PCI device ids of TPU v2 to v7, as torch_xla._internal.tpu has them."""
+"""PCI device ids of TPU v2 to v7, as listed in torch_xla._internal.tpu."""
 
 
 class _OnTheCPU:
@@ -73,7 +73,7 @@ class XLAAccelerator(Accelerator):
         return Availability.usable(f"{_num_chips()} TPU chip(s)" if device == "TPU" else f"{PJRT_DEVICE}={device}")
 
     def load(self) -> None:
-        """Import torch_xla. Limits a process that torchrun or accelkit launch started on a TPU machine to its own chip."""
+        """Import torch_xla. On a TPU machine, also limit a process that torchrun or accelkit launch started to its own chip."""
         super().load()
         if pjrt_device() != "CPU":  # on the CPU, XLA has no collectives between processes: github.com/pytorch/xla/issues/9089
             self.process_group_backend = "xla"  # type: ignore[misc]
@@ -107,8 +107,8 @@ class XLAAccelerator(Accelerator):
     def auto_device_count(self) -> int:
         """Return the number of devices that this process sees.
 
-        On TPUs, this is the number of chips. Each counts as one device, although chips of v2 and v3 have two. On the CPU, it
-        is CPU_NUM_DEVICES.
+        On TPUs, this is the number of chips. Each counts as one device, although a v2 or v3 chip has two devices. On the CPU,
+        the number is CPU_NUM_DEVICES.
 
         Raises:
             UsageError: If CPU_NUM_DEVICES is not a positive integer.

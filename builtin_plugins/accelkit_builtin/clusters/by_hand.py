@@ -1,8 +1,8 @@
 """torch's variables that a user exported for the processes of srun, jsrun or mpirun, such as RANK=$SLURM_PROCID in a script.
 
-No variable shows that one of torch's launchers created the processes. The variables of srun, jsrun or mpirun, which did create them, give
-the same values, and also the machine of each process. They are right even if the script exported RANK before it called srun, so that RANK
-is 0 in all tasks.
+In this case, no variable shows that one of torch's launchers created the processes. The variables of srun, jsrun or mpirun, which did
+create them, give the same values, and also the machine of each process. These variables are right even if the script exported RANK before
+it called srun, so that RANK is 0 in all tasks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _OF_A_LAUNCHER = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "GROUP_RANK", "GROUP_WORLD_S
 
 
 def raised(claim: Detection, environ: Mapping[str, str], process: Sequence[str], size: Sequence[str]) -> Detection:
-    """Return a launcher's claim. It ranks above torch's variables if those were set by hand for the launcher's processes.
+    """Return a launcher's claim, ranked above that of torch's variables if those were set by hand for the launcher's processes.
 
     Args:
         claim: The launcher's claim on this process.

@@ -14,7 +14,7 @@ class KubeflowEnvironment(ClusterEnvironment):
     """Kubeflow: this process is the only one of its pod in a PyTorchJob (v1) or a TrainJob (v2).
 
     Protocol: v1 (kubeflow/training-operator, pkg/controller.v1/pytorch/envvar.go) sets RANK (the rank of the pod), WORLD_SIZE (the number
-    of pods, in newer versions times nprocPerNode), MASTER_ADDR and MASTER_PORT, and PET_* variables. v2 (kubeflow/trainer,
+    of pods, multiplied by nprocPerNode in newer versions), MASTER_ADDR and MASTER_PORT, and PET_* variables. v2 (kubeflow/trainer,
     pkg/runtime/framework/plugins/torch) sets only PET_NNODES, PET_NPROC_PER_NODE, PET_NODE_RANK, PET_MASTER_ADDR and PET_MASTER_PORT. The
     PET_* variables are meant for torchrun, which starts several processes in a pod. torchrun's own variables then describe these processes.
     """

@@ -94,7 +94,8 @@ class LSFEnvironment(ClusterEnvironment):
     def num_nodes(self) -> int:
         """Number of hosts that the processes run on, which may be fewer than the allocated hosts that the rank file lists.
 
-        It is certain for one host, and for two if processes run on both. Otherwise it is known once the processes have joined.
+        It is known from the start if all processes run on one host, or if the file lists two hosts and they run on both. Otherwise it
+        is known once the processes have joined.
         """
         local = self.known("local_world_size")
         if local == self.world_size:
@@ -119,7 +120,7 @@ class LSFEnvironment(ClusterEnvironment):
 
     @property
     def restart_count(self) -> int:
-        """1 if LSB_RESTART is ``Y``, else 0. LSF tells that the job was restarted, but not how often."""
+        """1 if LSB_RESTART is ``Y``, else 0. LSF reports that the job was restarted, but not how often."""
         return int(self.text("LSB_RESTART") == "Y")
 
     def _hosts(self) -> Sequence[str]:

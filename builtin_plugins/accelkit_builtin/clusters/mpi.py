@@ -56,7 +56,8 @@ class MPIEnvironment(ClusterEnvironment):
 
     Protocols: Open MPI's "run-time environment variables" (https://docs.open-mpi.org, OMPI_COMM_WORLD_*), MPICH's Hydra (PMI_RANK,
     PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS), HPE PALS (PMI_LOCAL_RANK, PMI_LOCAL_SIZE). PMIx alone puts the rank into the environment,
-    but not the size. None of these protocols numbers the machines. The processes exchange their locations when they join the process group.
+    but not the size. None of these protocols numbers the machines. The processes tell each other where they run when they join
+    the process group.
     """
 
     launcher = "mpirun"
@@ -65,7 +66,8 @@ class MPIEnvironment(ClusterEnvironment):
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
         """Return a claim whose rank depends on the launcher.
 
-        MPI's own launchers rank above SLURM and LSF, in whose jobs they run. Plain PMI ranks below SLURM, which speaks it too.
+        MPI's own launchers rank above SLURM, in whose jobs they may run, and below LSF's jsrun, which also sets MPI's variables. Plain PMI
+        ranks below SLURM, which speaks it too.
         """
         for dialect in _DIALECTS:
             if name := next((name for name in dialect.own_names if environ.get(name)), None):
@@ -82,7 +84,7 @@ class MPIEnvironment(ClusterEnvironment):
 
     @property
     def processes_flag(self) -> str:  # type: ignore[override]
-        """The flag of the launcher that was recognised."""
+        """The recognised launcher's flag for the number of processes on each machine."""
         return self._dialect.processes_flag
 
     @property
@@ -118,7 +120,10 @@ class MPIEnvironment(ClusterEnvironment):
 
     @property
     def node_rank(self) -> int:
-        """0 if there is one machine. No launcher numbers several machines (OMPI_COMM_WORLD_NODE_RANK is the rank on the machine)."""
+        """0 if there is one machine, otherwise known once the processes have joined.
+
+        No launcher numbers the machines (OMPI_COMM_WORLD_NODE_RANK is the rank on the machine).
+        """
         return self.told("node_rank", 0 if self.known("num_nodes") == 1 else None)
 
     @property

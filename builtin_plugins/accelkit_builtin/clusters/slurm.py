@@ -22,7 +22,8 @@ class SlurmEnvironment(ClusterEnvironment):
     """SLURM: srun started this process in a step of a job.
 
     Protocol: "OUTPUT ENVIRONMENT VARIABLES" of https://slurm.schedmd.com/srun.html. The variables of the step take precedence over
-    those of the job, and values that SLURM gives are never computed. The batch script and interactive shells are not steps to train in.
+    those of the job, and a value that SLURM gives is never computed from others. There is no claim on the batch script and on interactive
+    shells, because srun must start the processes that train.
     """
 
     launcher = "srun"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Process:
-    """The parent, process group, session and terminal of a process, as numbers of the kernel. ``terminal`` is 0 if it has none."""
+    """The parent, process group, session and terminal of a process, as the kernel's numbers. ``terminal`` is 0 if it has none."""
 
     parent: int
     group: int
@@ -30,7 +30,7 @@ def is_typed(task: str | None) -> bool:
 
     Args:
         task: The value of SLURM_TASK_PID, the process id of the program that srun started. If there is no such process, as in a
-            container with process ids of its own, every process that has a terminal is assumed to be typed.
+            container with process ids of its own, every process that has a terminal is assumed to come from a typed command.
     """
     here = _look(os.getpid())
     program = int(task) if task and task.isascii() and task.isdigit() else 0
@@ -52,7 +52,7 @@ def is_typed(task: str | None) -> bool:
 
 
 def _look(pid: int) -> _Process | None:
-    """Read a process from ``/proc``. None if it is not there."""
+    """Read a process from ``/proc``. Return None if it does not exist."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
         return _Process(*map(int, fields[1:5]))

@@ -24,10 +24,10 @@ class TorchElasticEnvironment(ClusterEnvironment):
     nodes_flag = "--nnodes={}"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
-        """Return a claim that ranks above all others. torchrun may run in another launcher's job, whose variables then describe its agents.
+        """Return a claim. It ranks above all others if torchrun (or accelkit launch) started this process.
 
-        Variables without TORCHELASTIC_RUN_ID may also have been set by hand for the processes of another launcher. That launcher's claim
-        then ranks higher.
+        torchrun may run in another launcher's job, whose variables then describe its agents. Variables without TORCHELASTIC_RUN_ID may
+        also have been set by Ray, or by hand for the processes of another launcher. That launcher's claim then ranks higher.
         """
         if environ.get("TORCHELASTIC_RUN_ID"):
             return Detection("torchelastic", 100, "TORCHELASTIC_RUN_ID: torchrun started this process")
@@ -81,7 +81,7 @@ class TorchElasticEnvironment(ClusterEnvironment):
         return self.told("num_nodes", 1 if self.number(*_LOCAL_SIZE, least=1, below=size + 1, default=1) == size else None)
 
     def has_to_ask(self) -> bool:
-        """Return whether the processes have to exchange their places.
+        """Return whether the processes have to tell each other where they run.
 
         If the variables were set by hand, they do so even if all values are set here, because fewer may be set on another machine.
         """

@@ -1,4 +1,4 @@
-"""``torch_xla.launch`` on TPUs, which starts one process per chip and sets TPU's own variables in it."""
+"""``torch_xla.launch`` on TPUs, which starts one process per chip and sets the TPU library's own variables in each process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class XLAEnvironment(ClusterEnvironment):
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
         """Return a claim that ranks below torchrun and above MPI.
 
-        torchrun sets its own variables beside these, and MPI may have started the programs of the machines.
+        torchrun sets its own variables in addition to these, and MPI may have started the program on each machine.
         """
         if not environ.get(_LOCAL_RANK):
             return None
@@ -39,7 +39,7 @@ class XLAEnvironment(ClusterEnvironment):
 
         Raises:
             UnsupportedError: If there are several CPU devices.
-            ContradictionError: If the settings do not match, as for every environment.
+            ContradictionError: If the settings do not match the processes that were launched.
         """
         is_on_cpu = self.environ.get("PJRT_DEVICE", "").upper() == "CPU"
         if is_on_cpu and self.number("CPU_NUM_DEVICES", least=1, default=1) > 1:

@@ -58,7 +58,7 @@ class AutocastPrecision(Precision):
 
     @contextmanager
     def _rejected_by_torch(self, accelerator: Accelerator, call: str, hint: str) -> Iterator[None]:
-        """Raise UnsupportedError if torch refuses the call inside, or only warns and then computes in float32."""
+        """Raise UnsupportedError if torch refuses the call inside the block, or only warns and then computes in float32."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")

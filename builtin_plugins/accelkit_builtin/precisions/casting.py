@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def cast(data: T, dtype: torch.dtype, has_to_be: Callable[[torch.Tensor], bool]) -> T:
-    """Return nested data with the tensors for which ``has_to_be`` returns True cast to ``dtype``, and everything else unchanged."""
+    """Return nested data in which the tensors that ``has_to_be`` selects are cast to ``dtype``, and everything else is unchanged."""
     import torch
 
     def one(leaf: Any) -> Any:
@@ -26,7 +26,7 @@ def cast(data: T, dtype: torch.dtype, has_to_be: Callable[[torch.Tensor], bool])
 
 
 def widen(data: T, narrow: torch.dtype) -> T:
-    """Return nested data with the tensors of dtype ``narrow`` cast to float32, and everything else unchanged.
+    """Return nested data in which the tensors of dtype ``narrow`` are cast to float32, and everything else is unchanged.
 
     This is on the step path, so a single tensor is cast without walking it as nested data.
     """
@@ -46,8 +46,8 @@ _before: list[torch.dtype] = []
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
     """Context manager that makes ``dtype`` the default dtype of floating-point tensors.
 
-    torch has one such setting for all threads. If several threads are inside, the last to enter decides. When the last one has left, the
-    setting is what it was before the first one entered.
+    torch has one such setting for all threads. If several threads are inside the block, the last one to enter determines the
+    dtype. When all have left, the setting is what it was before the first one entered.
     """
     import torch
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class AutocastFloat8Linear(Float8Linear):  # type: ignore[misc]  # torchao has no types
     """A ``Float8Linear`` that rounds its input to the dtype of its own device's autocast, as a ``Linear`` under autocast does.
 
-    torchao 0.18 asks for CUDA's dtype on every device, with a deprecated function: https://github.com/pytorch/ao/issues/4601. Other devices
-    then do not round. With torch 2.15, out-of-tree devices round to float16, in which 1e5 is infinite.
+    torchao 0.18 uses CUDA's autocast dtype on every device, with a deprecated function: https://github.com/pytorch/ao/issues/4601. On other
+    devices, the input is then not rounded. With torch 2.15, out-of-tree devices round it to float16, in which 1e5 is infinite.
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:

@@ -29,8 +29,8 @@ def choose_linears(
         module: The module to search. It is not changed.
         precision: The precision that errors and warnings name.
         converted: Classes of layers that were converted before.
-        ignore: Names of layers, or of modules that contain layers, within ``module``, or parts of such names between dots. These layers are
-            not chosen.
+        ignore: Layers that are not chosen. Each is given by its name within ``module``, by the name of a module that contains it, or by
+            consecutive parts of such a name.
         multiples: The numbers of which ``in_features`` and ``out_features`` must be multiples.
 
     Raises:

@@ -67,7 +67,7 @@ class Float16Mixed(AutocastPrecision):
 
     @property
     def scale(self) -> float:
-        """The factor for the next loss, as far as it is known yet. Waits for the device."""
+        """The factor for the next loss, given the steps so far. Waits for the device."""
         return float(self.state_dict()["scale"])
 
     def pre_backward(self, loss: torch.Tensor) -> torch.Tensor:
@@ -86,7 +86,7 @@ class Float16Mixed(AutocastPrecision):
     def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Watch the gradients of the optimizer's first step.
 
-        If the program clips gradients while they are scaled, the model hardly changes, and no error tells the user.
+        If the program clips gradients while they are scaled, the model hardly changes, and the user sees no error.
         """
         self._versions.setdefault(optimizer, {})
 
@@ -130,7 +130,7 @@ class Float16Mixed(AutocastPrecision):
             )
 
     def optimizer_step(self, optimizer: torch.optim.Optimizer, step: Callable[..., Any], closure: Callable[[], Any] | None = None) -> Any:
-        """Step unless a gradient is infinite or nan. Waits for the device to find out.
+        """Step unless a gradient is infinite or nan. To find out, this waits for the device.
 
         Raises:
             UnsupportedError: If a closure is given, because the scale must not change between its calls.

@@ -1,8 +1,8 @@
 """Precisions that store the weights of ``Linear`` layers in fewer bits, with the package bitsandbytes.
 
-These weights are frozen; the rest trains. bitsandbytes' own layers are used, so that code that knows them (adapters) finds them. Weights
-are quantised on the device on which they are used. The ``to`` method of bitsandbytes' layers cannot do that on a device that torch does
-not name, so bitsandbytes' operators are called directly. They work on any device.
+These weights are frozen; the rest trains. bitsandbytes' own layers are used, so that code that looks for them, such as adapters,
+finds them. Weights are quantised on the device on which they are used. The ``to`` method of bitsandbytes' layers cannot do that on an
+out-of-tree device, so bitsandbytes' operators are called directly. They work on any device.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ComputeDtype = Literal["bfloat16", "float16", "float32"]
 
 
 class QuantizedPrecision(NarrowPrecision):
-    """Quantized weights of ``Linear`` layers. Everything else has one dtype.
+    """Quantised weights of ``Linear`` layers. Everything else has one dtype.
 
     Args:
         compute_dtype: The dtype of everything else.

@@ -64,7 +64,7 @@ class TransformerEngine(NarrowPrecision):
         self._device = device
 
     def convert_module(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Replace torch's layers with Transformer Engine's, which receive copies of their parameters.
+        """Replace torch's layers with Transformer Engine's, which receive copies of the original parameters.
 
         Hooks on the replaced layers are not carried over. Layers of Transformer Engine that the module already has are kept.
 

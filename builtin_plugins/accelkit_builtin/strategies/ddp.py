@@ -27,7 +27,7 @@ class DDPOptions:
         gradient_as_bucket_view: Whether gradients are views of the communication buffers, which saves their memory and a copy.
         broadcast_buffers: Whether rank 0's buffers are copied to all processes before each forward pass.
         bucket_cap_mb: The size of a communication buffer in MiB. None selects torch's default.
-        communication_hook: How a buffer is reduced: the name of one of torch's hooks, or a function ``hook(state, bucket)`` like them.
+        communication_hook: How a buffer is reduced: the name of one of torch's hooks, or a function ``hook(state, bucket)``.
         communication_state: The state of a hook that is given as a function.
         powersgd_rank: The rank of the approximation of ``power_sgd``.
         sync_batch_norm: Whether batch norms compute their statistics over all processes.
@@ -67,7 +67,7 @@ class DDPStrategy(Strategy):
         self.options = options or DDPOptions()
 
     def wrap_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
-        """Return the module in DistributedDataParallel, or unchanged if it has no parameters to train: nothing is averaged then.
+        """Return the module wrapped in DistributedDataParallel, or unchanged if it has no gradients to average (no trainable parameters).
 
         Raises:
             UnsupportedError: If a parameter is on the meta device, because every process needs the whole model.
@@ -114,7 +114,7 @@ class DDPStrategy(Strategy):
         return module.no_sync() if isinstance(module, DistributedDataParallel) else contextlib.nullcontext()
 
     def join(self, modules: Sequence[torch.nn.Module]) -> AbstractContextManager[Any]:
-        """Return torch's Join, with which a process without batches takes part in the others' reductions until the last has none."""
+        """Return torch's Join. Inside it, a process that has no batches left takes part in the reductions of the others."""
         from torch.distributed.algorithms.join import Join, Joinable
 
         joinable: list[Joinable] = [module for module in modules if isinstance(module, Joinable)]

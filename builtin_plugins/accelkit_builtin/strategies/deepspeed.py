@@ -63,7 +63,7 @@ class DeepSpeedStrategy(EngineStrategy):
 
         Raises:
             UnavailableError: If DeepSpeed is not installed or too old.
-            UnsupportedError: If DeepSpeed does not know the device type. It would compute on the CPU.
+            UnsupportedError: If DeepSpeed does not know the device type and would therefore compute on the CPU.
             ContradictionError: If DS_ACCELERATOR names another device.
         """
         super().check(accelerator)

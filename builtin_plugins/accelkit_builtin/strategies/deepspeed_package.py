@@ -31,7 +31,7 @@ def check_package(accelerator: Accelerator) -> None:
 
     Raises:
         UnavailableError: If DeepSpeed is not installed or too old.
-        UnsupportedError: If DeepSpeed does not know the device type. It would compute on the CPU.
+        UnsupportedError: If DeepSpeed does not know the device type and would therefore compute on the CPU.
         ContradictionError: If DS_ACCELERATOR names another device.
     """
     device_type = accelerator.device_type

@@ -23,8 +23,10 @@ class FSDPOptions:
 
     Args:
         wrap: The inner modules that are sharded and gathered separately, besides the whole module: ``blocks`` (each entry of a
-            ``ModuleList``, the repeated blocks of most models), ``root`` (none), classes, or a function of a module.
-        reshard_after_forward: Whether gathered parameters are freed between forward and backward. Saves memory, but gathers once more.
+            ``ModuleList``, the repeated blocks of most models), ``root`` (none), classes, or a function that takes a module and returns
+            whether to shard it separately.
+        reshard_after_forward: Whether gathered parameters are freed between forward and backward. This saves
+            memory at the cost of one more gather.
         param_dtype, reduce_dtype, output_dtype: The names of the dtypes, such as ``bfloat16``, of gathered parameters and computation, of
             the reduction of gradients, and of results. None keeps the parameters' dtype. The sharded parameters are not changed.
         cast_forward_inputs: Whether inputs are cast to ``param_dtype``.
@@ -107,13 +109,13 @@ class FSDPStrategy(Strategy):
         return precision
 
     def place_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
-        """Move the module to the device, unless it is on the meta device. Its shards are then allocated once they are known."""
+        """Move the module to the device, unless it is on the meta device. In that case, its shards are allocated once they are known."""
         return module if _is_on_meta(module) else module.to(device)
 
     def wrap_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
         """Shard the module in place and return it.
 
-        Its parameters become sharded DTensors, and its class becomes a subclass of its own that gathers and reduces.
+        Its parameters become sharded DTensors, and its class is replaced by a subclass that gathers parameters and reduces gradients.
 
         Raises:
             UnsupportedError: If a module with parameters on the meta device has no ``reset_parameters``.

@@ -18,7 +18,7 @@ VARIABLE = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 
 def is_enabled() -> bool:
-    """Return whether ``import torch`` will import the backends. By torch's rule it does if the variable is unset or 1."""
+    """Return whether ``import torch`` will import the backends. It does if TORCH_DEVICE_BACKEND_AUTOLOAD is unset or 1."""
     return os.environ.get(VARIABLE, "1") == "1"
 
 

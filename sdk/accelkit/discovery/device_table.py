@@ -42,7 +42,7 @@ def _other_names() -> Mapping[str, Any]:
 
 
 def host_name() -> str:
-    """Return the name of the accelerator that is always available: the machine that runs Python."""
+    """Return the name of the accelerator that is always available: the CPU of the machine that runs Python."""
     return str(facts()["names"]["host"])
 
 
@@ -52,7 +52,7 @@ def reserved_names() -> frozenset[str]:
 
 
 def aliases() -> Mapping[str, Mapping[str, Any]]:
-    """Return the names that stand for the usable one of several accelerators, as ``{name: {"candidates": [...], ...}}``."""
+    """Return the names that stand for whichever of several accelerators is usable, as ``{name: {"candidates": [...], ...}}``."""
     found: Mapping[str, Mapping[str, Any]] = facts().get("aliases", {})
     return found
 

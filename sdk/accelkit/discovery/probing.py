@@ -1,7 +1,8 @@
 """Probing of plugins in parallel child processes with a time limit, since any plugin may crash, hang or return wrong results.
 
-The question ``probe`` imports the plugin and calls its probe. ``trial`` does everything that using the plugin would do (load, compute),
-and checks for side effects of its import. ``definitions`` reads what its class defines. The output of plugins is discarded.
+A child process is asked one of three questions. For ``probe``, it imports the plugin and calls its probe. For ``trial``, it does everything
+that using the plugin would do (load, compute), and checks for side effects of its import. For ``definitions``, it reads what the plugin's
+class defines. The output of plugins is discarded.
 """
 
 from __future__ import annotations

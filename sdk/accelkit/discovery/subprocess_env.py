@@ -24,7 +24,7 @@ def search_path() -> list[str]:
 def environment(root: Path, **variables: str) -> dict[str, str]:
     """Return the environment of this process, updated with ``variables``.
 
-    Modules under ``root`` are found, and torch does not import vendors' packages by itself.
+    In the child process, modules under ``root`` can be imported, and torch does not import vendors' packages by itself.
     """
     path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
     return os.environ | {"PYTHONPATH": path, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"} | variables

@@ -155,7 +155,7 @@ def _folder(log_dir: Path | None) -> Path:
 
 
 class _Signals:
-    """Signal handlers. The first signal ends the job with time to save; a second one ends it at once."""
+    """Signal handlers. The first signal ends the job but gives it time to save; a second one ends it at once."""
 
     def __init__(self) -> None:
         self._count = 0

@@ -95,7 +95,7 @@ def read_record(path: Path) -> dict[str, Any] | None:
 
 
 def first(endings: Sequence[Ending]) -> Ending | None:
-    """Return the failure that caused the others: the earliest one. Failures due to a lost peer rank after all others."""
+    """Return the failure that caused the others: the earliest one. Failures due to a lost peer come after all others."""
     failed = [ending for ending in endings if ending.has_failed]
     return min(failed, key=lambda ending: (ending.has_lost_a_peer, ending.failed_at), default=None)
 

@@ -19,7 +19,7 @@ _PATIENCE_SECONDS = 0.3
 class Screen:
     """Standard output or standard error of this process, which shows the output of several processes.
 
-    Rank 0's output is shown at once. Lines of other ranks wait until rank 0 has finished its line, so that neither is torn apart. They do
+    Rank 0's output is shown at once. Lines of other ranks wait until rank 0 has finished its line, so that no line is split. They do
     not wait long, because rank 0's line may be a progress bar.
     """
 
@@ -39,7 +39,7 @@ class Screen:
         self._is_at_start = not rest and (bool(newline) or self._is_at_start)
 
     def write_lines(self, data: bytes, prefix: bytes) -> None:
-        """Show whole lines with ``prefix``. Of a line that was overwritten, show what a terminal would show last."""
+        """Show whole lines with ``prefix``. If a line was overwritten, show what a terminal would show last."""
         if not self._waiting:
             self._since = time.monotonic()
         self._waiting += [prefix + line.rpartition(b"\r")[2] + b"\n" for line in data.split(b"\n")]

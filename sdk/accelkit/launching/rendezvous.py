@@ -132,7 +132,10 @@ def _store_on(address: str) -> Any:
 
 
 def in_this_process(run_id: str) -> RendezvousHandler:
-    """Return the rendezvous for a single machine. Its state, which torch pickles, is in this process's memory and not behind a port."""
+    """Return the rendezvous for a single machine.
+
+    Its state, which torch pickles, is in this process's memory and cannot be reached through a port.
+    """
     store = dist.HashStore()
     parameters = RendezvousParameters(backend="c10d", endpoint="", run_id=run_id, min_nodes=1, max_nodes=1)
     return create_handler(store, C10dRendezvousBackend(store, run_id), parameters)

@@ -159,7 +159,7 @@ class Checkpointing:
         """Return the processes of the job, once all of them have made this call.
 
         Raises:
-            CheckpointError: On every process, if a process makes another call, died, or exceeds the timeout of the process group.
+            CheckpointError: On every process, if a process makes a different call, has died, or exceeds the timeout of the process group.
         """
         from accelkit.runtime.checkpoints.coordinator import Ranks
 
@@ -189,7 +189,7 @@ class Checkpointing:
         yield "precision", self._session.precision
 
     def _saved_loaders(self) -> Iterator[tuple[str, Any]]:
-        """Yield the loaders. Each process saves its own state, because the generators that draw their order may differ."""
+        """Yield the loaders. Each process saves their state separately, because the generators that determine their order may differ."""
         for index, loader in enumerate(self._objects.loaders):
             yield f"loader_{index}", loader
 

@@ -1,7 +1,7 @@
 """Change the behaviour of an object in place by swapping its class for a cached subclass.
 
 The object keeps its identity, its ``isinstance`` checks, its attributes and its class name. It can be pickled and deep-copied, and the
-copy has the same behaviour. There is one subclass for each class and behaviour.
+copy has the same behaviour. There is one subclass for each combination of class and behaviour.
 """
 
 from __future__ import annotations

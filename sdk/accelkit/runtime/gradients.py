@@ -25,8 +25,8 @@ class Accumulation:
 
     Attributes:
         num_steps: Number of backward passes per optimizer step.
-        is_complete: Whether optimizers step now. Always True outside ``accumulate``.
-        has_begun: Whether ``accumulate`` was ever entered.
+        is_complete: Whether an optimizer step takes effect now. True until ``accumulate`` is first used; afterwards as set by ``begin``.
+        has_begun: Whether ``accumulate`` was ever used, or a warning was given that it is missing.
     """
 
     def __init__(self, num_steps: int) -> None:
@@ -48,7 +48,8 @@ class Gradients:
     Args:
         session: The device in use, with its precision.
         accumulation: The counter of backward passes.
-        objects: The prepared objects. Clipping unscales the gradients of their optimizers, and their loaders tell which batch is the last.
+        objects: The prepared objects. Clipping unscales the gradients of the optimizers among them, and the loaders among them tell which
+            batch is the last.
     """
 
     def __init__(self, session: Session, accumulation: Accumulation, objects: PreparedObjects) -> None:

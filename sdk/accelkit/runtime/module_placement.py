@@ -220,8 +220,8 @@ def _slots(module: torch.nn.Module) -> dict[str, Slot]:
 def _tie_again(before: Mapping[str, Slot], after: Mapping[str, Slot]) -> None:
     """Tie tensors again that were tied before.
 
-    Of the entries that held the same tensor before, the first one's new tensor is put into all others whose new tensor has the same type,
-    dtype and shape.
+    If several entries held the same tensor before, the new tensor of the first entry replaces that of every other entry whose new tensor
+    has the same type, dtype and shape.
     """
     first: dict[int, torch.Tensor] = {}
     for path in (path for path in before if path in after):
@@ -233,7 +233,7 @@ def _tie_again(before: Mapping[str, Slot], after: Mapping[str, Slot]) -> None:
 
 
 def _is_elsewhere(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether any state is on another device than its parameter. Scalars such as the step count may stay on the CPU."""
+    """Return whether any state is on a different device from its parameter. Scalars such as the step count may stay on the CPU."""
     return any(
         isinstance(value, torch.Tensor) and value.dim() > 0 and value.device != parameter.device
         for parameter, values in optimizer.state.items()

@@ -1,8 +1,8 @@
 """Optimizer steps with gradient accumulation, or with a precision or strategy that takes part in them.
 
 The user's optimizer and scheduler objects remain in the loop, because schedulers refer to the optimizer and hooks are registered with
-it. Their classes are swapped instead. Nothing here is on the step path of a Runtime that neither accumulates nor scales gradients, on
-a device that executes eagerly.
+it. Their classes are swapped instead. Nothing here is on the step path of a Runtime that neither accumulates nor scales gradients and
+has no engine strategy, on a device that executes eagerly.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from accelkit.runtime.gradients import Accumulation
 
 _steppings: weakref.WeakKeyDictionary[Any, Stepping] = weakref.WeakKeyDictionary()
-"""The Stepping of each prepared optimizer and scheduler. Not an attribute, because a scheduler's state dict contains all attributes."""
+"""The Stepping of each prepared optimizer and scheduler. It is not an attribute of them, because a scheduler's state dict contains all of
+its attributes."""
 
 
 class Stepping:
@@ -93,7 +94,7 @@ class Stepping:
         return result
 
     def _warn_of_small_gradients(self) -> None:
-        """Warn once that gradients are too small: ``backward`` divides by the number of passes, and this step has only one of them."""
+        """Warn once that gradients are too small: ``backward`` divides by the number of passes, and this step had only one."""
         self._accumulation.has_begun = True
         num_steps = self._accumulation.num_steps
         warnings.warn(
@@ -215,7 +216,7 @@ def pairs(objects: Sequence[object], strategy: Strategy) -> dict[int, torch.nn.M
 
     Args:
         objects: The objects given to one call of ``prepare``, not yet placed.
-        strategy: The strategy, which errors name.
+        strategy: The strategy, whose name appears in errors.
 
     Raises:
         PrepareError: Unless each optimizer trains one of the modules, and each trainable module has exactly one optimizer.

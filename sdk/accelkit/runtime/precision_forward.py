@@ -97,8 +97,8 @@ def remove_from_forward(module: torch.nn.Module) -> None:
 def _behaviour(precision: Precision) -> Callable[[type], dict[str, Any]]:
     """Return the behaviour for modules in this precision.
 
-    An error in a third-party precision names the precision. This needs an exception handler, around which torch.compile traces less, so
-    there is none for built-in precisions.
+    An error in a third-party precision names the precision. This needs an exception handler, which limits what torch.compile can trace,
+    so there is none for built-in precisions.
     """
     return forward_in_precision if is_built_in(precision) else forward_in_plugins_precision
 
@@ -118,7 +118,9 @@ def forward_in_precision(cls: type) -> dict[str, Any]:
 
 
 def forward_in_plugins_precision(cls: type) -> dict[str, Any]:
-    """Like ``forward_in_precision``, for a third-party precision: errors from its methods or wrong results name the plugin."""
+    """Like ``forward_in_precision``, for a third-party precision: errors that its methods raise or that their wrong
+    results cause name the plugin.
+    """
     original: Any = cls
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -22,7 +22,7 @@ class StopSignals:
     """Records whether this process received a signal by which schedulers announce that they will stop a job.
 
     SLURM sends SIGTERM at the time limit and to a preempted job, and before that the signal that ``sbatch --signal=USR1@60`` asks for.
-    The agent of torchrun and Kubernetes send SIGTERM. A handler that was installed before is called as well; the default action, which
+    torchrun's agent and Kubernetes send SIGTERM. A handler that was installed before is called as well; the default action, which
     ends the process, is not taken.
 
     Attributes:
@@ -106,7 +106,11 @@ class Preemption:
         return self._collectives.any_process(bool(self.signals.received))
 
     def stop(self, saved: Path) -> NoReturn:
-        """Call the hook ``preempted``, requeue the job if requested, and exit. All processes must have saved ``saved`` first."""
+        """Call the hook ``preempted``, requeue the job if requested, and exit.
+
+        Args:
+            saved: The checkpoint, which all processes must have finished saving.
+        """
         aftermath = f"the checkpoint {saved} is complete and on disk; the job was not queued again"
         with self._plugin_manager.naming_failures("preempted", aftermath):
             self._plugin_manager.hook.preempted(path=saved)
@@ -114,7 +118,7 @@ class Preemption:
         raise SystemExit(0 if self._requeue() else 128 + signal.SIGTERM)
 
     def _requeue(self) -> bool:
-        """Ask the scheduler on the main process to queue the job again. Return its answer on all processes.
+        """On the main process, ask the scheduler to queue the job again. Return its answer on all processes.
 
         Raises:
             AccelkitError: On the main process, if the cluster environment cannot queue the job; the other processes get False.

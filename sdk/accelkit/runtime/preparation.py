@@ -32,7 +32,7 @@ from accelkit.specs.strategy import Strategy
 
 @dataclasses.dataclass(slots=True)
 class PreparedObjects:
-    """The objects that were prepared or registered, in that order. The names of their states in a checkpoint depend on it."""
+    """The objects that were prepared or registered, in the order of the calls. The names of their states in a checkpoint depend on it."""
 
     modules: list[torch.nn.Module] = dataclasses.field(default_factory=list)
     optimizers: list[torch.optim.Optimizer] = dataclasses.field(default_factory=list)

@@ -116,7 +116,7 @@ def _check_reduces(device: torch.device) -> None:
 
 
 def learn_placement(cluster: ClusterEnvironment, seconds: float) -> bool:
-    """Let the processes tell each other which machine they are on, if environment variables do not say so. Creates no process group.
+    """Let the processes tell each other which machine they are on, unless environment variables say which. Creates no process group.
 
     Every process of the job calls this before it uses a device. It returns when all processes have called it.
 
@@ -129,7 +129,8 @@ def learn_placement(cluster: ClusterEnvironment, seconds: float) -> bool:
 
     Raises:
         UnavailableError: If the processes cannot reach each other.
-        ContradictionError: If the answers contradict each other, or if a process group of another size or rank exists.
+        ContradictionError: If the answers contradict each other, or if a process group exists that has another size or in which this
+            process has another rank.
     """
     if not cluster.has_to_ask():
         return False
@@ -184,7 +185,7 @@ def backends_of(device: torch.device, backend: str | None) -> str:
 
 
 def backend_of(device: torch.device, backend: str | None) -> str:
-    """Return the backend for tensors on this device, registered with torch.distributed. None stands for torch's default."""
+    """Return the backend for tensors on this device, and register it with torch.distributed if necessary. None is torch's default."""
     chosen = backend or dist.get_default_backend_for_device(device.type)
     if chosen == THROUGH_HOST:
         from accelkit.runtime.collectives import host_backend

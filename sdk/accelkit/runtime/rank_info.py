@@ -1,4 +1,4 @@
-"""Rank information, and decorators that run a function on some processes only. Nothing here waits for another process."""
+"""Rank information, and a wrapper that runs a function on some processes only. Nothing here waits for another process."""
 
 from __future__ import annotations
 

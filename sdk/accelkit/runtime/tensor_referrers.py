@@ -16,7 +16,9 @@ _OWN = ("torch.", "accelkit.")
 
 
 def names_of_holders(tensors: Sequence[torch.Tensor]) -> list[str]:
-    """Return the classes of the objects whose attributes hold the tensors, directly or inside lists and dicts. Sorted, without duplicates.
+    """Return the class names of the objects whose attributes hold the tensors, directly or inside containers.
+
+    The names are sorted and have no duplicates.
 
     Variables of functions and modules are not reported, because loops leave values in them. Objects of torch and accelkit are not
     reported either.
@@ -33,7 +35,7 @@ def names_of_holders(tensors: Sequence[torch.Tensor]) -> list[str]:
 
 
 def stack_level_outside_of_torch() -> int:
-    """Return the ``stacklevel`` for a warning in the caller that points to the line of the program that called torch or accelkit."""
+    """Return the ``stacklevel`` with which a warning of the caller points to the line of the program that called torch or accelkit."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith(_OWN):
         level, frame = level + 1, frame.f_back

@@ -93,10 +93,10 @@ def try_again(record: PluginRecord) -> Availability:
 
 
 def require_usable(answer: Availability, record: PluginRecord) -> Availability:
-    """Return the plugin's answer if it is usable.
+    """Return the plugin's answer if it says that the plugin is usable.
 
     Raises:
-        BrokenPluginError, UnavailableError: If it is not. The error has the answer's reason and hint.
+        BrokenPluginError, UnavailableError: If the plugin is not usable. The error has the answer's reason and hint.
     """
     if answer.is_usable:
         return answer

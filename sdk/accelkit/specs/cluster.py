@@ -37,8 +37,8 @@ class ClusterEnvironment(Variables):
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
         """Return this environment's claim on a process with these variables, or None if none of them belongs to this environment.
 
-        The claim with the highest rank wins. A rank below 0 is not a claim: it explains why a process that has some of this
-        environment's variables is nevertheless not one of its processes.
+        The claim with the highest rank wins. A rank below 0 is not a claim: its reason explains why a process that has some of
+        this environment's variables is nevertheless not one of its processes.
         """
         return None
 
@@ -133,7 +133,7 @@ class ClusterEnvironment(Variables):
             return None
 
     def has_to_ask(self) -> bool:
-        """Return whether the processes have to exchange their places to find their placement. All get the same answer."""
+        """Return whether the processes have to send each other a ``Place`` to work out their placement. All get the same answer."""
         for name in PLACEMENT if self.placement is None else ():
             with contextlib.suppress(AccelkitError):  # any other error does not mean that the value is unknown
                 if self.known(name) is None:

@@ -1,7 +1,7 @@
 """The specification of a strategy that trains through an engine, which wraps a module together with its optimizer.
 
-The Runtime calls the methods of ``Strategy`` as for every strategy. For every optimizer, it then calls ``wrap_training``; backward passes
-and the optimizer's ``step`` and ``zero_grad`` are those of the strategy. A complete strategy with an engine of its own::
+The Runtime calls the methods of ``Strategy`` as for every strategy. For every optimizer, it then calls ``wrap_training``. From then on,
+backward passes and the optimizer's ``step`` and ``zero_grad`` call the strategy's methods. A complete strategy with an engine of its own::
 
     from accelkit import EngineStrategy
 
@@ -66,7 +66,7 @@ class Training:
 class EngineStrategy(Strategy, abc.ABC):
     """A strategy that wraps a module together with its optimizer, and runs backward passes and steps itself, as DeepSpeed does.
 
-    A subclass must implement ``wrap_training``, ``backward``, ``step`` and ``zero_grad``; without one of them, no instance can be made.
+    A subclass must implement ``wrap_training``, ``backward``, ``step`` and ``zero_grad``; a class that lacks one cannot be instantiated.
     The training loop stays as it is: the user's optimizer remains the same object, and calls these methods. All are called in every
     process, after the device is set up.
     """

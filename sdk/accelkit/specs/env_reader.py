@@ -137,7 +137,7 @@ def job_port(job: int | str, step: int = 0) -> int:
 
     The port lies outside the range from which Linux assigns ephemeral ports (32768 and more). Two jobs whose numbers differ by less than
     1250 never get the same port. Two steps of one job get the same port only if their numbers differ by a multiple of 16. Other pairs of
-    jobs may get the same port by chance: one pair in 1250 if both jobs have a number, one pair in 20,000 if one is identified by a text.
+    jobs may get the same port by chance: one pair in 1250 if both jobs have a number, one pair in 20,000 if one is identified by a string.
 
     Args:
         job: The scheduler's number for the job, or another name that is unique among the jobs on the machine.

@@ -1,4 +1,4 @@
-"""Placement of a job's processes on machines, worked out from what each process reports. Imports no torch."""
+"""Placement of a job's processes on machines, worked out from what each process reports. Does not import torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from accelkit.errors import ContradictionError
 
 PLACEMENT = ("local_rank", "local_world_size", "node_rank", "num_nodes")
-"""The properties of a cluster environment that the processes can work out by exchanging their places."""
+"""The properties of a cluster environment that the processes can work out if each sends its ``Place`` to the others."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

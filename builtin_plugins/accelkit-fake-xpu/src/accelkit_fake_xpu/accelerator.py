@@ -1,4 +1,4 @@
-"""The accelkit plugin of the device. Everything that is not defined here is the default of ``accelkit.Accelerator``."""
+"""The accelkit plugin for the device. What is not defined here is inherited from ``accelkit.Accelerator``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from accelkit_fake_xpu import build, settings
 
 
 class FakeXPUAccelerator(Accelerator):
-    """A simulated XPU: a PyTorch device of its own that computes on the host."""
+    """A simulated XPU: a separate PyTorch device type that computes on the host."""
 
     device_type = "fake_xpu"
     torch_package = "accelkit_fake_xpu.torch_backend"

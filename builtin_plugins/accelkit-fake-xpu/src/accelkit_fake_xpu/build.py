@@ -1,4 +1,4 @@
-"""Building of the compiled library, once per torch, Python and machine, in the user's cache folder.
+"""Compilation of the C++ library, once per version of torch and Python and per machine type, in the user's cache folder.
 
 This module does not import torch.
 """
@@ -32,7 +32,7 @@ _INSTALL_A_COMPILER = (
 
 
 class BuildError(RuntimeError):
-    """The library could not be compiled. The text contains the compiler's own first errors."""
+    """The library could not be compiled. The message contains the compiler's first errors."""
 
 
 def torch_version() -> str:
@@ -54,7 +54,7 @@ def cache_folder() -> Path:
 
 
 def library_path() -> Path:
-    """Return the path of the library for this torch, Python ABI, machine and these sources, whether or not it exists."""
+    """Return the path of the library for this version of torch, Python ABI, machine type and set of sources, whether or not it exists."""
     surroundings = (torch_version(), sysconfig.get_config_var("SOABI"), platform.machine(), _FLAGS)
     digest = hashlib.sha256(repr(surroundings).encode())
     for path in sorted(_SOURCES.iterdir()):
@@ -63,7 +63,7 @@ def library_path() -> Path:
 
 
 def problem() -> tuple[str, str] | None:
-    """Return why the library is missing and cannot be built either, and the remedy. None if it exists or can be built.
+    """Return why the library cannot be loaded or built, and how to fix it. None if it can be loaded or built.
 
     Compiles at most one empty function.
     """
@@ -107,7 +107,7 @@ def build() -> Path:
     Reports the compilation on standard error. If many processes call this at once, the library is compiled once.
 
     Raises:
-        BuildError: If the library cannot be compiled, or another user could have written it. The text says why and what to do.
+        BuildError: If the library cannot be compiled, or another user could have written it. The message says why and what to do.
     """
     library = library_path()
     if library.exists():

@@ -1,6 +1,6 @@
 """fxccl, the backend for collectives on ``fake_xpu``.
 
-Use ``init_process_group("fxccl")``, or ``"cpu:gloo,fake_xpu:fxccl"`` to communicate CPU tensors too.
+Use ``init_process_group("fxccl")``, or ``"cpu:gloo,fake_xpu:fxccl"`` for collectives on CPU tensors too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def register() -> None:
 
 
 def _create(store: Store, rank: int, size: int, timeout: timedelta) -> object:
-    """Return the backend of one group: the C++ class around gloo.
+    """Return the backend of one process group: an instance of the C++ class that wraps gloo.
 
     torch passes C++ backends to Python through a process group, so a group is created for that purpose.
     """

@@ -1,4 +1,4 @@
-"""Sending of tensors to other processes. Device memory belongs to one process, so an attempt raises a clear error."""
+"""Pickling of tensors that are sent to other processes. Device memory belongs to one process, so an attempt raises a clear error."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _FAULT_FORMS = "use oom@N (allocation N), lost@N (kernel N), nan@OPERATOR or slo
 
 
 class SettingsError(ValueError):
-    """A setting that cannot be read. ``hint`` says which values are valid."""
+    """An environment variable or a fault text has an invalid value. ``hint`` says how to fix it."""
 
     def __init__(self, variable: str, value: str, why: str, hint: str) -> None:
         super().__init__(f"{variable}={value!r}: {why}")
@@ -37,8 +37,8 @@ class Faults:
 
     Attributes:
         oom_at: The number of the allocation, counted from now on, that fails as if the device were full. 0 for none.
-        lost_at: The number of the kernel, counted from now on, that loses the device. This kernel and every later use of a device raise.
-            0 for none.
+        lost_at: The number of the kernel, counted from now on, during which the device is lost. This kernel and every later use of a
+            device raise an error. 0 for none.
         nan_operator: The operator ("mm", "add") whose floating-point results are NaN. Empty for none.
         copy_milliseconds: The additional duration of each copy, in milliseconds.
     """
@@ -76,7 +76,7 @@ class Faults:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings that the environment gives.
+    """The settings that were read from environment variables.
 
     Attributes:
         devices: The visible devices, each as its number on the machine.
@@ -95,7 +95,7 @@ def read(environ: Mapping[str, str] = os.environ) -> Settings:
     """Return the settings of this process.
 
     Raises:
-        SettingsError: If a variable cannot be read.
+        SettingsError: If a variable has an invalid value.
     """
     return Settings(_devices(environ), _memory(environ), _is_protected(environ), Faults.parse(environ.get("FAKE_XPU_FAULT", "")))
 

@@ -1,4 +1,4 @@
-"""Add the device type ``fake_xpu`` to torch: ``import accelkit_fake_xpu.torch_backend``. The first import compiles it.
+"""Add the device type ``fake_xpu`` to torch: ``import accelkit_fake_xpu.torch_backend``. The first import compiles a library.
 
 The import initialises no device, so the process can still fork.
 """
@@ -19,7 +19,7 @@ visible_devices = _settings.devices
 
 
 def _finish() -> None:
-    """Wait for queued copies before the interpreter exits, because their threads would outlive what they use."""
+    """Wait for queued copies before the interpreter exits, because the threads that copy would outlive the data they use."""
     with contextlib.suppress(RuntimeError):  # the device was lost, or belongs to another process
         if device_module.is_initialized():
             for index in range(device_module.device_count()):

@@ -179,7 +179,7 @@ def _restored(cls: type, name: str) -> Any:
 
 @contextlib.contextmanager
 def keeping_parameters() -> Iterator[None]:
-    """Make ``Module.to`` keep the Parameter objects of a module inside the block.
+    """Inside the block, make ``Module.to`` keep the Parameter objects of a module.
 
     On some devices it would otherwise create new ones: optimizers would continue to train the old ones, and tied parameters would no
     longer be tied.

@@ -73,7 +73,7 @@ def uninstall() -> None:
 
 
 def _bridged_accelerator(self: Any, *arguments: Any, **named: Any) -> None:
-    """Replace ``Accelerator.__init__``. The class of the instance is changed to one that also inherits from Bridged."""
+    """The replacement for ``Accelerator.__init__``. The class of the instance is changed to one that also inherits from Bridged."""
     if isinstance(self, Bridged):
         _make_accelerator(self, *arguments, **named)
         return
@@ -83,7 +83,10 @@ def _bridged_accelerator(self: Any, *arguments: Any, **named: Any) -> None:
 
 
 def _filled_state(self: Any, cpu: bool = False, **named: Any) -> None:
-    """Replace ``PartialState.__init__``. Fills the state first if it is empty, because the original leaves a filled state unchanged."""
+    """The replacement for ``PartialState.__init__``.
+
+    Fills the state first if it is empty, because the original leaves a filled state unchanged.
+    """
     refuse_forks()
     if not PartialState._shared_state:
         ensure_state(dataclasses.replace(installed(), cpu=cpu), named)
@@ -91,7 +94,7 @@ def _filled_state(self: Any, cpu: bool = False, **named: Any) -> None:
 
 
 def _move_keeping_parameters(self: torch.nn.Module, *arguments: Any, **named: Any) -> torch.nn.Module:
-    """Replace ``Module.to``, which Trainer calls itself. A module that leaves the host keeps its Parameters and their ties."""
+    """The replacement for ``Module.to``, which Trainer calls itself. A module that leaves the host keeps its Parameters and their ties."""
     if any(not parameter.is_cpu for parameter in self.parameters()):
         return _move(self, *arguments, **named)
     with keeping_parameters():

@@ -1,6 +1,6 @@
 """Selection of Accelerate's mixed precision, and the check that the device supports it.
 
-Accelerate itself allows fp16 only on a fixed list of device types, replaces it by full precision on the CPU, and uses CUDA's gradient
+Accelerate itself allows fp16 only on a fixed list of device types, replaces it with full precision on the CPU, and uses CUDA's gradient
 scaler for devices that it does not know. The bridge asks the device instead, as Runtime does.
 """
 

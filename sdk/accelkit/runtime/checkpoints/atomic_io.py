@@ -68,7 +68,7 @@ class SummedFile(io.FileIO):
         return {"bytes": self._size, "crc32": self._crc}
 
     def close(self) -> None:
-        """Close the file. It has no buffer that would need to be written first.
+        """Close the file. Nothing is left to write at that point, because writes are not buffered.
 
         Raises:
             OSError: If the data could not be written to disk. Operating systems report this only once, to the first flush.
@@ -88,7 +88,7 @@ class SummedFile(io.FileIO):
 
 
 class FilePart(io.RawIOBase):
-    """The ``size`` bytes at ``start`` of a file that is open for unbuffered reading. Closing this does not close the file."""
+    """The ``size`` bytes at ``start`` of a file that is open for unbuffered reading. Closing the part does not close the file."""
 
     def __init__(self, file: io.FileIO, start: int, size: int) -> None:
         self._file, self._start, self._size, self._position = file, start, size, 0

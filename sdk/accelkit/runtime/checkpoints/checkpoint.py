@@ -1,11 +1,10 @@
 """Save and load checkpoints: ``ckpt/step-N/`` with ``manifest.json`` and torch.distributed.checkpoint data.
 
 A save writes everything into ``step-N.tmp``, flushes each file and the folder to disk, renames the folder to ``step-N`` and replaces
-``LATEST``. A kill at any moment loses nothing: a folder named ``step-N`` is always complete, and the next save removes ``.tmp`` folders.
-
-Several processes write one checkpoint together, into a file system that all of them see. Rank 0 creates the folder, every process writes
-and flushes its shards and reports their checksums, then rank 0 writes the manifest and renames the folder. Plain values and plain tensors
-are taken from rank 0.
+``LATEST``. If the process is killed at any moment, no saved step is lost: a folder named ``step-N`` is always complete, and the next save
+removes ``.tmp`` folders. Several processes write one checkpoint together, into a file system that all of them see. Rank 0 creates the
+folder, every process writes and flushes its shards and reports their checksums, then rank 0 writes the manifest and renames the folder.
+Plain values and plain tensors are taken from rank 0.
 """
 
 from __future__ import annotations
@@ -60,7 +59,8 @@ def save(
         ``root/step-N``, durable on disk.
 
     Raises:
-        CheckpointError: On every process, if on any process a value could not be loaded safely again, the step exists, or writing fails.
+        CheckpointError: On every process, if any process has a value that could not be loaded safely again or fails to write, or if the
+            step already exists.
     """
     return Save(root, parts, step=step, per_rank=per_rank, keep_last=keep_last, ranks=ranks).finish()
 
@@ -190,7 +190,7 @@ class Save:
 
 
 def _disk_error(error: BaseException | None) -> OSError | None:
-    """Return the original OSError, if any. After it, torch closes its archive and raises another error about an unexpected position."""
+    """Return the original OSError, if any. After a failed write, torch closes its archive, which raises another error."""
     while error is not None and not isinstance(error, OSError):
         error = error.__cause__ or error.__context__
     return error
@@ -210,11 +210,11 @@ def load_with_source(path: Path, *, layout: Layout = no_layout, ranks: Ranks | N
         path: A step, or the folder that holds the steps. For the latter, the step that LATEST names is loaded, or else the newest.
         layout: A function that returns the DTensor whose layout a tensor should get, given the tensor's path (``model_0.layer.weight``)
             and global size. Only this process's shard is read then. Other tensors are read whole, on the CPU.
-        ranks: The processes that load. The default is this process alone. Their number may differ from when the checkpoint was saved.
+        ranks: The processes that load. The default is this process alone. Their number may differ from that of the processes that saved.
 
     Returns:
         The step's folder, and state dicts by name. A part that each process saved separately is a dict with one item: a rank and the
-        state of that rank. It is this process's rank if that many processes saved, and another one otherwise.
+        state of that rank. It is this process's rank if a process of the same rank saved, and another rank otherwise.
 
     Raises:
         CheckpointError: On every process, if there is no checkpoint, it is damaged, or a newer accelkit wrote it. The error names the file.
@@ -264,7 +264,7 @@ def _share(manifest: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _verifying(step: Path, files: Mapping[str, Any]) -> Iterator[Future[None]]:
-    """Verify files in a thread while they are also read for loading. Whichever reads second finds them in the page cache."""
+    """Verify files in a thread while they are also read for loading. The second read finds them in the page cache."""
     is_left = threading.Event()
     with ThreadPoolExecutor(1, thread_name_prefix="accelkit_checkpoint") as pool:
         try:

@@ -1,7 +1,7 @@
 """Coordinate processes that do something together or not at all. After each step, every process knows whether all succeeded.
 
 Messages are sent point to point through rank 0, so that a process that died can be named by its rank. The error of a collective does not
-tell the rank.
+say which rank died.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Ranks:
         return cast(R, self._open(outcomes[0], error))
 
     def each(self, blame: Blame, work: Callable[[], T]) -> T:
-        """Run ``work`` on every process and return this process's result once all succeeded."""
+        """Run ``work`` on every process and return this process's result once all have succeeded."""
         kept: list[T] = []
         self.through_main(blame, lambda: kept.append(work()), lambda results: results)
         return kept[0]

@@ -116,14 +116,14 @@ class TensorWriter:
 
 
 class TensorReader:
-    """Read tensors from a folder, each in the requested layout. Other shards are not read.
+    """Read tensors from a folder, each in the requested layout. Shards that the layout does not need are not read.
 
     Args:
         folder: The folder that a ``TensorWriter`` filled. None if there were no tensors.
-        files: The names of the files in the folder that hold tensors, which were verified. The index must name exactly these files.
+        files: The names of the files in the folder that hold tensors, as listed in the manifest. The index must name exactly these files.
 
     Raises:
-        UnpicklingError: If the file is not an index, or names other files.
+        UnpicklingError: If the index file does not contain an index, or names other files.
     """
 
     def __init__(self, folder: Path | None, files: Collection[str]) -> None:

@@ -35,7 +35,7 @@ _PARTS = {
 
 
 class _Unpickler(pickle._Unpickler):
-    """Unpickler written in Python, in which instructions can be replaced. The C version lets BUILD set attributes of a class."""
+    """Unpickler written in Python, whose opcode handlers can be replaced. The C version lets the BUILD opcode set attributes of a class."""
 
     dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
     stack: list[Any]
@@ -73,7 +73,8 @@ def read_index(folder: Path, files: Collection[str]) -> Metadata:
         files: The names of the other files in the folder.
 
     Raises:
-        UnpicklingError: If the file is not an index, names anything that is not part of an index, or does not name exactly these files.
+        UnpicklingError: If the index file does not contain an index, names anything that is not part of an index, or does not name exactly
+            these files.
     """
     with open(open_regular(folder / NAME), "rb") as file:
         found = _Unpickler(file).load()

@@ -118,7 +118,7 @@ def size_in_bytes(size: int | str) -> int:
 
 
 def _without_ties(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Return one name for each location in memory, and a map from every other name to the one that was kept."""
+    """Return the tensors under one name for each location in memory, and a map from every other name to the name that was kept."""
     first: dict[tuple[Any, ...], str] = {}
     kept: dict[str, torch.Tensor] = {}
     tied: dict[str, str] = {}

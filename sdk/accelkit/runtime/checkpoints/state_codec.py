@@ -130,7 +130,7 @@ def place_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Return a key for the memory of a tensor. It is equal for the same tensor in two places, such as tied weights.
 
     The key is valid only while the tensor is alive. For a DTensor, it identifies the storage of its shard, because an empty shard has no
-    address and all processes must see the same ties.
+    address, and all processes must find the same tensors to be tied.
     """
     if isinstance(tensor, DTensor):
         local = tensor.to_local()

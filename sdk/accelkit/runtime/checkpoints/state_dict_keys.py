@@ -59,7 +59,7 @@ def load_state_into(thing: Any, state: Mapping[str, Any]) -> None:
 
 
 def renamed_for(module: torch.nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a bare model's state under the names that this module has, parts of which may be compiled."""
+    """Return a bare model's state under the names that it has in this module, parts of which may be compiled."""
     names = {_bare(key): key for key in module.state_dict()}
     return {names.get(key, key): value for key, value in state.items()}
 

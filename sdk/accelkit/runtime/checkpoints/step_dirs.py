@@ -56,7 +56,7 @@ def find(path: Path) -> Path:
 
 
 def latest(step: Path) -> str:
-    """Return the content of the file LATEST for this step: its name, and the CRC-32 of the name to detect damage."""
+    """Return the content of the file LATEST for this step: the step's name, and the CRC-32 of that name, which detects damage."""
     return f"{step.name} {zlib.crc32(step.name.encode()):08x}\n"
 
 
@@ -67,7 +67,7 @@ def _named(text: str) -> str | None:
 
 
 def remove_leftovers(root: Path) -> None:
-    """Remove leftovers of saves that were killed. Of a link with such a name, only the link itself is removed, not its target."""
+    """Remove leftovers of saves that were killed. If a leftover is a symbolic link, its target is kept."""
     for entry in root.iterdir():
         if _LEFTOVER.fullmatch(entry.name):
             if entry.is_dir() and not entry.is_symlink():
@@ -110,7 +110,7 @@ def keep_last(root: Path, newest: Path, count: int) -> None:
 
 
 def _remove(step: Path) -> None:
-    """Rename a step, then remove it, so that a folder named step-N is complete at any moment.
+    """Rename a step, then remove it, so that a folder named step-N is always complete.
 
     If the process is killed in between, the next save removes the leftover.
     """

@@ -1,1 +1,1 @@
-"""Collectives of nested data, and checks that all processes make the same calls."""
+"""Collectives on nested data, and checks that all processes make the same calls."""

@@ -18,7 +18,8 @@ def with_gradients(
     """Return the gathered tensors, with those marked in ``differentiable`` connected to this process's tensors in the graph.
 
     The gradient of this process's part is the sum of the gradients that the backward passes of all processes compute for it. A single
-    node of the graph holds all tensors, so that each process runs one collective in its backward pass, whatever order autograd takes.
+    node of the graph holds all tensors, so that each process runs one collective in its backward pass, regardless of the order in which
+    autograd visits nodes.
     """
     chosen = [place for place, has in enumerate(differentiable) if has]
     outputs: Any = _Gathered.apply(  # type: ignore[no-untyped-call]

@@ -127,9 +127,9 @@ def _key(rank: int) -> str:
 
 
 def _read_notes(ranks: Iterable[int]) -> dict[int, dict[str, Any]]:
-    """Return the log entries by rank. The entry of a rank that has not called anything yet is empty.
+    """Return the log entries by rank. The entry of a rank that has not made a call yet is empty.
 
-    Ranks are left out if the store does not answer in time, because the process that hosts it may have ended or may hang.
+    Ranks are left out if the store does not answer in time, because the process that hosts it may have ended or may be hanging.
     """
     notes: dict[int, dict[str, Any]] = {}
 
@@ -154,7 +154,7 @@ def _count(note: Mapping[str, Any], call: Call) -> int:
 
 
 def _has_diverged(note: Mapping[str, Any], call: Call, has_timed_out: bool) -> bool:
-    """Return whether a rank's call with this number is a different one, or the rank did not wait for the packet of a verified call."""
+    """Return whether a rank made a different call with this number, or went on without waiting for the packet of this verified call."""
     count = _count(note, call)
     return (count == call.number and note["last"] != call.described) or (count > call.number and call.is_verified and has_timed_out)
 

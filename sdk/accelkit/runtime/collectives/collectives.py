@@ -1,4 +1,4 @@
-"""Collectives of nested data among the processes of a job, which a Runtime offers. With a single process, they return their argument.
+"""The collectives of a Runtime, which operate on nested data. With a single process, they return their argument.
 
 The modules that only a job of several processes needs are imported when such a job uses them.
 """
@@ -35,8 +35,8 @@ class Collectives:
 
     Args:
         num_processes: Number of processes in the job.
-        device: Returns the device of this process. It is called at each collective of several processes, so that the first one can join
-            the process group.
+        device: Function that returns the device of this process. It is called at each collective of several processes, so that the first
+            call can join the process group.
         verification: Which calls are verified.
     """
 
@@ -46,7 +46,7 @@ class Collectives:
         self._verification = verification
 
     def communicator(self, group: dist.ProcessGroup | None = None) -> Communicator:
-        """Return the group as this process sees it."""
+        """Return the communicator of this process for the group."""
         device = self._device()  # the first use joins the process group
         from accelkit.runtime.collectives.communicator import Communicator
 
@@ -70,10 +70,10 @@ class Collectives:
 
     @contextlib.contextmanager
     def goes_first(self, name: str, is_first: bool) -> Iterator[None]:
-        """Run the block on the processes where ``is_first`` is true before the others. ``name`` is the name of the call.
+        """Run the block on the processes where ``is_first`` is true before it runs on the others. ``name`` is the name of the call.
 
         Raises:
-            CollectiveError: On the other processes, if the block failed on one of the first.
+            CollectiveError: On the other processes, if the block failed on one of the processes that ran first.
         """
         if self._num_processes == 1:
             yield

@@ -1,4 +1,4 @@
-"""A process group as one process sees it."""
+"""A process group together with the device of this process, for use by collectives."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Communicator:
 
     Args:
         group: The process group of torch. None stands for the group of all processes of the job.
-        device: The device of this process. Data for which the group has no backend are sent from this device or from the host.
+        device: The device of this process. Data on a device for which the group has no backend are sent from this device or from the host.
         verification: Which calls are verified (see ``verification``). Must be the same on all members. Calls of a group that does not
             use gloo on the host are always verified, because their packets and data could not be told apart.
 

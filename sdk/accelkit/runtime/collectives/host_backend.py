@@ -44,7 +44,7 @@ class HostStagedGroup(_ProcessGroup):  # type: ignore[misc] # torch types each o
         return self._name
 
     def get_group_store(self) -> Store:
-        """Return the store of the group. torch's own method knows it only for groups implemented in C++."""
+        """Return the store of the group. torch's own method returns it only for groups implemented in C++."""
         return self._store
 
     def getBackendName(self) -> str:
@@ -147,7 +147,7 @@ class HostStagedGroup(_ProcessGroup):  # type: ignore[misc] # torch types each o
 
 
 class _Transfer(_Work):  # type: ignore[misc]
-    """A pending transfer of gloo. Keeps its host memory alive until the end, and fills the targets from that memory."""
+    """A pending transfer of gloo. Keeps its host memory alive until it is complete, and fills the targets from that memory."""
 
     def __init__(self, work: Any, values: list[torch.Tensor], targets: list[torch.Tensor] | None = None) -> None:
         super().__init__()
@@ -174,7 +174,10 @@ class _Transfer(_Work):  # type: ignore[misc]
 
 
 def _on_host(given: Any) -> Any:
-    """Return a tensor, or nested lists of tensors, contiguous and on the host. Copying the first one runs the operations traced so far."""
+    """Return a tensor, or nested lists of tensors, as contiguous tensors on the host.
+
+    On a device that traces lazily, copying the first tensor runs the operations traced so far.
+    """
     if isinstance(given, torch.Tensor):
         return given.detach().cpu().contiguous()
     return [_on_host(one) for one in given]
@@ -194,7 +197,7 @@ class _Done(_Work):  # type: ignore[misc]
     """A collective that is complete.
 
     Args:
-        result: The output tensors, which torch's own code reads from the future.
+        result: The output tensors, which torch's own code reads from ``get_future()``.
     """
 
     def __init__(self, result: Any) -> None:

@@ -1,4 +1,4 @@
-"""Collectives of Python objects. Objects are pickled and signed with the secret of the job; their tensors are sent from the host.
+"""Collectives on Python objects. Objects are pickled and signed with the secret of the job; their tensors are sent from the host.
 
 Received data are unpickled only if the signature is valid. A job without a secret trusts anyone who can reach its ports, as
 torch.distributed does.
@@ -42,7 +42,7 @@ def gather(communicator: Communicator, data: Any) -> list[Any]:
 def broadcast(communicator: Communicator, data: Any, from_process: int = 0) -> Any:
     """Return the object of process ``from_process`` (a rank in the job) on every process of the group; on that process, ``data`` itself.
 
-    The data of the other processes are ignored. The call is not verified: every process must be known to make it.
+    The data of the other processes are ignored. The call is not verified: use it only where every process is certain to make the same call.
 
     Raises:
         CollectiveError: If the object is not from a process of this job.

@@ -1,4 +1,4 @@
-"""Sending tensors between processes: the device and the dtype in which they are sent, and conversion to bytes."""
+"""Sending tensors between processes: choosing the device and the dtype for it, and converting tensors to bytes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def inline(tensors: Sequence[torch.Tensor]) -> bytes | None:
 
 
 def materialised(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor contiguous, with lazy conjugation and negation resolved, so that its memory holds its values."""
+    """Return a contiguous tensor with lazy conjugation and negation resolved, so that its memory holds its values."""
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
@@ -90,7 +90,7 @@ def broadcast(communicator: Communicator, tensor: torch.Tensor, from_process: in
 
 
 def carried(communicator: Communicator, tensor: torch.Tensor) -> torch.Tensor:
-    """Return the values contiguous, on a device for which the group has a backend.
+    """Return the values as a contiguous tensor on a device for which the group has a backend.
 
     Values whose dtype is not supported by every backend are returned as flat bytes.
     """

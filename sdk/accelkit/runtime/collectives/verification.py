@@ -1,15 +1,15 @@
-"""Which collectives are verified.
+"""Choice of the collectives that are verified.
 
 Verifying a call costs an exchange among all ranks of its group (see ``fingerprint``). ACCELKIT_VERIFY_COLLECTIVES says which calls of
-``gather`` and ``reduce`` are verified. The other calls (``wait_for_everyone``, ``broadcast``, objects) need the exchange for themselves
-and are verified in every mode.
+``gather`` and ``reduce`` are verified. The other calls (``wait_for_everyone``, ``broadcast``, collectives on objects) need the exchange
+for their own purpose and are verified in every mode.
 
 In the mode ``first``, ranks must not decide differently whether to verify a call. So the decision depends only on what the ranks are
 known to agree on: the name of the call and the outline of its data, both of which must be equal on all ranks for the call to be correct,
 and how often they were equal in earlier exchanges. The line of code that makes the call does not count, because ranks may make the same
 call from different lines (``if rt.is_main_process: ... else: ...``). Ranks therefore decide differently only if their calls differ. Then
-some wait for packets and the others for data. Over gloo, packets travel by another collective than data (``all_to_all``), so that neither
-is taken for the other, and both wait until the timeout; the call log explains why.
+some wait for packets and the others for data. Over gloo, packets are sent with a different collective (``all_to_all``) than data, so that
+neither is taken for the other, and both groups of ranks wait until the timeout; the call log explains why.
 
 Two ranks that make different calls without verifying them may compute wrong numbers. Each rank keeps a digest of its calls since the last
 exchange and sends it with the next packet. At most MAX_UNVERIFIED calls pass between two exchanges in the mode ``first``.

@@ -1,4 +1,4 @@
-"""How a job divides a loader among its processes, and whether an epoch can continue when the loader is divided differently."""
+"""Description of how a job divides a loader, and a check of whether an epoch can continue with another division."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from accelkit.runtime.data.resume import index_sampler, samples_per_batch
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Division:
-    """How a job divides a loader among its processes.
+    """Description of how a job divides a loader among its processes.
 
     Positions are counted in samples of the loader's order, or in batches if the user wrote the batch sampler, whose batches may depend on
     the batch size.
@@ -28,7 +28,7 @@ class Division:
         step: The number of the loader's batches that the job takes in one step.
         is_shared: Whether the loader's own sampler gives each process its share.
         is_dispatched: Whether only rank 0 reads.
-        is_stream: Whether the dataset is iterable, and not map-style.
+        is_stream: Whether the dataset is iterable-style rather than map-style.
         unit: The number of samples in a batch of the loader. None if the user wrote the batch sampler.
         batch_stride: The amount by which one batch of the loader advances the position.
         stride: The amount by which one step of the job advances the position.
@@ -105,7 +105,10 @@ class Division:
         return position
 
     def _reading(self) -> list[int]:
-        """Return the settings on which the order of a stream depends if worker processes read it: workers, samples per batch, readers."""
+        """Return what the order of a stream depends on if workers read it.
+
+        These are the numbers of workers, of samples per batch, and of processes that read.
+        """
         readers = 1 if self.is_dispatched else self.num_processes
         is_split = self.step < self.num_processes and not self.is_shared
         return [self.loader.num_workers, self.stride // self.num_processes if is_split else self.batch_stride, readers]

@@ -1,4 +1,4 @@
-"""The dataset and the samplers of a loader that have ``set_epoch``: call it, and notice when the user has called it."""
+"""Call ``set_epoch`` of a loader's dataset and samplers, and notice when the user has called it."""
 
 from __future__ import annotations
 

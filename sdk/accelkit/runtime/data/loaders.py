@@ -79,7 +79,7 @@ class PreparedLoader:
         accelerator: The accelerator that owns the device. If the device has streams, batches are copied on one of them, one batch ahead,
             so that copies overlap with computation. If the accelerator implements ``upload``, that is used instead.
         strategy: The strategy that lays out batches on the device.
-        epochs: The epochs of the user's loader, if ``loader`` is not the user's.
+        epochs: The epochs of the user's loader. Needed if ``loader`` is only this process's share of it.
         first: The number of batches of the user's loader that each pass skips.
     """
 
@@ -108,7 +108,7 @@ class PreparedLoader:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the loop is at the last batch of an epoch. False again after the loop. Loops over ``skip_batches(...)`` count too."""
+        """Whether the loop is at the last batch of an epoch. False again after the loop. This includes loops over ``skip_batches(...)``."""
         return self.epochs.active.is_at_end
 
     @property
@@ -149,7 +149,7 @@ class PreparedLoader:
     def state_dict(self) -> dict[str, Any]:
         """Return the epoch, the number of samples taken in it, and the generator states that its order was drawn from.
 
-        The state is the same on every process.
+        The state is the same on every process, unless ``rng_types`` lacks ``generator``.
         """
         return self.epochs.state_dict()
 

@@ -28,7 +28,8 @@ class OrderStates:
             device keep the synchronised state after the order is drawn.
         accelerator: The accelerator whose generator the device's name refers to.
         device: The device of that generator; None for the current one.
-        number: The index of the loader among those that the Runtime prepared. It tells loaders apart in errors and between epochs.
+        number: The index of the loader among those that the Runtime prepared. It identifies the loader in errors and in the call that
+            starts an epoch.
 
     Attributes:
         start: The states at the start of the current pass: ``host`` and ``generators``. None if no pass is active.

@@ -9,7 +9,9 @@ import torch
 
 
 def share_of(inputs: Any, rank: int, size: int, *, is_padded: bool) -> Any:
-    """Return the ``rank``-th of ``size`` consecutive shares. If the length is not a multiple of ``size``, the first are one item longer.
+    """Return the ``rank``-th of ``size`` consecutive shares, counted from 0.
+
+    If the length of ``inputs`` is not a multiple of ``size``, the first shares are one item longer.
 
     Args:
         inputs: A list, tuple or tensor, a dict of these with equal lengths, or any object with ``select(indices)`` and a length

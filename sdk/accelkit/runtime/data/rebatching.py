@@ -17,7 +17,7 @@ from accelkit.runtime.data.samplers import cut_evenly
 def count(batch: Any) -> int | None:
     """Return the number of samples in a batch: the first dimension of its tensors, or the length of its lists of strings or numbers.
 
-    None if the sizes differ or there are no such values; the batch cannot be cut then.
+    None if the sizes differ or there are no such values. Such a batch cannot be cut.
     """
     sizes = {len(column) for column in _columns(batch)}
     return sizes.pop() if len(sizes) == 1 else None
@@ -54,7 +54,7 @@ def rounds(
     Args:
         batches: The batches of a loader. With workers, short batches may also occur in the middle.
         num_processes: The number of shares in a round.
-        share: The number of samples that a process gets in a round, which is that of a batch. None if the loader does not specify it.
+        share: The number of samples that a process gets in a round, which is the batch size. None if the loader does not specify it.
             Batches of another size, or whose samples cannot be counted, are passed on whole.
         even: Whether to fill the last round.
         drop_last: Whether to drop an incomplete last round.
@@ -111,7 +111,10 @@ def _whole(batches: Iterable[Any], num_processes: int, *, even: bool, drop_last:
 
 
 def _take(stock: list[Any], share: int, num_processes: int) -> tuple[list[Any], list[Any]]:
-    """Take a round from the stock, and return the round and the rest. Batches that have the size of a share are neither cut nor copied."""
+    """Take a round from the batches in ``stock``, and return the round and the rest.
+
+    Batches that have the size of a share are neither cut nor copied.
+    """
     if len(stock) == num_processes and all(count(batch) == share for batch in stock):
         return stock, []
     whole = join(stock)

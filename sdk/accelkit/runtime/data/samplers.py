@@ -179,7 +179,8 @@ def cut_evenly(samples: Sequence[Any], pieces: int) -> list[Any]:
 
 
 class ShardedDataset(Counted, IterableDataset[Any]):
-    """One process's share of a stream. Every process reads the whole stream (each worker, its part of it) and keeps its share.
+    """One process's share of a stream. Every process reads the whole stream and keeps its share. Each worker reads its part
+    of the stream.
 
     Args:
         dataset: The user's dataset. It divides itself among workers, as torch requires.
@@ -244,7 +245,7 @@ class SharedOrder(Sampler[Any]):
     Args:
         batches: Any sampler.
         order: A function that creates the context, called for each pass. The context covers the first batch, because torch's samplers
-            draw their order before it.
+            draw their order before they yield it.
     """
 
     def __init__(self, batches: Any, order: Order) -> None:

@@ -2,10 +2,10 @@
 
 griffe 2.4 was tried for this, and finds too little. Its ``find_breaking_changes`` reports what breaks the callers of a function. Plugins
 override most of what is recorded here, the core calls it, and hooks are called by the names of their arguments. Of the 24 kinds of
-changes in ``tests/specs/test_comparing.py`` after which plugins must change, it reports 10. It does not report changed annotations,
+changes in ``tests/specs/test_snapshot_diff.py`` after which plugins must change, it reports 10. It does not report changed annotations,
 changed return types, changed defaults of attributes, new fields without a default, a changed order of fields, or a new parameter with a
 default that the core passes to an overridden method. Three changes of hooks that affect no plugin are reported as breaking. ``diff.py``,
 ``signature_diff.py`` and ``impact.py`` would therefore stay. griffe could only replace ``members`` in ``snapshot.py`` (about 60 lines),
-but it reads source code: it knows neither values (it gives ``Capabilities()`` for ``Capabilities({})``) nor the marks of hooks. It takes
+but it reads source code: it knows neither values (it gives ``Capabilities()`` for ``Capabilities({})``) nor the markers of hooks. It takes
 0.3 s to import and 1.3 s to load accelkit, whereas ``snapshot.py`` makes a record in 0.02 s. griffe's record is three times as long.
 """

@@ -11,7 +11,7 @@ from accelkit.specs.api_snapshot.signature_diff import differences
 from accelkit.specs.api_snapshot.snapshot import Record
 
 Concern = Literal["nobody", "who overrides it", "who leaves it", "who uses it", "everybody"]
-"""The plugins that must change. Plugins that use a member override, call, read or make it; plugins that leave it inherit it."""
+"""The plugins that must change. To use a member means to override, call, read or create it; to leave it means to inherit it unchanged."""
 
 Aspect = Literal["added", "removed", "renamed", "form", "parameters", "returns", "type", "default", "requirement", "marker"]
 

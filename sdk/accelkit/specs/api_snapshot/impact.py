@@ -18,7 +18,7 @@ def concerned(changes: Sequence[Change], old: Record, new: Record, kind: str, de
         changes: The changes from ``old`` to ``new``.
         old, new: The two records.
         kind: The kind of the plugin.
-        definitions: The result of ``snapshot.definitions`` for the plugin's class. Its other functions are not considered.
+        definitions: The result of ``snapshot.definitions`` for the plugin's class. Other code of the plugin is not considered.
     """
     specifications = {**old["specifications"], **new["specifications"]}
     found = []
@@ -53,7 +53,8 @@ def _as_its_own(change: Change, now: Member, is_hook: bool, definitions: Mapping
 def _as_data(change: Change, now: Member, is_made: bool, mentions: Sequence[str]) -> bool:
     """Return whether a change to a data class concerns a plugin with these ``mentions``.
 
-    ``is_made`` tells whether plugins make such objects. If so, the plugin must mention the class; if not, the member that changed.
+    ``is_made`` tells whether plugins make such objects. If so, the plugin must mention the class and, unless the changed member
+    is a field, that member too. If not, it must mention the member.
     """
     if change.concerns != "who uses it":
         return False

@@ -1,8 +1,8 @@
 """The record of a version: every member of the classes that plugins implement, receive and make, with its signature and default.
 
 ``python -m accelkit.specs.api_snapshot.snapshot`` writes the record of this version to the folder of this file. A test compares it with
-the code, so that no specification changes unnoticed. The record of a released version is never written again: raise the version first.
-``... snapshot --released 2027-01-31`` marks the version as released, on the day of the release.
+the code, so that no specification changes unnoticed. The record of a released version is never written again: increase the version first.
+``... snapshot --released 2027-01-31`` marks the version as released on that day.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Record = dict[str, Any]
 """A dict with ``schema``, ``version``, ``released`` (a date, empty before the release) and ``specifications``.
 
 ``specifications`` maps names to a ``role`` and ``members``. Each member has a ``form``. Callables also have ``parameters`` and
-``returns``, attributes and fields have a ``type``. Members without a default have no key ``default``, and false values are left out.
+``returns``; attributes and fields have a ``type``. Members without a default have no key ``default``, and false values are left out.
 """
 
 SPECIFICATIONS: Mapping[type, Role] = {

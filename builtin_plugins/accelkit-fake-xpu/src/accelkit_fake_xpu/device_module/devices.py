@@ -95,7 +95,7 @@ class device:  # has the name of torch.cuda.device
 
 
 class device_of(device):  # has the name of torch.cuda.device_of
-    """Context manager that makes the device of a tensor or storage current. Other types of devices change nothing."""
+    """Context manager that makes the device of a tensor or storage current. Has no effect if that device is of another type."""
 
     def __init__(self, holder: torch.Tensor | torch.UntypedStorage) -> None:
         super().__init__(holder.device if holder.device.type == "fake_xpu" else None)

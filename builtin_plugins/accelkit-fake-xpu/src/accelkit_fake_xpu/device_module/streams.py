@@ -1,7 +1,7 @@
 """Streams and events.
 
 Kernels run on the caller's thread, in the order of their stream. Non-blocking copies between pinned host memory and the device run on a
-thread of the stream.
+thread that belongs to the stream.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Event:
 
 
 class stream:  # has the name of torch.cuda.stream
-    """Context manager that makes ``stream`` the current stream of its device, and its device current. None changes nothing."""
+    """Context manager that makes ``stream`` the current stream of its device, and that device the current device. None has no effect."""
 
     def __init__(self, stream: torch.Stream | None) -> None:
         self.stream = stream
@@ -52,7 +52,7 @@ def current_stream(device: Device = None) -> torch.Stream:
 
 
 def default_stream(device: Device = None) -> torch.Stream:
-    """Return the stream that is current unless another one was chosen."""
+    """Return the default stream of ``device``, which is current until another stream is made current."""
     current = torch.accelerator.current_stream(index_of(device))
     return Stream(stream_id=0, device_index=current.device_index, device_type=current.device_type)
 
