@@ -76,8 +76,10 @@ def test_spawned_processes_use_it(tmp_path):
 
     program = tmp_path / "spawned.py"
     program.write_text(
-        "import torch, accelkit_fake_xpu.torch_backend\n"
-        "def work(rank): print(torch.full((2,), rank, device=f'fake_xpu:{rank}').sum().item(), flush=True)\n"
+        "import os, torch, accelkit_fake_xpu.torch_backend\n"
+        "def work(rank):\n"
+        "    total = torch.full((2,), rank, device=f'fake_xpu:{rank}').sum().item()\n"
+        "    os.write(1, f'{total}\\n'.encode())\n"  # a line in one call: print writes the end of the line by itself
         "if __name__ == '__main__':\n"
         "    torch.ones(1, device='fake_xpu')\n"
         "    torch.multiprocessing.spawn(work, nprocs=2)\n"
