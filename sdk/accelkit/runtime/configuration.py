@@ -245,7 +245,7 @@ def _further_claims(plugin_manager: PluginManager) -> list[Detection]:
     """Return the claims of the hook plugins on this process."""
     environ = MappingProxyType(os.environ)
     with plugin_manager.naming_failures("detect_cluster"):
-        claims = plugin_manager.hook.detect_cluster(environ=environ)
+        claims: list[Detection] = plugin_manager.hook.detect_cluster(environ=environ)
     for claim in claims:
         if not isinstance(claim, Detection):
             owner = plugin_manager.owner_that_returns("detect_cluster", lambda result: not isinstance(result, Detection), environ=environ)
