@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from accelkit_conformance.areas.operators import forward_overloads
 from accelkit_conformance.checks import Case, check
 from accelkit_conformance.profiles.operators import CORE, SMOKE
 
@@ -66,13 +67,7 @@ def _is_movable(one: torch.Tensor) -> bool:
     return one.layout is torch.strided and one.numel() > 0 and not one.is_conj() and not one.is_neg() and one.dtype is torch.float32
 
 
-def _recorded() -> Iterator[Case]:
-    from accelkit_conformance.oracle.recorded_calls import overloads
-
-    yield from (("full", (name,)) for name in overloads() if "_backward" not in name)
-
-
-@check("full", requires=["dtype.float32"], over=_recorded, seconds=180)
+@check("full", requires=["dtype.float32"], over=forward_overloads, seconds=180)
 def conditions(subject: Subject, overload: str) -> None:
     """Like ``operators/conditions``, with arguments and results that are strided, offset, transposed or channels last in memory."""
     from accelkit_conformance.oracle.conditions import check_under_conditions, rows

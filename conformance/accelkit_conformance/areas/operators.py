@@ -207,13 +207,14 @@ def further(subject: Subject, name: str) -> None:
     _check_overloads(subject, Nameless(), calls_of([lambda: function(torch.device("cpu"))]))
 
 
-def _recorded() -> Iterator[Case]:
+def forward_overloads() -> Iterator[Case]:
+    """Yield a case for each recorded overload, except those that compute gradients."""
     from accelkit_conformance.oracle.recorded_calls import overloads
 
     yield from (("full", (name,)) for name in overloads() if "_backward" not in name)
 
 
-@check("full", requires=["dtype.float32"], over=_recorded, seconds=180)
+@check("full", requires=["dtype.float32"], over=forward_overloads, seconds=180)
 def conditions(subject: Subject, overload: str) -> None:
     """A call gives the same results as on the CPU, whatever the size of its arguments, with NaN and infinities, with ``out=`` and in place,
     in each gradient mode, and on another device, thread or stream. Every pair of these conditions occurs in at least one call."""

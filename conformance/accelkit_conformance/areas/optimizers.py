@@ -25,6 +25,16 @@ def _optimizers() -> Iterator[Case]:
             yield "smoke" if name in ("SGD", "AdamW") else "training", (name,)
 
 
+def _ways(subject: Subject, info: Any) -> list[dict[str, bool]]:
+    """Return the options of an optimizer's other implementations than the for-loop: ``foreach``, and ``fused`` where torch supports it."""
+    from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
+
+    ways = [{"foreach": True}] if "foreach" in info.supported_impls else []
+    if "fused" in info.supported_impls and subject.device_type in _get_fused_kernels_supported_devices():
+        ways.append({"fused": True})
+    return ways
+
+
 def _model(*, bias: bool = True) -> Any:
     import torch
 
@@ -57,15 +67,12 @@ def steps(subject: Subject, name: str) -> None:
     for-loop implementation in float64 on the CPU: with the for-loop, with ``foreach`` and, where torch supports it for the device, with
     ``fused``."""
     import torch
-    from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
     from accelkit_conformance.oracle import opdb
     from accelkit_conformance.oracle.tolerance import check_result
 
     info = opdb.optimizers()[name]
-    ways: list[dict[str, bool]] = [{"foreach": False}, {"foreach": True}] if "foreach" in info.supported_impls else [{}]
-    if "fused" in info.supported_impls and subject.device_type in _get_fused_kernels_supported_devices():
-        ways.append({"fused": True})
+    ways = [{"foreach": False} if "foreach" in info.supported_impls else {}, *_ways(subject, info)]
     for given in opdb.optimizer_inputs(info):
         kwargs = {key: value for key, value in given.kwargs.items() if key not in ("fused", "foreach", "capturable")}
         if any(isinstance(value, torch.Tensor) for value in kwargs.values()):
@@ -184,7 +191,6 @@ def many_tensors(subject: Subject, name: str) -> None:
     """Ten steps with ``foreach`` and, where torch supports it for the device, with ``fused`` on 40 parameters of 0 to 70,001 elements
     each, with one parameter that has no gradient, give the same parameters as the for-loop implementation in float64 on the CPU."""
     import torch
-    from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
     from accelkit_conformance.oracle import opdb
     from accelkit_conformance.oracle.tolerance import check_result
@@ -208,10 +214,7 @@ def many_tensors(subject: Subject, name: str) -> None:
 
     cpu = torch.device("cpu")
     truth, reference = (trained(cpu, dtype, foreach=False) for dtype in (torch.float64, torch.float32))
-    ways = [{"foreach": True}]
-    if "fused" in info.supported_impls and subject.device_type in _get_fused_kernels_supported_devices():
-        ways.append({"fused": True})
-    for way in ways:
+    for way in _ways(subject, info):
         with subject.sample(f"{name}({', '.join(f'{key}={value}' for key, value in way.items())})", {"kwargs": way}):
             for mine, theirs, true in zip(trained(subject.device, torch.float32, **way), reference, truth, strict=True):
                 check_result(mine, theirs, true, subject.device)

@@ -21,7 +21,7 @@ _UNDEFINED = ("_functional_assert", "empty", "new_empty", "_empty", "resize", "_
 
 _NEVER_NAN = re.compile(
     r"^(all|any|eq|ne|lt|le|gt|ge|gcd|lcm|isin|isnan|isneginf|isposinf|signbit|nonzero\w*|arg\w+|bincount|bucketize|searchsorted|count_nonzero"
-    r"|bitwise_\w+|__\wshift__|_int_mm|tri[lu]_indices|hash_tensor|_functional_assert_async|channel_shuffle_indices)$"
+    r"|bitwise_\w+|__\wshift__|_int_mm|tri[lu]_indices|hash_tensor)$"
 )
 """The names of operators that return integers or booleans only."""
 _SCALARS = ("dot", "vdot", "trace")

@@ -168,17 +168,13 @@ class Case:
         return [(whole, torch.cat(self._all()))]
 
     def _reduce_scatter_tensor(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        given = self._place(
-            torch.cat([values(self._subject.rank, self._length, self._dtype, shift=part) for part in range(len(self.members))])
-        )
+        given = self._parts()
         mine = self._target()
         self._call(dist.reduce_scatter_tensor, mine, given, op=getattr(dist.ReduceOp, self._reduction))
         return [(mine, reduced(self._all(shift=self.members.index(self._subject.rank)), self._reduction))]
 
     def _all_to_all_single(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        given = self._place(
-            torch.cat([values(self._subject.rank, self._length, self._dtype, shift=part) for part in range(len(self.members))])
-        )
+        given = self._parts()
         mine = self._target(len(self.members))
         self._call(dist.all_to_all_single, mine, given)
         return [(mine, torch.cat(self._all(shift=self.members.index(self._subject.rank))))]

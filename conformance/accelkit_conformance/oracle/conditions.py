@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map, tree_map_only
 
 import accelkit
 from accelkit.selection import resolve
 from accelkit_conformance.oracle.lacking_dtypes import require_dtypes
-from accelkit_conformance.oracle.layouts import LAYOUTS
+from accelkit_conformance.oracle.layouts import LAYOUTS, arranged
 from accelkit_conformance.oracle.op_compare import check_inputs, check_results, flat, truth_of
 from accelkit_conformance.oracle.opdb import CHOOSES_AMONG_EQUALS
 from accelkit_conformance.oracle.overloads import in_place_overload, out_overload
@@ -29,7 +29,6 @@ from accelkit_conformance.oracle.reproducer import describe_sample, facts_of
 from accelkit_conformance.oracle.sample_transfer import tensors, to_device
 from accelkit_conformance.oracle.targets import targets
 from accelkit_conformance.oracle.variations import Variations
-from accelkit_conformance.results import NotSupported
 from accelkit_conformance.subject import Subject
 
 Conditions = Mapping[str, str]
@@ -126,17 +125,17 @@ class ConditionedCall:
         if prepared is None:
             return
         (args, kwargs), plain, truth, num_terms = prepared
-        arranged = tree_map(lambda one: _arranged(one, conditions["layout"]), (args, kwargs))
-        here = to_device(arranged, torch.device("cpu"))
+        given = tree_map_only(torch.Tensor, lambda one: arranged(one, conditions["layout"]), (args, kwargs))
+        here = to_device(given, torch.device("cpu"))
         try:
             reference = self._run(here, conditions, plain)
         except Exception:
             return
         device = subject.second_device() if conditions["place"] in ("another device", "another current device") else subject.device
-        there = to_device(arranged, device)
+        there = to_device(given, device)
         found = run_at(subject, conditions["place"], device, lambda: self._run(there, conditions, plain))
         if conditions["destination"] == "a new tensor":
-            check_inputs(there, here, arranged)
+            check_inputs(there, here, given)
         assert len(found) == len(reference), f"gave {len(found)} results, not {len(reference)}"
         is_free = (conditions["size"] != "as recorded" or conditions["values"] == "special") and self.op.name not in CHOOSES_AMONG_EQUALS
         for mine, theirs, true in zip(found, reference, truth, strict=True):
@@ -144,8 +143,8 @@ class ConditionedCall:
                 assert isinstance(mine, torch.Tensor), f"gave {type(mine).__name__}, not a tensor"
                 assert mine.shape == theirs.shape, f"the result has shape {list(mine.shape)}, not {list(theirs.shape)}"
                 continue
-            given = (arranged[0][0], arranged[0][1:], arranged[1])
-            check_results(self.op, given, [(mine, theirs, true)], device, cancels=True, num_terms=num_terms)
+            sample = (given[0][0], given[0][1:], given[1])
+            check_results(self.op, sample, [(mine, theirs, true)], device, cancels=True, num_terms=num_terms)
 
     def reduced(self, subject: Subject, conditions: Conditions) -> tuple[dict[str, str], int | None]:
         """Return the fewest conditions under which the call still fails, and the smallest length of the changed dimension for which
@@ -212,12 +211,6 @@ class ConditionedCall:
         return given, plain, truth, terms
 
 
-def _arranged(one: Any, layout: str) -> Any:
-    if layout == "contiguous" or not isinstance(one, torch.Tensor) or not one.numel() or one.layout is not torch.strided:
-        return one
-    return LAYOUTS[layout](one)
-
-
 def _as_leaf(one: Any) -> Any:
     return one.requires_grad_() if isinstance(one, torch.Tensor) and (one.is_floating_point() or one.is_complex()) else one
 
@@ -233,10 +226,7 @@ def check_under_conditions(subject: Subject, overload: str, combinations: list[d
         overload: An overload of ``recorded_calls.overloads``.
         combinations: The combinations, as ``rows`` returns them.
     """
-    recorded = recorded_call(overload)
-    if recorded is None:
-        raise NotSupported(f"in the installed torch, no recorded program calls aten::{overload}")
-    op, func, args, kwargs = recorded
+    op, func, args, kwargs = recorded_call(overload)
     require_dtypes(subject, lambda: func(*args, **kwargs))
     call = ConditionedCall(op, func, args, kwargs)
     given = (args[0], args[1:], kwargs)
@@ -275,9 +265,7 @@ def reproduce(accelerator: str, overload: str, conditions: Conditions) -> None:
     instance.load()
     subject = Subject(resolve(accelerator), type(instance))
     subject.use(instance)
-    recorded = recorded_call(overload)
-    assert recorded is not None, f"in the installed torch, no recorded program calls aten::{overload}"
-    ConditionedCall(*recorded).check(subject, conditions)
+    ConditionedCall(*recorded_call(overload)).check(subject, conditions)
     print(f"aten::{overload} gave the right results under these conditions")  # noqa: T201 # this is what the program is for
 
 

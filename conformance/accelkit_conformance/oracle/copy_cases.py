@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from accelkit_conformance.oracle.layouts import LAYOUTS
+from accelkit_conformance.oracle.layouts import LAYOUTS, arranged
 from accelkit_conformance.oracle.op_compare import whole_storage
 from accelkit_conformance.oracle.pairwise import covering_rows
 from accelkit_conformance.oracle.sample_transfer import has_memory, to_device
@@ -40,11 +40,7 @@ def _source(case: dict[str, str]) -> torch.Tensor:
     shape = _SHAPES[case["shape"]]
     count = int(torch.tensor(shape).prod()) if shape else 1
     values = ((torch.arange(count) * 7) % 201).double().div(2).view(shape)
-    return _arranged(values.to(getattr(torch, case["source dtype"])), case["source layout"])
-
-
-def _arranged(tensor: torch.Tensor, layout: str) -> torch.Tensor:
-    return tensor if layout == "contiguous" or not tensor.numel() else LAYOUTS[layout](tensor)
+    return arranged(values.to(getattr(torch, case["source dtype"])), case["source layout"])
 
 
 def check_every_copy(subject: Subject, direction: str) -> None:
@@ -75,7 +71,7 @@ def _check_copy(subject: Subject, case: dict[str, str], start: torch.device, end
         assert found.dtype == dtype, f"the copy is {found.dtype}, not {dtype}"
         _check_same(found, expected)
         return
-    target = _arranged(torch.ones(source.shape, dtype=dtype), case["target layout"])
+    target = arranged(torch.ones(source.shape, dtype=dtype), case["target layout"])
     there = to_device(target, end)
     returned = there.copy_(to_device(source, start), non_blocking="non_blocking" in case["call"])
     subject.synchronize()

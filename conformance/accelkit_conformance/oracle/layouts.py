@@ -15,11 +15,16 @@ def canary(dtype: torch.dtype) -> float:
     return 1 if dtype is torch.bool else -7.25 if dtype.is_floating_point or dtype.is_complex else 77
 
 
-def strided(one: torch.Tensor) -> torch.Tensor:
-    """Return a copy whose elements are every second element of a buffer, with other values in between."""
+def strided_buffer(one: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with one more dimension, of length 2: other values, and then those of ``one``."""
     buffer = torch.full((*one.shape, 2), canary(one.dtype), dtype=one.dtype, device=one.device)
     buffer[..., 1] = one
-    return buffer[..., 1]
+    return buffer
+
+
+def strided(one: torch.Tensor) -> torch.Tensor:
+    """Return a copy whose elements are every second element of a buffer, with other values in between."""
+    return strided_buffer(one)[..., 1]
 
 
 def offset(one: torch.Tensor) -> torch.Tensor:
@@ -47,3 +52,8 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "transposed": transposed,
     "channels_last": channels_last,
 }
+
+
+def arranged(one: torch.Tensor, layout: str) -> torch.Tensor:
+    """Return the tensor itself for the layout ``contiguous`` or if it has no elements; otherwise a copy in a layout of ``LAYOUTS``."""
+    return one if layout == "contiguous" or not one.numel() or one.layout is not torch.strided else LAYOUTS[layout](one)

@@ -17,6 +17,7 @@ from accelkit_conformance.oracle import opdb
 from accelkit_conformance.oracle.extra_ops import FUNCTIONS
 from accelkit_conformance.oracle.overloads import calls_of, calls_of_operator
 from accelkit_conformance.oracle.sample_transfer import tensors
+from accelkit_conformance.results import NotSupported
 
 _TABLE = Path(__file__).parent / "recorded_calls.txt"
 _EACH = 12
@@ -32,15 +33,20 @@ def overloads() -> Iterator[str]:
             yield overload
 
 
-def recorded_call(overload: str) -> tuple[Any, Any, Any, Any] | None:
+def recorded_call(overload: str) -> tuple[Any, Any, Any, Any]:
     """Return a call of an overload on the CPU: the OpInfo of its operator, or a stand-in, and ``func``, ``args`` and ``kwargs``.
 
-    Of the recorded calls, it is the one whose first tensor has the most dimensions and elements, up to a limit. None if there is no call.
+    Of the recorded calls, it is the one whose first tensor has the most dimensions and elements, up to a limit.
+
+    Raises:
+        NotSupported: If no recorded program calls the overload in the installed torch.
     """
     name = _table()[overload]
     op = Nameless() if name in FUNCTIONS else opdb.operators()[name]
     found = [call for call in _calls(name) if call[0].name() == f"aten::{overload}"]
-    return (op, *max(found, key=_size)) if found else None
+    if not found:
+        raise NotSupported(f"in the installed torch, no recorded program calls aten::{overload}")
+    return (op, *max(found, key=_size))
 
 
 class Nameless:

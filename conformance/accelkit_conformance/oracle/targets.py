@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from accelkit_conformance.oracle.layouts import canary
+from accelkit_conformance.oracle.layouts import canary, strided_buffer
 
 
 class Target:
@@ -19,8 +19,7 @@ class Target:
     @classmethod
     def strided(cls, like: torch.Tensor) -> Target:
         """Create a tensor with the values of ``like``, with other values between its elements."""
-        buffer = torch.full((*like.shape, 2), canary(like.dtype), dtype=like.dtype, device=like.device)
-        buffer[..., 1].copy_(like.detach())
+        buffer = strided_buffer(like.detach())
         return cls(buffer[..., 1], buffer)
 
     def check_surroundings(self) -> None:

@@ -48,6 +48,7 @@ class Variations:
         self._name = func.name().removeprefix("aten::")
         self.arguments = functools.cache(self._find_arguments)
         self.length = functools.cache(self._find_length)
+        self._stretched = functools.cache(self._find_stretched)
 
     @property
     def takes_special_values(self) -> bool:
@@ -87,7 +88,12 @@ class Variations:
     def _first(self) -> torch.Tensor:
         return tensors(self._given)[0]
 
-    def _stretched(self, dim: int, length: int) -> Any:
+    @functools.cached_property
+    def _shapes(self) -> list[torch.Size]:
+        """The shapes of the results of the call as it was recorded."""
+        return [leaf.shape for leaf in _all_tensors(self._func, self._given)]
+
+    def _find_stretched(self, dim: int, length: int) -> Any:
         """Return the arguments with a dimension of the first tensor made longer or shorter by repeating its elements.
 
         Dimensions of the same length in the other tensors, and in lists of sizes, are changed too, in the first way that the CPU accepts. A
@@ -97,15 +103,14 @@ class Variations:
         if not first.ndim or not first.shape[dim] or first.layout is not torch.strided or _UNCHECKED.search(self._name):
             return None
         old, fallback = first.shape[dim], None
-        before = [leaf.shape for leaf in _all_tensors(self._func, self._given)]
         ways = ("from the end", "from the start") if _INTERNAL.search(self._name) else ("from the end", "from the start", "none")
         for others, numbers in itertools.product(ways, (False, True)):
             changed = _stretch(self._given, first, dim % first.ndim, old, length, others=others, numbers=numbers)
             try:
-                after = [leaf.shape for leaf in flat(self._func(*changed[0], **changed[1])) if isinstance(leaf, torch.Tensor)]
+                after = [leaf.shape for leaf in _all_tensors(self._func, changed)]
             except Exception:  # noqa: S112 # another way may be accepted
                 continue
-            if after != before:
+            if after != self._shapes:
                 return changed
             fallback = fallback or changed
         return fallback
