@@ -27,7 +27,10 @@ from accelkit_conformance.worker_pool import Order
 SECONDS = 15.0
 LEAST_COUNTED = 40
 _UNBROKEN = Mutant("unbroken", "operators", "none", "accelkit_conformance.mutants.broken:Unbroken", "No fault: every test must pass.")
-_WIDEST: Mapping[str, checks.Profile] = {"collectives": "distributed", "ddp": "distributed", "fsdp": "distributed", "bridges": "full"}
+_WIDEST: Mapping[str, checks.Profile] = {
+    **dict.fromkeys(("collectives", "ddp", "fsdp"), "distributed"),
+    **dict.fromkeys(("bridges", "precision"), "full"),
+}
 _LONG = ("compile",)
 _WITHOUT_HARDWARE = ("contract", "isolation")
 

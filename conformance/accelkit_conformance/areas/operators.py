@@ -243,6 +243,28 @@ def special_values(subject: Subject, name: str, dtype: str) -> None:
         compare_forward(subject, op, given, is_variant=True)
 
 
+def _large() -> Iterator[Case]:
+    from accelkit_conformance.oracle.large_tensors import CALLS
+
+    for name in CALLS:
+        yield "full", (name,)
+
+
+@check("full", requires=["dtype.float32"], over=_large)
+def large_tensors(subject: Subject, name: str) -> None:
+    """For a tensor of 16,777,228 elements, more than float32 can count one by one, the results are the same as on the CPU."""
+    from torch.utils._pytree import tree_leaves
+
+    from accelkit_conformance.oracle.lacking_dtypes import require_dtypes
+    from accelkit_conformance.oracle.large_tensors import CALLS
+    from accelkit_conformance.oracle.tolerance import check_result
+
+    call = CALLS[name]
+    require_dtypes(subject, lambda: call("cpu"))
+    for mine, theirs in zip(tree_leaves(call(subject.device)), tree_leaves(call("cpu")), strict=True):
+        check_result(mine, theirs, None, subject.device)
+
+
 @check("smoke", requires=["dtype.int64"], over=["mul", "add", "sum", "prod", "cumsum", "pow", "shift", "matmul", "floor_divide"])
 def wide_integers(subject: Subject, name: str) -> None:
     """int64 is computed in 64 bits: results above 2**40 are exact."""

@@ -3,10 +3,10 @@ overflowed; accelkit's precisions compute and store in the dtypes that their nam
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from accelkit_conformance.checks import check
+from accelkit_conformance.checks import Case, check
 from accelkit_conformance.subject import raises
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from accelkit_conformance.subject import Subject
 
+_DTYPES = ("bfloat16", "float16")
 _LOWER = ("mm", "matmul", "bmm", "addmm", "linear", "conv2d", "baddbmm", "conv_transpose2d")
 _FLOAT32 = ("softmax", "log_softmax", "exp", "log", "pow", "layer_norm", "cross_entropy", "mse_loss", "norm", "cumsum")
 
@@ -56,7 +57,7 @@ def _calls(device: torch.device, dtype: torch.dtype, computed: torch.dtype | Non
     }
 
 
-@check("smoke", requires=["autocast.{0}"], over=[f"{dtype},{name}" for dtype in ("bfloat16", "float16") for name in _LOWER])
+@check("smoke", requires=["autocast.{0}"], over=[f"{dtype},{name}" for dtype in _DTYPES for name in _LOWER])
 def lower_list(subject: Subject, dtype: str, name: str) -> None:
     """Under autocast, matmuls and convolutions of float32 return autocast's dtype, with values within 2 % of those in float32. After
     autocast, they return float32."""
@@ -76,7 +77,7 @@ def lower_list(subject: Subject, dtype: str, name: str) -> None:
 @check(
     "smoke",
     requires=["autocast.{0}", "autocast_float32_list"],
-    over=[f"{dtype},{name}" for dtype in ("bfloat16", "float16") for name in _FLOAT32],
+    over=[f"{dtype},{name}" for dtype in _DTYPES for name in _FLOAT32],
 )
 def float32_list(subject: Subject, dtype: str, name: str) -> None:
     """Under autocast, operators that need the range of float32 compute in float32, even if their inputs have the lower dtype: the
@@ -93,6 +94,38 @@ def float32_list(subject: Subject, dtype: str, name: str) -> None:
     expected = _calls(torch.device("cpu"), lower, torch.float32)[name]()
     # torch's cross_entropy requests its log_softmax in the dtype of the input, and autocast does not override this
     torch.testing.assert_close(found.cpu(), expected, rtol=0.01 if name == "cross_entropy" else 1e-4, atol=1e-6)
+
+
+def _listed() -> Iterator[Case]:
+    from accelkit_conformance.oracle.autocast_lists import FLOAT32, LOWER, PROMOTED
+
+    for name in sorted((*LOWER, *FLOAT32, *PROMOTED)):
+        yield from (("full", (dtype, name)) for dtype in _DTYPES)
+
+
+def _lower_everywhere() -> Iterator[Case]:
+    from accelkit_conformance.oracle.autocast_lists import LOWER_EVERYWHERE
+
+    for name in sorted(LOWER_EVERYWHERE):
+        yield from (("full", (dtype, name)) for dtype in _DTYPES)
+
+
+@check("full", requires=["autocast.{0}"], over=_lower_everywhere)
+def every_lower_operator(subject: Subject, dtype: str, name: str) -> None:
+    """Under autocast, an operator that autocast computes in the lower dtype on every device gives the values and gradients that the CPU
+    gives for arguments of this dtype. The gradients of float32 arguments are float32."""
+    from accelkit_conformance.oracle.autocast_lists import check_listed
+
+    check_listed(subject, name, dtype)
+
+
+@check("full", requires=["autocast.{0}", "autocast_float32_list"], over=_listed)
+def every_listed_operator(subject: Subject, dtype: str, name: str) -> None:
+    """Under autocast, an operator on torch's lists computes in the lower dtype, in float32 or in the widest dtype of its arguments, as its
+    list says. It gives the values and gradients that the CPU gives for arguments of this dtype."""
+    from accelkit_conformance.oracle.autocast_lists import check_listed
+
+    check_listed(subject, name, dtype)
 
 
 @check("smoke", requires=["autocast.bfloat16"])

@@ -119,25 +119,67 @@ def device_synchronize_covers_all_streams(subject: Subject) -> None:
 
 @check("smoke", requires=["events"])
 def events_measure_time(subject: Subject) -> None:
-    """``elapsed_time`` between two recorded events is positive, and not much longer than the milliseconds that passed on the host."""
+    """``elapsed_time`` between two recorded events is the time of the work between them in milliseconds: nearly all of the time that passes
+    on the host until this work is done."""
     import torch
 
     module = subject.module
     if not hasattr(module.Event(), "elapsed_time"):
         return
-    start, end = module.Event(enable_timing=True), module.Event(enable_timing=True)
-    subject.synchronize()
-    began = time.perf_counter()
-    start.record()
     a = torch.rand(512, 512, device=subject.device)
-    for _ in range(10):
-        a = (a @ a).softmax(-1)
-    end.record()
-    end.synchronize()
-    outside = (time.perf_counter() - began) * 1000
-    inside = start.elapsed_time(end)
-    assert inside > 0, f"{inside} ms passed between the events"
-    assert inside <= outside * 1.5 + 5, f"{inside:.2f} ms passed between the events, and {outside:.2f} ms outside"
+    pairs = []
+    for _ in range(5):  # other programs may take the processor at any time: the best of five counts
+        start, end = module.Event(enable_timing=True), module.Event(enable_timing=True)
+        subject.synchronize()
+        began = time.perf_counter()
+        start.record()
+        for _ in range(20):
+            a = (a @ a).softmax(-1)
+        end.record()
+        end.synchronize()
+        outside = (time.perf_counter() - began) * 1000
+        inside = start.elapsed_time(end)
+        assert inside > 0, f"{inside} ms passed between the events"
+        assert inside <= outside * 1.5 + 5, f"{inside:.2f} ms passed between the events, and {outside:.2f} ms outside"
+        pairs.append((inside, outside))
+    inside, outside = max(pairs, key=lambda pair: pair[0] / pair[1])
+    assert inside >= outside / 4, f"{inside:.4f} ms passed between the events, and {outside:.4f} ms outside, nearly all of them between the events"
+
+
+@check("training", requires=["streams", "events"])
+def handles_are_freed(subject: Subject) -> None:
+    """Thousands of streams and events that are made, used and dropped one after another leave no open files or threads behind, and less than
+    32 MiB of the process's memory."""
+    import gc
+
+    import psutil
+    import torch
+
+    module, process = subject.module, psutil.Process()
+    x = torch.ones(8, device=subject.device)
+
+    def use(count: int) -> None:
+        for _ in range(count):
+            stream = module.Stream(device=subject.device)
+            with module.stream(stream):
+                event = module.Event()
+                event.record()
+            event.synchronize()
+        gc.collect()
+        subject.synchronize()
+
+    def counts() -> tuple[int, int, int]:
+        files = process.num_fds() if hasattr(process, "num_fds") else process.num_handles()
+        return files, process.num_threads(), process.memory_info().rss
+
+    use(200)  # pools may grow at first
+    files, threads, resident = counts()
+    use(4000)
+    files, threads, resident = (after - before for after, before in zip(counts(), (files, threads, resident), strict=True))
+    assert files < 50, f"{files} files stay open after 4000 streams and events"
+    assert threads < 50, f"{threads} threads are left after 4000 streams and events"
+    assert resident < 32 << 20, f"{resident >> 20} MiB of memory are left after 4000 streams and events"
+    assert x.sum().item() == 8
 
 
 @check("smoke", requires=["events"])

@@ -89,6 +89,38 @@ class MultipliesWrongly(Broken):
         _change_under_autocast(("mm", "matmul", "bmm", "linear"), lambda result, lower: result * 1.5)
 
 
+@mutant("precision", "autocast's lists")
+class KeepsVectorsInFloat32(Broken):
+    """Under autocast, products of matrices and vectors return float32."""
+
+    def install(self) -> None:
+        _change_under_autocast(("mv", "addmv", "addr"), lambda result, lower: result.float())
+
+
+@mutant("precision", "autocast's lists")
+class LowersSomeLosses(Broken):
+    """Under autocast, the Huber loss, the Kullback-Leibler divergence and cosine similarity return the lower dtype."""
+
+    def install(self) -> None:
+        _change_under_autocast(("huber_loss", "kl_div", "cosine_similarity"), lambda result, lower: result.to(lower))
+
+
+@mutant("precision", "autocast's lists")
+class PromotesToTheNarrowest(Broken):
+    """Under autocast, addcdiv, addcmul, dot and tensordot return the narrowest dtype of their arguments, not the widest."""
+
+    def install(self) -> None:
+        _change_under_autocast(("addcdiv", "addcmul", "dot", "tensordot"), lambda result, lower: result.to(lower))
+
+
+@mutant("precision", "values under autocast")
+class ConvolvesVolumesWrongly(Broken):
+    """Under autocast, three-dimensional convolutions have the right dtype, but are a quarter too large."""
+
+    def install(self) -> None:
+        _change_under_autocast(("conv3d", "conv_transpose3d"), lambda result, lower: result * 1.25)
+
+
 def _change_under_autocast(names: tuple[str, ...], change: Callable[[Any, Any], Any]) -> None:
     """Change the results of torch's functions with these names inside an autocast region of the device."""
     import torch

@@ -59,24 +59,61 @@ class EventsAreNeverDone(Broken):
         self.device_module.Event = lambda **options: Event("fake_xpu", **options)
 
 
-@mutant("streams", "events")
-class TimeRunsBackwards(Broken):
-    """Event.elapsed_time is negative."""
+class _AnotherTime(Broken):
+    """The base class of mutants whose Event.elapsed_time is a multiple of the right time.
+
+    Attributes:
+        factor: By how much the time is multiplied.
+    """
+
+    factor: float
 
     def install(self) -> None:
         import torch
+
+        factor = self.factor
 
         class Event:
             def __init__(self, **options: Any) -> None:
                 self.inner = torch.Event("fake_xpu", **options)
 
             def elapsed_time(self, end: Any) -> float:
-                return -self.inner.elapsed_time(end.inner)
+                return factor * self.inner.elapsed_time(end.inner)
 
             def __getattr__(self, name: str) -> Any:
                 return getattr(self.inner, name)
 
         self.device_module.Event = Event
+
+
+@mutant("streams", "events")
+class TimeRunsBackwards(_AnotherTime):
+    """Event.elapsed_time is negative."""
+
+    factor = -1.0
+
+
+@mutant("streams", "events")
+class MeasuresSeconds(_AnotherTime):
+    """Event.elapsed_time is in seconds."""
+
+    factor = 0.001
+
+
+@mutant("streams", "handles")
+class KeepsEvents(Broken):
+    """Each event keeps a file open and 16 KiB of memory for as long as the process runs."""
+
+    def install(self) -> None:
+        import torch
+
+        kept: list[Any] = []
+
+        def event(**options: Any) -> Any:
+            kept.append((os.dup(2), bytearray(b"x" * (16 << 10))) if len(kept) < 500 else bytearray(b"x" * (16 << 10)))
+            return torch.Event("fake_xpu", **options)
+
+        self.device_module.Event = event
 
 
 @mutant("streams", "the current stream")

@@ -125,32 +125,55 @@ def whole_storage(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().as_strided((count,), (1,), 0).cpu().resolve_conj().resolve_neg().contiguous().view(torch.uint8)
 
 
-def compare_backward(subject: Subject, op: Any, sample: Any, given: Any) -> bool:
+def compare_backward(
+    subject: Subject,
+    op: Any,
+    sample: Any,
+    given: Any,
+    variant: Callable[..., Any] | None = None,
+    expected: Callable[..., Any] | None = None,
+    *,
+    compared: torch.dtype | None = None,
+) -> bool:
     """Compare the gradients of all inputs that require them, for random output gradients, and return whether there were any.
+
+    Args:
+        subject: The subject with the device.
+        op: The OpInfo of the operator.
+        sample: The sample.
+        given: The arguments of the sample, as ``(input, args, kwargs)``.
+        variant: The function to run on the device instead of the operator.
+        expected: The function to run on the CPU instead of the operator.
+        compared: The dtype to which gradients are rounded before their values are compared, if they were computed in a lower dtype than
+            they have. None compares them as they are.
 
     Raises:
         AssertionError: If the gradients differ.
     """
+    expected = expected or op
     there = place(op, given, subject.device)
     with _watching_draws(op) as draws:
-        reference = _gradients(op, sample, to_device(given, torch.device("cpu")))
+        reference = _gradients(op, expected, sample, to_device(given, torch.device("cpu")))
     is_random = draws.are_seen
     if not reference:
         return False
-    found = _gradients(op, sample, there)
+    found = _gradients(op, variant or op, sample, there)
     subject.compute()
     truth: list[Any] = [None] * len(reference)
     if not is_random:
         with contextlib.suppress(Exception):  # the operator does not support double: compare with the CPU's own result
-            computed = _gradients(op, sample, to_double(given))
+            computed = _gradients(op, expected, sample, to_double(given))
             truth = computed if len(computed) == len(reference) else truth
     assert len(found) == len(reference), f"{len(found)} inputs have a gradient, not {len(reference)}"
     others = max((relative_error(*one) for one in zip(reference, truth, strict=True) if one[0] is not None), default=0.0)
     for mine, theirs, true in zip(found, reference, truth, strict=True):
         assert (mine is None) == (theirs is None), "an input has a gradient on one of the two, and none on the other"
-        if theirs is not None and is_random:
+        if theirs is None:
+            continue
+        if is_random or compared is not None:
             check_form(mine, theirs, subject.device)
-        elif theirs is not None:
+        if not is_random:
+            mine, theirs = (one if compared is None else one.to(compared) for one in (mine, theirs))  # noqa: PLW2901
             check_result(mine, theirs, true, subject.device, phase=op.name in opdb.UP_TO_PHASE, cancels=True, others=others)
     return True
 
@@ -216,8 +239,8 @@ def truth_of(call: Any, given: Any, reference: list[Any]) -> list[Any]:
     ]
 
 
-def _gradients(op: Any, sample: Any, given: Any) -> list[Any]:
-    results = op(given[0], *given[1], **given[2])
+def _gradients(op: Any, call: Callable[..., Any], sample: Any, given: Any) -> list[Any]:
+    results = call(given[0], *given[1], **given[2])
     outputs = [leaf for leaf in tensors(sample.output_process_fn_grad(results)) if leaf.requires_grad]
     inputs = [leaf for leaf in tensors(given) if leaf.requires_grad]
     if not outputs or not inputs:

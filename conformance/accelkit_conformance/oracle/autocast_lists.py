@@ -1,0 +1,114 @@
+"""The operators of autocast's lists, and what the CPU computes when it follows these lists.
+
+The lists are those of torch's devices (``AT_FORALL_LOWER_PRECISION_FP``, ``AT_FORALL_FP32``, ``AT_FORALL_FP32_SET_OPT_DTYPE`` and
+``AT_FORALL_PROMOTE`` in torch's ``ATen/autocast_mode.h``), in the names of torch's database of operators. The CPU's own list is shorter.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from accelkit_conformance.oracle import opdb
+from accelkit_conformance.oracle.lacking_dtypes import possible_samples
+from accelkit_conformance.oracle.op_compare import compare_backward, compare_forward
+from accelkit_conformance.oracle.reproducer import describe_sample, facts_of
+from accelkit_conformance.oracle.sample_transfer import tensors
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+_SAMPLES = 8
+
+LOWER_EVERYWHERE = (
+    "addbmm", "addmm", "baddbmm", "bmm", "matmul", "mm", "linalg.vecdot", "nn.functional.linear", "nn.functional.prelu",
+    *(f"nn.functional.conv{kind}{ndim}d" for kind in ("", "_transpose") for ndim in (1, 2, 3)),
+    "nn.functional.scaled_dot_product_attention",
+)  # fmt: skip
+"""Operators that autocast computes in the lower dtype on every device, the CPU included."""
+
+LOWER = ("addmv", "addr", "einsum", "linalg.multi_dot", "mv")
+"""Further operators that autocast computes in the lower dtype on torch's devices."""
+
+FLOAT32 = (
+    "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log1p", "log2", "logsumexp", "pow", "reciprocal", "rsqrt", "sinh", "tan",
+    "nn.functional.softplus", "softmax", "log_softmax", "cumprod", "cumsum", "prod", "sum", "renorm", "dist", "cdist", "nn.functional.pdist",
+    "linalg.vector_norm", "norm", "native_layer_norm", "nn.functional.layer_norm", "nn.functional.group_norm",
+    "nn.functional.cosine_similarity", "nn.functional.interpolate.bicubic", "nn.functional.interpolate.bilinear",
+    "nn.functional.interpolate.linear", "nn.functional.interpolate.nearest", "nn.functional.interpolate.nearest-exact",
+    "nn.functional.interpolate.trilinear",
+    *(f"nn.functional.{name}_loss" for name in (
+        "cosine_embedding", "hinge_embedding", "huber", "l1", "margin_ranking", "mse", "multi_margin", "multilabel_margin", "nll",
+        "poisson_nll", "smooth_l1", "soft_margin", "triplet_margin",
+    )),
+    "nn.functional.binary_cross_entropy_with_logits", "nn.functional.kl_div",
+)  # fmt: skip
+"""Operators that autocast computes in float32, even if their arguments have the lower dtype.
+
+``linalg.matrix_norm``, on which ``norm`` for matrices relies, is on torch's list too, but torch refuses arguments of a lower dtype before
+autocast can cast them.
+"""
+
+PROMOTED = (
+    "addcdiv", "addcmul", "atan2", "cross", "dot", "vdot", "index_put", "scatter_add", "tensordot", "nn.functional.bilinear",
+    "nn.functional.grid_sample",
+)  # fmt: skip
+"""Operators that autocast computes in the widest dtype of their arguments."""
+
+
+def check_listed(subject: Subject, name: str, dtype: str) -> None:
+    """Compare an operator under autocast on the device with the CPU, where the arguments are first cast as autocast's lists say.
+
+    The values and the gradients of every floating-point argument are compared, for a few samples of torch's database.
+
+    Args:
+        subject: The subject with the device.
+        name: The operator, from one of the lists of this module.
+        dtype: The lower dtype: ``bfloat16`` or ``float16``.
+
+    Raises:
+        AssertionError: If a result has another dtype, or other values.
+    """
+    lower = opdb.dtype_of(dtype)
+    is_lower = name in LOWER_EVERYWHERE or name in LOWER
+    computed = lower if is_lower else torch.float32
+    op = opdb.operators()[name]
+
+    def on_device(*args: Any, **kwargs: Any) -> Any:
+        with torch.autocast(subject.accelerator.autocast_device_type, dtype=lower):
+            return op(*args, **kwargs)
+
+    def on_cpu(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = tree_map_only(torch.Tensor, functools.partial(_cast, dtype=computed), (args, kwargs))
+        return op(*args, **kwargs)
+
+    for sample in possible_samples(subject, op, opdb.samples(op, "float32", _SAMPLES, requires_grad=op.supports_autograd)):
+        given = (sample.input, sample.args, sample.kwargs)
+        if not is_lower:
+            given = _lowered(given, lower, only_first=name in PROMOTED)
+        with subject.sample(describe_sample(given), facts_of(given, dtype)):
+            compare_forward(subject, op, given, on_device, on_cpu)
+            if op.supports_autograd:
+                compare_backward(subject, op, sample, given, on_device, on_cpu, compared=lower)
+
+
+def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Cast a floating-point tensor to ``dtype``. A tensor in double precision is only rounded."""
+    if not tensor.is_floating_point():
+        return tensor
+    return tensor.to(dtype).double() if tensor.dtype is torch.float64 else tensor.to(dtype)
+
+
+def _lowered(given: Any, dtype: torch.dtype, *, only_first: bool) -> Any:
+    """Return the arguments with the floating-point tensors, or only the first of them, in the lower dtype."""
+    first = next((one for one in tensors(given) if one.is_floating_point()), None)
+
+    def lower(one: torch.Tensor) -> torch.Tensor:
+        if not one.is_floating_point() or (only_first and one is not first):
+            return one
+        return one.detach().to(dtype).requires_grad_(one.requires_grad)
+
+    return tree_map_only(torch.Tensor, lower, given)

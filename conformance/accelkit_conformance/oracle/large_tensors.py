@@ -1,0 +1,68 @@
+"""Calls on tensors with more elements than float32 can count, 2**24, and more than a grid of 65,535 blocks of 256 threads has threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+LENGTH = 2**24 + 12
+_LAST = LENGTH - 1
+
+
+def _indices(device: Any) -> torch.Tensor:
+    return torch.tensor([0, 65_535 * 256, 2**24 - 1, 2**24 + 1, _LAST]).to(device)
+
+
+def _numbers(device: Any) -> torch.Tensor:
+    return torch.arange(LENGTH, dtype=torch.int32, device=device)
+
+
+def _marked(device: Any, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Return zeros with ones at the places of ``_indices``."""
+    zeros = torch.zeros(LENGTH, dtype=dtype, device=device)
+    zeros[-1] = zeros[2**24 + 1] = zeros[2**24 - 1] = zeros[65_535 * 256] = zeros[0] = 1
+    return zeros
+
+
+def _ends(result: torch.Tensor) -> torch.Tensor:
+    """Return the elements at both ends of a one-dimensional result, and around 2**24."""
+    return torch.cat([result[:4], result[2**24 - 2 : 2**24 + 3], result[-4:]])
+
+
+def _scattered(device: Any) -> torch.Tensor:
+    indices = _indices(device)
+    return torch.zeros(LENGTH, device=device).index_add_(0, indices, torch.ones(len(indices), device=device))
+
+
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "add": lambda device: _ends(_numbers(device) + 1),
+    "any": lambda device: (_marked(device)[1 : 65_535 * 256] != 0).any(),
+    "arange": lambda device: _ends(_numbers(device)),
+    "argmax": lambda device: (_marked(device)[1:] * _numbers(device)[1:]).argmax(),
+    "cat": lambda device: _ends(torch.cat([_numbers(device)[: 2**23], _numbers(device)[2**23 :]])),
+    "clone": lambda device: _ends(_numbers(device).clone()),
+    "copy_transposed": lambda device: _ends(_numbers(device).view(4, -1).t().contiguous().view(-1)),
+    "count_nonzero": lambda device: torch.ones(LENGTH, dtype=torch.bool, device=device).count_nonzero(),
+    "cumsum": lambda device: _ends(torch.ones(LENGTH, dtype=torch.int32, device=device).cumsum(0)),
+    "fill": lambda device: torch.empty(LENGTH, device=device).fill_(2.0).min(),
+    "flip": lambda device: _ends(_numbers(device).flip(0)),
+    "gather": lambda device: _numbers(device).gather(0, _indices(device)),
+    "index_add": lambda device: _ends(_scattered(device)),
+    "index_select": lambda device: _numbers(device).index_select(0, _indices(device)),
+    "masked_fill": lambda device: _ends(_numbers(device).masked_fill(_marked(device) != 0, -1)),
+    "masked_select": lambda device: _numbers(device).masked_select(_marked(device) != 0),
+    "max_dim": lambda device: _numbers(device).view(2, -1).max(1),
+    "mean": lambda device: torch.ones(LENGTH, device=device).mean(),
+    "nonzero": lambda device: _marked(device).nonzero(),
+    "softmax": lambda device: _ends(torch.zeros(LENGTH, device=device).softmax(0)),
+    "sum": lambda device: torch.ones(LENGTH, device=device).sum(),
+    "sum_bool": lambda device: torch.ones(LENGTH, dtype=torch.bool, device=device).sum(),
+    "sum_rows": lambda device: _ends(torch.ones(LENGTH, 2, dtype=torch.uint8, device=device).sum(1)),
+    "take": lambda device: _numbers(device).take(_indices(device)),
+    "to": lambda device: _ends(_numbers(device).to(torch.float32)),
+    "topk": lambda device: _numbers(device).topk(3).indices,
+    "where": lambda device: _ends(torch.where(_marked(device) != 0, _numbers(device), 7)),
+}
+"""Functions by name. Each takes a device, and returns a few elements of a result that depend on elements beyond 2**24."""
