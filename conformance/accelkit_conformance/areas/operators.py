@@ -150,31 +150,9 @@ def overloads(subject: Subject, name: str) -> None:
     """The ATen overloads that the operator calls in its forward and backward pass give the same results as on the CPU: called as
     recorded, with ``out=``, and in place."""
     from accelkit_conformance.oracle import opdb
-    from accelkit_conformance.oracle.overloads import calls_of_operator
+    from accelkit_conformance.oracle.overloads import calls_of_operator, check_overloads
 
-    _check_overloads(subject, opdb.operators()[name], calls_of_operator(name))
-
-
-def _check_overloads(subject: Subject, op: Any, calls: list[tuple[Any, Any, Any]]) -> None:
-    """Compare each ATen call and its variants, with the recorded arguments."""
-    from accelkit_conformance.oracle import opdb
-    from accelkit_conformance.oracle.lacking_dtypes import lacking_dtypes
-    from accelkit_conformance.oracle.op_compare import compare_forward
-    from accelkit_conformance.oracle.overloads import variants
-    from accelkit_conformance.oracle.reproducer import describe_sample, facts_of
-
-    for func, args, kwargs in calls:
-        if func.name() in opdb.UNPREDICTABLE or not args or lacking_dtypes(subject, lambda: func(*args, **kwargs)):  # noqa: B023
-            continue
-        given = (args[0], args[1:], kwargs)
-        for overload, variant, is_in_place in variants(func):
-
-            def expected(first: Any, *rest: Any, func: Any = func, is_in_place: bool = is_in_place, **named: Any) -> Any:
-                result = func(first, *rest, **named)
-                return result.to(first.dtype) if is_in_place else result
-
-            with subject.sample(f"{overload} {describe_sample(given)}", facts_of(given, "float32") | {"overload": overload}):
-                compare_forward(subject, op, given, variant, expected)
+    check_overloads(subject, opdb.operators()[name], calls_of_operator(name))
 
 
 def _further() -> Iterator[Case]:
@@ -193,7 +171,7 @@ def further(subject: Subject, name: str) -> None:
 
     from accelkit_conformance.oracle.extra_ops import FUNCTIONS
     from accelkit_conformance.oracle.lacking_dtypes import require_dtypes
-    from accelkit_conformance.oracle.overloads import calls_of
+    from accelkit_conformance.oracle.overloads import calls_of, check_overloads
     from accelkit_conformance.oracle.recorded_calls import Nameless
     from accelkit_conformance.oracle.tolerance import check_result
 
@@ -204,7 +182,7 @@ def further(subject: Subject, name: str) -> None:
         assert len(found) == len(expected)
         for mine, theirs in zip(found, expected, strict=True):
             check_result(mine, theirs, None, subject.device, cancels=True)
-    _check_overloads(subject, Nameless(), calls_of([lambda: function(torch.device("cpu"))]))
+    check_overloads(subject, Nameless(), calls_of([lambda: function(torch.device("cpu"))]))
 
 
 def forward_overloads() -> Iterator[Case]:

@@ -3,9 +3,10 @@ overflowed; accelkit's precisions compute and store in the dtypes that their nam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from accelkit_conformance.areas.operators import profile_of
 from accelkit_conformance.checks import Case, check
 from accelkit_conformance.subject import raises
 
@@ -15,114 +16,35 @@ if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
 _DTYPES = ("bfloat16", "float16")
-_LOWER = ("mm", "matmul", "bmm", "addmm", "linear", "conv2d", "baddbmm", "conv_transpose2d")
-_FLOAT32 = ("softmax", "log_softmax", "exp", "log", "pow", "layer_norm", "cross_entropy", "mse_loss", "norm", "cumsum")
 
 
-def _calls(device: torch.device, dtype: torch.dtype, computed: torch.dtype | None = None) -> dict[str, Callable[[], torch.Tensor]]:
-    """Return functions by operator name. Each calls the operator on random inputs, which have the same values on every device.
+def _lower() -> Iterator[Case]:
+    from accelkit_conformance.oracle.autocast_lists import LOWER_EVERYWHERE
 
-    Args:
-        device: The device of the inputs.
-        dtype: The dtype to which the inputs are rounded.
-        computed: The dtype to which the rounded inputs are converted before the call. None keeps ``dtype``.
-    """
-    import torch
-    import torch.nn.functional as F  # the usual name
-
-    generator = torch.Generator().manual_seed(6)
-
-    def rand(*shape: int) -> torch.Tensor:
-        return (torch.rand(*shape, generator=generator) + 0.5).to(dtype).to(computed or dtype).to(device)
-
-    return {
-        "mm": lambda: torch.mm(rand(4, 4), rand(4, 4)),
-        "matmul": lambda: rand(4, 4) @ rand(4, 4),
-        "bmm": lambda: torch.bmm(rand(2, 4, 4), rand(2, 4, 4)),
-        "addmm": lambda: torch.addmm(rand(4, 4), rand(4, 4), rand(4, 4)),
-        "baddbmm": lambda: torch.baddbmm(rand(2, 4, 4), rand(2, 4, 4), rand(2, 4, 4)),
-        "linear": lambda: F.linear(rand(4, 4), rand(4, 4)),
-        "conv2d": lambda: F.conv2d(rand(1, 2, 5, 5), rand(3, 2, 3, 3)),
-        "conv_transpose2d": lambda: F.conv_transpose2d(rand(1, 2, 5, 5), rand(2, 3, 3, 3)),
-        "softmax": lambda: rand(4, 4).softmax(-1),
-        "log_softmax": lambda: rand(4, 4).log_softmax(-1),
-        "exp": lambda: rand(4).exp(),
-        "log": lambda: rand(4).log(),
-        "pow": lambda: rand(4).pow(2.5),
-        "layer_norm": lambda: F.layer_norm(rand(4, 4), [4]),
-        "cross_entropy": lambda: F.cross_entropy(rand(4, 2), torch.tensor([0, 1, 1, 0]).to(device)),
-        "mse_loss": lambda: F.mse_loss(rand(4), rand(4)),
-        "norm": lambda: rand(4).norm(),
-        "cumsum": lambda: rand(4).cumsum(0),
-    }
-
-
-@check("smoke", requires=["autocast.{0}"], over=[f"{dtype},{name}" for dtype in _DTYPES for name in _LOWER])
-def lower_list(subject: Subject, dtype: str, name: str) -> None:
-    """Under autocast, matmuls and convolutions of float32 return autocast's dtype, with values within 2 % of those in float32. After
-    autocast, they return float32."""
-    import torch
-
-    lower = getattr(torch, dtype)
-    with torch.autocast(subject.accelerator.autocast_device_type, dtype=lower):
-        inside = _calls(subject.device, torch.float32)[name]()
-    assert inside.dtype == lower, f"{name} under autocast to {dtype} gave {inside.dtype}"
-    subject.stays(inside)
-    after = _calls(subject.device, torch.float32)[name]()
-    assert after.dtype == torch.float32, f"{name} after autocast gave {after.dtype}"
-    expected = _calls(torch.device("cpu"), torch.float32)[name]()
-    torch.testing.assert_close(inside.float().cpu(), expected, rtol=0.02, atol=0.0)
-
-
-@check(
-    "smoke",
-    requires=["autocast.{0}", "autocast_float32_list"],
-    over=[f"{dtype},{name}" for dtype in _DTYPES for name in _FLOAT32],
-)
-def float32_list(subject: Subject, dtype: str, name: str) -> None:
-    """Under autocast, operators that need the range of float32 compute in float32, even if their inputs have the lower dtype: the
-    result has the dtype and the precision of float32."""
-    import torch
-
-    if name == "cross_entropy":
-        subject.needs("int64")
-    lower = getattr(torch, dtype)
-    with torch.autocast(subject.accelerator.autocast_device_type, dtype=lower):
-        found = _calls(subject.device, lower)[name]()
-    assert found.dtype == torch.float32, f"{name} of {dtype} under autocast gave {found.dtype}"
-    subject.stays(found)
-    expected = _calls(torch.device("cpu"), lower, torch.float32)[name]()
-    # torch's cross_entropy requests its log_softmax in the dtype of the input, and autocast does not override this
-    torch.testing.assert_close(found.cpu(), expected, rtol=0.01 if name == "cross_entropy" else 1e-4, atol=1e-6)
+    for name in LOWER_EVERYWHERE:
+        yield from ((profile_of(name, "float32"), (dtype, name)) for dtype in _DTYPES)
 
 
 def _listed() -> Iterator[Case]:
     from accelkit_conformance.oracle.autocast_lists import FLOAT32, LOWER, PROMOTED
 
-    for name in sorted((*LOWER, *FLOAT32, *PROMOTED)):
-        yield from (("full", (dtype, name)) for dtype in _DTYPES)
+    for name in (*LOWER, *FLOAT32, *PROMOTED):
+        yield from ((profile_of(name, "float32"), (dtype, name)) for dtype in _DTYPES)
 
 
-def _lower_everywhere() -> Iterator[Case]:
-    from accelkit_conformance.oracle.autocast_lists import LOWER_EVERYWHERE
-
-    for name in sorted(LOWER_EVERYWHERE):
-        yield from (("full", (dtype, name)) for dtype in _DTYPES)
-
-
-@check("full", requires=["autocast.{0}"], over=_lower_everywhere)
-def every_lower_operator(subject: Subject, dtype: str, name: str) -> None:
-    """Under autocast, an operator that autocast computes in the lower dtype on every device gives the values and gradients that the CPU
-    gives for arguments of this dtype. The gradients of float32 arguments are float32."""
+@check("full", requires=["autocast.{0}"], over=_lower)
+def lower_list(subject: Subject, dtype: str, name: str) -> None:
+    """Under autocast, a matrix product, convolution or attention of float32 arguments returns the lower dtype. It gives the values and the
+    gradients that the CPU gives for arguments of this dtype; the gradients are float32. After autocast, it returns float32."""
     from accelkit_conformance.oracle.autocast_lists import check_listed
 
     check_listed(subject, name, dtype)
 
 
 @check("full", requires=["autocast.{0}", "autocast_float32_list"], over=_listed)
-def every_listed_operator(subject: Subject, dtype: str, name: str) -> None:
-    """Under autocast, an operator on torch's lists computes in the lower dtype, in float32 or in the widest dtype of its arguments, as its
-    list says. It gives the values and gradients that the CPU gives for arguments of this dtype."""
+def listed_operators(subject: Subject, dtype: str, name: str) -> None:
+    """Under autocast, an operator on one of the lists of torch's devices computes in the lower dtype, in float32 or in the widest dtype of
+    its arguments, as the list says. It gives the values and the gradients that the CPU gives for arguments of this dtype."""
     from accelkit_conformance.oracle.autocast_lists import check_listed
 
     check_listed(subject, name, dtype)

@@ -34,17 +34,17 @@ LOWER = ("addmv", "addr", "einsum", "linalg.multi_dot", "mv")
 """Further operators that autocast computes in the lower dtype on torch's devices."""
 
 FLOAT32 = (
-    "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log1p", "log2", "logsumexp", "pow", "reciprocal", "rsqrt", "sinh", "tan",
-    "nn.functional.softplus", "softmax", "log_softmax", "cumprod", "cumsum", "prod", "sum", "renorm", "dist", "cdist", "nn.functional.pdist",
-    "linalg.vector_norm", "norm", "native_layer_norm", "nn.functional.layer_norm", "nn.functional.group_norm",
-    "nn.functional.cosine_similarity", "nn.functional.interpolate.bicubic", "nn.functional.interpolate.bilinear",
-    "nn.functional.interpolate.linear", "nn.functional.interpolate.nearest", "nn.functional.interpolate.nearest-exact",
-    "nn.functional.interpolate.trilinear",
+    "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log1p", "log2", "logsumexp", "pow", "reciprocal", "rsqrt",
+    "sinh", "tan", "softmax", "log_softmax", "cumprod", "cumsum", "prod", "sum", "renorm", "dist", "cdist", "linalg.vector_norm", "norm",
+    "native_layer_norm",
+    *(f"nn.functional.{name}" for name in (
+        "binary_cross_entropy_with_logits", "cosine_similarity", "group_norm", "kl_div", "layer_norm", "pdist", "softplus",
+    )),
+    *(f"nn.functional.interpolate.{name}" for name in ("bicubic", "bilinear", "linear", "nearest", "nearest-exact", "trilinear")),
     *(f"nn.functional.{name}_loss" for name in (
         "cosine_embedding", "hinge_embedding", "huber", "l1", "margin_ranking", "mse", "multi_margin", "multilabel_margin", "nll",
         "poisson_nll", "smooth_l1", "soft_margin", "triplet_margin",
     )),
-    "nn.functional.binary_cross_entropy_with_logits", "nn.functional.kl_div",
 )  # fmt: skip
 """Operators that autocast computes in float32, even if their arguments have the lower dtype.
 
@@ -62,7 +62,8 @@ PROMOTED = (
 def check_listed(subject: Subject, name: str, dtype: str) -> None:
     """Compare an operator under autocast on the device with the CPU, where the arguments are first cast as autocast's lists say.
 
-    The values and the gradients of every floating-point argument are compared, for a few samples of torch's database.
+    The values and the gradients of every floating-point argument are compared, for a few samples of torch's database. Operators that
+    autocast computes in the lower dtype are called once more after autocast has ended.
 
     Args:
         subject: The subject with the device.
@@ -92,7 +93,9 @@ def check_listed(subject: Subject, name: str, dtype: str) -> None:
         with subject.sample(describe_sample(given), facts_of(given, dtype)):
             compare_forward(subject, op, given, on_device, on_cpu)
             if op.supports_autograd:
-                compare_backward(subject, op, sample, given, on_device, on_cpu, compared=lower)
+                compare_backward(subject, op, sample, given, variant=on_device, expected=on_cpu, compared=lower)
+            if is_lower:
+                compare_forward(subject, op, given)
 
 
 def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -130,9 +130,9 @@ def compare_backward(
     op: Any,
     sample: Any,
     given: Any,
+    *,
     variant: Callable[..., Any] | None = None,
     expected: Callable[..., Any] | None = None,
-    *,
     compared: torch.dtype | None = None,
 ) -> bool:
     """Compare the gradients of all inputs that require them, for random output gradients, and return whether there were any.

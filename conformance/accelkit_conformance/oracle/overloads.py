@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -16,8 +16,14 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from accelkit_conformance.oracle import opdb
 from accelkit_conformance.oracle.cotangents import cotangents
+from accelkit_conformance.oracle.lacking_dtypes import lacking_dtypes
+from accelkit_conformance.oracle.op_compare import compare_forward
+from accelkit_conformance.oracle.reproducer import describe_sample, facts_of
 from accelkit_conformance.oracle.sample_transfer import tensors
 from accelkit_conformance.profiles.operators import DTYPES
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
 
 _EACH = 2
 
@@ -134,3 +140,28 @@ def calls_of_operator(name: str, each: int = _EACH) -> list[tuple[Any, Any, Any]
 
     samples = opdb.samples(op, dtype, 6, requires_grad=has_gradients)
     return calls_of((lambda sample=sample: run(sample) for sample in samples), each)
+
+
+def check_overloads(subject: Subject, op: Any, calls: list[tuple[Any, Any, Any]]) -> None:
+    """Compare ATen calls and their variants on the device with the same calls on the CPU.
+
+    Args:
+        subject: The subject with the device.
+        op: The OpInfo of the operator that makes the calls.
+        calls: The calls, as ``calls_of`` returns them.
+
+    Raises:
+        AssertionError: If the results differ.
+    """
+    for func, args, kwargs in calls:
+        if func.name() in opdb.UNPREDICTABLE or not args or lacking_dtypes(subject, lambda: func(*args, **kwargs)):  # noqa: B023
+            continue
+        given = (args[0], args[1:], kwargs)
+        for overload, variant, is_in_place in variants(func):
+
+            def expected(first: Any, *rest: Any, func: Any = func, is_in_place: bool = is_in_place, **named: Any) -> Any:
+                result = func(first, *rest, **named)
+                return result.to(first.dtype) if is_in_place else result
+
+            with subject.sample(f"{overload} {describe_sample(given)}", facts_of(given, "float32") | {"overload": overload}):
+                compare_forward(subject, op, given, variant, expected)
