@@ -36,7 +36,7 @@ def measure(record: PluginRecord) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer a request of ``measure``. Runs in the child process."""
+    """Answer a request from ``measure``. Runs in the child process."""
     request = json.load(sys.stdin)
     sys.path[:] = request["sys_path"]
     record = PluginRecord(**request["record"])
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def _median_seconds(accelerator: Any, device: Any, call: Callable[[], Any], repeat: int) -> float:
-    """Return the seconds per call: the median over several rounds, each synchronised at its end."""
+    """Return the seconds per call: the median over several rounds, each of which ends with a synchronisation."""
     call()
     rounds = []
     for _ in range(_ROUNDS):
@@ -65,7 +65,7 @@ def _median_seconds(accelerator: Any, device: Any, call: Callable[[], Any], repe
 
 
 def _launches(accelerator: Any, device: Any) -> dict[str, Any]:
-    """Measure the launch latency: the microseconds that an operator takes on one element."""
+    """Measure the launch latency: the time in microseconds that an operator takes on one element."""
     import torch
 
     x = torch.ones(1, device=device)

@@ -12,7 +12,8 @@ MANDATORY = (
     "precision",
     "training", "checkpoint", "determinism", "dataloader", "errors", "collectives", "ddp", "fsdp",
 )  # fmt: skip
-"""Areas in which no failure may be declared. Failures may be declared in the others: operators, autograd, layout, modules, compile."""
+"""Areas in which no failure may be declared. Failures may be declared in the others: layout, operators, autograd, modules, compile and
+bridges."""
 LEAST_RUN = 0.95
 
 

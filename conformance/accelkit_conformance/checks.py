@@ -97,7 +97,7 @@ def check(
     """Register a function of a module in ``areas`` as a check.
 
     Args:
-        over: The ``cases`` of the check, or the parameters of each case as text, separated by commas.
+        over: The function ``cases`` of the check, or a list with one string per case that holds its parameters, separated by commas.
 
     The other arguments are the attributes of :class:`Check`.
     """

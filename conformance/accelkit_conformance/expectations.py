@@ -66,7 +66,7 @@ class Expectation:
 
     def holds_for(self, facts: Mapping[str, Any]) -> bool:
         """Return whether this expectation applies to an input. The vendor's expression is evaluated in a worker process."""
-        return not self.sample or bool(eval(self.sample, {}, dict(facts)))  # noqa: S307 # it is code of the plugin, which runs here anyway
+        return not self.sample or bool(eval(self.sample, {}, dict(facts)))  # noqa: S307 # the plugin's own code, which runs here anyway
 
     @property
     def is_crash(self) -> bool:
@@ -130,11 +130,11 @@ def _parse(path: Path, number: int, entry: Mapping[str, Any]) -> list[Expectatio
 
 
 def expired(declared: Iterable[Mapping[str, Any]], started: str) -> list[str]:
-    """Return the expected failures of a report that had expired when its run started, as test and date.
+    """Return those expected failures in a report that had already expired when the run started, each as ``test (date)``.
 
     Args:
-        declared: The expected failures as they are in the report.
-        started: The date, or date and time, of the start in ISO 8601.
+        declared: The expected failures, as they appear in the report.
+        started: The date, or the date and time, at which the run started, in ISO 8601.
     """
     return [f"{one['test']} ({one['expires']})" for one in declared if one["expires"] < started[:10]]
 

@@ -1,4 +1,4 @@
-"""Document what each area asserts, from the docstrings of its checks, and the mutation scores.
+"""Generate documentation: what each area asserts, taken from the docstrings of its checks, and the mutation scores.
 
 ``python -m accelkit_conformance.generate_docs PAGE`` writes the documentation into a page. A test compares the page with the
 code.

@@ -1,7 +1,7 @@
 """Mutation testing with generated mutants: run a sample of them, and report which of them the suite detects.
 
-A mutant is killed if a test of its own area fails on it, and passes in the same process without the fault. Many mutants share a
-worker process, because they differ only in their fault.
+A mutant is killed if a test of its own area fails on it and then passes without the fault, in the same process if that is still usable.
+Many mutants can share a worker process, because they differ only in their fault.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Outcome:
 
 
 class _Examiner:
-    """Runs mutants one after another, in the same worker process as long as that process works."""
+    """Runs tests on mutants one after another. A worker process is used until it has to be replaced."""
 
     def __init__(self, order: Order, folder: Path, numbers: Iterator[int]) -> None:
         self._order, self._folder, self._numbers = order, folder, numbers
@@ -135,7 +135,7 @@ def score(outcomes: Sequence[Outcome], key: Callable[[Outcome], str]) -> list[tu
 
 
 def report(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Return the outcomes as in the kill matrix ``accelkit.conformance.selftest/1``."""
+    """Return the outcomes in the format of the kill matrix ``accelkit.conformance.selftest/1``."""
     return [
         {
             "id": one.mutant.id,

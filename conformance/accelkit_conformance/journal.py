@@ -92,7 +92,7 @@ class Journal:
         if is_new:
             for log in self.folder.glob("worker-*.log"):
                 log.unlink()
-        self._file = open(self._path, "w" if is_new else "a", encoding="utf-8", opener=_opened_for_owner)  # noqa: SIM115 # open as long as the run is
+        self._file = open(self._path, "w" if is_new else "a", encoding="utf-8", opener=_opened_for_owner)  # noqa: SIM115 # stays open until the run ends
         if is_new:
             self.started = started
             self._write({"started": started, "key": self._key})
@@ -136,5 +136,5 @@ def _opened_for_owner(path: str, flags: int) -> int:
 
 
 def nothing_to_continue(what: str, option: str) -> UsageError:
-    """Return the error for an option that needs an earlier run when there is none."""
+    """Return the error to raise if there is no earlier run, although ``option`` needs one."""
     return UsageError(f"{option}: there is no {what} of these tests with this installation", hint=f"run the command without {option} first")

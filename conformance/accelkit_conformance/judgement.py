@@ -15,7 +15,7 @@ def judge(subject: Subject, test: str, error: BaseException | None, expected: Se
     """Return the result of a check that has been called.
 
     Args:
-        subject: The subject, with the failures of the check's inputs.
+        subject: The subject, with the failures that were recorded for inputs of the check.
         test: The id of the test.
         error: The error that the check raised, or None.
         expected: The expected failures of the test.
@@ -70,7 +70,7 @@ def _kind_of(error: BaseException) -> Kind:
 
 
 def _line(error: BaseException) -> str:
-    """Return the error in one line. The class name is left out for an AssertionError with a message, which a check has written."""
+    """Return the error in one line. The class name is omitted if it is an AssertionError with a message."""
     text = " ".join(str(error).split())[:400]
     if not text and isinstance(error, AssertionError) and (frames := traceback.extract_tb(error.__traceback__)):
         return f"assertion failed: {(frames[-1].line or '').removeprefix('assert ')}"

@@ -84,7 +84,8 @@ def parsed(content: bytes, origin: Path) -> Report:
 
 
 def results_of(report: Report) -> list[Result]:
-    """Return the results of a report that follows the schema. A field ``seen`` is ignored, because the schema does not have it."""
+    """Return the results of a report that follows the schema. A field ``seen`` is ignored: it is not in the schema, so its
+    type has not been checked."""
     return [Result.from_dict({name: value for name, value in one.items() if name != "seen"}) for one in report["results"]]
 
 

@@ -56,7 +56,7 @@ class Options:
 
 
 def find_subject(name: str, kind: str) -> PluginRecord:
-    """Find the plugin to test. An accelerator may have any name that Runtime accepts.
+    """Find the plugin to test. For an accelerator, ``name`` can be any name that Runtime accepts.
 
     Raises:
         UnknownNameError, PluginError: If there is no such plugin.
@@ -205,7 +205,7 @@ class Run:
         return found
 
     def _with_crash(self, result: Result) -> Result:
-        """Return the result, or the crash of this test that the journal contains, because running a test again does not undo a crash."""
+        """Return the result; if the test crashed earlier, according to the journal, return the crash, which a rerun does not undo."""
         earlier = self.journal.results.get(result.id)
         return result if earlier is None or earlier.kind != "crash" else combined([earlier, result])
 

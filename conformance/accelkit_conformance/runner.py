@@ -108,7 +108,7 @@ class Executor:
 
 
 def combined(attempts: Sequence[Result]) -> Result:
-    """Return the result of a test that was run several times, of which only the last attempt may have succeeded.
+    """Combine the results of a test that was run several times. Only the last attempt may have succeeded.
 
     If the last attempt succeeded, an earlier error makes the test flaky, but an earlier crash or hang is still the result.
     """
@@ -203,7 +203,7 @@ class Runner:
                     self._events.put(Started(test))
                     result = executor.run(test)
                     if executor.is_stopped:
-                        break  # the test was killed on purpose, so this is not its result
+                        break  # the worker was killed on purpose, so this is not a result of the test
                     self._events.put(result)
         except BaseException as error:
             self._events.put(_Failed(error))

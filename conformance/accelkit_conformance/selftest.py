@@ -132,7 +132,7 @@ def examine_all(
 def narrow(autopsies: Sequence[Autopsy]) -> list[str]:
     """Return the names of mutants that were detected only by checks that detected no other mutant.
 
-    Such mutants do not count, because the check may have been written for its mutant.
+    Such mutants do not count, because the check may have been written just to detect that mutant.
     """
     victims: dict[str, set[str]] = collections.defaultdict(set)
     for one in autopsies:

@@ -167,7 +167,8 @@ class Subject:
 
     @contextlib.contextmanager
     def sample(self, description: str, facts: Mapping[str, Any], reproducer: Callable[[], str] | None = None) -> Iterator[None]:
-        """Context for one input of a check. An error inside is recorded and matched with the expected failures; the check continues.
+        """Context manager for one input of a check. An error raised inside it is recorded and compared with the expected failures; the
+        check then continues.
 
         Args:
             description: A readable description of the input.
@@ -198,10 +199,10 @@ class Subject:
 
 
 def device_index(test: str, num_devices: int) -> int:
-    """Return the index of the device on which a test of one process runs.
+    """Return the index of the device on which a test that needs only one process runs.
 
-    It is a hash of the test's id. It depends neither on the number of workers nor on the other tests of the run, so that every run of a
-    test uses the same device.
+    It is derived from a hash of the test's id. It depends neither on the number of workers nor on the other tests of the run, so that every
+    run of a test uses the same device.
     """
     return int.from_bytes(hashlib.sha256(test.encode()).digest()[:8]) % num_devices
 

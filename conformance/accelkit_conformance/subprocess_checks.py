@@ -67,12 +67,15 @@ def ask(module: str, request: Mapping[str, Any], seconds: float) -> dict[str, An
 
 
 def answer(found: Mapping[str, Any]) -> None:
-    """Print the answer to ``ask`` in the child process, on its own line even if the plugin has printed an unfinished one."""
+    """Print the answer that ``ask`` reads. Runs in the child process.
+
+    The answer is on its own line, even if the plugin has printed an unfinished line.
+    """
     sys.stdout.write(f"\n{_ANSWER}{json.dumps(found)}\n")
 
 
 def main() -> None:
-    """Answer a request of ``in_child``. Runs in the child process."""
+    """Answer a request from ``in_child``. Runs in the child process."""
     request = json.load(sys.stdin)
     sys.path[:] = request["sys_path"]
     record, steps = PluginRecord(**request["record"]), request["steps"]
@@ -81,7 +84,7 @@ def main() -> None:
     from accelkit.discovery.import_side_effects import Footprint
 
     if "footprint" in steps:
-        import torch  # noqa: F401 # so that what the plugin replaces in it is seen
+        import torch  # noqa: F401 # so that changes which the plugin makes to torch are detected
     before, modules, start = Footprint(), set(sys.modules), time.perf_counter()
     cls: Any = loading.load_class(record)
     if "probe" in steps:

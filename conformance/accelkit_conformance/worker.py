@@ -38,7 +38,7 @@ _RECORDED_SAMPLES = 8
 _ON_EVERY_DEVICE = ("device",)  # the areas whose checks run on every device
 _RECORDED = ("operators", "autograd", "layout", "modules", "optimizers", "transfer", "random", "precision", "capabilities")
 
-_REPEATED = ("conditions",)  # checks that repeat the calls of operators/overloads, which records them
+_REPEATED = ("conditions",)  # names of checks that are not recorded: operators/overloads already records the same calls
 
 
 def main() -> None:
@@ -73,7 +73,7 @@ class Worker:
             self._record, cls, rank=request["rank"], world_size=request["world_size"], most_samples=request["most_samples"]
         )
         self._recorder: Any = None
-        self._switchable: Any = None  # the accelerator, if it is one whose fault can be exchanged
+        self._switchable: Any = None  # the accelerator, if it is a Switchable mutant
         if request["needs_hardware"]:
             self._load()
             if request["wants_coverage"]:
@@ -173,7 +173,7 @@ class Worker:
         return news
 
     def _but_for(self, crash: Expectation, test: str, expected: tuple[Expectation, ...]) -> Result:
-        """Return the result of the test if this process now dies as the expected failure declares."""
+        """Return the result that the test gets if this process now dies in the way that the expected failure declares."""
         result = judge(self.subject, test, None, tuple(one for one in expected if one.sample or one is not crash))
         result = dataclasses.replace(result, worker=self._number, samples=self.subject.num_samples)
         if result.kind not in ("pass", "expected-failure"):
@@ -220,14 +220,14 @@ class Worker:
 
 
 def _tells_of_fallback(text: str) -> bool:
-    """Return whether a warning reports a CPU fallback, in the words of torch's ``at::native::cpu_fallback`` and of vendors."""
+    """Return whether a warning reports a CPU fallback, as worded by torch's ``at::native::cpu_fallback`` and by vendors."""
     return "fall back" in text.lower() and "cpu" in text.lower()
 
 
 def _requests() -> queue.SimpleQueue[dict[str, Any]]:
     """Return a queue of the requests that a thread reads from standard input.
 
-    When standard input ends, the runner is gone, and this process exits immediately, whatever it is doing.
+    When standard input ends, the runner has exited, and this process exits immediately, whatever it is doing.
     """
     found: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     source = os.fdopen(os.dup(0), "rb")

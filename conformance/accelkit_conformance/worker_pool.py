@@ -68,7 +68,7 @@ class WorkerGroup:
         self._selector = selectors.DefaultSelector()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._partial: list[bytes] = [b""] * size
-        self._if_it_dies: tuple[str, Result] | None = None  # the error that is expected, and the test's result if it occurs
+        self._if_it_dies: tuple[str, Result] | None = None  # the expected error, and the result of the test if the error occurs
         for rank in range(size):
             self._start(rank)
         hellos = self._answers(time.monotonic() + START_SECONDS)

@@ -15,7 +15,7 @@ def atomic_file(path: Path, *, writer: str = "", is_durable: bool = True, mode: 
     Args:
         path: The file to replace. Its folder must exist.
         writer: A name that distinguishes writers that may write the same path at the same time.
-        is_durable: Whether to flush the file and its folder's entry to disk. A cache does not need this.
+        is_durable: Whether to flush the file and its entry in the folder to disk. A cache does not need this.
         mode: The permissions of the file, before the umask is applied.
 
     Raises:
@@ -45,7 +45,7 @@ def flush_file(path: Path) -> None:
 
 
 def flush_folder(path: Path) -> None:
-    """Flush the entries of a folder to disk. Does nothing on Windows, which does not support it."""
+    """Flush the directory entries of a folder to disk. Does nothing on Windows, which does not support it."""
     if os.name == "posix":
         descriptor = os.open(path, os.O_RDONLY)
         try:

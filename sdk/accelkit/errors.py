@@ -10,13 +10,13 @@
     ├── UnavailableError                 4  the requested device cannot be used here
     │   └── AmbiguousError               4  'auto' found several accelerators; the user must choose one
     ├── PluginError                      3  the fault lies with a plugin
-    │   ├── BrokenPluginError            3  it failed to import, probe, load or check
+    │   ├── BrokenPluginError            3  it failed to import, probe, load or compute
     │   ├── IncompatiblePluginError      3  the installed packages do not meet its requirements
     │   ├── DisabledPluginError          3  the allow or deny list excludes it
     │   ├── NameConflictError            3  two distributions claim the name
-    │   └── HookError                    3  a hook implementation does not match its specification
+    │   └── HookError                    3  a hook implementation does not match its specification, or failed
     ├── PrepareError                     1  prepare() was given an object that it cannot prepare
-    ├── UnsupportedError                 1  this device, precision or strategy does not support that
+    ├── UnsupportedError                 1  this device, precision or strategy does not support the request
     ├── CheckpointError                  1  a checkpoint cannot be saved or loaded
     ├── NotPrivateError                  1  another user could have written a file that would be trusted or executed
     ├── NotJoinedError                   1  a value that the processes exchange when they join was requested too early
@@ -187,4 +187,4 @@ class CollectiveError(AccelkitError):
 
 
 class RankFailedError(AccelkitError):
-    """A process of the job failed. The text names the first process that failed, with its traceback, and how the others ended."""
+    """A process of the job failed. The text has the traceback of the one that failed first, and says how the others ended."""

@@ -71,7 +71,7 @@ def _way(path: Path) -> list[Path]:
         target = Path(os.readlink(found[-1]))
         here = Path(target.anchor) if target.is_absolute() else here
         rest = [*(target.parts[1:] if target.is_absolute() else target.parts), *rest]
-    if found[-1] != here:  # the last component was ..
+    if found[-1] != here:  # the last component was ".."
         found.append(here)
     return found
 

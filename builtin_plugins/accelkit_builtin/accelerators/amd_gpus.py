@@ -21,8 +21,8 @@ INSTALL_HINT = "install a torch build for ROCm (see https://pytorch.org/get-star
 def uuids() -> list[str]:
     """Return the UUID of each AMD GPU of this machine that this process may see, in ROCm's order.
 
-    A UUID is ``GPU-`` followed by 16 hexadecimal digits. The list is empty without the kernel driver. A node without SIMD units is a
-    CPU and is skipped. A GPU that was not passed to the container cannot be read and is skipped too.
+    A UUID is ``GPU-`` followed by 16 hexadecimal digits. The list is empty without the kernel driver. A topology node without SIMD
+    units is a CPU and is skipped. A GPU that was not passed to the container cannot be read and is skipped too.
     """
     found = []
     for node in sorted((entry for entry in _entries() if entry.name.isdecimal()), key=lambda entry: int(entry.name)):
@@ -39,7 +39,7 @@ def visible(environ: Mapping[str, str]) -> list[int]:
     """Return the indices of the machine's AMD GPUs that ROCm would show, in ROCm's order.
 
     ``ROCR_VISIBLE_DEVICES`` selects from the machine's GPUs. ``HIP_VISIBLE_DEVICES``, or ``CUDA_VISIBLE_DEVICES`` if that is not set,
-    selects from the remaining GPUs by their new indices.
+    then selects from these GPUs, which are renumbered from 0.
     """
     machine = uuids()
     chosen = visible_indices(environ.get("ROCR_VISIBLE_DEVICES"), machine)

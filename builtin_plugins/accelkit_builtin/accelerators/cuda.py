@@ -36,7 +36,7 @@ _DRIVER_HINT = "run nvidia-smi; if a driver was installed since the last boot, r
 
 
 class NVMLError(Exception):
-    """An error of NVML, described by its return code."""
+    """An NVML error, described by its return code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"{_MESSAGES.get(code, 'NVML failed')} (NVML error {code})")
@@ -175,9 +175,10 @@ class CUDAAccelerator(Accelerator):
             return 0
 
     def capabilities(self, device: torch.device | None = None) -> Capabilities:
-        """Return the declared capabilities. With ``device``, refine them by its compute capability, which initialises CUDA.
+        """Return the declared capabilities. With ``device``, they are refined by its architecture, which initialises CUDA.
 
-        bfloat16 is native from compute capability 8.0 on, float8 from 8.9 on. AMD GPUs have bfloat16, and float8 from gfx942 on.
+        bfloat16 is native from compute capability 8.0 on, float8 from 8.9 on. AMD GPUs have bfloat16, and those of
+        the families gfx94, gfx95 and gfx120 also have float8.
         """
         if device is None:
             return self.declared_capabilities

@@ -8,7 +8,8 @@ import re
 def visible_indices(variable: str | None, uuids: list[str]) -> list[int]:
     """Return the indices of the machine's GPUs that CUDA would show, in CUDA's order.
 
-    ``variable`` lists indices, UUIDs or their prefixes, or MIG slices. As in CUDA, everything after an entry that names no GPU is hidden.
+    ``variable`` is the value of the environment variable: a list of indices, UUIDs or their prefixes, or MIG slices.
+    As in CUDA, everything after an entry that names no GPU is hidden.
     Source: CUDA C++ Programming Guide, 'CUDA Environment Variables', CUDA_VISIBLE_DEVICES.
     """
     if variable is None:

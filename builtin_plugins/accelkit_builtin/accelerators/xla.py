@@ -1,8 +1,8 @@
 """Google TPUs, and other devices that XLA compiles for, through PyTorch/XLA.
 
-Operations are traced, then compiled. Nothing runs until a step ends.
-PJRT_DEVICE selects the device that XLA drives. If it is not set, XLA drives a TPU if there is one. XLA's own CPU device is only used on
-request.
+Operations are traced first. They are compiled and run when a step ends, or when the program waits for the device or reads a value.
+PJRT_DEVICE selects the device that XLA drives. If it is not set, XLA drives a TPU if there is one. XLA's own CPU device is only used if
+PJRT_DEVICE is CPU.
 Source: https://github.com/pytorch/xla/blob/master/docs/source/learn/pjrt.md (PJRT_DEVICE, CPU_NUM_DEVICES).
 """
 
@@ -73,7 +73,7 @@ class XLAAccelerator(Accelerator):
         return Availability.usable(f"{_num_chips()} TPU chip(s)" if device == "TPU" else f"{PJRT_DEVICE}={device}")
 
     def load(self) -> None:
-        """Import torch_xla. On a TPU machine, also limit a process that torchrun or accelkit launch started to its own chip."""
+        """Import torch_xla. On a TPU machine, a process started by torchrun or accelkit launch is also limited to its own chip."""
         super().load()
         if pjrt_device() != "CPU":  # on the CPU, XLA has no collectives between processes: github.com/pytorch/xla/issues/9089
             self.process_group_backend = "xla"  # type: ignore[misc]
@@ -133,7 +133,7 @@ class XLAAccelerator(Accelerator):
         torch_xla.sync(wait=True)
 
     def empty_cache(self) -> None:
-        """Do nothing: XLA's runtime gives no memory back."""
+        """Do nothing: XLA's runtime does not release cached memory."""
 
     def memory_stats(self, device: torch.device) -> dict[str, float]:
         """Return the memory statistics that the runtime reports for the whole device. Empty if it reports none, as on the CPU."""
@@ -147,7 +147,7 @@ class XLAAccelerator(Accelerator):
         return {f"memory.{names[key]}.bytes": float(value) for key, value in info.items() if key in names}
 
     def reset_peak_memory_stats(self, device: torch.device) -> None:
-        """Do nothing: XLA's runtime has no way to start a new peak."""
+        """Do nothing: XLA's runtime cannot reset the peak."""
 
     def get_device_stats(self, device: torch.device) -> dict[str, Any]:
         """Return memory statistics and how often this process compiled and ran a graph. A program that compiles in every step is slow."""
@@ -189,7 +189,7 @@ class XLAAccelerator(Accelerator):
         torch_xla.sync()
 
     def upload(self, batches: Iterator[list[torch.Tensor]], device: torch.device) -> Iterator[list[torch.Tensor]]:
-        """Yield the batches on ``device``. torch_xla's ParallelLoader reads and uploads them ahead in threads."""
+        """Yield the batches on ``device``. torch_xla's ParallelLoader reads and uploads them in advance, in threads."""
         from accelkit_builtin.accelerators.xla_loader import uploaded
 
         return uploaded(batches, device)
@@ -242,7 +242,7 @@ def _num_chips() -> int:
 
 
 def _take_own_chip() -> None:
-    """Limit a process of torchrun or accelkit launch to its own chip, selected by LOCAL_RANK and LOCAL_WORLD_SIZE.
+    """Limit a process started by torchrun or accelkit launch to its own chip, selected by LOCAL_RANK and LOCAL_WORLD_SIZE.
 
     torch_xla.launch does the same in each of its processes.
     """

@@ -1,4 +1,4 @@
-"""Uploading batches to an XLA device through torch_xla's ParallelLoader, which reads and uploads ahead in two threads."""
+"""Upload batches to an XLA device through torch_xla's ParallelLoader, which reads and uploads batches in advance, in two threads."""
 
 from __future__ import annotations
 

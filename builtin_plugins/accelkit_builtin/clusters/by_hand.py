@@ -1,8 +1,8 @@
-"""torch's variables that a user exported for the processes of srun, jsrun or mpirun, such as RANK=$SLURM_PROCID in a script.
+"""Recognition of torch's variables that a user exported by hand for the processes of srun, jsrun or mpirun.
 
-In this case, no variable shows that one of torch's launchers created the processes. The variables of srun, jsrun or mpirun, which did
-create them, give the same values, and also the machine of each process. These variables are right even if the script exported RANK before
-it called srun, so that RANK is 0 in all tasks.
+An example is ``export RANK=$SLURM_PROCID`` in a script. Such variables do not mean that one of torch's launchers created the processes.
+srun, jsrun or mpirun created them, and its own variables give the same values and also say which machine each process is on. They are
+correct even if the script exported RANK before it called srun, in which case RANK is 0 in all tasks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _OF_A_LAUNCHER = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "GROUP_RANK", "GROUP_WORLD_S
 
 
 def raised(claim: Detection, environ: Mapping[str, str], process: Sequence[str], size: Sequence[str]) -> Detection:
-    """Return a launcher's claim, ranked above that of torch's variables if those were set by hand for the launcher's processes.
+    """Return a launcher's claim, with a higher rank than the claim of ``torchelastic`` if torch's variables were set by hand.
 
     Args:
         claim: The launcher's claim on this process.
@@ -33,8 +33,9 @@ def raised(claim: Detection, environ: Mapping[str, str], process: Sequence[str],
 def is_by_hand(environ: Mapping[str, str], process: Sequence[str], size: Sequence[str]) -> bool:
     """Return whether torch's variables describe the same processes as the launcher's variables ``process`` and ``size``.
 
-    A torchrun inside such a process creates other processes and sets TORCHELASTIC_RUN_ID in them. DeepSpeed's launcher also sets the
-    number of processes on the machine. A launcher without such a sign usually has a different number of processes.
+    They describe other processes if one of torch's launchers runs inside such a process. torchrun then sets TORCHELASTIC_RUN_ID, and
+    DeepSpeed's launcher sets the number of processes on the machine. With any other launcher of torch, WORLD_SIZE usually differs
+    from the value of ``size``.
     """
     values = {variable: environ.get(variable, "").strip() for variable in (*TORCH, *_OF_A_LAUNCHER, "TORCHELASTIC_RUN_ID")}
     if values["TORCHELASTIC_RUN_ID"] or not all(values[variable] for variable in TORCH):

@@ -55,8 +55,8 @@ class MPIEnvironment(ClusterEnvironment):
     """MPI: mpirun of Open MPI, MPICH, Intel MPI or MVAPICH2, or another launcher that uses PMI, started this process.
 
     Protocols: Open MPI's "run-time environment variables" (https://docs.open-mpi.org, OMPI_COMM_WORLD_*), MPICH's Hydra (PMI_RANK,
-    PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS), HPE PALS (PMI_LOCAL_RANK, PMI_LOCAL_SIZE). PMIx alone puts the rank into the environment,
-    but not the size. None of these protocols numbers the machines. The processes tell each other where they run when they join
+    PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS), HPE PALS (PMI_LOCAL_RANK, PMI_LOCAL_SIZE). PMIx by itself sets a variable for the rank,
+    but none for the size. None of these protocols numbers the machines. The processes tell each other where they run when they join
     the process group.
     """
 
@@ -67,7 +67,7 @@ class MPIEnvironment(ClusterEnvironment):
         """Return a claim whose rank depends on the launcher.
 
         MPI's own launchers rank above SLURM, in whose jobs they may run, and below LSF's jsrun, which also sets MPI's variables. Plain PMI
-        ranks below SLURM, which speaks it too.
+        ranks below SLURM, because srun sets the variables of PMI too.
         """
         for dialect in _DIALECTS:
             if name := next((name for name in dialect.own_names if environ.get(name)), None):

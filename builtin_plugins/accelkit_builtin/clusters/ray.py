@@ -1,4 +1,4 @@
-"""Ray: an actor of a TorchTrainer, or an actor with variables that its driver gave it."""
+"""Ray: an actor of a TorchTrainer, or another actor to which the driver passed the variables."""
 
 from __future__ import annotations
 

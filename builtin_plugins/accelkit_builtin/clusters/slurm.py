@@ -22,8 +22,8 @@ class SlurmEnvironment(ClusterEnvironment):
     """SLURM: srun started this process in a step of a job.
 
     Protocol: "OUTPUT ENVIRONMENT VARIABLES" of https://slurm.schedmd.com/srun.html. The variables of the step take precedence over
-    those of the job, and a value that SLURM gives is never computed from others. There is no claim on the batch script and on interactive
-    shells, because srun must start the processes that train.
+    those of the job, and a value that SLURM provides is never computed from others. The batch script and interactive shells are not
+    claimed, because srun must start the processes that train.
     """
 
     launcher = "srun"
@@ -141,7 +141,7 @@ class SlurmEnvironment(ClusterEnvironment):
     def main_port(self) -> int:
         """Value of MASTER_PORT if set, else the last of the ports that SLURM reserved for the step.
 
-        Without reserved ports, the port is derived from the numbers of the job and the step.
+        Without reserved ports, the port is derived from the job id and the step id.
         """
         if self.text("MASTER_PORT") is not None:
             return self.port("MASTER_PORT")
@@ -169,7 +169,7 @@ class SlurmEnvironment(ClusterEnvironment):
     def requeue(self) -> bool:
         """Run ``scontrol requeue`` for this job, which ends its processes.
 
-        The job then waits until SLURM starts it again, by default two minutes.
+        SLURM can then start the job again, by default after a delay of two minutes.
 
         Raises:
             UnavailableError: If scontrol is missing or refuses. The error contains its output. It only accepts jobs submitted by sbatch.

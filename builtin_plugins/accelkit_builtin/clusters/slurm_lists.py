@@ -91,9 +91,9 @@ def _names(item: str) -> Iterator[str]:
 
 
 def _numbers(part: str) -> tuple[range, int]:
-    """Return the numbers of a range such as ``08-11``, and the width at which they are written.
+    """Return the numbers of a range such as ``08-11``, and the width to which they are padded with zeros.
 
-    Like scontrol, this counts blanks around the first number as digits.
+    Like scontrol, this includes blanks around the first number in the width.
     """
     if (match := _RANGE.fullmatch(part)) is None:
         raise ValueError(f"{part!r:.60} is not a range of numbers")

@@ -1,9 +1,9 @@
 """Distinguish commands typed into the shell of ``srun --pty`` from processes that srun started as tasks.
 
-The variables do not tell them apart. All tasks of ``srun --ntasks-per-node=4 --pty bash`` have SLURM_PTY_PORT, although the user works in
-the first one only. All tasks of every step started from such a shell have it too, because srun passes on its own variables. Linux does
-tell them apart: a shell that has a terminal puts each command into a process group of its own, in the shell's session. Neither srun nor
-the shell of a script does that.
+Environment variables do not distinguish them. All tasks of ``srun --ntasks-per-node=4 --pty bash`` have SLURM_PTY_PORT, although the user
+works in the first one only. All tasks of every step started from such a shell have it too, because srun passes on its own variables.
+Process groups distinguish them: a shell that has a terminal puts each command into a process group of its own, in the shell's session.
+Neither srun nor the shell of a script does that.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Process:
-    """The parent, process group, session and terminal of a process, as the kernel's numbers. ``terminal`` is 0 if it has none."""
+    """The parent, process group, session and terminal of a process, as numbers in ``/proc``. ``terminal`` is 0 if it has none."""
 
     parent: int
     group: int

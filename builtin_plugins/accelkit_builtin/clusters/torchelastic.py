@@ -26,8 +26,9 @@ class TorchElasticEnvironment(ClusterEnvironment):
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
         """Return a claim. It ranks above all others if torchrun (or accelkit launch) started this process.
 
-        torchrun may run in another launcher's job, whose variables then describe its agents. Variables without TORCHELASTIC_RUN_ID may
-        also have been set by Ray, or by hand for the processes of another launcher. That launcher's claim then ranks higher.
+        torchrun may run in another launcher's job, whose variables then describe torchrun's agents. Variables without
+        TORCHELASTIC_RUN_ID may also have been set by Ray, or by hand for the processes of another launcher. In these cases, the claim of
+        Ray or of that launcher ranks higher.
         """
         if environ.get("TORCHELASTIC_RUN_ID"):
             return Detection("torchelastic", 100, "TORCHELASTIC_RUN_ID: torchrun started this process")
@@ -83,7 +84,7 @@ class TorchElasticEnvironment(ClusterEnvironment):
     def has_to_ask(self) -> bool:
         """Return whether the processes have to tell each other where they run.
 
-        If the variables were set by hand, they do so even if all values are set here, because fewer may be set on another machine.
+        If the variables were set by hand, they do so even if this process has all values, because some may be missing on another machine.
         """
         return self.placement is None and self.world_size > 1 and (super().has_to_ask() or not self.text("TORCHELASTIC_RUN_ID"))
 
@@ -94,12 +95,12 @@ class TorchElasticEnvironment(ClusterEnvironment):
 
     @property
     def main_port(self) -> int:
-        """Value of MASTER_PORT. The agent of rank 0 found this port free."""
+        """Value of MASTER_PORT, which the launcher or the user chose."""
         return self.port("MASTER_PORT")
 
     @property
     def job_id(self) -> str | None:
-        """Value of TORCHELASTIC_RUN_ID, or None if it is torchrun's ``none``."""
+        """Value of TORCHELASTIC_RUN_ID, or None if it is ``none``, torchrun's default."""
         run = self.text("TORCHELASTIC_RUN_ID")
         return None if run == "none" else run
 

@@ -51,7 +51,7 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
     """
     import torch
 
-    if torch.compiler.is_compiling():  # a single thread traces, and its graph records the dtypes
+    if torch.compiler.is_compiling():  # only one thread traces, and the graph records the dtypes
         before = torch.get_default_dtype()
         torch.set_default_dtype(dtype)
         try:

@@ -67,14 +67,14 @@ class Float16Mixed(AutocastPrecision):
 
     @property
     def scale(self) -> float:
-        """The factor for the next loss, given the steps so far. Waits for the device."""
+        """The factor by which the next loss is multiplied. Takes the steps so far into account, so it waits for the device."""
         return float(self.state_dict()["scale"])
 
     def pre_backward(self, loss: torch.Tensor) -> torch.Tensor:
         """Return the loss multiplied by the scale.
 
-        The scale is first updated with the results of the last steps. An earlier update would be wrong for another optimizer that may
-        still have to step.
+        The scale is first updated with the results of the last steps. Updating it right after a step would be wrong if
+        another optimizer has not stepped yet.
         """
         if self._unscaled:
             self._scaler.update()
@@ -84,9 +84,9 @@ class Float16Mixed(AutocastPrecision):
         return scaled
 
     def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Watch the gradients of the optimizer's first step.
+        """Watch the gradients of the optimizer's first step, to warn if the program changes them while they are scaled.
 
-        If the program clips gradients while they are scaled, the model hardly changes, and the user sees no error.
+        A program that clips scaled gradients hardly changes the model, and no error is raised.
         """
         self._versions.setdefault(optimizer, {})
 
@@ -159,12 +159,12 @@ class Float16Mixed(AutocastPrecision):
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the scaler's state. Nothing is restored from a checkpoint that a precision without a scaler saved."""
+        """Restore the scaler's state. If a precision without a scaler saved the checkpoint, nothing is restored."""
         if state:
             self._scaler.load_state_dict(dict(state))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state of a copy. The copy (of a module with this precision) has a scaler of its own, with the same scale."""
+        """Return the state for a copy. When a module with this precision is copied, the copy gets its own scaler with the same scale."""
         state = dict(vars(self))
         if "_scaler" in state:
             state["_scaler"] = self._scaler.state_dict()

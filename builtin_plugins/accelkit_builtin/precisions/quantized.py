@@ -89,7 +89,7 @@ class QuantizedPrecision(NarrowPrecision):
 
     @abstractmethod
     def _classes(self) -> tuple[type, ...]:
-        """Return bitsandbytes' classes of converted layers."""
+        """Return the bitsandbytes classes that converted layers have."""
 
     @abstractmethod
     def _quantized(self, layer: torch.nn.Linear, weight: torch.Tensor) -> tuple[torch.nn.Linear, Any]:
@@ -97,9 +97,10 @@ class QuantizedPrecision(NarrowPrecision):
 
     @abstractmethod
     def _load(self, layer: Any, state: MutableMapping[str, Any], prefix: str) -> None:
-        """Take the entries of a quantised weight, except the weight itself, from a state dict.
+        """Load the quantisation state of a weight, such as its scales, and remove it from the state dict.
 
-        Without this, bitsandbytes refuses to load what it saved.
+        A weight that is not quantised in the state dict is quantised first. Without this method, bitsandbytes refuses to load what it
+        saved.
         """
 
     def _convert(self, layer: Any) -> None:

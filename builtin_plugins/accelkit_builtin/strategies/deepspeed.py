@@ -153,7 +153,7 @@ class DeepSpeedStrategy(EngineStrategy):
         """Discard all gradients, including those that are already reduced. After a step there are none."""
         zero = self._engine.optimizer
         zero.zero_grad(set_to_none=True)
-        if hasattr(zero, "all_grad_tensors"):  # ZeRO 1 and 2 keep sums elsewhere; discard them as their step does on overflow
+        if hasattr(zero, "all_grad_tensors"):  # ZeRO 1 and 2 also hold gradients here; discard them as their step does on overflow
             zero.micro_step_id = -1
             zero._release_preflattened_grad_buffers()
             for held in (zero.all_grad_tensors, zero.averaged_gradients):
@@ -205,8 +205,8 @@ class DeepSpeedStrategy(EngineStrategy):
             A tensor that contains the norm once that step is done, and nan until then.
 
         Raises:
-            UnsupportedError: If a norm other than the 2-norm of all parameters, or another argument, is given.
-            ContradictionError: If DeepSpeed's configuration clips by another norm.
+            UnsupportedError: If the norm is not the 2-norm of all parameters' gradients, or another argument is given.
+            ContradictionError: If DeepSpeed's configuration clips to another norm.
             UsageError: If ``max_norm`` is not positive.
         """
         import torch

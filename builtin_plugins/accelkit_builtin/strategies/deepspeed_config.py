@@ -25,10 +25,10 @@ class DeepSpeedOptions:
 
     Args:
         stage: The ZeRO stage: 1 shards the optimizer's state, 2 also gradients, 3 also parameters.
-        offload_optimizer: Whether to keep the optimizer's state in host memory, and to step there.
+        offload_optimizer: Whether to keep the optimizer's state in host memory and run its step on the CPU.
         offload_parameters: Whether to keep parameters in host memory (stage 3).
-        config: All other settings: a mapping in the form of DeepSpeed's JSON configuration, or the path of such a file. Its values take
-            precedence over those above. ``"auto"`` is filled in by the Runtime, or left to DeepSpeed's default.
+        config: All other settings: a mapping in the form of DeepSpeed's JSON configuration, or the path of a JSON file. Its values take
+            precedence over those above. ``"auto"`` stands for the Runtime's value, or for DeepSpeed's default if the Runtime has none.
     """
 
     stage: Literal[1, 2, 3] = 2

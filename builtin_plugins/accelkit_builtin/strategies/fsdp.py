@@ -27,8 +27,10 @@ class FSDPOptions:
             whether to shard it separately.
         reshard_after_forward: Whether gathered parameters are freed between forward and backward. This saves
             memory at the cost of one more gather.
-        param_dtype, reduce_dtype, output_dtype: The names of the dtypes, such as ``bfloat16``, of gathered parameters and computation, of
-            the reduction of gradients, and of results. None keeps the parameters' dtype. The sharded parameters are not changed.
+        param_dtype: The name of the dtype of gathered parameters and computation, such as ``bfloat16``. None keeps the parameters' dtype.
+            The sharded parameters keep theirs in any case.
+        reduce_dtype: The name of the dtype in which gradients are reduced. None selects ``param_dtype``.
+        output_dtype: The name of the dtype of results. None leaves results unchanged.
         cast_forward_inputs: Whether inputs are cast to ``param_dtype``.
         cpu_offload: Whether to keep sharded parameters, gradients and optimizer state in host memory.
         pin_memory: Whether to pin that memory, so that copies overlap with computation.
@@ -68,7 +70,7 @@ class FSDPStrategy(Strategy):
         self.options = options or FSDPOptions()
 
     def check(self, accelerator: Accelerator) -> None:
-        """Check that the device has a process group and a module in torch, and pinned memory if offloading uses it.
+        """Check that the device supports process groups, has a module ``torch.<device_type>``, and has pinned memory if offloading uses it.
 
         Raises:
             UnsupportedError: If the accelerator declares that it lacks one of these, or torch has no such module.
@@ -93,7 +95,7 @@ class FSDPStrategy(Strategy):
 
     @hookimpl(wrapper=True)
     def make_precision(self) -> Generator[None, Precision, Precision]:
-        """Return the precision unchanged. Parameters are sharded as it stores them, and autocast computes as on one device.
+        """Return the precision unchanged. Parameters are sharded in the dtype in which it stores them, and autocast works as on one device.
 
         Raises:
             UnsupportedError: If weights are int8, because bitsandbytes keeps their scales on the parameter that sharding replaces.
@@ -219,7 +221,8 @@ def _owns_tensors(module: torch.nn.Module) -> bool:
 def _fill(module: torch.nn.Module) -> None:
     """Let each module fill its own whole parameters on the CPU, with one seed for all processes, and keep this process's shards.
 
-    DTensor draws random numbers shard by shard only on devices whose generator has an offset. Elsewhere all shards would be alike.
+    DTensor draws different random numbers for each shard only on devices whose generator has an offset. On other devices, all shards
+    would get the same numbers.
     """
     import torch
     import torch.distributed as dist

@@ -25,7 +25,7 @@ class XLAStrategy(Strategy):
     drives_all_devices = True
 
     def check(self, accelerator: Accelerator) -> None:
-        """Check that the accelerator is XLA, which has the partitioner.
+        """Check that the accelerator is ``xla``, because only XLA has the partitioner.
 
         Raises:
             UnsupportedError: If it is another accelerator.
@@ -63,7 +63,7 @@ class XLAStrategy(Strategy):
         return accelerator.device(0)
 
     def place_batch(self, batch: T) -> T:
-        """Divide the tensors of the batch along their first dimension. Those that cannot be divided evenly are on every device."""
+        """Divide the tensors of the batch along their first dimension. Those that cannot be divided evenly are copied to every device."""
         import torch
         from torch_xla.distributed import spmd
 

@@ -1,4 +1,4 @@
-"""Every declared capability works, and every capability that is declared ``none`` does not: each is tested in both directions."""
+"""Every capability that is declared to work does, and every capability that is declared ``none`` does not work."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def broadcast(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def reduce(subject: Subject, size: str) -> None:
-    """The destination receives the sum and the average, whichever rank is the destination."""
+    """The destination receives the reduction, for sum and average, whichever rank is the destination."""
     import torch.distributed as dist
 
     for destination in range(int(size)):
@@ -112,7 +112,7 @@ def all_gather(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def reduce_scatter(subject: Subject, size: str) -> None:
-    """Each rank receives its part of the reduction: the sum if the input is a list, and the sum and the average if it is a tensor."""
+    """Each rank receives its part of the reduction: for sum if the input is a list, for sum and average if it is a tensor."""
     import torch
     import torch.distributed as dist
 

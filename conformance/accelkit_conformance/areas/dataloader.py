@@ -37,7 +37,7 @@ def pinned_batches(subject: Subject) -> None:
 
 @check("training")
 def prepared_loaders_deliver(subject: Subject) -> None:
-    """A loader that a Runtime prepared delivers every sample, in batches whose tensors are on the device, in dicts, tuples and lists."""
+    """A loader that a Runtime prepared delivers every sample, and all tensors in nested dicts, tuples and lists are on the device."""
     import torch
 
     runtime = subject.runtime()

@@ -1,4 +1,4 @@
-"""Importing the plugin changes nothing outside the plugin, which acts only when it is loaded. Each check uses a new process."""
+"""Neither importing nor probing the plugin changes anything outside it. Only ``load`` may do so. Each check uses a new process."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def _optimizers() -> Iterator[Case]:
 
 
 def _ways(subject: Subject, info: Any) -> list[dict[str, bool]]:
-    """Return the options of an optimizer's other implementations than the for-loop: ``foreach``, and ``fused`` where torch supports it."""
+    """Return the options that select an implementation other than the for-loop: ``foreach``, and ``fused`` where torch supports it."""
     from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
     ways = [{"foreach": True}] if "foreach" in info.supported_impls else []

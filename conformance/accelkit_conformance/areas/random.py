@@ -1,4 +1,5 @@
-"""A seed or a saved state repeats the random numbers, each device has its own generator, and the numbers have the right distribution."""
+"""Setting a seed or a saved state again repeats the random numbers, each device has its own generator, and the numbers have the
+right distribution."""
 
 from __future__ import annotations
 
@@ -293,8 +294,8 @@ def seeds_reach_every_device(subject: Subject) -> None:
 
 @check("training", requires=["random_state"])
 def dropout_in_attention(subject: Subject) -> None:
-    """``scaled_dot_product_attention`` with dropout gives the same result after the same seed, and a
-    different one without seeding. It keeps the mean, and its gradient has the mask of the forward pass."""
+    """``scaled_dot_product_attention`` with dropout gives the same result if the same seed is set
+    again, and a different one without seeding in between. It keeps the mean, and its gradient has the mask of the forward pass."""
     from accelkit_conformance.oracle.samplers import check_dropout_in_attention
 
     check_dropout_in_attention(subject)

@@ -132,7 +132,7 @@ def _compare_gradients(here: Any, there: Any, batch: torch.Tensor, labels: torch
     largest = max(float(gradient.norm()) for gradient in reference.values())
     for name, gradient in reference.items():
         off = float((mine[name] - gradient).norm())
-        # The gradient of a bias before a BatchNorm consists only of rounding errors, so a share of the largest gradient is allowed too.
+        # The gradient of a bias before a BatchNorm is only rounding error, so an error of 0.1 % of the largest gradient is allowed too.
         assert off <= 0.02 * float(gradient.norm()) + 1e-3 * largest, f"the gradient of {name} is off by {off:.3g} of {gradient.norm():.3g}"
 
 

@@ -1,4 +1,4 @@
-"""Copies between host and device, and between devices, change no bit in any layout, and are complete when they return or after a
+"""Copies between host and device, and between devices, preserve every bit in every layout, and are complete when they return or after a
 synchronization."""
 
 from __future__ import annotations

@@ -51,7 +51,10 @@ def _differences(before: Report, after: Report) -> dict[str, dict[str, str]]:
 
 
 def _changes(before: Report, after: Report) -> dict[str, Any]:
-    """Group the tests by change, each with its kinds before and after. Tests in ``other`` fail in a different way than before."""
+    """Group the tests by change, each with the kinds of its results before and after.
+
+    Tests in ``other`` fail in a different way than before.
+    """
     olds, news = ({result.id: result for result in results_of(report)} for report in (before, after))
     changes: dict[str, Any] = {name: [] for name in ("worse", "better", "other", "new", "gone")}
     for test, new in news.items():

@@ -100,7 +100,7 @@ def command(name: str, kind: str, certify: bool, benchmarks: bool, **given: Any)
             f"accelkit conformance run {name} --resume"
         )
         if done:
-            write(run.report(), run, paths)  # reports the forms that could not be written
+            write(run.report(), run, paths)  # reports the formats that could not be written
         raise click.exceptions.Exit(130) from None
     if benchmarks and availability["status"] == "usable":
         from accelkit_conformance.benchmarks import measure

@@ -63,7 +63,7 @@ _LEAKING = Mutant(
     f"{__name__}.leaking:LeaksAtImport",
     "Importing the plugin changes the environment and starts a thread.",
 )
-"""This mutant is defined here, because its module must not be imported only to list the mutants."""
+"""This mutant is defined here, because merely listing the mutants must not import its module."""
 
 
 def mutant(area: str, mechanism: str) -> Callable[[type], type]:

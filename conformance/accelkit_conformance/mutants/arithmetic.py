@@ -18,7 +18,7 @@ class OffByAThousandth(Broken):
 
 @mutant("operators", "imprecise")
 class OffByAMillionth(Broken):
-    """Every new result is too large by two millionths, which is 16 times the rounding error of float32."""
+    """All computed results, but not copies, are too large by two millionths, which is about 17 times the machine epsilon of float32."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return (
@@ -115,7 +115,7 @@ class LosesTheTail(Broken):
 
 @mutant("operators", "a part is left out")
 class LosesTheFirstColumn(Broken):
-    """Convolutions with padding read zeros in the first column of the input."""
+    """Convolutions with padding read the first column of the input as zeros."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name.startswith(("convolution", "_convolution")) and "backward" not in name and len(args) > 4 and any(args[4]):

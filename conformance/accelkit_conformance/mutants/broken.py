@@ -50,7 +50,7 @@ class Broken(FakeXPUAccelerator):
             call: A function that makes the call without the fault.
             args: The positional arguments of the call.
             kwargs: The keyword arguments of the call.
-            func: The overload, for a call with other arguments.
+            func: The overload itself. A mutant can call it with different arguments.
         """
         return call()
 

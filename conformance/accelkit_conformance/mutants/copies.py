@@ -100,7 +100,7 @@ class ConvertsOneBlock(Broken):
 
 @mutant("transfer", "copies are late")
 class ReadsPageableMemoryLate(Broken):
-    """A non-blocking copy from pageable memory reads its source after it has returned."""
+    """A non-blocking copy from pageable memory reads the source only after the call has returned."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch

@@ -21,7 +21,7 @@ class ClaimsGraphs(Broken):
 
 @mutant("capabilities", "claims")
 class ClaimsADtype(Broken):
-    """uint16 is declared, but cannot be added."""
+    """uint16 is declared, but tensors of that dtype cannot be added."""
 
     declared_capabilities: ClassVar[Capabilities] = _DECLARED.updated({"dtype.uint16": "native"})
 
@@ -132,7 +132,7 @@ class TrainsOnTheCPU(Broken):
 
 @mutant("device", "the current device")
 class StaysOnTheDeviceAfterAnError(Broken):
-    """The device context does not restore the previous device after an error inside."""
+    """The device context does not restore the previous device if an error is raised inside it."""
 
     def install(self) -> None:
         original: Any = self.device_module.device

@@ -1,4 +1,4 @@
-"""Generated mutants: an operator of the device with one of a list of faults. There are thousands of them.
+"""Generated mutants: devices on which one operator has a fault from a list. There are thousands of such mutants.
 
 Each can be created again from its id, ``generated[operator,axis,seed]``: the axis says when and where the operator goes wrong, and the seed
 determines the details, such as the wrong value. This module does not import torch.
@@ -77,7 +77,8 @@ class Generated:
 
 
 def operators() -> dict[str, list[str]]:
-    """Return the operators that can be given a fault, each with the axes that apply to it. Asks a child process that imports torch.
+    """Return the operators that can be given a fault, each with the axes that apply to it. Runs a child process, which imports
+    torch.
 
     Raises:
         AssertionError: If the child process fails.
@@ -116,7 +117,7 @@ def tests_of(mutant: Generated, torch_version: str) -> list[str]:
 
 
 def _spellings(name: str) -> set[str]:
-    """Return the names under which torch's ``op_db`` and ATen may have the same operator: ``nn.functional.gelu``, ``gelu_backward``."""
+    """Return the names that torch's ``op_db`` and ATen may use for the same operator, such as ``nn.functional.gelu``, ``gelu_backward``."""
     plain = name.removeprefix("nn.functional.").replace(".", "_").strip("_")
     short = plain.removeprefix("native_").removeprefix("special_").removeprefix("thnn_")
     for end in ("_backward", "_forward", "_with_indices", "_data"):

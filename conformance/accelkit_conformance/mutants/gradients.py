@@ -62,7 +62,7 @@ class DifferentiatesOnTheFirstDevice(Broken):
 
 @mutant("autograd", "modes")
 class RecordsWithoutGradients(Broken):
-    """Products and sums record a graph under torch.no_grad."""
+    """mul and add record a graph under torch.no_grad."""
 
     def install(self) -> None:
         import torch

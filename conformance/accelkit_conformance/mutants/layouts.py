@@ -1,4 +1,4 @@
-"""Kernels that read or write at wrong places in memory."""
+"""Kernels that read from or write to the wrong places in memory."""
 
 from __future__ import annotations
 

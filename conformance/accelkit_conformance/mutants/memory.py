@@ -90,7 +90,7 @@ class GivesOneBlockTwice(Broken):
 
 @mutant("memory", "leaks of failed operators")
 class LosesMemoryWhenItFails(Broken):
-    """An operator whose result does not fit leaves a workspace of 64 KiB allocated for good."""
+    """An operator that runs out of memory never frees its workspace of 64 KiB."""
 
     kept: ClassVar[list[Any]] = []
 
@@ -118,7 +118,7 @@ class KeepsBuffersOfSums(Broken):
 
 @mutant("memory", "leaks of failed operators")
 class KeepsArgumentsOfErrors(Broken):
-    """A concatenation that fails keeps its arguments allocated for good."""
+    """A concatenation that fails never releases its arguments."""
 
     kept: ClassVar[list[Any]] = []
 

@@ -1,6 +1,7 @@
 """The fake XPU with a generated fault, which can be replaced while the process runs.
 
-``python -m accelkit_conformance.mutants.switchable`` answers ``generated.operators``.
+``python -m accelkit_conformance.mutants.switchable`` is the child process of ``generated.operators``: it prints the operators of the
+installed torch.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from accelkit_conformance.subprocess_checks import answer
 
 _OTHER_DTYPES = {"float32": "float64", "float64": "float32", "float16": "float32", "bfloat16": "float32", "int64": "int32", "bool": "uint8"}
 _UNDEFINED = ("_functional_assert", "empty", "new_empty", "_empty", "resize", "_resize", "rand", "_efficientzerotensor")
-"""Prefixes of the names of operators whose results are undefined or have no memory."""
+"""Prefixes of the names of operators whose results are undefined or random, or have no memory."""
 
 _NEVER_NAN = re.compile(
     r"^(all|any|eq|ne|lt|le|gt|ge|gcd|lcm|isin|isnan|isneginf|isposinf|signbit|nonzero\w*|arg\w+|bincount|bucketize|searchsorted|count_nonzero"
     r"|bitwise_\w+|__\wshift__|_int_mm|tri[lu]_indices|hash_tensor)$"
 )
-"""The names of operators that return integers or booleans only."""
+"""Matches the names of operators that return only integers or booleans."""
 _SCALARS = ("dot", "vdot", "trace")
 """The names of operators whose result is always a scalar."""
 
@@ -45,7 +46,7 @@ class Switchable(Broken):
             super().install()
 
     def use_fault(self, name: str) -> None:
-        """Use the fault of the generated mutant with this id from now on; none if the id is empty."""
+        """From now on, use the fault of the generated mutant with this id, or no fault if the id is empty."""
         if name != (self.current.id if self.current else ""):
             Switchable.current = Fault(Generated.from_id(name)) if name else None
 
@@ -99,7 +100,7 @@ class Fault:
             before = part.clone()
             self._change(part)
             if _is_same(before, part) and self._axis not in ("nan", "out_strides", "zero_gradient"):
-                part.logical_not_() if part.dtype is torch.bool else part.add_(1)  # twice nothing is nothing
+                part.logical_not_() if part.dtype is torch.bool else part.add_(1)  # e.g. doubling zeros changes nothing
             self.was_triggered |= not _is_same(before, part)
         return result
 

@@ -51,7 +51,7 @@ def loss_of(model: Any, batch: Any, device: torch.device) -> torch.Tensor:
 
 
 def step(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
-    """Make an optimizer step and clear the gradients, and assert that the gradients are on the device."""
+    """Assert that the gradients are on the device, take an optimizer step and clear the gradients."""
     stay_on(device, *(parameter.grad for group in optimizer.param_groups for parameter in group["params"]))
     optimizer.step()
     optimizer.zero_grad()
@@ -96,7 +96,7 @@ def make_lightning_module(package: ModuleType, device: torch.device | None = Non
         device: The expected device; None for the root device of the process.
     """
 
-    class Watched(package.LightningModule):  # type: ignore[misc,name-defined] # it is what is installed
+    class Watched(package.LightningModule):  # type: ignore[misc,name-defined] # only known at run time
         def __init__(self) -> None:
             super().__init__()
             self.net = make_model()
@@ -186,7 +186,7 @@ FRAMEWORKS = {"trainer": _with_trainer, "fabric": _with_fabric, "accelerate": _w
 
 
 def main(framework: str, name: str) -> None:
-    """Train as one rank of a job of two, and compare with a single process that trains on the batches of both."""
+    """Train as one of two ranks, and compare the model with one that a single process trained on the batches of both ranks."""
     trained = FRAMEWORKS[framework](name)
     assert torch.distributed.get_world_size() == 2, f"{torch.distributed.get_world_size()} processes train together"
     check_trained(trained, is_exact=True, batch_size=16)

@@ -1,5 +1,4 @@
-"""Collectives on every kind of tensor: cases that contain every pair of values of two of these: dtype, length,
-memory, reduction, root, group, way of calling.
+"""Test cases of collectives on every kind of tensor. For any two of the axes in ``AXES``, the cases contain every pair of their values.
 
 The tensors of all ranks are known to every rank, because they are computed from the rank and the index of an element. The expected results
 are computed from them on the CPU, in integers or in double precision.
@@ -31,7 +30,8 @@ AXES: dict[str, tuple[str, ...]] = {
 }
 """The axes, each with its values.
 
-``some`` is the group of the first and last of three ranks, or of only the second of two. ``offset`` tensors are a part of a larger storage.
+``some`` is a group that does not contain all ranks: the first and the last of three, or only the second of two. An ``offset`` tensor is a
+part of a larger storage.
 """
 
 _GUARD = 16
@@ -62,7 +62,7 @@ def values(rank: int, length: int, dtype: str, *, shift: int = 0) -> torch.Tenso
 
 
 def reduced(tensors: Sequence[torch.Tensor], reduction: str) -> torch.Tensor:
-    """Return the reduction of the ranks' tensors, computed one after another in int64, complex128 or float64."""
+    """Reduce the ranks' tensors, one after another, in int64, complex128 or float64, and return the result in their dtype."""
     dtype = tensors[0].dtype
     wide = torch.complex128 if dtype.is_complex else torch.float64 if dtype.is_floating_point or reduction == "AVG" else torch.int64
     steps: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
@@ -93,7 +93,8 @@ class Case:
         """Call a collective and check its result.
 
         Raises:
-            AssertionError: If the result is wrong. A device may refuse a call with an error, on every rank.
+            AssertionError: If the result is wrong, or if the device rejects a call in float32 (for a reduction, one with SUM). It may
+                reject any other call by raising an error on every rank.
         """
         if self._subject.rank not in self.members:
             return
@@ -133,7 +134,7 @@ class Case:
         return [values(rank, self._length, self._dtype, shift=shift) for rank in self.members]
 
     def _parts(self) -> torch.Tensor:
-        """Return this rank's input of a call with one part for each member of the group: the concatenated parts."""
+        """Return this rank's input for a collective that takes one part for each member of the group: the parts, concatenated."""
         parts = [values(self._subject.rank, self._length, self._dtype, shift=shift) for shift in range(len(self.members))]
         return self._place(torch.cat(parts))
 

@@ -1,8 +1,8 @@
 """Conditions of a call that may affect its result: the size, values and layout of its arguments, where its result goes, whether gradients
 are recorded, and on which device, thread and stream it runs.
 
-A check makes each ATen call that was recorded on the CPU under a few combinations of these conditions. The combinations contain every pair
-of them (see :mod:`pairwise`).
+A check repeats each ATen call that was recorded on the CPU. It does so under a few combinations of these conditions, which together contain
+every pair of conditions (see :mod:`pairwise`).
 """
 
 from __future__ import annotations
@@ -44,15 +44,16 @@ AXES: dict[str, tuple[str, ...]] = {
 }
 """The axes, each with its values. The first value of each is the ordinary one.
 
-Sizes: ``edge`` is a last dimension whose length is a power of two or differs from it by one; ``many rows`` and ``long rows`` give more than
-2^16 elements along the first and the last dimension; ``tiny`` is a last dimension of length 0 or 1.
+Sizes: ``edge`` is a last dimension whose length is a power of two or differs from it by one; ``many rows`` and
+``long rows`` lengthen the first and the last dimension, respectively, until the largest result has more than 2^16 elements (2^14 for slow
+calls) or, if no result grows, until the dimension itself is that long; ``tiny`` is a last dimension of length 0 or 1.
 """
 
 # Calls that return indices of equal or incomparable elements, of which the device may choose any.
 _CHOOSE = re.compile(r"sort|topk|mode|median|arg|max|min|kth|cum|unique")
-# Calls whose kernel on the CPU takes its arguments to be contiguous, without a check.
+# Calls whose CPU kernel assumes that its arguments are contiguous, without checking it.
 _CONTIGUOUS = re.compile(r"_weight_norm_interface")
-# Calls that torch itself refuses with out= on all devices but its own.
+# Calls for which torch itself rejects out= on all devices except those that are built into torch.
 _NO_OUT = re.compile(r"mode$")
 
 
@@ -75,7 +76,7 @@ class ConditionedCall:
     def __init__(self, op: Any, func: Any, args: Any, kwargs: Any) -> None:
         """
         Args:
-            op: The OpInfo of the operator in which the call was recorded; exceptions for it apply.
+            op: The OpInfo of the operator in which the call was recorded. Exceptions for this operator also apply to the call.
             func: The functional overload.
             args: The positional arguments, on the CPU.
             kwargs: The keyword arguments.

@@ -1,4 +1,4 @@
-"""Copies in every direction: cases that contain every pair of values of two of these: dtypes, layouts, shape, way of calling."""
+"""Test cases of copies in every direction. For any two of the axes in ``AXES``, the cases contain every pair of their values."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Inputs that a device cannot take, because its accelerator declares that the device lacks a dtype that they need.
 
-Whether an input needs a dtype is detected on the CPU: from the arguments, the results and the intermediate tensors. If nothing is declared
-to be missing, nothing is run.
+Whether an input needs a dtype is detected on the CPU: from the arguments, the results and the intermediate tensors. If the
+accelerator declares no dtype as missing, nothing is run on the CPU.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ def require_dtypes(subject: Subject, program: Callable[[], Any]) -> None:
 
 
 def possible_samples(subject: Subject, op: Any, samples: Iterable[Any]) -> Iterator[Any]:
-    """Yield the samples of an operator that need no dtype that the device lacks, in the forward or the backward pass.
+    """Yield those samples of an operator whose forward and backward pass need no dtype that the device lacks.
 
     Raises:
-        NotSupported: At the end, if there were samples and none was possible.
+        NotSupported: After the last sample, if there were samples but none was possible.
     """
     lacking: set[str] = set()
     is_any_possible = False

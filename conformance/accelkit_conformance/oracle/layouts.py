@@ -16,7 +16,7 @@ def canary(dtype: torch.dtype) -> float:
 
 
 def strided_buffer(one: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with one more dimension, of length 2: other values, and then those of ``one``."""
+    """Return a tensor with an additional last dimension of length 2: index 0 has other values, and index 1 the values of ``one``."""
     buffer = torch.full((*one.shape, 2), canary(one.dtype), dtype=one.dtype, device=one.device)
     buffer[..., 1] = one
     return buffer
@@ -55,5 +55,5 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def arranged(one: torch.Tensor, layout: str) -> torch.Tensor:
-    """Return the tensor itself for the layout ``contiguous`` or if it has no elements; otherwise a copy in a layout of ``LAYOUTS``."""
+    """Return a copy in this layout of ``LAYOUTS``; for ``contiguous``, or a tensor that is sparse or has no elements, the tensor itself."""
     return one if layout == "contiguous" or not one.numel() or one.layout is not torch.strided else LAYOUTS[layout](one)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from accelkit_conformance.subject import Subject
 
-# Operators whose input alone is moved to the device. The split points stay on the CPU for every device.
+# Operators of which only the input is moved to the device. tensor_split takes its split points on the CPU, whatever the device.
 _HOST_ARGUMENTS = ("tensor_split",)
 
 
@@ -84,7 +84,7 @@ def compare_forward(
 def check_results(op: Any, given: Any, leaves: Iterable[tuple[Any, Any, Any]], device: torch.device, **options: Any) -> None:
     """Check leaves of an operator's results with :func:`check_result`, to which ``options`` are passed.
 
-    A differing result of an operator that may choose among equal values, or of a discontinuous one, passes if it is also right.
+    If the operator may choose among equal values or is discontinuous, a result that differs still passes if it is equally correct.
 
     Args:
         op: The OpInfo of the operator.
@@ -105,7 +105,7 @@ def check_results(op: Any, given: Any, leaves: Iterable[tuple[Any, Any, Any]], d
 
 
 def check_inputs(there: Any, here: Any, given: Any) -> None:
-    """Check that a call on the device has changed no storage of its arguments that the call on the CPU has not changed.
+    """Check that a call on the device has changed only those storages of its arguments that the call on the CPU has changed.
 
     On a device without memory addresses, only the values of the arguments can be read, not the memory around them.
     """
@@ -203,7 +203,9 @@ class _Draws(TorchDispatchMode):
 
 @contextlib.contextmanager
 def _watching_draws(op: Any) -> Iterator[_Draws]:
-    """Detect whether calls of this operator inside the block draw random numbers on the CPU, by whether the generator's state changes.
+    """Detect whether calls of this operator inside the block draw random numbers on the CPU.
+
+    They do if the state of the generator has changed after the block.
 
     torch's OpInfos of random operators seed the generator and restore it (``wrapper_set_seed``), so that a device which draws like
     the CPU gives the same results. For these operators, the draws are detected from the ATen operators that they call.
@@ -220,7 +222,7 @@ def _watching_draws(op: Any) -> Iterator[_Draws]:
 
 
 def truth_of(call: Any, given: Any, reference: list[Any]) -> list[Any]:
-    """Return the results in double precision; None for each that is not available or would repeat the same computation."""
+    """Return the results in double precision; None for each that is not available, and for all if no result has a lower precision."""
     is_low = any(
         leaf.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex32) for leaf in tensors(reference)
     )
@@ -256,7 +258,7 @@ def _has_equals(values: torch.Tensor) -> bool:
 
 
 def _is_as_good(op: Any, mine: Any, theirs: torch.Tensor, given: Any) -> bool:
-    """Return whether a differing result is also right.
+    """Return whether a result that differs is equally correct.
 
     It may be another choice among equal values or, for a discontinuous operator in low precision, differ by one step in a few elements.
     """

@@ -1,4 +1,4 @@
-"""Where a call runs: on another device, in another thread, on another stream, after an error."""
+"""Run a call on another device, in another thread, on another stream, or after an error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def run_at(subject: Subject, place: str, device: torch.device, call: Callable[[], list[Any]]) -> list[Any]:
-    """Make a call on ``device`` at a value of ``conditions.AXES["place"]``, and return what it returns."""
+    """Make a call on ``device`` and return its result. ``place`` is a value of ``conditions.AXES["place"]``."""
     if place == "another current device":
         with subject.module.device(device):
             return call()

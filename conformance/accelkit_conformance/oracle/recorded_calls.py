@@ -1,7 +1,7 @@
-"""Which operator of torch's database calls an ATen overload, for checks of single overloads.
+"""Recorded calls of single ATen overloads, and the table that names an operator of torch's database which calls each overload.
 
-``python -m accelkit_conformance.oracle.recorded_calls`` writes the table for the installed torch. It has the functional overloads that a
-device must support, and for each the operator whose samples call it.
+``python -m accelkit_conformance.oracle.recorded_calls`` writes the table for the installed torch. It lists the functional overloads that a
+device must support, each with the operator whose samples call it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def overloads() -> Iterator[str]:
 def recorded_call(overload: str) -> tuple[Any, Any, Any, Any]:
     """Return a call of an overload on the CPU: the OpInfo of its operator, or a stand-in, and ``func``, ``args`` and ``kwargs``.
 
-    Of the recorded calls, it is the one whose first tensor has the most dimensions and elements, up to a limit.
+    Of the recorded calls, it is the one whose first tensor has the most dimensions (four or more count as four) and then the most
+    elements. A call whose first tensor is empty or has more than 4096 elements is chosen only if there is no other.
 
     Raises:
         NotSupported: If no recorded program calls the overload in the installed torch.
@@ -77,7 +78,8 @@ def _spelling(name: str) -> str:
 
 
 def _recorded() -> dict[str, str]:
-    """Return for each required functional overload the operator that calls it: one of the same name, or the one with the fewest calls."""
+    """Return, for each required functional overload, an operator that calls it: if possible, one with the same name, and otherwise the one
+    that calls the fewest overloads. Overloads with random or unpredictable results are left out."""
     from accelkit_conformance.coverage import required
 
     wanted = {one.removeprefix("aten::") for one in required()}

@@ -37,7 +37,7 @@ def to_device(nested: Any, device: torch.device) -> Any:
     storages: dict[Any, torch.Tensor] = {}
 
     def whole(storage: torch.UntypedStorage, dtype: torch.dtype, key: Any) -> torch.Tensor:
-        """Return a copy of the whole storage on the device, in the dtype of the first tensor with this key."""
+        """Return a copy of the whole storage on the device. The first call with a key makes it, in its ``dtype``; later calls reuse it."""
         if key not in storages:
             storages[key] = torch.empty(0, dtype=dtype).set_(storage).to(device, copy=True)  # type: ignore[call-overload]
         return storages[key]

@@ -1,16 +1,17 @@
 """Tolerances for the results of a device.
 
-Let the truth t be the CPU's result in float64 (complex128), c the CPU's result in the dtype under test, and x the device's result.
-With e(x) = max|x - t| / max|t|, the device is wrong if e(x) > C * max(e(c), eps), where C = 8 and eps is that of the dtype: its
-error may be a small multiple of the CPU's, and no more. If nothing more precise than c is available (as for float64), t is c and C is 64.
+Let the truth t be the CPU's result in float64 (complex128), c the CPU's result in the dtype under test, and x the device's result. With
+e(x) = max|x - t| / max|t|, the device is wrong if e(x) > C * max(e(c), eps), where C = 8 and eps is that of the dtype: the device's error
+may be at most a small multiple of the CPU's. If nothing more precise than c is available (as for float64), t is c and C is 64.
 
 So that a large element does not hide errors in small ones, the error of each element is also measured relative to |t| + s, where s is the
-median magnitude of the nonzero elements of t. It may be at most 64 times the CPU's largest such error.
+median magnitude of the nonzero elements of t. It may be at most 64 times the CPU's largest such error, or 64 eps if that is larger.
 
-A result with few elements is a poor sample of the rounding errors, so e(c) is at least the error of the CPU's other results of the same
-call, up to 8 eps. If a result adds up n > 64 terms, eps is multiplied by sqrt(n) / C: an error of this size is likely if a device adds one
-term after another (N. J. Higham, T. Mary, "A new approach to probabilistic rounding error analysis", SIAM J. Sci. Comput. 41(5), 2019),
-while the CPU uses pairwise summation. NaN and infinity must be in the same places as in the CPU's result; integers must be equal.
+A gradient with few elements is a poor sample of the rounding errors. Therefore, e(c) is raised to the largest of the CPU's errors in the
+gradients of the same call, or to 8 eps if that is smaller. If a result adds up n > 64 terms, eps is multiplied by sqrt(n) / C: an error of
+this size is likely if a device adds one term after another (N. J. Higham, T. Mary, "A new approach to probabilistic rounding error
+analysis", SIAM J. Sci. Comput. 41(5), 2019), while the CPU uses pairwise summation. NaN and infinity must be in the same places as in the
+CPU's result; integers must be equal.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ def check_result(
         device: The device on which the result must be.
         strides: Whether the strides must be equal.
         phase: Whether elements are unique only up to sign or phase.
-        cancels: Whether a truth whose elements are all below 1e-6 counts as the remainder of numbers around 1 that cancel, as with
-            gradients. The absolute error is then checked.
+        cancels: Whether to assume, if all elements of the truth are below 1e-6, that they are what is left after numbers around 1 have
+            cancelled, as happens in gradients. The absolute error is then checked instead.
         others: The largest :func:`relative_error` of the CPU's results of the same call.
         num_terms: The number of terms that an element of the result may add up. The device may add them one after another.
 

@@ -22,18 +22,19 @@ _SPECIAL = (float("nan"), float("inf"), -float("inf"))
 # Calls that mix elements in a way that depends on the algorithm: fast convolutions mix neighbours, and interpolation multiplies
 # neighbours by zero. All elements of their arguments are NaN, so that the algorithm makes no difference.
 _MIXING = re.compile(r"fft|conv|upsample|grid_sampler|cdist|pdist|renorm|multi_head|transformer|_transform_bias")
-# Calls whose results for NaN and infinities are undefined, or are approximations with different limits.
+# Calls whose results for NaN and infinities are undefined, or come from approximations that differ at infinity.
 _UNDEFINED = re.compile(
     r"linalg(?!_vector_norm)|cholesky|lu_|solve|geqrf|ormqr|hist|bincount|searchsorted|bucketize|gamma_grad|dirichlet|unique|_to_copy|polygamma|igamma|zeta"
     r"|bessel|airy|polynomial"
 )
-# Calls whose kernel on the CPU reads outside its arguments if their sizes do not fit together, because it is called by torch alone.
+# Calls whose CPU kernel reads out of bounds if the sizes of its arguments do not match. It does not check them, because only torch itself
+# is expected to call it.
 _UNCHECKED = re.compile(
     r"_cholesky_solve_helper|segment_reduce|_masked_softmax|_ctc_loss|multi_head|transformer|_transform_bias|embedding_bag|_weight_norm"
     r"|pdist_backward|cdist_backward|grid_sampler_.*backward|batch_norm|group_norm_backward|unfold_backward"
 )
 _INTERNAL = re.compile(r"^_|_backward|_forward")
-# Slow calls, for which fewer elements must do.
+# Slow calls, which are tested with fewer elements.
 _SLOW = re.compile(
     r"linalg|cdist|pdist|igamma|zeta|polygamma|unique_dim|cholesky|ormqr|geqrf|triangular_solve|multilabel|unfold|pool|upsample|_cross_entropy"
     r"|fft|std|var|mode|polynomial|col2im|im2col|pad|shuffle"
@@ -96,8 +97,9 @@ class Variations:
     def _find_stretched(self, dim: int, length: int) -> Any:
         """Return the arguments with a dimension of the first tensor made longer or shorter by repeating its elements.
 
-        Dimensions of the same length in the other tensors, and in lists of sizes, are changed too, in the first way that the CPU accepts. A
-        way that changes the shape of a result is preferred. None if the CPU accepts no way.
+        Dimensions of the same length in the other tensors, and in lists of sizes, may have to change too. Several ways of choosing them are
+        tried. The first one that changes the shape of a result is used; if there is none, the first one for which the CPU accepts the call.
+        Returns None if the CPU accepts the call for none of them.
         """
         first = self._first()
         if not first.ndim or not first.shape[dim] or first.layout is not torch.strided or _UNCHECKED.search(self._name):

@@ -64,7 +64,7 @@ def _find(name: str, kind: Kind | None) -> PluginRecord:
 
 
 def _precisions(row: Row) -> dict[str, Support]:
-    """Return the precisions that an accelerator supports, and how. Empty if its capabilities are unknown."""
+    """Return an accelerator's support for each precision. Empty if its capabilities are unknown."""
     return precisions_of(row.verdict.capabilities) if row.verdict is not None and row.verdict.capabilities else {}
 
 

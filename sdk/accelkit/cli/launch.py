@@ -111,7 +111,7 @@ def _job(
     """Return the job that the options describe. Checks everything that can be checked without starting a process.
 
     Raises:
-        AccelkitError: If an option is invalid. Names the option to change.
+        AccelkitError: If an option is invalid. The text names the option to change.
     """
     _check_program(program)
     nodes = num_nodes or 1

@@ -61,7 +61,7 @@ def check(template: Path, context: Mapping[str, Any], folder: Path) -> None:
     """Check that the answers follow the template's own rules, and that the folder does not exist yet.
 
     Raises:
-        UsageError: If an answer is invalid or the folder exists. Names each invalid answer and the reason.
+        UsageError: If an answer is invalid or the folder exists. The text names each invalid answer and the reason.
     """
     objections: Callable[[Mapping[str, Any]], list[str]] = runpy.run_path(str(template / "hooks" / "pre_gen_project.py"))["objections"]
     if found := objections(context):

@@ -43,7 +43,7 @@ class ClusterCandidate:
 
     Attributes:
         name, plugin: The name of the environment, and its plugin as ``dist==version``.
-        verdict: ``chosen``; ``claimed`` (it recognised itself, but another claim ranks higher); ``declined`` (some of its variables are
+        verdict: ``chosen``; ``claimed`` (it claimed the process, but another claim ranks higher); ``declined`` (some of its variables are
             set, and the reason says why they do not count); ``absent`` (none of its variables is set).
         rank: The rank of its claim. None if it made no claim.
         reason: The reason that the environment gave.
@@ -134,8 +134,8 @@ def check_environment(environment: ClusterEnvironment) -> None:
     """Read all properties that a job depends on, so that an invalid variable causes an error now.
 
     Raises:
-        AccelkitError: If a variable is invalid. Names the variable, its value and what to do. Errors of a plugin's own code are raised as
-            BrokenPluginError.
+        AccelkitError: If a variable is invalid. The text gives the variable, its value and what to do. Errors of a plugin's own code are
+            raised as BrokenPluginError.
     """
     with loading.plugin_errors(environment.plugin, f"reading the cluster environment {environment.name}"):
         for name in ("world_size", "global_rank", "local_rank", "local_world_size", "num_nodes"):

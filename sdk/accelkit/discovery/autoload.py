@@ -1,4 +1,4 @@
-"""torch's own plugins. ``import torch`` imports every ``torch.backends`` entry point, and one that fails makes torch unusable."""
+"""Plugins that torch itself loads. ``import torch`` imports every ``torch.backends`` entry point; one that fails makes torch unusable."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def is_enabled() -> bool:
 
 
 def privateuse1_conflict() -> str:
-    """Return a sentence that names the plugins that all claim PrivateUse1 and the remedy. Reads metadata only.
+    """Return a sentence that names the plugins that claim PrivateUse1, and gives the remedy. Reads metadata only.
 
     The sentence is empty if at most one plugin claims it, or if torch does not import the backends.
     """
@@ -36,7 +36,7 @@ def privateuse1_conflict() -> str:
 
 
 def way_out(distributions: Sequence[str]) -> str:
-    """Return the remedy for backends that prevent ``import torch``."""
+    """Return the remedy for backends that make ``import torch`` fail."""
     names = " ".join(sorted(set(distributions))) or "the package"
     return f"export {VARIABLE}=0 (torch then imports no backend by itself), or pip uninstall {names}"
 
@@ -73,7 +73,7 @@ def import_torch() -> None:
 
 @contextlib.contextmanager
 def _autoload_that_can_work() -> Iterator[None]:
-    """Disable torch's search for backends if entry points cannot be decoded, since the search and ``import torch`` would fail."""
+    """Disable torch's search for backends if entry points cannot be decoded, since it would make ``import torch`` fail."""
     unreadable = inventory().unreadable
     if not unreadable or not is_enabled():
         yield

@@ -1,4 +1,4 @@
-"""Progress display for plugins that are building, on standard error: a spinner on a terminal, otherwise one line."""
+"""Progress display for the one-time builds of plugins, on standard error: a spinner on a terminal, otherwise one line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import TracebackType
 
 
 class BuildNotice:
-    """A notice shown while plugins build what they need. Nothing is shown for builds that finish quickly."""
+    """A notice shown while plugins run their one-time build. Nothing is shown for builds that finish quickly."""
 
     def __init__(self) -> None:
         self._shown: frozenset[str] = frozenset()

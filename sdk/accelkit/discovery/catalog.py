@@ -1,4 +1,4 @@
-"""The catalog of plugins: one record, with a status, per name that a distribution provides or code registered. Imports no plugin."""
+"""The catalog of plugins: one record, with a status, for each name that a distribution or the program provides. Imports no plugin."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _registered: dict[tuple[Kind, str, str], PluginRecord] = {}
 
 
 def plugins(kind: Kind | None = None) -> tuple[PluginRecord, ...]:
-    """Return the records of all plugins, or of one kind, ordered by kind, built-ins first, then by name.
+    """Return the records of all plugins, or of one kind, sorted by kind and name, with the built-in plugins of each kind first.
 
     Metadata is read at the first call in a process and cached until ``refresh()`` is called. Does not import plugins or torch.
 
@@ -56,7 +56,7 @@ def inventory() -> Inventory:
 
 
 def refresh() -> None:
-    """Clear the cached metadata. Call this after installing a plugin or changing the variables of the policy."""
+    """Clear the cached metadata. Call this after installing a plugin or changing which plugins the variables allow."""
     global _inventory, _records
     with _lock:
         _inventory = _records = None

@@ -1,4 +1,4 @@
-"""Compatibility of a plugin with the installed accelkit and torch, checked before its import from its Requires-Dist metadata."""
+"""Compatibility of a plugin with the installed accelkit and torch. It is read from Requires-Dist before the plugin is imported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from accelkit.discovery.metadata import normalized
 from accelkit.types import PluginStatus
 
 GATED = ("accelkit", "torch")
-_LONGEST = 1000  # characters of a requirement
+_LONGEST = 1000  # maximum number of characters in a requirement
 _REPORT = "report it to the vendor"
 _PLAIN = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?: *>= *([0-9]+(?:\.[0-9]+)*))?")
 _VERSION = re.compile(r"([0-9]+(?:\.[0-9]+)*)(?:(?:a|b|rc|\.post|\.dev)[0-9]+)*(?:\+[A-Za-z0-9]+(?:\.[A-Za-z0-9]+)*)?")
@@ -33,7 +33,9 @@ def objection(requirements: Sequence[str], version_of: Callable[[str], str | Non
 
 
 def _is_satisfied(line: str, version_of: Callable[[str], str | None]) -> bool:
-    """Return whether a requirement in its simplest form is met, or concerns other packages. If False, packaging has to parse it.
+    """Return True if a requirement of the form ``name`` or ``name>=1.2`` is met or concerns another package.
+
+    Any other requirement gives False, and is then checked with packaging.
 
     Most plugins require ``accelkit>=0.1``, and importing packaging's parser takes 15 ms.
     """

@@ -63,7 +63,7 @@ def _is_torchs_own(thing: object) -> bool:
 
 
 def _torch_callables() -> Mapping[str, object]:
-    """Return every function and class in the imported modules of torch, and the methods of its two central classes."""
+    """Return every function and class in the imported modules of torch, and the methods of Tensor and Module."""
     torch = sys.modules.get("torch")
     if torch is None:
         return {}

@@ -132,7 +132,10 @@ def instantiate(cls: Any, record: PluginRecord) -> Any:
 
 
 def adopt(instance: Any) -> Any:
-    """Return an instance that was passed from code. A missing name is set to that of its class, a missing plugin to its module."""
+    """Return an instance that the program passed, after setting its name and plugin if they are missing.
+
+    The name is that of its class, and the plugin names the module of the class.
+    """
     instance.name = instance.name or type(instance).__name__
     instance.plugin = instance.plugin or f"{FROM_CODE}=={type(instance).__module__}"
     return instance

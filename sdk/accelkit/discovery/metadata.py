@@ -24,9 +24,9 @@ GROUPS: Mapping[str, Kind] = {
     "accelkit.hooks": "hooks",
 }
 TORCH_GROUP = "torch.backends"
-_LARGEST = 100_000  # limit of the characters in an entry_points.txt
-_LONGEST_NAME = 200  # limit of the characters in a distribution's name, or in an entry point's name or value
-_LONGEST_SUMMARY = 512  # limit of the characters in a summary, as on PyPI
+_LARGEST = 100_000  # maximum number of characters in an entry_points.txt
+_LONGEST_NAME = 200  # maximum number of characters in a distribution's name, or in an entry point's name or value
+_LONGEST_SUMMARY = 512  # maximum number of characters in a summary, as on PyPI
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 _VALUE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*\s*:\s*[^\W\d]\w*(\.[^\W\d]\w*)*\s*(\[.*\])?")
 

@@ -60,7 +60,7 @@ class Verdict:
         checks: The results of the plugin's own doctor checks, by name.
         definitions: The members that its class defines. Empty unless the question was ``definitions``.
         seconds: The duration in seconds.
-        asked_at: The time of a cached verdict, in seconds since the epoch.
+        asked_at: The time at which the verdict was cached, in seconds since the epoch.
     """
 
     status: ProbeStatus

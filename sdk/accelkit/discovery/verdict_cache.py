@@ -1,7 +1,8 @@
 """Cache of the verdicts of trials, per installed version, in the user's cache folder.
 
-A plugin that worked when it was tried is loaded directly the next time. Verdicts on accelkit's own plugins are valid for an hour, and
-only used for lists. A cache that cannot be read or written, or that another user could have written, is ignored.
+A plugin that worked when it was tried is loaded directly the next time. Verdicts on built-in plugins are valid for an hour.
+``accelkit list`` uses all of them, and selection uses those on vendors' devices. A cache that cannot be read or written, or that another
+user could have written, is ignored.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def cache_folder() -> Path:
     import platformdirs
 
     folder = platformdirs.user_cache_path("accelkit", appauthor=False)
-    if not folder.is_absolute():  # the oldest versions leave ~ as it is, which would be a folder in the current one
+    if not folder.is_absolute():  # old versions of platformdirs do not expand ~, which would name a folder in the working directory
         raise RuntimeError(f"this user has no home folder, and so no cache folder: {folder}")
     return folder
 

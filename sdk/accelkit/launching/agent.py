@@ -1,4 +1,4 @@
-"""torch's elastic agent, extended to watch and end processes and to report failures as ``accelkit launch`` promises."""
+"""torch's elastic agent, with accelkit's own way of watching and ending processes and of reporting failures."""
 
 from __future__ import annotations
 

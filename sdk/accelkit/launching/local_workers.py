@@ -20,7 +20,7 @@ from accelkit.launching.log_tee import Screen, Streams
 
 _POLL_SECONDS = 0.02
 _UNWINDING_SECONDS = 30.0
-"""The time that a process may take to exit after an error. Some hang there, in the destructor of a communication library."""
+"""The time that a process may take to exit after an error. Some hang while exiting, in the destructor of a communication library."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ class Screen:
         self._is_at_start = not rest and (bool(newline) or self._is_at_start)
 
     def write_lines(self, data: bytes, prefix: bytes) -> None:
-        """Show whole lines with ``prefix``. If a line was overwritten, show what a terminal would show last."""
+        """Show whole lines with ``prefix``. Of a line that overwrites itself with carriage returns, only the last text is shown."""
         if not self._waiting:
             self._since = time.monotonic()
         self._waiting += [prefix + line.rpartition(b"\r")[2] + b"\n" for line in data.split(b"\n")]

@@ -30,8 +30,8 @@ class OrderedRendezvous(RendezvousHandler):
     """Wrap another rendezvous to order the machines and to use a new store in every round.
 
     The machine with rank 0 opens a new TCPStore for every round, on a port that the system picks, and keeps it open during the round. No
-    other job can take the port, and no process reads addresses that a killed process left. torch shares one store among all rounds
-    instead, and gloo then fails in the second round: https://github.com/pytorch/pytorch/issues/135712,
+    other job can take the port, and no process reads addresses that a killed process left in a store. By contrast, torch shares one
+    store among all rounds, and gloo then fails in the second round: https://github.com/pytorch/pytorch/issues/135712,
     https://github.com/pytorch/pytorch/issues/167288.
 
     Args:
@@ -57,7 +57,7 @@ class OrderedRendezvous(RendezvousHandler):
         """Wait for the other machines.
 
         Raises:
-            ContradictionError: If two machines have the same rank, or only some have a rank.
+            ContradictionError: If the ranks that the user specified are not 0 to n - 1, each once, or only some machines have one.
         """
         with _stores_unshared():
             info = self._inner.next_rendezvous()
@@ -171,7 +171,7 @@ def linger(store: Any, size: int) -> None:
 
 
 def address_towards(endpoint: str) -> str:
-    """Return the address from which this machine reaches ``endpoint`` (``host:port``), and at which machines there can reach this one.
+    """Return this machine's address on its route to ``endpoint`` (``host:port``), at which the machines there can reach it.
 
     This only looks up the route; nothing is sent. If the address cannot be determined, the endpoint's own host is returned.
     """

@@ -146,7 +146,7 @@ def states_of(objects: Sequence[Any]) -> list[Any]:
 
 
 def load_states(objects: Sequence[Any], kept: Sequence[Any]) -> None:
-    """Load into each object the corresponding state in ``kept``."""
+    """Load the corresponding state in ``kept`` into each object."""
     for thing, state in zip(objects, kept, strict=True):
         thing.load_state_dict(state)
 

@@ -1,4 +1,4 @@
-"""Entry point of each process of a job. It runs the program and records an error of the program with its time.
+"""Entry point of each process of a job. It runs the program. If the program fails, it records the error and its time.
 
 ``accelkit launch`` runs this file by its path. It imports only the standard library until the program has ended, so
 that nothing interferes with the user's program.
@@ -55,7 +55,7 @@ def write_error(path: str, error: BaseException, trace: TracebackType | None, ex
 
 
 def without_launcher(trace: TracebackType | None) -> TracebackType | None:
-    """Return the traceback from the program's first frame on."""
+    """Return the part of the traceback that starts at the program's first frame."""
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OWN_CODE):
         trace = trace.tb_next
     return trace
@@ -83,7 +83,10 @@ def _main(error_file: str, kind: str, program: str, *arguments: str) -> None:
 
 
 def _leave_process_group() -> None:
-    """Destroy the process group if the program has not. Does nothing after an error: other ranks may be waiting in a collective."""
+    """Destroy the process group if the program has not, and wait for torch's threads.
+
+    After an error, the process group is not destroyed, because other ranks may be waiting in a collective.
+    """
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available():
         return

@@ -1,4 +1,4 @@
-"""The runtime: the object that a training script uses. This is the only package of the core that imports torch at module level."""
+"""The runtime: the object that a training script uses. Importing this package imports torch."""
 
 from accelkit.discovery.autoload import import_torch
 

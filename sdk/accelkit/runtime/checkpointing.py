@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Checkpointing:
-    """Saves and loads the state of prepared objects. The methods of ``Runtime`` of the same names say what each of them does.
+    """Saves and loads the state of prepared objects. Most methods implement a method of ``Runtime``, which documents them.
 
     Args:
         session: The device in use, whose random state is saved too.
@@ -172,7 +172,7 @@ class Checkpointing:
             self._collectives.verify(call)
         except CollectiveError as error:
             has_died = error.__cause__ is not None and not call_log.is_timeout(error.__cause__)
-            if not (has_died and Ranks.has_group()):  # otherwise Ranks finds out below which process died
+            if not (has_died and Ranks.has_group()):  # otherwise Ranks.of_job, below, determines which process died
                 raise CheckpointError(error.what, why=error.why, hint=error.hint) from error
         return Ranks.of_job(self._timeout)
 

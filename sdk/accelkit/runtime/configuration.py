@@ -68,7 +68,7 @@ class Configuration:
         return self.device_indices if is_known else ()
 
     def placed(self) -> Configuration:
-        """Return the configuration after the processes have told each other which machine they are on.
+        """Return this configuration with the devices and the number of nodes that are known after ``learn_placement``.
 
         Raises:
             ContradictionError: If the devices or the number of nodes differ from what the user asked for.

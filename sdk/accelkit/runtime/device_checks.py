@@ -30,7 +30,8 @@ def check_device(accelerator: Accelerator) -> None:
 def check_backward(accelerator: Accelerator, device: torch.device) -> None:
     """Run a backward pass on the device.
 
-    torch counts the devices of a process at the first backward pass, and never again.
+    This fails if the process ran its first backward pass before the device was loaded, because torch counts the devices at that point and
+    never again.
 
     Raises:
         UnavailableError: If the backward pass fails.

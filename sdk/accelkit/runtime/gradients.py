@@ -43,7 +43,7 @@ class Accumulation:
 
 
 class Gradients:
-    """The gradients of the prepared models. The methods of ``Runtime`` of the same names say what each of them does.
+    """The gradients of the prepared models. Each method is documented in the method of ``Runtime`` that has the same name.
 
     Args:
         session: The device in use, with its precision.

@@ -212,7 +212,7 @@ def _slots(module: torch.nn.Module) -> dict[str, Slot]:
     return {
         f"{prefix}.{name}": Slot(owner, name, tensor)
         for prefix, owner in module.named_modules(remove_duplicate=False)
-        for named in (torch.nn.Module.named_parameters, torch.nn.Module.named_buffers)  # not a model's own, which may rename
+        for named in (torch.nn.Module.named_parameters, torch.nn.Module.named_buffers)  # not the model's overrides, which may rename
         for name, tensor in named(owner, recurse=False, remove_duplicate=False)
     }
 

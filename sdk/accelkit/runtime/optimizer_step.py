@@ -39,7 +39,8 @@ class Stepping:
     Args:
         accumulation: The accumulation state. ``step`` and ``zero_grad`` do nothing until gradients are complete.
         precision: The precision. It takes part in a step if it overrides ``optimizer_step``.
-        strategy: The strategy. An EngineStrategy runs all steps. Inside such a step, the optimizer's own ``step`` is called.
+        strategy: The strategy. An EngineStrategy runs all steps. If it calls the optimizer's ``step`` while it does so, the original
+            ``step`` runs.
         accelerator: The accelerator. Its ``step_end`` is called after each step if it overrides that method.
     """
 
@@ -187,7 +188,7 @@ def governed_optimizer(cls: type) -> dict[str, Any]:
     def step(self: Any, closure: Any = None) -> Any:
         return _step(self, functools.partial(original.step, self), closure)
 
-    step.hooked = True  # type: ignore[attr-defined] # torch would wrap it, when a copy is made, and run the optimizer's hooks twice
+    step.hooked = True  # type: ignore[attr-defined] # otherwise torch would wrap a copy's step and run the hooks twice
 
     def zero_grad(self: Any, set_to_none: bool = True) -> None:
         stepping, own = _steppings.get(self), functools.partial(original.zero_grad, self)

@@ -118,8 +118,9 @@ def forward_in_precision(cls: type) -> dict[str, Any]:
 
 
 def forward_in_plugins_precision(cls: type) -> dict[str, Any]:
-    """Like ``forward_in_precision``, for a third-party precision: errors that its methods raise or that their wrong
-    results cause name the plugin.
+    """Like ``forward_in_precision``, for a third-party precision.
+
+    Errors name the plugin if one of its methods raised them or returned a wrong result that caused them.
     """
     original: Any = cls
 

@@ -89,7 +89,8 @@ class Preemption:
     Args:
         rank_info: This process's place in the job.
         collectives: The collectives of the job, through which all processes decide together.
-        plugin_manager: The plugins. Their hooks are told that the job stops, and are asked to queue it again.
+        plugin_manager: The plugins. The hook ``preempted`` tells them that the job stops, and the hook ``requeue`` puts it back into the
+            queue.
         has_to_requeue: Whether the job is put back into the scheduler's queue.
     """
 

@@ -60,7 +60,7 @@ class PreparedObjects:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PreparationOptions:
-    """The arguments of ``Runtime`` that concern ``prepare``; its docstring describes them."""
+    """The arguments of ``Runtime`` that concern ``prepare``. The docstring of ``Runtime`` describes them."""
 
     device_placement: bool = True
     split_batches: bool = False

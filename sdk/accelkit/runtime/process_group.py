@@ -74,10 +74,10 @@ def join(user: object, cluster: ClusterEnvironment, device: torch.device, backen
 
 
 def _check_group(cluster: ClusterEnvironment) -> None:
-    """Check that an existing process group has the size of the job, and this process's rank in the job.
+    """Check that the process group, if it exists, has the size of the job, and that this process has the same rank in both.
 
     Raises:
-        ContradictionError: If it does not.
+        ContradictionError: If the size or the rank differs.
     """
     size, rank = cluster.world_size, cluster.global_rank
     if dist.is_initialized() and (dist.get_world_size(), dist.get_rank()) != (size, rank):
@@ -92,7 +92,7 @@ def _check_group(cluster: ClusterEnvironment) -> None:
 def _check_reduces(device: torch.device) -> None:
     """Check that the group reduces tensors on the device, by summing a 1 from each process.
 
-    gloo silently leaves tensors on a device that it does not support unchanged.
+    If gloo does not support the device of a tensor, it leaves the tensor unchanged and raises no error.
 
     Raises:
         UnsupportedError: If the sum is wrong, or the group has no backend for the device.
@@ -167,7 +167,8 @@ def _next_store(what: str, cluster: ClusterEnvironment, timeout: datetime.timede
     """Return the store through which processes exchange data, with a new key prefix for each use.
 
     There is one connection per address for the life of the process. Without the prefix, a second group at the same address would find
-    the keys of the first one. If the second group opened its own connection, it could reach the first group's server as it shuts down.
+    the keys of the first one. If the second group opened its own connection, it could reach the first group's server while that server
+    shuts down.
     """
     address, port = cluster.main_address, cluster.main_port
     if (address, port) not in _stores:
@@ -185,7 +186,10 @@ def backends_of(device: torch.device, backend: str | None) -> str:
 
 
 def backend_of(device: torch.device, backend: str | None) -> str:
-    """Return the backend for tensors on this device, and register it with torch.distributed if necessary. None is torch's default."""
+    """Return the backend for tensors on this device, and register it with torch.distributed if necessary.
+
+    If ``backend`` is None, this is torch's default for the device.
+    """
     chosen = backend or dist.get_default_backend_for_device(device.type)
     if chosen == THROUGH_HOST:
         from accelkit.runtime.collectives import host_backend

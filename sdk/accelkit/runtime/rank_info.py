@@ -60,7 +60,7 @@ class RankInfo:
 
 
 def run_only_if(condition: Callable[[], bool], function: Callable[P, T]) -> Callable[P, T | None]:
-    """Return ``function`` wrapped, so that a call returns None unless ``condition()`` is true at that time."""
+    """Wrap ``function`` so that a call runs it only if ``condition()`` is true at that time, and returns None otherwise."""
 
     @functools.wraps(function)
     def run_here_only(*args: P.args, **kwargs: P.kwargs) -> T | None:

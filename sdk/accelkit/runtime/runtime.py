@@ -168,7 +168,7 @@ class Runtime:
 
     @property
     def device(self) -> torch.device:
-        """The device of this process. The first use checks that it computes, makes it current, and seeds its generators."""
+        """The device of this process. The first use checks the device, makes it current and seeds its generators."""
         return self._session.device
 
     @property
@@ -337,7 +337,8 @@ class Runtime:
 
         Args:
             model: A prepared model.
-            keep_fp32_wrapper: Whether the forward pass still runs in the precision. If False, the model gets its own class back, in place.
+            keep_fp32_wrapper: Whether the forward pass still runs in the Runtime's precision. If False, the model gets its own class back,
+                in place.
             keep_torch_compile: Whether to keep the wrapper of ``torch.compile``.
 
         Raises:
@@ -671,7 +672,7 @@ class Runtime:
     # -- preemption ----------------------------------------------------------------------------------------------------
 
     def watch_preemption(self) -> None:
-        """Catch SIGTERM and SIGUSR1, so that they do not end this process and ``is_preempted`` reports them.
+        """Catch SIGTERM and SIGUSR1. They then do not end this process, and ``is_preempted`` reports them.
 
         ``is_preempted``, ``save_and_stop_if_preempted`` and ``resume`` do this themselves before anything else.
         """

@@ -133,7 +133,10 @@ class Accelerator:
 
     @hookimpl
     def teardown(self) -> None:
-        """Release what ``setup_device`` and training took. Called by ``Runtime.teardown``. The default empties the allocator's cache."""
+        """Release the resources that ``setup_device`` and training acquired. Called by ``Runtime.teardown``.
+
+        The default empties the allocator's cache.
+        """
         self.empty_cache()
 
     # -- devices ------------------------------------------------------------------------------------------------------
@@ -277,13 +280,13 @@ class Accelerator:
         """Return an iterator that uploads the batches of an epoch ahead of time, for devices with an upload mechanism of their own.
 
         Args:
-            batches: The batches on the host. They may be read in one thread. An error raised by this iterator must be raised by the
-                returned one.
+            batches: The batches on the host. They may be read in another thread, but in only one. An error raised by this iterator must be
+                raised by the returned one.
             device: The device of this process.
 
         Returns:
-            The batches on ``device``, in the same order and with the same structure. The iterator is closed when the loop ends early. None
-            to let the runtime copy the batches, on a stream if the device has streams.
+            The batches on ``device``, in the same order and with the same structure. The iterator is closed when the loop ends early. If
+            this method is not overridden, it is never called, and the runtime copies the batches, on a stream if the device has streams.
         """
         return None
 

@@ -57,7 +57,7 @@ class Precision:
         return module
 
     def convert_input(self, data: T) -> T:
-        """Convert the arguments of a forward pass (in any nesting, with tensors of any dtype) to the dtype that it computes with.
+        """Convert the arguments of a forward pass (in any nesting, with tensors of any dtype) to the dtype that the precision computes in.
 
         Called before each forward pass of a prepared module: once with the tuple of positional arguments, once with the dict of keyword
         arguments.

@@ -60,8 +60,8 @@ def placements(places: Sequence[Place], plugin: str, launcher: str) -> list[Plac
     """Return the placement of each process, ordered by rank. Every process gets the same result, or the same error.
 
     If all processes report a node rank, machines are numbered by it. Otherwise, processes are taken to be on the same machine if their
-    machine identifiers are equal and no two of them have the same local rank (containers share their host's name), and machines are
-    numbered in the order of their lowest rank.
+    machine identifiers are equal and no two of them have the same local rank. (Containers on one host may have equal identifiers, and each
+    counts as a machine.) Machines are then numbered in the order of their lowest rank.
 
     Args:
         places: The place of every process, ordered by rank.

@@ -1,4 +1,4 @@
-"""A PyTorch device without the hardware. Importing this package does not import torch and compiles nothing.
+"""A simulated PyTorch device that needs no hardware. Importing this package does not import torch and compiles nothing.
 
 ``import accelkit_fake_xpu.torch_backend`` adds ``torch.device("fake_xpu")`` to torch. The first import compiles a
 C++ library.

@@ -1,4 +1,4 @@
-"""Compilation of the C++ library, once per version of torch and Python and per machine type, in the user's cache folder.
+"""Compile the C++ library once for each combination of torch version, Python version and machine type, and keep it in a cache folder.
 
 This module does not import torch.
 """
@@ -107,7 +107,7 @@ def build() -> Path:
     Reports the compilation on standard error. If many processes call this at once, the library is compiled once.
 
     Raises:
-        BuildError: If the library cannot be compiled, or another user could have written it. The message says why and what to do.
+        BuildError: If the library cannot be compiled, or if another user could have written to it. The message says why and what to do.
     """
     library = library_path()
     if library.exists():
@@ -135,7 +135,7 @@ def _compile(library: Path) -> None:
     torch = Path(spec.origin).parent
     includes = [f"-I{torch}/include", f"-I{torch}/include/torch/csrc/api/include"]
     links = [f"-L{torch}/lib", f"-Wl,-rpath,{torch}/lib", "-ltorch_cpu", "-lc10", "-lpthread"]
-    for left_behind in library.parent.glob(f"{library.stem}-building-*"):  # a killed process left it, because this process holds the lock
+    for left_behind in library.parent.glob(f"{library.stem}-building-*"):  # left by a killed process: only the lock holder builds
         shutil.rmtree(left_behind, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=library.parent, prefix=f"{library.stem}-building-") as folder:
         sources = sorted(_SOURCES.glob("*.cpp"), key=lambda path: -path.stat().st_size)  # compile the largest file first

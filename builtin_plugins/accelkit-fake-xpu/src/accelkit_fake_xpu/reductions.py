@@ -1,4 +1,4 @@
-"""Pickling of tensors that are sent to other processes. Device memory belongs to one process, so an attempt raises a clear error."""
+"""Pickling of tensors that are sent to other processes. Device memory belongs to one process, so sending it raises a clear error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.multiprocessing.reductions import reduce_tensor
 
 
 def register() -> None:
-    """Replace torch's own way of sending tensors, whose error would mention file descriptors, with one that raises a clear error."""
+    """Register a pickler for tensors that raises a clear error for ``fake_xpu``. torch's own would mention file descriptors."""
     for cls in (torch.Tensor, torch.nn.Parameter):
         ForkingPickler.register(cls, _reduce)
 

@@ -4,7 +4,7 @@
 ``FAKE_XPU_DEVICES``              number of devices of the machine; 2 by default
 ``FAKE_XPU_VISIBLE_DEVICES``      devices that this process sees, in this order, as in ``1,0``; all by default
 ``FAKE_XPU_MEMORY``               memory of each device in bytes, or as ``512MiB`` or ``4GiB``; 16 GiB by default
-``FAKE_XPU_PROTECT``              ``1``: access to device memory outside kernels and copies is a segmentation fault
+``FAKE_XPU_PROTECT``              ``1``: accessing device memory outside kernels and copies causes a segmentation fault
 ``FAKE_XPU_FAULT``                faults to inject, see ``Faults.parse``
 ``FAKE_XPU_CACHE_DIR``            folder of the compiled library; a folder in the user's cache by default
 ================================  =======================================================================================

@@ -39,7 +39,7 @@ def accelerator(
 ) -> accelerate.Accelerator:
     """Create an ``accelerate.Accelerator`` on a plugin's device.
 
-    Selects, loads and checks the device, and joins the processes of the job.
+    Selects, loads and checks the device, and joins the process group of the job.
 
     Args:
         name: A name, ``dist:name``, ``torch:<device_type>``, ``auto`` or an instance. None uses ACCELKIT_ACCELERATOR, or ``auto`` if
@@ -85,13 +85,13 @@ class Bridged(accelerate.Accelerator):  # type: ignore[misc] # accelerate has no
         self.register_load_state_pre_hook(random_state.load_hook)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle like Accelerate, but without the Runtime. The copy uses the Runtime of the process that unpickles it."""
+        """Pickle the object as Accelerate does, but without the Runtime. The copy uses the Runtime of the process that unpickles it."""
         cls = type(self)
         state = {name: value for name, value in vars(self).items() if name != "runtime"}
         return _restored, (getattr(cls, "_accelkit_original", cls), self.runtime.accelerator.name), state
 
     def prepare(self, *arguments: Any, device_placement: Sequence[bool | None] | None = None) -> Any:
-        """Prepare objects like Accelerate, but place all modules first, so that the order of the arguments does not matter to optimizers.
+        """Prepare objects as Accelerate does, but place all modules first, so that optimizers may precede their models in the arguments.
 
         Raises:
             PrepareError: If an optimizer has parameters on another device because it was created before ``Module.to`` moved its model.
@@ -109,7 +109,7 @@ class Bridged(accelerate.Accelerator):  # type: ignore[misc] # accelerate has no
         return tuple(found[index] for index in range(len(arguments))) if len(order) > 1 else result
 
     def prepare_model(self, model: torch.nn.Module, device_placement: bool | None = None, evaluation_mode: bool = False) -> torch.nn.Module:
-        """Prepare a model like Accelerate, but keep the identity of its parameters.
+        """Prepare a model as Accelerate does, but keep its Parameter objects.
 
         Optimizers therefore still refer to them, and tied parameters stay tied.
 
@@ -138,11 +138,11 @@ class Bridged(accelerate.Accelerator):  # type: ignore[misc] # accelerate has no
         return prepared
 
     def load_state(self, input_dir: str | None = None, load_kwargs: dict[str, Any] | None = None, **load_model_func_kwargs: Any) -> None:
-        """Load state like Accelerate, but through main memory, because safetensors can load tensors only to devices that it knows."""
+        """Load state as Accelerate does, but through main memory, because safetensors can load tensors only to devices that it knows."""
         super().load_state(input_dir, load_kwargs, **{"map_location": device_table.host_name()} | load_model_func_kwargs)
 
     def free_memory(self, *objects: Any) -> Any:
-        """Free memory like Accelerate, and also empty the cache of the device's allocator."""
+        """Free memory as Accelerate does, and also empty the cache of the device's allocator."""
         freed = super().free_memory(*objects)
         self.runtime.accelerator.empty_cache()
         return freed
@@ -194,7 +194,7 @@ def keeping_parameters() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _withheld(mixed: str, already: str | None) -> Iterator[None]:
-    """Hide fp16 while an Accelerator is created. It would refuse fp16 on a device type that it does not know, and ignore it on the CPU."""
+    """Hide fp16 while an Accelerator is created, because Accelerate refuses fp16 on unknown device types and ignores it on the CPU."""
     state = AcceleratorState._shared_state
     if mixed != _FP16 or already not in (None, _FP16):
         yield

@@ -33,7 +33,7 @@ _PRECISION = "32-true"  # Accelerate has its own autocast; support for a precisi
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wanted:
-    """The requested state of the process.
+    """The device that was requested for the process.
 
     Attributes:
         accelerator, devices, cpu: The arguments, as for Runtime.
@@ -50,7 +50,7 @@ _installed = Wanted()
 
 
 def installed() -> Wanted:
-    """Return the state requested by ``install``, for an ``Accelerator`` created without further arguments."""
+    """Return the device requested by ``install``, for an ``Accelerator`` created without further arguments."""
     return _installed
 
 
@@ -120,10 +120,12 @@ def ensure_state(wanted: Wanted, process_group: Mapping[str, Any] | None = None)
 
 
 def refuse_forks() -> None:
-    """Check that no launcher forked this process from one with a state. Otherwise, every process would train alone, on the same device.
+    """Check that no launcher forked this process from one that uses a device.
+
+    Otherwise, every process would train alone, on the same device.
 
     Raises:
-        UsageError: If a launcher did so.
+        UsageError: If a launcher forked it from such a process.
     """
     if _current is None or _made_in is None:
         return
@@ -137,7 +139,7 @@ def refuse_forks() -> None:
 
 
 def _this_process() -> tuple[int, str | None, str | None]:
-    """Return the process id and the launcher's rank and world size. In a DataLoader worker, only the process id differs."""
+    """Return the process id, and the rank and world size set by the launcher. Only the process id differs in a DataLoader worker."""
     return os.getpid(), os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
 
 

@@ -1,4 +1,4 @@
-"""Features of Accelerate that the bridge does not support. Each raises an error that names it; none is silently ignored."""
+"""Features of Accelerate that the bridge does not support. Requesting one raises an error that names it; none is silently ignored."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def refuse_strategy(strategy: str, name: str) -> None:
 
 
 def refuse_lazy(name: str, plugin: str) -> UnsupportedError:
-    """Return the error for a device that traces lazily. The end of each step must be marked, which Accelerate does only for XLA."""
+    """Return the error for a device that traces lazily. Its steps must be marked at their end, which Accelerate does only for XLA."""
     return UnsupportedError(
         f"the bridge to Accelerate does not support {name}",
         plugin=plugin,

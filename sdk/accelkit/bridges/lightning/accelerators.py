@@ -21,7 +21,7 @@ _SEED = "PL_GLOBAL_SEED"  # where Lightning's seed_everything stores its seed
 class PluginAccelerator:
     """Lightning's accelerator interface, implemented by ``plugin``.
 
-    Lightning calls some methods on the class instead of an instance, so each plugin gets its own class.
+    Lightning calls some methods on the class instead of on an instance, so each plugin gets its own class.
 
     Attributes:
         plugin: The accelkit accelerator, already loaded.

@@ -10,12 +10,12 @@ from accelkit.specs.cluster import ClusterEnvironment
 
 
 class PluginEnvironment:
-    """Lightning's interface for a cluster environment, implemented by ``plugin``. The launcher sets the ranks; Lightning cannot."""
+    """Lightning's interface for a cluster environment, implemented by ``plugin``. Only the launcher can set the ranks."""
 
     plugin: ClassVar[ClusterEnvironment]
 
     def __init__(self) -> None:
-        """Skip the base class's ``__init__``: in SLURMEnvironment, it refuses jobs without --ntasks-per-node, which accelkit supports."""
+        """Skip the base class's ``__init__``. That of SLURMEnvironment rejects jobs without --ntasks-per-node; accelkit accepts them."""
         self.auto_requeue = True
         self.requeue_signal = signal.SIGUSR1
 
@@ -57,7 +57,7 @@ class PluginEnvironment:
         """Compare the settings with the processes that were launched.
 
         Raises:
-            ContradictionError: If the settings do not match. The error shows the launcher's flag to change.
+            ContradictionError: If the settings do not match. The error names the launcher's flag that must be changed.
         """
         self.plugin.validate_settings(num_devices, num_nodes)
 
@@ -65,8 +65,8 @@ class PluginEnvironment:
 def make_environment(framework: Framework, cluster: ClusterEnvironment) -> Any:
     """Create a cluster environment for Lightning.
 
-    If no launcher started this process, this is Lightning's own environment, which starts the other processes. For SLURM, it is a
-    SLURMEnvironment, which tells the Trainer to save and requeue the job when it receives SIGUSR1.
+    If no launcher started this process, the result is Lightning's own LightningEnvironment, with which Lightning starts the other
+    processes. For SLURM, it is a SLURMEnvironment, which tells the Trainer to save and requeue the job when it receives SIGUSR1.
     """
     if not cluster.creates_processes_externally:
         return framework.environments.LightningEnvironment()

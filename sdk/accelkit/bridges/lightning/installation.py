@@ -29,11 +29,11 @@ _originals: dict[Framework, tuple[Any, Callable[..., None], Callable[..., None]]
 
 
 def install(*accelerators: str, package: str | None = None) -> None:
-    """Make Trainer and Fabric accept the names of accelkit's accelerators. Further calls have no effect.
+    """Make Trainer and Fabric accept the names of accelkit's accelerators. Call it again to load further plugins.
 
     Afterwards, ``auto`` means the accelerator in ACCELKIT_ACCELERATOR, or the usable accelerator if that is not set. Lightning's own names
-    (``cpu``, ``gpu``, ...) keep their meaning. A third-party Lightning accelerator, given by name or as an instance, then trains on its own
-    device instead of the CPU.
+    (``cpu``, ``gpu``, ...) keep their meaning. A third-party Lightning accelerator, given by name or as an instance, also trains on
+    its own device; without ``install``, Lightning would train on the CPU.
 
     Args:
         accelerators: The names of plugins to load now, whose ``register_accelerators(registry)`` provides further names.
@@ -61,7 +61,7 @@ def uninstall() -> None:
     """Undo ``install``.
 
     Raises:
-        UnsupportedError: If other code has since replaced an ``__init__`` again. The other class is restored nevertheless.
+        UnsupportedError: If other code has since replaced an ``__init__`` again. The other classes are restored nevertheless.
     """
     foreign = []
     forget_all()
@@ -104,7 +104,7 @@ def _asking_accelkit(framework: Framework, original: Callable[..., None]) -> Cal
 
 
 def _from_environment(framework: Framework) -> dict[str, Any]:
-    """Return the arguments set by ``PL_TRAINER_<ARGUMENT>``, which Lightning parses as Python values where possible.
+    """Return the arguments set by ``PL_TRAINER_<ARGUMENT>``, parsed as Python values where possible, as Lightning does.
 
     Arguments of the call take precedence over them.
     """

@@ -110,9 +110,9 @@ class FabricPlacing(Theirs):
 
 
 class Joining(Theirs):
-    """A mixin that creates the process group, for the device and the host, before Lightning does. It tests a reduction on the device.
+    """A mixin that creates the process group for the device and the host before Lightning does.
 
-    Lightning does not replace an existing process group.
+    The group is tested with a reduction on the device. Lightning does not replace an existing process group.
     """
 
     plugin: ClassVar[Accelerator]
@@ -192,7 +192,7 @@ def check_given(framework: Framework, strategy: Any, plugin: Accelerator, device
                 hint="omit strategy, or use strategy='single_device'",
             )
         return make_strategy(framework, "single_device", plugin, device)
-    if type(strategy) is strategies.ModelParallelStrategy:  # the user configured its mesh and parallelize_fn
+    if type(strategy) is strategies.ModelParallelStrategy:  # keep the object, because the user configured its mesh and parallelize_fn
         return _joining_first(strategy, plugin, framework)
     raise _refusal(type(strategy).__name__, plugin)
 

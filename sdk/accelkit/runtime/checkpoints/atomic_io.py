@@ -112,7 +112,7 @@ class FilePart(io.RawIOBase):
 
 
 def write_durably(path: Path, text: str) -> None:
-    """Write a text file that is on disk when this returns. Its directory entry is not; see ``accelkit.atomic_file.flush_folder``."""
+    """Write a text file and flush it to disk. Its directory entry is not flushed; see ``accelkit.atomic_file.flush_folder``."""
     with path.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()

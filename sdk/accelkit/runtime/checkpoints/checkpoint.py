@@ -217,7 +217,8 @@ def load_with_source(path: Path, *, layout: Layout = no_layout, ranks: Ranks | N
         state of that rank. It is this process's rank if a process of the same rank saved, and another rank otherwise.
 
     Raises:
-        CheckpointError: On every process, if there is no checkpoint, it is damaged, or a newer accelkit wrote it. The error names the file.
+        CheckpointError: On every process, if there is no checkpoint, it is damaged, or a newer accelkit wrote it. If a file is
+            damaged, the error names it.
     """
     ranks = ranks or Ranks()
 
@@ -252,7 +253,7 @@ def _check(step: Path, ranks: Ranks) -> dict[str, Any]:
     manifest = read_manifest(step)
     check_sizes(step, _share(manifest, ranks))
     index = f"{DATA}/{dcp_metadata.NAME}"
-    if index in manifest["files"]:  # it determines how much memory is allocated
+    if index in manifest["files"]:  # verified before it is read, because it determines how much memory is allocated
         check_contents(step, {index: manifest["files"][index]})
     return manifest
 

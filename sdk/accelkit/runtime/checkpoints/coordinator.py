@@ -1,4 +1,4 @@
-"""Coordinate processes that do something together or not at all. After each step, every process knows whether all succeeded.
+"""Coordinate operations that succeed on all processes or fail on all. After each step, every process knows whether all succeeded.
 
 Messages are sent point to point through rank 0, so that a process that died can be named by its rank. The error of a collective does not
 say which rank died.
@@ -39,7 +39,7 @@ class _Failure:
 
 
 class Ranks:
-    """The processes that do something together. ``Ranks()`` is this process alone.
+    """The processes that take part in an operation. ``Ranks()`` is this process alone.
 
     Args:
         group: A gloo process group of all processes of the job that is used for nothing else.

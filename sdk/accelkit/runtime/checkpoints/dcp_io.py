@@ -155,7 +155,7 @@ class TensorReader:
             else:
                 empty = torch.empty_like(like, dtype=dtype, requires_grad=False)
             self._read[identity] = empty
-            free = next((one for one in passes if key not in one), None)  # a pass reads a key in one layout
+            free = next((one for one in passes if key not in one), None)  # one pass can read a key in only one layout
             if free is None:
                 passes.append(free := {})
             free[key] = empty

@@ -18,14 +18,14 @@ from accelkit.runtime.checkpoints.step_dirs import MANIFEST
 FORMAT = "accelkit.checkpoint/3"
 DATA = "data"
 CHECKSUM = "manifest.crc32"
-_FIRST = "accelkit.checkpoint/1"  # only for a single process, whose random state was an ordinary part
+_FIRST = "accelkit.checkpoint/1"  # written by a single process, whose random state was saved like any other part
 _SECOND = "accelkit.checkpoint/2"  # the manifest had no checksum
 _MAX_CHECKSUM_BYTES = 100
 _LARGEST = 200_000_000  # size limit of a manifest in bytes; a million optimizer states need half of this
 
 
 def write_manifest(step: Path, manifest: Mapping[str, Any]) -> None:
-    """Write the manifest, and its checksum into a separate file. Both are on disk when this returns; the folder's entries are not."""
+    """Write the manifest, and its checksum into a separate file. Both files are flushed to disk; their directory entries are not."""
     text = json.dumps(manifest)
     write_durably(step / MANIFEST, text)
     write_durably(step / CHECKSUM, _checksum_line(text.encode()))

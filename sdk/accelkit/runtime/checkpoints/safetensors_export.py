@@ -132,8 +132,8 @@ def _without_ties(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Te
 
 
 # huggingface_hub.split_state_dict_into_shards_factory splits in the same way, and would replace the next two functions (16 lines) and
-# nothing else: it knows no KiB or MiB and no size without a unit, and names no file if there is no tensor. It imports in 0.03 s, but
-# requires nine packages, of which five are not needed otherwise, and 27 MB of disk.
+# nothing else: it accepts neither KiB or MiB nor a size without a unit, and returns no file name if there are no tensors. Its import takes
+# 0.03 s, but it requires nine packages, of which five are not needed otherwise, and 27 MB of disk space.
 def _split(tensors: Mapping[str, torch.Tensor], limit: int) -> Iterator[list[str]]:
     """Yield lists of consecutive keys whose tensors have at most ``limit`` bytes in total, or a single larger tensor."""
     keys: list[str] = []

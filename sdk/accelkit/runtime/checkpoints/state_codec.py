@@ -85,7 +85,7 @@ class Encoder:
         memory = place_of(tensor)
         if memory not in self._stored:
             key = path
-            while key in self.tensors:  # {"a.b": ..., "a": {"b": ...}}, or {1: ..., "1": ...}
+            while key in self.tensors:  # two values may have the same path, as in {"a.b": ..., "a": {"b": ...}} or {1: ..., "1": ...}
                 key += "+"
             self._stored[memory], self.tensors[key] = key, tensor.detach()
             self._seen.append(tensor)
@@ -93,7 +93,7 @@ class Encoder:
 
 
 def _encode_leaf(value: Any) -> dict[str, Any] | None:
-    """Encode a value that is neither a container nor holds a tensor. Return None for any other value."""
+    """Encode a value that is not a container and does not hold a tensor. Return None for any other value."""
     if type(value) is bytes:
         return {"bytes": base64.b64encode(value).decode()}
     if isinstance(value, torch.dtype | torch.device):
@@ -129,8 +129,8 @@ def _is_numeric_array(value: Any) -> bool:
 def place_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Return a key for the memory of a tensor. It is equal for the same tensor in two places, such as tied weights.
 
-    The key is valid only while the tensor is alive. For a DTensor, it identifies the storage of its shard, because an empty shard has no
-    address, and all processes must find the same tensors to be tied.
+    The key is valid only while the tensor is alive. For a DTensor, it contains the storage of its shard instead of an address,
+    because an empty shard has no address, and all processes must agree on which tensors are tied.
     """
     if isinstance(tensor, DTensor):
         local = tensor.to_local()

@@ -34,7 +34,7 @@ def bare_state(module: torch.nn.Module) -> dict[str, Any]:
 
 
 def state_of(thing: Any) -> dict[str, Any]:
-    """Return the state dict of a module, under its bare names, or of any other object that has one.
+    """Return the state dict of an object. For a module, this is the result of ``bare_state``.
 
     Raises:
         CheckpointError: As raised by ``bare_state``.
@@ -50,7 +50,7 @@ def load_state_into(thing: Any, state: Mapping[str, Any]) -> None:
     """Restore what ``state_of`` returned.
 
     Raises:
-        BrokenPluginError: If a precision fails to load it.
+        BrokenPluginError: If a precision fails to load its state.
     """
     if isinstance(thing, Precision):
         call(thing, "load_state_dict", state)
@@ -59,7 +59,7 @@ def load_state_into(thing: Any, state: Mapping[str, Any]) -> None:
 
 
 def renamed_for(module: torch.nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a bare model's state under the names that it has in this module, parts of which may be compiled."""
+    """Return a state dict from ``bare_state`` with the keys that this module uses, parts of which may be compiled."""
     names = {_bare(key): key for key in module.state_dict()}
     return {names.get(key, key): value for key, value in state.items()}
 

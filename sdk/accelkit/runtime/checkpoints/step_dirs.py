@@ -61,7 +61,7 @@ def latest(step: Path) -> str:
 
 
 def _named(text: str) -> str | None:
-    """Return the name of the step in the text of LATEST, or None if it is damaged. The first formats had no checksum there."""
+    """Return the step's name from the text of LATEST, or None if the text is damaged. The first formats had no checksum in this file."""
     match = _LATEST.fullmatch(text.strip())
     return match["name"] if match and match["crc32"] in (None, f"{zlib.crc32(match['name'].encode()):08x}") else None
 

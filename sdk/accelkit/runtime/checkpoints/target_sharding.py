@@ -18,8 +18,9 @@ _OF_PARAMETER = re.compile(r"state\.(\d+)\.(.+)")
 def layout_of(targets: Mapping[str, Any]) -> Layout:
     """Return the layout of the current modules and optimizers.
 
-    The tensors of a module have the layout that they have in its state dict. The state of an optimizer has the layout of its existing
-    state. If there is none, as before the first step, state of the same size as its parameter has the layout of the parameter.
+    A loaded tensor of a module gets the layout that the tensor has in the module's state dict. A loaded tensor of an optimizer's state
+    gets the layout that it has in the existing state. If there is no such state, as before the first step, a tensor of the same shape as
+    its parameter gets the layout of the parameter.
 
     Args:
         targets: The objects to load into, by name in the checkpoint. Objects other than modules and optimizers have no DTensors.

@@ -30,7 +30,7 @@ REDUCTIONS = ("sum", "mean", "max", "min", "product", "none")
 class Collectives:
     """Collectives over the process group of the job, or over another group of torch.distributed.
 
-    The methods of ``Runtime`` of the same names say what each of them does. ``group`` is the group whose members make the call; None
+    Each method is documented in the method of ``Runtime`` that has the same name. ``group`` is the group whose members make the call; None
     stands for all processes of the job.
 
     Args:
@@ -109,7 +109,7 @@ class Collectives:
 
         Args:
             input_data: The data of this process.
-            num_samples: The number of samples in the job's batch that are not repeated. None if no samples are repeated.
+            num_samples: The number of samples in the job's batch, without the repeated ones that fill it. None if no samples are repeated.
             use_gather_object: Whether to pickle tensors too.
         """
         if self._num_processes == 1:

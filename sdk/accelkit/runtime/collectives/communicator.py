@@ -32,7 +32,7 @@ class Communicator:
         group: The process group of torch. None stands for the group of all processes of the job.
         device: The device of this process. Data on a device for which the group has no backend are sent from this device or from the host.
         verification: Which calls are verified (see ``verification``). Must be the same on all members. Calls of a group that does not
-            use gloo on the host are always verified, because their packets and data could not be told apart.
+            use gloo on the host are always verified, because otherwise a packet could be mistaken for data.
 
     Attributes:
         verification: The mode that is in effect.
@@ -74,7 +74,7 @@ class Communicator:
     def sends_inline(self) -> bool:
         """Whether ``gather`` and ``reduce`` send small data in the packet that verifies the call.
 
-        If only some calls are verified, all of them send their data separately, so that verifying does not change how sums are rounded.
+        Unless every call is verified, all calls send their data separately, so that verifying a call does not change how sums are rounded.
         """
         return self.verification == "always"
 

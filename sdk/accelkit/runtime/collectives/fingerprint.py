@@ -55,8 +55,8 @@ def verify(
         communicator: The group.
         name: Name of the call, with the arguments that must agree.
         outline: Description of this process's data.
-        payload: At most INLINE_BYTES, sent to the other processes. None if the call needs nothing from the exchange; only such a call can
-            be left unverified.
+        payload: The bytes to send to the other processes, at most INLINE_BYTES. None if the call needs nothing from the exchange; only
+            such a call can be left unverified.
         differing: Hint for the error that is raised if the outlines differ; None if they may differ.
 
     Raises:

@@ -23,7 +23,7 @@ def register(name: str, device_type: str) -> None:
         dist.Backend.register_backend(name, HostStagedGroup, devices=[device_type])
 
 
-class HostStagedGroup(_ProcessGroup):  # type: ignore[misc] # torch types each overload, of which it calls one
+class HostStagedGroup(_ProcessGroup):  # type: ignore[misc] # torch's stubs declare every overload, but torch calls only one of them
     """A process group for tensors on any device, which are copied to the host, passed to gloo and copied back.
 
     All calls except ``send`` and ``recv`` are complete when they return. Tensors that are on the host already are passed to gloo as they
@@ -40,7 +40,7 @@ class HostStagedGroup(_ProcessGroup):  # type: ignore[misc] # torch types each o
 
     @property
     def group_name(self) -> str:
-        """torch's name of the group. For groups implemented in Python, older versions of torch read it from Python."""
+        """torch's name of the group. For groups implemented in Python, older versions of torch read this property."""
         return self._name
 
     def get_group_store(self) -> Store:

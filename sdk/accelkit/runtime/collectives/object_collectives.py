@@ -80,7 +80,7 @@ def receive(rank: int, group: dist.ProcessGroup | None = None) -> Any:
 
 
 def _travelling_on(group: dist.ProcessGroup | None) -> torch.device:
-    """Return the device from which this group sends objects: the host, if the group has a backend for it."""
+    """Return the device from which this group sends objects: the host if the group has a backend for it, or else a device that has one."""
     types = device_types(group)
     return torch.device(HOST if HOST in types else types[0])
 

@@ -34,7 +34,7 @@ _SIGN = -(2**63)
 
 
 def name_of(op: Operation) -> str:
-    """Return the name of the operation in the description of a call, such as ``sum`` or ``BAND``."""
+    """Return the name by which the description of a call refers to the operation, such as ``sum`` or ``BAND``."""
     return (
         op if isinstance(op, str) else next((name for name, kind in dist.ReduceOp.RedOpType.__members__.items() if op == kind), "ReduceOp")
     )
@@ -54,7 +54,7 @@ def check_dtypes(tensors: Sequence[torch.Tensor], op: Operation) -> None:
 
 
 def reduce_tensor(communicator: Communicator, tensor: torch.Tensor, op: Operation) -> torch.Tensor:
-    """Reduce the tensor over the group with one ``all_reduce``.
+    """Reduce the tensor over the group with one ``all_reduce``, or with one ``all_gather`` for the product of complex numbers.
 
     Returns:
         A new tensor with the same dtype and on the same device. The result is the same on all processes.
@@ -73,7 +73,7 @@ def reduce_tensor(communicator: Communicator, tensor: torch.Tensor, op: Operatio
 
 
 def reduce_rows(rows: torch.Tensor, like: torch.Tensor, op: str) -> torch.Tensor:
-    """Reduce values that every process has, of shape ``[processes, *shape]``.
+    """Reduce stacked values that were gathered from all processes, of shape ``[processes, *shape]``.
 
     The values are reduced one after another in the order of ranks, so the result is the same on all processes.
     """
@@ -105,7 +105,7 @@ def _folded(rows: torch.Tensor, op: str) -> torch.Tensor:
 
 def _widened(values: torch.Tensor, op: Operation) -> torch.Tensor:
     if values.dtype == torch.uint64:
-        signed = values.view(torch.int64)  # sums and products are equal modulo 2**64; to keep the order, flip the sign bit
+        signed = values.view(torch.int64)  # sums and products agree modulo 2**64; for max and min, flip the sign bit
         return signed ^ _SIGN if op in ("max", "min") else signed
     if values.is_floating_point() and values.dtype not in (torch.float32, torch.float64):
         return values.float()

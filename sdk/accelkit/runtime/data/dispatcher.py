@@ -35,7 +35,7 @@ class _Message:
 
     Args:
         share: The share of the receiving rank as a one-element tuple, with tensors replaced by slots. Empty if the rank gets none.
-        remainder: The number of samples in the round that are not repeated.
+        remainder: The number of samples in the round, without the repeated ones that fill it. -1 as for ``DispatchedBatches``.
         is_over: Whether this is the last round.
         error: The reason why rank 0 could not continue reading.
     """
@@ -63,7 +63,8 @@ class DispatchedBatches(Counted):
 
     Attributes:
         is_collective: Always True.
-        remainder: The number of samples in the last round that are not repeated. -1 if none are repeated or the number is not known.
+        remainder: The number of samples in the last round, without the repeated ones that fill it. -1 if none are repeated or the number is
+            not known.
     """
 
     is_collective = True
@@ -107,7 +108,7 @@ class DispatchedBatches(Counted):
         return self._sent(shares)
 
     def _rounds(self, batches: Iterator[Any]) -> Iterator[tuple[list[Any], int]]:
-        """Yield the shares of each round, and the number of its samples that are not repeated."""
+        """Yield the shares of each round, and the number of its samples without the repeated ones that fill it."""
         if self._is_stream:
             yield from rounds(batches, self.num_processes, self.loader.batch_size, even=self.even, drop_last=self.loader.drop_last)
             return

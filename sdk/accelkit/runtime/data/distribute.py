@@ -43,7 +43,8 @@ def prepare_loader(
         loader: The user's loader. If its sampler already divides the data (DistributedSampler and others with ``num_replicas``), it is
             not divided again.
         device: The device that batches are moved to. None leaves them where they are.
-        num_processes: The number of processes in the job, more than one. Iterating is a collective of the default process group.
+        num_processes: The number of processes in the job. It must be more than one. Iterating over the returned loader is a collective of
+            the default process group.
         process_index: The index of this process.
         split_batches: Whether a batch of ``loader`` is for the whole job. Otherwise it is for one process.
         even_batches: Whether to fill the last batches with samples from the beginning, so that every process gets the same number of

@@ -18,8 +18,8 @@ from accelkit.runtime.data.resume import index_sampler, samples_per_batch
 class Division:
     """Description of how a job divides a loader among its processes.
 
-    Positions are counted in samples of the loader's order, or in batches if the user wrote the batch sampler, whose batches may depend on
-    the batch size.
+    Positions are counted in samples of the loader's order. If the user wrote the batch sampler, they are counted in batches, because how
+    it groups samples may depend on its batch size.
 
     Attributes:
         loader: The user's loader.

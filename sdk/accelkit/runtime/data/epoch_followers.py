@@ -1,4 +1,4 @@
-"""Call ``set_epoch`` of a loader's dataset and samplers, and notice when the user has called it."""
+"""Call ``set_epoch`` on a loader's dataset and samplers, and detect whether the user has called it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class EpochFollowers:
         self._told = {id(part): getattr(part, "epoch", None) for part in dataset_and_samplers(loader)}
 
     def set_epoch(self, epoch: int) -> None:
-        """Call ``set_epoch`` of the dataset and of each sampler that has it."""
+        """Call ``set_epoch`` on the dataset and on each sampler, if it has this method."""
         for part in self._parts():
             part.set_epoch(epoch)
             self._told[id(part)] = getattr(part, "epoch", None)
 
     def epoch_of_user(self) -> int | None:
-        """Return the epoch that the user set with ``set_epoch`` of a sampler or dataset. None if the user set none."""
+        """Return the epoch that the user set by calling ``set_epoch`` on a sampler or dataset. None if the user did not set it."""
         found = None
         for part in self._parts():
             number = getattr(part, "epoch", None)

@@ -92,9 +92,10 @@ class Epochs:
         return self.order_states.drawing(is_resumed=self.is_resumed)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the number of the next pass, and call ``set_epoch`` of the dataset and samplers that have it.
+        """Set the number of the next pass, and call ``set_epoch`` on the dataset and samplers that have it.
 
-        After a position was loaded, setting the same epoch changes nothing. Setting another epoch makes the pass start from the beginning.
+        After a position has been loaded, setting the same epoch changes nothing. Setting another epoch makes the pass start from the
+        beginning.
         """
         if not (self._phase == "loaded" and epoch == self.epoch):
             self._restart_at(epoch)
@@ -115,7 +116,8 @@ class Epochs:
         """Make the next pass continue where the saved one stopped.
 
         Raises:
-            CheckpointError: If another loader was saved, or this loader cannot begin at the saved position with this number of processes.
+            CheckpointError: If the state is that of another loader, or this loader cannot begin at the saved position with this number of
+                processes.
         """
         self.order_states.check(state)
         position = self.division.checked_position(state)

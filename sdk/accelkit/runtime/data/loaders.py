@@ -53,7 +53,7 @@ def _uploaded(batches: Iterator[Any], device: torch.device, accelerator: Acceler
             waiting.append(batch)
             yield [leaf for leaf in leaves(batch, _moves_itself) if isinstance(leaf, torch.Tensor)]
 
-    first = list(itertools.islice(ahead := tensors(), 1))  # samplers may start an epoch with a collective
+    first = list(itertools.islice(ahead := tensors(), 1))  # read in this thread: a sampler may start with a collective
     uploaded = accelerator.upload(itertools.chain(first, ahead), device)
     assert uploaded is not None
     for moved in uploaded:
@@ -108,7 +108,7 @@ class PreparedLoader:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the loop is at the last batch of an epoch. False again after the loop. This includes loops over ``skip_batches(...)``."""
+        """Whether the loop is at the last batch of an epoch. False again after the loop. Also set by loops over ``skip_batches(...)``."""
         return self.epochs.active.is_at_end
 
     @property
@@ -126,7 +126,7 @@ class PreparedLoader:
 
     @property
     def remainder(self) -> int:
-        """The number of samples in the job's last batch that are not repeated; they come first.
+        """The number of samples in the job's last batch, without the repeated ones that fill it. Repeated samples come last.
 
         -1 if no samples are repeated, the number is not known, or the loop is not at the last batch.
         """
@@ -141,8 +141,8 @@ class PreparedLoader:
         """Set the number of the next pass. Passes are counted automatically; call this if a loop starts at a later epoch.
 
         Args:
-            epoch: The number of the next pass. It is passed to ``set_epoch`` of the dataset and the samplers that have this method, and
-                so is the number of each following pass.
+            epoch: The number of the next pass. ``set_epoch`` is called with it on the dataset and the samplers that have this method, and
+                later with the number of each following pass.
         """
         self.epochs.set_epoch(epoch)
 
@@ -239,7 +239,7 @@ class PreparedLoader:
 
 
 def laid_out(batch: T, strategy: Strategy) -> T:
-    """Return a batch that is on the device as laid out by the strategy.
+    """Return a batch in the layout of the strategy. The batch is already on the device.
 
     Raises:
         BrokenPluginError: If the strategy returns None instead of a batch.
@@ -257,7 +257,7 @@ def laid_out(batch: T, strategy: Strategy) -> T:
 
 
 def innermost(loaders: Sequence[PreparedLoader]) -> PreparedLoader | None:
-    """Return the loader whose active loop began last. An evaluation inside a training loop does not end the training loop."""
+    """Return the loader whose active loop began last. Inside a training loop, this is the evaluation loader while an evaluation runs."""
     active = (loader for loader in loaders if loader.epochs.active.number)
     return max(active, key=lambda loader: loader.epochs.active.number, default=None)
 

@@ -19,14 +19,14 @@ class OrderStates:
     """The generator states from which a loader's order is drawn.
 
     At the start of each epoch, rank 0 sends the other ranks the states of its generators: the loader's own (``generator`` of the loader,
-    its samplers and its dataset) and those of Python, NumPy and torch, from which other samplers draw their order. The latter states
-    apply only while the order is drawn (see ``drawing``); afterwards each process has its own states again.
+    its samplers and its dataset) and those of Python, NumPy and torch, from which samplers without a ``generator`` draw their order. The
+    latter states apply only while the order is drawn (see ``drawing``). Afterwards each process has its own states again.
 
     Args:
         division: The loader and the processes that share it. Several processes need a process group.
-        rng_types: The generators to synchronise. ``generator`` stands for the generators described above. Those of ``torch`` and of the
-            device keep the synchronised state after the order is drawn.
-        accelerator: The accelerator whose generator the device's name refers to.
+        rng_types: The generators to synchronise. ``generator`` stands for the generators described above. If ``torch`` or the device's
+            name is given, torch's host generator or the device's generator keeps the synchronised state after the order is drawn.
+        accelerator: The accelerator whose generator is synchronised if ``rng_types`` contains the device's name.
         device: The device of that generator; None for the current one.
         number: The index of the loader among those that the Runtime prepared. It identifies the loader in errors and in the call that
             starts an epoch.
@@ -78,8 +78,8 @@ class OrderStates:
         if self.start is None or (self.division.num_processes == 1 and not is_resumed):
             yield
             return
-        # Rank 0's generators advance as they would in a single process. The other ranks keep their own streams, and a process that
-        # resumes in the middle of an epoch keeps those of its checkpoint.
+        # Rank 0's generators advance as they would in a single process. The other ranks keep the states of their own generators, and a
+        # process that resumes in the middle of an epoch keeps the states that it loaded from its checkpoint.
         is_own = self.division.process_index == 0 or "generator" not in self.rng_types
         is_natural = is_own and not is_resumed and not self._is_drawn
         self._is_drawn = True
@@ -149,7 +149,7 @@ class OrderStates:
         return {"host": host, "generators": [generator.get_state() for generator in self._generators()]}
 
     def _host_states(self) -> dict[str, Any]:
-        """Return the states that the order may depend on: torch's for torch's samplers, otherwise all. Reading NumPy's is slow."""
+        """Return the states that the order may depend on: only torch's for torch's samplers, because reading NumPy's is slow."""
         loader = self.division.loader
         samplers = [type(part).__module__ for part in dataset_and_samplers(loader) if part is not loader.dataset]
         if not self.division.is_stream and all(module.startswith("torch.") or module == "builtins" for module in samplers):

@@ -54,13 +54,18 @@ def rounds(
     Args:
         batches: The batches of a loader. With workers, short batches may also occur in the middle.
         num_processes: The number of shares in a round.
-        share: The number of samples that a process gets in a round, which is the batch size. None if the loader does not specify it.
-            Batches of another size, or whose samples cannot be counted, are passed on whole.
+        share: The number of samples that a process gets in a round, which is the batch size. None if the loader does not specify it. In
+            that case, or if the first of several batches has another size, or if the samples of the first two batches cannot be counted,
+            all batches are passed on whole.
         even: Whether to fill the last round.
         drop_last: Whether to drop an incomplete last round.
 
     Yields:
-        The shares, and the number of samples in the round that are not repeated. -1 if none are repeated or the number is not known.
+        The shares, and the number of samples in the round without the repeated ones that fill it. -1 if none are repeated or the number is
+        not known.
+
+    Raises:
+        PrepareError: If samples of a later batch cannot be counted.
     """
     stream = iter(batches)
     beginning = list(itertools.islice(stream, 2))

@@ -53,7 +53,7 @@ def samples_per_batch(loader: DataLoader[Any]) -> int | None:
 
 
 def in_order(sampler: Any, order: Order) -> Any:
-    """Return a sampler like this one that draws its order inside a context. For torch's ``BatchSampler``, it is a ``BatchSampler`` too."""
+    """Return a sampler like this one that draws its order inside a context. A copy of torch's ``BatchSampler`` is a ``BatchSampler``."""
     if type(sampler) is BatchSampler:
         return BatchSampler(SharedOrder(sampler.sampler, order), sampler.batch_size, sampler.drop_last)
     return SharedOrder(sampler, order)
@@ -67,7 +67,7 @@ def starting_at(loader: Any, position: int, num_batches: int, order: Order | Non
         position: For a map-style dataset, the number of samples of the whole job to skip; counted in batches if ``samples_per_batch``
             is None.
         num_batches: For a stream, the number of this process's batches to skip.
-        order: The context to draw the order in, if the loader has none yet.
+        order: A function that creates the context to draw the order in. None if the order needs no context, or is drawn in one already.
     """
     if not isinstance(loader, DataLoader):
         return loader.starting_at(position, num_batches)

@@ -21,8 +21,8 @@ class Counted:
     """Base class of objects that divide a loader among processes and fill the end of an epoch.
 
     Attributes:
-        remainder: The number of samples in the job's last batch that are not repeated. -1 if none are repeated, the number is not known,
-            or the last batch was not reached.
+        remainder: The number of samples in the job's last batch, without the repeated ones that fill it. -1 if none are repeated, the
+            number is not known, or the last batch was not reached.
     """
 
     remainder = -1
@@ -48,7 +48,8 @@ class ShardedBatches(Counted, Sampler[Any]):
     Attributes:
         batch_size: The number of samples in a batch of ``batches``. None if it does not specify one; batches are then distributed and
             repeated whole.
-        remainder: From the last round on, the number of its samples that are not repeated. -1 if none are repeated or it is not known.
+        remainder: From the last round on, the number of samples in that round, without the repeated ones that fill it. -1 before that, and
+            if none are repeated or the number is not known.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class ShardedBatches(Counted, Sampler[Any]):
     def _remaining(self, beginning: list[Any], count: int) -> Iterator[Any]:
         """Yield the batches that were not used before.
 
-        The first ``count`` batches of the epoch are appended to ``beginning``, to fill the last round with.
+        The first ``count`` batches of the epoch are appended to ``beginning``. The caller fills the last round with them.
         """
         if type(self.batches) is BatchSampler:
             order = iter(self.batches.sampler)
@@ -179,8 +180,8 @@ def cut_evenly(samples: Sequence[Any], pieces: int) -> list[Any]:
 
 
 class ShardedDataset(Counted, IterableDataset[Any]):
-    """One process's share of a stream. Every process reads the whole stream and keeps its share. Each worker reads its part
-    of the stream.
+    """One process's share of a stream. Every process reads the whole stream and keeps its share. If a process has several
+    workers, each of them reads a part of the stream.
 
     Args:
         dataset: The user's dataset. It divides itself among workers, as torch requires.

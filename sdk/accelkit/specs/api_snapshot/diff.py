@@ -118,7 +118,7 @@ class _Comparison:
         return Change(self._name, name, aspect, old, new, what, concerns, what_to_do)
 
     def _renamed(self) -> dict[str, str]:
-        """Return the removed members with the new members that replace them. These are equal except for the name, which is similar."""
+        """Return the removed members with the new members that replace them: members that are equal to them and have a similar name."""
         found: dict[str, str] = {}
         for name, then in self._olds.items():
             alike = [other for other, now in self._news.items() if other not in self._olds and other not in found.values() and now == then]

@@ -88,7 +88,7 @@ def definitions(cls: type, specification: type) -> dict[str, Any]:
 
 
 def members(classes: list[type], inherited: tuple[type, ...] = ()) -> dict[str, Any]:
-    """Return the public members of these classes, ordered from the most derived class.
+    """Return the public members of a class and its bases, given as ``classes``, the most derived class first.
 
     The markers of hooks are also looked up in the ``inherited`` classes.
     """

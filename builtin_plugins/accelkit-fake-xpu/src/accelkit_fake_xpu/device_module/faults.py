@@ -1,4 +1,7 @@
-"""Fault injection by the program: ``with torch.fake_xpu.fault("oom@3"): ...``. FAKE_XPU_FAULT sets faults from the start."""
+"""Fault injection within a program: ``with torch.fake_xpu.fault("oom@3"): ...``.
+
+The environment variable FAKE_XPU_FAULT injects faults from the start of the program.
+"""
 
 from __future__ import annotations
 

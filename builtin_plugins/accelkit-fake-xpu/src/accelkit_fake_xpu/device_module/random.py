@@ -58,7 +58,7 @@ def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
 
 
 def default_generators() -> tuple[torch.Generator, ...]:
-    """Return the generator of each device that is used if no other is given. Available as ``torch.fake_xpu.default_generators``."""
+    """Return the default generator of each device, used if no other is given. Available as ``torch.fake_xpu.default_generators``."""
     return tuple(torch.ops.fake_xpu.default_generator(index) for index in range(device_count()))
 
 
