@@ -1,5 +1,4 @@
-"""Setting a seed or a saved state again repeats the random numbers, each device has its own generator, and the numbers have the
-right distribution."""
+"""The same seed or saved state gives the same random numbers, each device has its own generator, and distributions are right."""
 
 from __future__ import annotations
 

@@ -133,10 +133,7 @@ class Accelerator:
 
     @hookimpl
     def teardown(self) -> None:
-        """Release the resources that ``setup_device`` and training acquired. Called by ``Runtime.teardown``.
-
-        The default empties the allocator's cache.
-        """
+        """Release what ``setup_device`` and training acquired, for ``Runtime.teardown``. The default empties the allocator's cache."""
         self.empty_cache()
 
     # -- devices ------------------------------------------------------------------------------------------------------
