@@ -38,6 +38,8 @@ _RECORDED_SAMPLES = 8
 _ON_EVERY_DEVICE = ("device",)  # the areas whose checks run on every device
 _RECORDED = ("operators", "autograd", "layout", "modules", "optimizers", "transfer", "random", "precision", "capabilities")
 
+# The last parameters of tests that are not recorded: a test of the same operator in float32, complex64 or int64 calls the same overloads.
+_LIKE_OTHERS = ("float64", "bfloat16", "float16", "complex128", "int32", "int16", "int8", "uint8")
 _REPEATED = ("conditions",)  # names of checks that are not recorded: operators/overloads already records the same calls
 
 
@@ -124,7 +126,7 @@ class Worker:
             worker=self._number,
             samples=self.subject.num_samples,
         )
-        if self._recorder is not None and found.area in _RECORDED and found.name not in _REPEATED:
+        if self._recorder is not None and self._is_recorded(found, parameters):
             result = dataclasses.replace(result, seen=self._watched(found, parameters))
         return result
 
@@ -157,6 +159,9 @@ class Worker:
         if found.is_distributed:
             return (self.subject.rank % count,)
         return range(count) if found.area in _ON_EVERY_DEVICE else (device_index(test, count),)
+
+    def _is_recorded(self, found: checks.Check, parameters: tuple[str, ...]) -> bool:
+        return found.area in _RECORDED and found.name not in _REPEATED and not (parameters and parameters[-1] in _LIKE_OTHERS)
 
     def _watched(self, found: checks.Check, parameters: tuple[str, ...]) -> tuple[str, ...]:
         """Run a check again to record its ATen overloads, and return the new ones.

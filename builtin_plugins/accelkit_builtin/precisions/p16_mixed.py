@@ -91,7 +91,7 @@ class Float16Mixed(AutocastPrecision):
         self._versions.setdefault(optimizer, {})
 
     def post_backward(self, loss: torch.Tensor) -> None:
-        """Record the versions of an optimizer's gradients before its first step.
+        """Record the versions of the gradients of each optimizer that has not stepped yet.
 
         The version of a tensor is torch's count of its in-place changes.
         """

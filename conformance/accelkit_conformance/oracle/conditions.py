@@ -41,8 +41,11 @@ AXES: dict[str, tuple[str, ...]] = {
     "destination": ("a new tensor", "out=", "strided out=", "in place", "strided in place"),
     "gradients": ("enabled", "no_grad", "inference_mode", "recorded"),
     "place": ("the current device", "another device", "another current device", "another thread", "another stream", "after an error"),
+    "dtype": ("as recorded", "bfloat16", "float16"),
 }
 """The axes, each with its values. The first value of each is the ordinary one.
+
+The dtype is that of the arguments in float32.
 
 Sizes: ``edge`` is a last dimension whose length is a power of two or differs from it by one; ``many rows`` and
 ``long rows`` lengthen the first and the last dimension, respectively, until the largest result has more than 2^16 elements (2^14 for slow
@@ -61,13 +64,20 @@ _NO_OUT = re.compile(r"mode$")
 def rows(*, is_contiguous: bool) -> list[dict[str, str]]:
     """Return the combinations of conditions for calls with contiguous tensors, or for those in which a tensor is not contiguous.
 
-    The call under ordinary conditions is not among them.
+    They contain every pair of conditions, except that with the lower dtypes, they only contain every condition of the other axes:
+    in these dtypes, a small error may be too small to be noticed. The call under ordinary conditions is not among them.
     """
     if is_contiguous:
         axes = {**AXES, "layout": AXES["layout"][:1], "destination": tuple(one for one in AXES["destination"] if "strided" not in one)}
-        return covering_rows(axes)[1:]
-    destinations = ("a new tensor", "strided out=", "strided in place")
-    return covering_rows({**AXES, "layout": AXES["layout"][1:], "destination": destinations})
+    else:
+        axes = {**AXES, "layout": AXES["layout"][1:], "destination": ("a new tensor", "strided out=", "strided in place")}
+    pairs = covering_rows({**axes, "dtype": AXES["dtype"][:1]})
+    lower = [
+        {axis: values[(row + place * shift) % len(values)] for place, (axis, values) in enumerate(axes.items())} | {"dtype": dtype}
+        for shift, dtype in enumerate(AXES["dtype"][1:])
+        for row in range(max(map(len, axes.values())))
+    ]
+    return [*(pairs[1:] if is_contiguous else pairs), *lower]
 
 
 class ConditionedCall:
@@ -108,6 +118,8 @@ class ConditionedCall:
             found["values"] = AXES["values"][0]
         if self._variations.arguments(found["size"], found["values"]) is None:
             found["size"] = AXES["size"][0]
+        if found["dtype"] != AXES["dtype"][0] and (subject.lacks(found["dtype"]) or not self._takes(found["dtype"])):
+            found["dtype"] = AXES["dtype"][0]
         return found
 
     def check(self, subject: Subject, conditions: Conditions, length: int | None = None) -> None:
@@ -122,7 +134,7 @@ class ConditionedCall:
             AssertionError: If the results differ.
             Exception: If the device rejects the call.
         """
-        prepared = self._prepared(conditions["size"], conditions["values"], length)
+        prepared = self._prepared(conditions["size"], conditions["values"], conditions["dtype"], length)
         if prepared is None:
             return
         (args, kwargs), plain, truth, num_terms = prepared
@@ -197,12 +209,20 @@ class ConditionedCall:
                 target.check_surroundings()
         return [leaf.detach() if isinstance(leaf, torch.Tensor) else leaf for leaf in results]
 
-    def _find_prepared(self, size: str, values: str, length: int | None) -> tuple[Any, list[Any], list[Any], int] | None:
+    def _takes(self, dtype: str) -> bool:
+        """Return whether the call has arguments in float32 that can be given in this dtype."""
+        args, kwargs = self._variations.arguments(AXES["size"][0], AXES["values"][0])
+        is_any = any(one.dtype is torch.float32 for one in tensors((args, kwargs)))
+        return is_any and self._prepared(AXES["size"][0], AXES["values"][0], dtype, None) is not None
+
+    def _find_prepared(self, size: str, values: str, dtype: str, length: int | None) -> tuple[Any, list[Any], list[Any], int] | None:
         """Return the arguments, the CPU's results in their dtypes and in double precision, and the number of terms that an
         element of a result may add up."""
         given = self._variations.arguments(size, values, length)
         if given is None:
             return None
+        if dtype != AXES["dtype"][0]:
+            given = tree_map_only(torch.Tensor, lambda one: one.to(getattr(torch, dtype)) if one.dtype is torch.float32 else one, given)
         try:
             plain = flat(self.func(*given[0], **given[1]))
         except Exception:
