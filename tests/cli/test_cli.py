@@ -162,7 +162,7 @@ def test_why_asks_again_what_worked_before(some, tmp_path):
 
 def test_a_device_type_of_torchs_is_shown_as_it_is():
     report = run_json("info", "torch:cpu")
-    assert (report["name"], report["status"], report["asked"]["device_count"]) == ("torch:cpu", "available", 1)
+    assert (report["name"], report["status"], report["verdict"]["device_count"]) == ("torch:cpu", "available", 1)
     assert run_json("info", "torch:nosuchthing")["status"] == "unavailable"
     assert run_json("doctor", "torch:cpu")["findings"] == []
     assert run_json("doctor", "torch:nosuchthing", code=1)["findings"] == ["accelkit:torch:nosuchthing"]
@@ -242,7 +242,7 @@ def test_info(some):
     for part in ("vendor-some==1.0", "vendor_some:Some", "Made by a vendor", "2 boards", "simulated     yes", "'vendor-some:some'"):
         assert part in text
     report = run_json("info", "bf16-mixed")
-    assert (report["kind"], report["asked"]["status"]) == ("precision", "usable")
+    assert (report["kind"], report["verdict"]["status"]) == ("precision", "usable")
     assert run_json("info", "vendor-some:some")["name"] == "some"
 
 

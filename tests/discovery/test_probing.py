@@ -141,8 +141,8 @@ def test_verdicts_are_remembered_per_installation(plugin_site, monkeypatch):
     verdict = probing.ask(record)
     verdict_cache.remember(record, verdict)
     recalled = verdict_cache.recall(record)
-    assert recalled.asked_at > 0
-    assert dataclasses.replace(recalled, asked_at=0.0) == verdict
+    assert recalled.cached_at > 0
+    assert dataclasses.replace(recalled, cached_at=0.0) == verdict
     with monkeypatch.context() as patch:
         patch.setattr("sys.executable", "python3")
         assert verdict_cache.recall(record) is not None, "bin/python and bin/python3 are one environment"

@@ -23,7 +23,7 @@ BUILD = "from accelkit_fake_xpu import build; print(build.build())"
 HOSTILE = [
     "", "5", "null", "[]", '"usable"', "{}", '{"status": null}', '{"status": []}', '{"status": "usable", "reason": 3}', "[" * 100_000,
     '{"status": "usable", "checks": {"x": {}}}', '{"status": "usable", "checks": [1]}', '{"status": "usable", "seconds": 1e999}',
-    '{"status": "usable", "capabilities": {"streams": 1}}', '{"status": "usable", "asked_at": "now"}', '{"status": "perfect"}',
+    '{"status": "usable", "capabilities": {"streams": 1}}', '{"status": "usable", "cached_at": "now"}', '{"status": "perfect"}',
     '{"status": "usable", "seconds": ' + "9" * 400 + "}", '{"status": "usable", "device_count": 1.5}', "\x00", "\ud800",
 ]  # fmt: skip
 

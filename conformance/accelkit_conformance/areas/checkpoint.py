@@ -39,7 +39,7 @@ def _state(model: Any) -> list[torch.Tensor]:
 
 
 @check("training")
-def three_and_three_is_six(subject: Subject) -> None:
+def resuming_equals_uninterrupted_training(subject: Subject) -> None:
     """Three steps, a checkpoint that is loaded into new objects, and three more steps give the same parameters and buffers as six steps,
     even with dropout."""
     import torch
@@ -69,7 +69,7 @@ def three_and_three_is_six(subject: Subject) -> None:
 
 
 @check("training")
-def state_is_kept(subject: Subject) -> None:
+def state_is_restored(subject: Subject) -> None:
     """Loading a checkpoint restores parameters, buffers, the optimizer's moments and step counts, the learning rate and the device's random
     state."""
     import torch

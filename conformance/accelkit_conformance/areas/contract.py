@@ -26,7 +26,7 @@ def class_is_documented(subject: Subject) -> None:
 
 
 @check("contract", needs_hardware=False)
-def device_type_is_a_word(subject: Subject) -> None:
+def device_type_is_an_identifier(subject: Subject) -> None:
     """``device_type`` is an identifier in lower case, as in ``torch.device``."""
     found = subject.cls.device_type  # type: ignore[attr-defined]
     assert isinstance(found, str), f"device_type is {found!r}"
@@ -83,7 +83,7 @@ def instance_needs_no_arguments(subject: Subject) -> None:
 
 
 @check("contract", needs_hardware=False)
-def capabilities_are_known_words(subject: Subject) -> None:
+def capabilities_are_known(subject: Subject) -> None:
     """``declared_capabilities`` is a Capabilities, which rejects unknown keys, and its dtypes exist in torch."""
     import torch
 
@@ -101,7 +101,7 @@ def something_is_declared(subject: Subject) -> None:
 
 
 @check("contract", needs_hardware=False)
-def parsing_devices_refuses_nonsense(subject: Subject) -> None:
+def invalid_devices_are_refused(subject: Subject) -> None:
     """For a value that does not name devices, ``parse_devices`` raises a DevicesError that contains the value."""
     instance = loading.instantiate(subject.cls, subject.record)
     instance.auto_device_count = lambda: 2
@@ -130,7 +130,7 @@ def methods_keep_their_signatures(subject: Subject) -> None:
 
 
 @check("contract", needs_hardware=False)
-def metadata_says_what_it_needs(subject: Subject) -> None:
+def metadata_declares_requirements(subject: Subject) -> None:
     """The distribution requires ``accelkit`` in its metadata, so that an incompatible version is detected before the plugin is imported."""
     import importlib_metadata
     from packaging.requirements import Requirement
@@ -160,7 +160,7 @@ def cluster_is_documented(subject: Subject) -> None:
 
 
 @check("contract", needs_hardware=False, kind="cluster")
-def detection_reads_only(subject: Subject) -> None:
+def detection_changes_nothing(subject: Subject) -> None:
     """``detect_cluster`` returns None or a Detection, and does not change ``os.environ``."""
     import os
 
@@ -180,7 +180,7 @@ def _check_named(subject: Subject) -> None:
 
 
 @check("contract", needs_hardware=False)
-def command_line_knows_it(subject: Subject) -> None:
+def command_line_lists_it(subject: Subject) -> None:
     """``accelkit info NAME --kind KIND --json`` describes the plugin, and does not import torch."""
     import json
 

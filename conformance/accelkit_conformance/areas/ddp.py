@@ -44,7 +44,7 @@ def gradients_are_averaged(subject: Subject, size: str) -> None:
 
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
-def no_sync_keeps_to_itself(subject: Subject, size: str) -> None:
+def no_sync_does_not_reduce(subject: Subject, size: str) -> None:
     """Inside ``no_sync``, each rank accumulates its own gradients. The next backward pass outside averages the accumulated gradients over
     all ranks."""
     import torch
@@ -66,7 +66,7 @@ def no_sync_keeps_to_itself(subject: Subject, size: str) -> None:
 
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
-def starts_equal(subject: Subject, size: str) -> None:
+def initial_weights_are_equal(subject: Subject, size: str) -> None:
     """After a model has been wrapped, ranks that started with different parameters and buffers have those of rank 0."""
     import torch
 
@@ -83,7 +83,7 @@ def starts_equal(subject: Subject, size: str) -> None:
 
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
-def training_stays_equal(subject: Subject, size: str) -> None:
+def weights_stay_equal(subject: Subject, size: str) -> None:
     """After five steps on different data, all ranks have the same parameters, bit for bit, and these differ from the initial ones."""
     import torch
     import torch.distributed as dist

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @check("smoke")
-def check_agrees(subject: Subject) -> None:
+def check_device_agrees(subject: Subject) -> None:
     """The plugin's own ``check()`` reports that the device is usable."""
     answer = subject.accelerator.check()
     assert answer.is_usable, f"check() reports {answer.status}: {answer.reason}"
@@ -146,7 +146,7 @@ def count_is_steady(subject: Subject) -> None:
 
 
 @check("smoke")
-def module_has_what_torch_asks_for(subject: Subject) -> None:
+def module_has_required_functions(subject: Subject) -> None:
     """``torch.<device_type>`` has the functions that torch's own code calls: ``is_available``, which returns True, ``device_count`` and
     ``current_device``."""
     for name in ("is_available", "device_count", "current_device"):

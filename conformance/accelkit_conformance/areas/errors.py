@@ -105,7 +105,7 @@ def factorisations_that_fail(subject: Subject) -> None:
 
 
 @check("smoke")
-def nothing_is_swallowed(subject: Subject) -> None:
+def nan_and_infinity_are_kept(subject: Subject) -> None:
     """NaN and infinity that arise in a computation appear in its result and are not replaced by other values."""
     import math
 
@@ -138,7 +138,7 @@ def _operator_of_no_device() -> tuple[Any, torch.library.Library]:
 
 
 @check("smoke")
-def what_is_not_there_says_so(subject: Subject) -> None:
+def missing_operators_raise(subject: Subject) -> None:
     """Calling an operator that the device does not implement raises NotImplementedError or RuntimeError, which names the operator."""
     import torch
 

@@ -111,7 +111,7 @@ def checkpoints_load_elsewhere(subject: Subject, size: str) -> None:
 
 
 @check("distributed", requires=["process_group", "generator_offset"], over=SIZES, is_distributed=True)
-def made_on_meta(subject: Subject, size: str) -> None:
+def initialization_from_meta(subject: Subject, size: str) -> None:
     """If a layer is created on ``meta``, sharded and then initialized, each shard has different numbers, and the backward pass gives the
     right gradient."""
     import torch

@@ -20,6 +20,6 @@ def importing_changes_nothing(subject: Subject) -> None:
 
 
 @check("contract", needs_hardware=False)
-def importing_starts_no_driver(subject: Subject) -> None:
+def importing_initializes_no_driver(subject: Subject) -> None:
     """After importing the plugin and probing, the device's module, if there is one, is not initialized."""
     assert not in_child(subject.record, "import", "probe", "footprint")["initialized"], "the driver is initialised"

@@ -163,7 +163,7 @@ def _further() -> Iterator[Case]:
 
 
 @check("full", requires=["dtype.float32"], over=_further)
-def further(subject: Subject, name: str) -> None:
+def other_calls(subject: Subject, name: str) -> None:
     """Calls that torch's own database does not contain give the same results as on the CPU: shifts, in-place integer operators, resampling,
     padding, fused layers, forward-mode gradients."""
     import torch

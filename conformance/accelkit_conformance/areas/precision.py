@@ -93,7 +93,7 @@ def gradients_are_float32(subject: Subject) -> None:
 
 
 @check("smoke", requires=["autocast.bfloat16"])
-def weights_are_cast_anew(subject: Subject) -> None:
+def weights_are_cast_again_after_a_step(subject: Subject) -> None:
     """After an optimizer step, the next autocast region computes with the new weights, not with a cached copy of the old ones."""
     import torch
 
@@ -112,7 +112,7 @@ def weights_are_cast_anew(subject: Subject) -> None:
 
 
 @check("smoke")
-def unknown_dtypes_are_said(subject: Subject) -> None:
+def unsupported_dtypes_are_reported(subject: Subject) -> None:
     """Autocast to a dtype that no device supports (int32) raises RuntimeError, ValueError or TypeError, or warns and uses float32."""
     import warnings
 

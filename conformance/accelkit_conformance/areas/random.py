@@ -44,7 +44,7 @@ def draws_differ(subject: Subject) -> None:
 
 
 @check("smoke", requires=["random_state"])
-def states_replay(subject: Subject) -> None:
+def saved_states_repeat(subject: Subject) -> None:
     """After a previously read state is set again, ``rand``, ``randn``, ``dropout`` and ``randperm`` draw the same numbers again. The state
     is a uint8 tensor on the CPU, and drawing does not change it."""
     import torch
@@ -73,7 +73,7 @@ def states_replay(subject: Subject) -> None:
 
 
 @check("smoke", requires=["random_state"])
-def forking_restores(subject: Subject) -> None:
+def fork_rng_restores(subject: Subject) -> None:
     """``torch.random.fork_rng`` restores the random state of the device."""
     import torch
 
@@ -91,7 +91,7 @@ def forking_restores(subject: Subject) -> None:
 
 
 @check("smoke", requires=["random_state", "numbered_devices"])
-def devices_have_their_own(subject: Subject) -> None:
+def devices_have_their_own_generator(subject: Subject) -> None:
     """Drawing on one device does not change the numbers that another device draws."""
     import torch
 
@@ -122,7 +122,7 @@ def host_generator_is_not_used(subject: Subject) -> None:
 
 
 @check("smoke", requires=["random_state"])
-def generators_are_objects(subject: Subject) -> None:
+def generators(subject: Subject) -> None:
     """A ``torch.Generator`` of the device is independent of the default generator, and setting its seed again reproduces its numbers."""
     import torch
 

@@ -58,7 +58,7 @@ def map_location_both_ways(subject: Subject) -> None:
 
 
 @check("smoke")
-def aliases_stay_aliases(subject: Subject) -> None:
+def shared_storage_stays_shared(subject: Subject) -> None:
     """Two views of one storage share memory after loading, on the device and on the CPU."""
     import torch
 

@@ -162,7 +162,7 @@ def runtime_trains(subject: Subject) -> None:
 
 
 @check("training")
-def accumulation_is_a_larger_batch(subject: Subject) -> None:
+def accumulation_equals_a_larger_batch(subject: Subject) -> None:
     """The gradients of four quarters of a batch add up to those of the whole batch."""
     import torch
 

@@ -156,7 +156,7 @@ def pinned_copies(subject: Subject) -> None:
 
 
 @check("smoke", requires=["pinned_memory"])
-def pinned_blocks_come_and_go(subject: Subject) -> None:
+def pinned_memory_is_reused_safely(subject: Subject) -> None:
     """Pinned tensors of several sizes, some without elements, keep their values while others are freed in any order."""
     import torch
 
@@ -170,7 +170,7 @@ def pinned_blocks_come_and_go(subject: Subject) -> None:
 
 
 @check("smoke", requires=["pinned_memory"])
-def pinning_is_known(subject: Subject) -> None:
+def is_pinned(subject: Subject) -> None:
     """``is_pinned`` returns True for pinned tensors and their slices, and False for other tensors on the CPU and for tensors on the
     device."""
     import torch

@@ -41,7 +41,7 @@ def command(context: click.Context, name: str | None, kind: Kind | None, old: st
     (row,) = rows_of([record], verdicts)
     if is_json:
         verdict = row.verdict.as_dict() if row.verdict else None
-        print_json("info", row.as_dict() | {"asked": verdict, "precisions": _precisions(row)})
+        print_json("info", row.as_dict() | {"verdict": verdict, "precisions": _precisions(row)})
         return
     for field, value in _fields(row):
         click.echo(printable(f"{field:<14}{value}"))

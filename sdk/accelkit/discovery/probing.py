@@ -60,7 +60,7 @@ class Verdict:
         checks: The results of the plugin's own doctor checks, by name.
         definitions: The members that its class defines. Empty unless the question was ``definitions``.
         seconds: The duration in seconds.
-        asked_at: The time at which the verdict was cached, in seconds since the epoch.
+        cached_at: The time at which the verdict was cached, in seconds since the epoch.
     """
 
     status: ProbeStatus
@@ -75,7 +75,7 @@ class Verdict:
     checks: Mapping[str, Availability] = dataclasses.field(default_factory=dict)
     definitions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
-    asked_at: float = 0.0
+    cached_at: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
         return {name: value for name, value in dataclasses.asdict(self).items() if name != "definitions"}

@@ -68,7 +68,7 @@ def recall(record: PluginRecord) -> Verdict | None:
         content = read_regular(path, _LARGEST)
         check_private(path)
         verdict = Verdict.from_dict(untrusted_json.parse(content))
-        if not record.is_builtin or 0 <= time.time() - verdict.asked_at < _GOOD_FOR_SECONDS:
+        if not record.is_builtin or 0 <= time.time() - verdict.cached_at < _GOOD_FOR_SECONDS:
             return verdict
     return None
 
@@ -87,7 +87,7 @@ def remember(record: PluginRecord, verdict: Verdict) -> None:
             )
             return
         with atomic_file(path, writer=str(os.getpid()), is_durable=False, mode=0o600) as temporary:
-            temporary.write_text(json.dumps(verdict.as_dict() | {"asked_at": time.time()}), "utf-8")
+            temporary.write_text(json.dumps(verdict.as_dict() | {"cached_at": time.time()}), "utf-8")
 
 
 def _is_memorable(record: PluginRecord) -> bool:
