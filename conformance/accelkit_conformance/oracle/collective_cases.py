@@ -93,8 +93,8 @@ class Case:
         """Call a collective and check its result.
 
         Raises:
-            AssertionError: If the result is wrong, or if the device rejects a call in float32 (for a reduction, one with SUM). It may
-                reject any other call by raising an error on every rank.
+            AssertionError: If the result is wrong, or if the device rejects a call in float32 that is not a reduction, or a reduction
+                with SUM in float32. It may reject any other call by raising an error on every rank.
         """
         if self._subject.rank not in self.members:
             return

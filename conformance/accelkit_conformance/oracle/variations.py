@@ -95,7 +95,7 @@ class Variations:
         return [leaf.shape for leaf in _all_tensors(self._func, self._given)]
 
     def _find_stretched(self, dim: int, length: int) -> Any:
-        """Return the arguments with a dimension of the first tensor made longer or shorter by repeating its elements.
+        """Return the arguments with a dimension of the first tensor lengthened by repeating its elements, or shortened.
 
         Dimensions of the same length in the other tensors, and in lists of sizes, may have to change too. Several ways of choosing them are
         tried. The first one that changes the shape of a result is used; if there is none, the first one for which the CPU accepts the call.

@@ -40,9 +40,10 @@ class Ending:
     record: dict[str, Any] | None = None
 
     def read(self, error_file: Path, began: float) -> None:
-        """Read what the process wrote about its error into ``record``.
+        """Set ``record`` to what the process wrote about its error.
 
-        If the launcher sent a signal, an error that the process wrote after ``began`` is ignored, because the signal caused it.
+        If the launcher sent a signal, an error that the process wrote after ``began``, the time at which the launcher began to end the
+        processes, is ignored, because the signal caused it.
         """
         record = read_record(error_file)
         is_own = record is not None and (self.sent is None or float(record["time"]) < began)
