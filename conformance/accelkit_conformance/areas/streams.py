@@ -119,8 +119,8 @@ def device_synchronize_covers_all_streams(subject: Subject) -> None:
 
 @check("smoke", requires=["events"])
 def events_measure_time(subject: Subject) -> None:
-    """``elapsed_time`` between two recorded events is the time of the work between them in milliseconds: nearly all of the time that passes
-    on the host until this work is done."""
+    """``elapsed_time`` returns the duration of the work between two recorded events in milliseconds. It is at least a quarter of the time
+    that passes on the host until this work is done, and not much more than that time."""
     import torch
 
     module = subject.module

@@ -74,7 +74,7 @@ def command(name: str, kind: str, certify: bool, benchmarks: bool, **given: Any)
     """Run the suite on the plugin NAME: an accelerator, by any name that Runtime accepts, or a plugin of another --kind.
 
     A test that crashes or hangs is a failure even if it passes when it is run again. If the plugin is broken or its device is not
-    present, only the profile contract is run.
+    present, only the tests of the contract profile are run.
 
     The exit code is 0 if no test failed, 1 if a test failed or the run cannot be certified (with --certify), 2 for a usage error or if a
     report could not be written, 3 if the plugin is broken, and 4 if its device is not present. After Ctrl-C, the reports cover the tests

@@ -216,8 +216,8 @@ class ConditionedCall:
         return is_any and self._prepared(AXES["size"][0], AXES["values"][0], dtype, None) is not None
 
     def _find_prepared(self, size: str, values: str, dtype: str, length: int | None) -> tuple[Any, list[Any], list[Any], int] | None:
-        """Return the arguments, the CPU's results in their dtypes and in double precision, and the number of terms that an
-        element of a result may add up."""
+        """Return the arguments, the CPU's results in their dtypes and in double precision, and the largest number of terms
+        that may be summed in one element of a result."""
         given = self._variations.arguments(size, values, length)
         if given is None:
             return None

@@ -31,7 +31,10 @@ _PACKAGES = (
 @click.command("env")
 @click.option("--json", "is_json", is_flag=True, help="Print JSON to standard output.")
 def command(is_json: bool) -> None:
-    """Show versions and settings, to paste into an issue. No plugin is imported or probed, and other variables are not shown."""
+    """Show versions and settings, to paste into an issue. No plugin is imported or probed.
+
+    Of the environment variables, only accelkit's own, TORCH_DEVICE_BACKEND_AUTOLOAD and those that limit the visible devices are shown.
+    """
     versions = {"accelkit": __version__, "python": platform.python_version(), "platform": platform.platform()}
     versions |= {name: version for name in _PACKAGES if (version := installed_version(name))}
     variables = job_secret.settings(os.environ)
