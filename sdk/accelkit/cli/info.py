@@ -23,7 +23,7 @@ from accelkit.types import Kind, PluginRecord, Support
     "--spec-diff",
     "old",
     metavar="OLD",
-    help="Show instead what plugins, or only NAME, must change for this version if they fit accelkit OLD: a version or a .json file.",
+    help="List instead the changes that plugins written for accelkit OLD need. With NAME: of this plugin. OLD: a version or a .json file.",
 )
 @click.option("--json", "is_json", is_flag=True, help="Print JSON to standard output.")
 @click.pass_context
