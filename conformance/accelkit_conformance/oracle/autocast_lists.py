@@ -86,10 +86,13 @@ def check_listed(subject: Subject, name: str, dtype: str) -> None:
         args, kwargs = tree_map_only(torch.Tensor, functools.partial(_cast, dtype=computed), (args, kwargs))
         return op(*args, **kwargs)
 
-    for sample in possible_samples(subject, op, opdb.samples(op, "float32", _SAMPLES, requires_grad=op.supports_autograd)):
+    def given_to(sample: Any) -> Any:
         given = (sample.input, sample.args, sample.kwargs)
-        if not is_lower:
-            given = _lowered(given, lower, only_first=name in PROMOTED)
+        return given if is_lower else _lowered(given, lower, only_first=name in PROMOTED)
+
+    samples = possible_samples(subject, op, opdb.samples(op, "float32", _SAMPLES, requires_grad=op.supports_autograd))
+    for sample in subject.crashing_last(samples, lambda one: facts_of(given_to(one), dtype)):
+        given = given_to(sample)
         with subject.sample(describe_sample(given), facts_of(given, dtype)):
             compare_forward(subject, op, given, on_device, on_cpu)
             if op.supports_autograd:
