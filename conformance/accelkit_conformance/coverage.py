@@ -29,7 +29,7 @@ def required() -> list[str]:
     )
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class DispatchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Dispatch mode that records the name of every overload that takes or returns a tensor on the device."""
 
     def __init__(self, device_type: str) -> None:

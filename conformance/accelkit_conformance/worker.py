@@ -21,7 +21,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import psutil
 
@@ -60,6 +60,17 @@ def main() -> None:
         _say(answers, worker.run(message["test"]).as_dict() | {"rss": memory_info().rss})
 
 
+class Recorder(Protocol):
+    """A context manager that records which ATen overloads are called on the device."""
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(self, *error: Any) -> bool | None: ...
+
+    def news(self) -> tuple[str, ...]:
+        """Return the names recorded since the last call, sorted."""
+
+
 class Worker:
     """Runs tests on one subject. The plugin is loaded at the start if the request needs hardware."""
 
@@ -74,14 +85,14 @@ class Worker:
         self.subject = Subject(
             self._record, cls, rank=request["rank"], world_size=request["world_size"], most_samples=request["most_samples"]
         )
-        self._recorder: Any = None
+        self._recorder: Recorder | None = None
         self._switchable: Any = None  # the accelerator, if it is a Switchable mutant
         if request["needs_hardware"]:
             self._load()
             if request["wants_coverage"]:
-                from accelkit_conformance.coverage import Recorder
+                from accelkit_conformance.coverage import DispatchRecorder
 
-                self._recorder = Recorder(self.subject.device_type)
+                self._recorder = DispatchRecorder(self.subject.device_type)
 
     def introduce(self) -> dict[str, Any]:
         """Return the description of the device that is sent to the runner before any test; empty if the plugin is not loaded."""
@@ -126,9 +137,24 @@ class Worker:
             worker=self._number,
             samples=self.subject.num_samples,
         )
-        if self._recorder is not None and self._is_recorded(found, parameters):
-            result = dataclasses.replace(result, seen=self._watched(found, parameters))
+        if self._recorder is not None and is_recorded(test):
+            result = dataclasses.replace(result, seen=self.record(test, self._recorder))
         return result
+
+    def record(self, test: str, recorder: Recorder) -> tuple[str, ...]:
+        """Run a test to record its ATen overloads, and return the new ones.
+
+        The outcome of the test is ignored, because torch takes other paths while a recorder is active.
+        """
+        found, parameters = checks.find(test)
+        samples, self.subject.most_samples = self.subject.most_samples, _RECORDED_SAMPLES
+        self.subject.switch_to(self._device_indices(test, found)[-1])
+        self._reset()
+        with warnings.catch_warnings(), contextlib.suppress(Exception), recorder:
+            warnings.simplefilter("ignore")
+            found.function(self.subject, *parameters)
+        self.subject.most_samples = samples
+        return recorder.news()
 
     def _keys(self, found: checks.Check, parameters: tuple[str, ...]) -> list[str]:
         return [checks.capability(key, parameters) for key in found.requires]
@@ -159,23 +185,6 @@ class Worker:
         if found.is_distributed:
             return (self.subject.rank % count,)
         return range(count) if found.area in _ON_EVERY_DEVICE else (device_index(test, count),)
-
-    def _is_recorded(self, found: checks.Check, parameters: tuple[str, ...]) -> bool:
-        return found.area in _RECORDED and found.name not in _REPEATED and not (parameters and parameters[-1] in _LIKE_OTHERS)
-
-    def _watched(self, found: checks.Check, parameters: tuple[str, ...]) -> tuple[str, ...]:
-        """Run a check again to record its ATen overloads, and return the new ones.
-
-        This is a separate run whose outcome is ignored, because torch takes other paths while a dispatch mode is active.
-        """
-        samples, self.subject.most_samples = self.subject.most_samples, _RECORDED_SAMPLES
-        self._reset()
-        with warnings.catch_warnings(), contextlib.suppress(Exception), self._recorder:
-            warnings.simplefilter("ignore")
-            found.function(self.subject, *parameters)
-        self.subject.most_samples = samples
-        news: tuple[str, ...] = self._recorder.news()
-        return news
 
     def _but_for(self, crash: Expectation, test: str, expected: tuple[Expectation, ...]) -> Result:
         """Return the result that the test gets if this process now dies in the way that the expected failure declares."""
@@ -222,6 +231,12 @@ class Worker:
         self.subject.accelerator.manual_seed(0)
         if "numpy" in sys.modules:
             importlib.import_module("numpy.random").seed(0)
+
+
+def is_recorded(test: str) -> bool:
+    """Return whether the ATen overloads that a test calls are recorded."""
+    found, parameters = checks.find(test)
+    return found.area in _RECORDED and found.name not in _REPEATED and not (parameters and parameters[-1] in _LIKE_OTHERS)
 
 
 def _tells_of_fallback(text: str) -> bool:

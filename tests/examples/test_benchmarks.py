@@ -49,3 +49,34 @@ def test_the_page_says_where_accelkit_is_behind(theirs, expected):
     page = "\n".join(everything.as_markdown({"about": {}, "tables": [table]}))
     assert "cannot: no float16 on the CPU" in page
     assert ("accelkit is behind" in page) == bool(expected)
+
+
+COVERAGE = SCRIPT.with_name("operator_coverage.py")
+
+
+def coverage_of(accelerator, *patterns):
+    """Return the tables of ``operator_coverage.py``, each with the names of its missing overloads."""
+    selected = [word for pattern in patterns for word in ("--select", pattern)]
+    command = [sys.executable, COVERAGE, "--accelerator", accelerator, *selected, "--json"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    rows = json.loads(result.stdout)
+    return [row | {"missing": {name for names in row["missing"].values() for name in names}} for row in rows]
+
+
+def test_operator_coverage_sees_composite_overloads_and_only_calls_on_the_device():
+    required, everything, *_ = coverage_of("fake_xpu", "operators/forward[matmul,float32]", "operators/out[mul,float32]")
+    assert not {"aten::mm", "aten::mul.out"} & required["missing"]
+    assert not {"aten::matmul", "aten::mm", "aten::mul.out"} & everything["missing"]
+    assert "aten::resolve_conj" in everything["missing"], "the fake XPU's matmul calls it on the host only"
+    assert {"aten::add.Tensor", "aten::einsum"} <= everything["missing"]
+
+
+def test_operator_coverage_leaves_nothing_out_without_a_reason():
+    import torch
+
+    required, everything, *_ = coverage_of("cpu", "operators/forward[mul,float32]")
+    num_overloads = sum(name.startswith("aten::") for name in torch._C._dispatch_get_all_op_names())
+    assert everything["overloads"] + sum(everything["left_out"].values()) == num_overloads
+    assert required["missing"] <= everything["missing"]
+    assert len(required["missing"]) == required["overloads"] - required["seen"]
