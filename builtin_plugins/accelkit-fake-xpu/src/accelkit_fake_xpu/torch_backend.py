@@ -12,6 +12,7 @@ import os
 import torch
 from torch.utils.backend_registration import generate_methods_for_privateuse1_backend, rename_privateuse1_backend
 
+from accelkit.thread_shutdown import wait_for_threads
 from accelkit_fake_xpu import build, device_module, process_group, reductions, settings
 
 _settings = settings.read()
@@ -19,11 +20,16 @@ visible_devices = _settings.devices
 
 
 def _finish() -> None:
-    """Wait for queued copies before the interpreter exits, because the threads that copy would outlive the data they use."""
+    """Wait for queued copies and for torch's threads before the interpreter exits.
+
+    The threads that copy would outlive the data they use. The thread of autograd releases its Python objects only after a backward pass
+    has returned, and must not do so while Python is shutting down.
+    """
     with contextlib.suppress(RuntimeError):  # the device was lost, or belongs to another process
         if device_module.is_initialized():
             for index in range(device_module.device_count()):
                 device_module.synchronize(index)
+            wait_for_threads()
 
 
 def _add_to_torch() -> None:
