@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from accelkit import PluginRecord, child_processes
 from accelkit.discovery import subprocess_env
@@ -19,6 +19,7 @@ from accelkit.discovery import subprocess_env
 ROOT = Path(__file__).parents[1]
 """The folder that contains this package."""
 _SECONDS = 60.0
+_STATUS = 7
 _ANSWER = "accelkit-answer "
 
 
@@ -48,8 +49,27 @@ def ask(module: str, request: Mapping[str, Any], seconds: float) -> dict[str, An
         AssertionError: If the process ends or exceeds the time limit before it answers. If it ended, the message has the end of
             its output.
     """
+    run = _run(module, request, seconds)
+    lines = [line for line in run.stdout.splitlines() if line.startswith(_ANSWER)]
+    assert lines, f"a new process exited with status {run.returncode} before it answered: {(run.stderr or run.stdout)[-600:]}"
+    found: dict[str, Any] = json.loads(lines[-1].removeprefix(_ANSWER))
+    return found
+
+
+def check_exit(record: PluginRecord, seconds: float) -> None:
+    """Check that a new process that exits right after a backward pass on the device has the exit status that it asked for.
+
+    Raises:
+        AssertionError: If it has another one, or exceeds the time limit. The message has the end of its output.
+    """
+    run = _run(__name__, about(record) | {"steps": ["exit"]}, seconds)
+    output = (run.stderr or run.stdout)[-600:]
+    assert run.returncode == _STATUS, f"sys.exit({_STATUS}) after a backward pass gave the exit status {run.returncode}: {output}"
+
+
+def _run(module: str, request: Mapping[str, Any], seconds: float) -> subprocess.CompletedProcess[str]:
     try:
-        run = child_processes.run(
+        return child_processes.run(
             subprocess_env.command(module),
             input=json.dumps(request),
             stdout=subprocess.PIPE,
@@ -59,11 +79,7 @@ def ask(module: str, request: Mapping[str, Any], seconds: float) -> dict[str, An
             env=subprocess_env.environment(ROOT),
         )
     except subprocess.TimeoutExpired as error:
-        raise AssertionError(f"a new process did not answer within {seconds:g} s") from error
-    lines = [line for line in run.stdout.splitlines() if line.startswith(_ANSWER)]
-    assert lines, f"a new process exited with status {run.returncode} before it answered: {(run.stderr or run.stdout)[-600:]}"
-    found: dict[str, Any] = json.loads(lines[-1].removeprefix(_ANSWER))
-    return found
+        raise AssertionError(f"a new process did not end within {seconds:g} s") from error
 
 
 def answer(found: Mapping[str, Any]) -> None:
@@ -87,6 +103,8 @@ def main() -> None:
         import torch  # noqa: F401 # so that changes which the plugin makes to torch are detected
     before, modules, start = Footprint(), set(sys.modules), time.perf_counter()
     cls: Any = loading.load_class(record)
+    if "exit" in steps:
+        _exit_after_backward(record, cls)
     if "probe" in steps:
         cls.probe()
     found["seconds"] = time.perf_counter() - start
@@ -100,6 +118,24 @@ def main() -> None:
             os._exit(0 if cls.probe() is not None else 1)
         found["fork"] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     answer(found)
+
+
+def _exit_after_backward(record: PluginRecord, cls: Any) -> NoReturn:
+    """Exit on one core, where a thread of the device that still has work is likely to do it while Python shuts down."""
+    import torch
+
+    from accelkit.discovery import loading
+    from accelkit_conformance.subject import Subject
+
+    instance = loading.instantiate(cls, record)
+    instance.load()
+    subject = Subject(record, cls)
+    subject.use(instance)
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    x = torch.rand(4, 4, device=subject.device, requires_grad=True)
+    (x @ x).sum().backward()  # type: ignore[no-untyped-call]
+    sys.exit(_STATUS)
 
 
 def _is_driver_up(device_type: str) -> bool:

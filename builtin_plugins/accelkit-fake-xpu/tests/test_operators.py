@@ -183,3 +183,11 @@ def test_what_cannot_be_done_is_said(use, error, text, device):
     with pytest.raises(error, match=text):
         use(torch.ones(4, 2, device=device))
     assert torch.ones(2, device=device).sum().item() == 2, "the device goes on"
+
+
+@pytest.mark.parametrize("name", [name for name in dir(torch) if name.endswith("_window")])
+def test_windows(name, device):
+    window = getattr(torch, name)
+    for periodic in (True, False):
+        torch.testing.assert_close(window(9, periodic, device=device).cpu(), window(9, periodic))
+    torch.testing.assert_close(torch.kaiser_window(9, True, 5.0, device=device).cpu(), torch.kaiser_window(9, True, 5.0))

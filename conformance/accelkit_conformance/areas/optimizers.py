@@ -183,11 +183,12 @@ def _with_foreach() -> Iterator[Case]:
 
     for name, info in opdb.optimizers().items():
         if "foreach" in info.supported_impls and name not in (*_SPARSE_ONLY, *_MATRICES_ONLY):
-            yield "training", (name,)
+            yield "training", (name, "float32")
+            yield "full", (name, "bfloat16")  # in float16, the epsilon of many optimizers is 0
 
 
-@check("training", requires=["dtype.float32"], over=_with_foreach)
-def many_tensors(subject: Subject, name: str) -> None:
+@check("training", requires=["dtype.{1}"], over=_with_foreach)
+def many_tensors(subject: Subject, name: str, dtype: str) -> None:
     """Ten steps with ``foreach`` and, where torch supports it for the device, with ``fused`` on 40 parameters of 0 to 70,001 elements
     each, with one parameter that has no gradient, give the same parameters as the for-loop implementation in float64 on the CPU."""
     import torch
@@ -203,7 +204,7 @@ def many_tensors(subject: Subject, name: str) -> None:
 
     def trained(device: torch.device, dtype: torch.dtype, **way: bool) -> list[torch.Tensor]:
         parameters = [torch.nn.Parameter(one.to(device=device, dtype=dtype, copy=True)) for one in starts]
-        optimizer = info.optim_cls(parameters, lr=0.01, **way)
+        optimizer = info.optim_cls(parameters, lr=rate, **way)
         for given in gradients:
             for number, (parameter, gradient) in enumerate(zip(parameters, given, strict=True)):
                 parameter.grad = None if number == 5 else gradient.to(device=device, dtype=dtype)
@@ -212,11 +213,12 @@ def many_tensors(subject: Subject, name: str) -> None:
                 subject.compute()
         return [parameter.detach() for parameter in parameters]
 
+    rate = 0.01 if dtype == "float32" else 0.1  # more than what rounding to the dtype hides
     cpu = torch.device("cpu")
-    truth, reference = (trained(cpu, dtype, foreach=False) for dtype in (torch.float64, torch.float32))
+    truth, reference = (trained(cpu, computed, foreach=False) for computed in (torch.float64, opdb.dtype_of(dtype)))
     for way in _ways(subject, info):
         with subject.sample(f"{name}({', '.join(f'{key}={value}' for key, value in way.items())})", {"kwargs": way}):
-            for mine, theirs, true in zip(trained(subject.device, torch.float32, **way), reference, truth, strict=True):
+            for mine, theirs, true in zip(trained(subject.device, opdb.dtype_of(dtype), **way), reference, truth, strict=True):
                 check_result(mine, theirs, true, subject.device)
 
 

@@ -177,3 +177,11 @@ def accumulation_equals_a_larger_batch(subject: Subject) -> None:
     for mine, parameter in zip(whole, model.parameters(), strict=True):
         assert parameter.grad is not None
         torch.testing.assert_close(mine, parameter.grad, rtol=1e-4, atol=1e-6)
+
+
+@check("training", seconds=120)
+def processes_exit_cleanly(subject: Subject) -> None:
+    """A process that calls ``sys.exit`` right after a backward pass neither crashes nor hangs while Python shuts down."""
+    from accelkit_conformance.subprocess_checks import check_exit
+
+    check_exit(subject.record, seconds=100)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import time
@@ -39,3 +40,11 @@ class Hangs(Broken):
         while name == "topk":
             time.sleep(1)
         return call()
+
+
+@mutant("training", "aborts at exit")
+class AbortsAtExit(Broken):
+    """A process that has used the device aborts while Python shuts down."""
+
+    def install(self) -> None:
+        atexit.register(os.abort)
