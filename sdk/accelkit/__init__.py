@@ -27,6 +27,7 @@ _HOMES = {
     "accelkit.specs.env_reader": ("job_port",),
     "accelkit.pytree": ("map_leaves",),
     "accelkit.private_files": ("check_private", "private_folder"),
+    "accelkit.thread_shutdown": ("wait_for_threads",),
     "accelkit.discovery.catalog": ("plugins", "refresh", "register"),
     "accelkit.selection": ("select",),
     "accelkit.runtime": ("Runtime",),
@@ -91,6 +92,7 @@ if TYPE_CHECKING:
     from accelkit.specs.precision import Precision as Precision
     from accelkit.specs.process_group import ProcessGroupOptions as ProcessGroupOptions
     from accelkit.specs.strategy import Strategy as Strategy
+    from accelkit.thread_shutdown import wait_for_threads as wait_for_threads
     from accelkit.types import Availability as Availability
     from accelkit.types import Candidate as Candidate
     from accelkit.types import Capabilities as Capabilities

@@ -143,16 +143,17 @@ def _composed() -> Iterator[Case]:
     for name, op in opdb.operators().items():
         if opdb.supports(op, "float32"):
             yield "full", (name,)
+    yield from (("full", (name,)) for name in opdb.foreach_operators())
 
 
 @check("full", requires=["dtype.float32"], over=_composed)
 def overloads(subject: Subject, name: str) -> None:
-    """The ATen overloads that the operator calls in its forward and backward pass give the same results as on the CPU: called as
-    recorded, with ``out=``, and in place."""
+    """The ATen overloads that the operator calls in its forward and backward pass, and their aliases, give the same results as on the CPU:
+    called as recorded, with ``out=``, and in place."""
     from accelkit_conformance.oracle import opdb
     from accelkit_conformance.oracle.overloads import calls_of_operator, check_overloads
 
-    check_overloads(subject, opdb.operators()[name], calls_of_operator(name))
+    check_overloads(subject, {**opdb.operators(), **opdb.foreach_operators()}[name], calls_of_operator(name))
 
 
 def _further() -> Iterator[Case]:

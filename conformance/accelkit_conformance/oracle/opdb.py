@@ -70,6 +70,25 @@ def operators() -> dict[str, Any]:
     return {name: op for name, op in sorted(found.items()) if not op.name.startswith(_LEFT_OUT)}
 
 
+@functools.cache
+def foreach_operators() -> dict[str, Any]:
+    """Return the OpInfo of every operator on lists of tensors by name, such as ``_foreach_add``."""
+    from torch.testing._internal import common_methods_invocations as database
+
+    kinds = ("unary", "binary", "pointwise", "reduce", "other")
+    return {op.name: op for kind in kinds for op in getattr(database, f"foreach_{kind}_op_db")}
+
+
+@functools.cache
+def aliases() -> dict[str, tuple[str, ...]]:
+    """Return the aliases of ATen operators by name, such as ``arccos`` for ``acos``."""
+    found: dict[str, dict[str, None]] = {}
+    for op in operators().values():
+        names = found.setdefault(op.aten_name or op.name.replace(".", "_"), {})
+        names.update(dict.fromkeys(alias.name.replace(".", "_") for alias in op.aliases))
+    return {name: tuple(others) for name, others in found.items() if others}
+
+
 def full_name(op: Any) -> str:
     """Return the name of an operator, or ``name.variant`` for a variant."""
     return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else str(op.name)

@@ -75,28 +75,50 @@ def in_place_overload(func: Any) -> Any:
 
 
 def variants(func: Any) -> Iterator[tuple[str, Callable[..., Any], bool]]:
-    """Yield the variants of an overload, the functional one first.
+    """Yield the variants of an overload, the functional one first, and then those of its aliases.
 
     Yields:
         The name of the variant, a function that calls it with the arguments of the functional overload, and whether it writes
         into its first argument.
     """
-    yield func.name(), func, False
-    if (found := out_overload(func)) is not None:
-        other, outs = found
-        yield other.name(), _with_out(func, other, outs), False
-    if (in_place := in_place_overload(func)) is not None:
-        yield in_place.name(), in_place, True
+    for functional in (func, *_aliases(func)):
+        yield functional.name(), functional, False
+        if (found := out_overload(functional)) is not None:
+            other, outs = found
+            yield other.name(), _with_out(functional, other, outs), False
+        if (in_place := in_place_overload(functional)) is not None:
+            yield in_place.name(), _in_place(in_place), True
+
+
+def _aliases(func: Any) -> Iterator[Any]:
+    for name in opdb.aliases().get(func.overloadpacket.__name__, ()):
+        packet = getattr(torch.ops.aten, name, None)
+        others = [getattr(packet, overload) for overload in packet.overloads()] if packet is not None else []
+        yield from (other for other in others if _types(other) == _types(func))
+
+
+def _in_place(overload: Any) -> Callable[..., Any]:
+    """Return a function that calls an in-place overload and returns its first argument. Overloads for lists of tensors return nothing."""
+
+    def call(first: Any, *args: Any, **kwargs: Any) -> Any:
+        result = overload(first, *args, **kwargs)
+        return first if result is None else result
+
+    return call
 
 
 def _with_out(func: Any, other: Any, outs: list[str]) -> Callable[..., Any]:
+    is_list = any(argument.name == outs[0] and str(argument.type) == "List[Tensor]" for argument in other._schema.arguments)
+
     def call(*args: Any, **kwargs: Any) -> Any:
-        like = [one for one in tree_flatten(func(*args, **kwargs))[0] if isinstance(one, torch.Tensor)]
+        results = func(*args, **kwargs)
+        like = [torch.empty(0, dtype=one.dtype, device=one.device) for one in tree_flatten(results)[0] if isinstance(one, torch.Tensor)]
+        if is_list:
+            other(*args, **kwargs, **{outs[0]: like})
+            return like
         if len(like) != len(outs):
             raise NotImplementedError(f"{other.name()} has {len(outs)} outputs, and {func.name()} gives {len(like)} tensors")
-        return other(
-            *args, **kwargs, **{name: torch.empty(0, dtype=one.dtype, device=one.device) for name, one in zip(outs, like, strict=True)}
-        )
+        return other(*args, **kwargs, **dict(zip(outs, like, strict=True)))
 
     return call
 
@@ -126,8 +148,13 @@ def calls_of(programs: Iterable[Callable[[], Any]], each: int = _EACH) -> list[t
 def calls_of_operator(name: str, each: int = _EACH) -> list[tuple[Any, Any, Any]]:
     """Return the functional ATen calls in the forward and backward pass of an operator of torch's database.
 
-    They are in float32 or, if the operator does not support it, in the first dtype of ``DTYPES`` that it supports.
+    They are in float32 or, if the operator does not support it, in the first dtype of ``DTYPES`` that it supports. Of an operator on lists
+    of tensors, only the forward pass is run.
     """
+    if name in opdb.foreach_operators():
+        foreach = opdb.foreach_operators()[name]
+        samples = opdb.samples(foreach, "float32", 24)
+        return calls_of((lambda sample=sample: foreach(sample.input, *sample.args, **sample.kwargs) for sample in samples), each)
     op = opdb.operators()[name]
     dtype = next((one for one in DTYPES if opdb.supports(op, one)), "float32")
     has_gradients = opdb.supports(op, dtype, backward=True)
@@ -161,7 +188,7 @@ def check_overloads(subject: Subject, op: Any, calls: list[tuple[Any, Any, Any]]
 
             def expected(first: Any, *rest: Any, func: Any = func, is_in_place: bool = is_in_place, **named: Any) -> Any:
                 result = func(first, *rest, **named)
-                return result.to(first.dtype) if is_in_place else result
+                return tree_map(lambda one, target: one.to(target.dtype), result, first) if is_in_place else result
 
             with subject.sample(f"{overload} {describe_sample(given)}", facts_of(given, "float32") | {"overload": overload}):
                 compare_forward(subject, op, given, variant, expected)

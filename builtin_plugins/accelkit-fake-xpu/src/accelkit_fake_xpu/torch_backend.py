@@ -12,7 +12,7 @@ import os
 import torch
 from torch.utils.backend_registration import generate_methods_for_privateuse1_backend, rename_privateuse1_backend
 
-from accelkit.thread_shutdown import wait_for_threads
+from accelkit import wait_for_threads
 from accelkit_fake_xpu import build, device_module, process_group, reductions, settings
 
 _settings = settings.read()
