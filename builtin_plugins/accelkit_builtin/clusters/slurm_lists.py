@@ -93,7 +93,7 @@ def _names(item: str) -> Iterator[str]:
 def _numbers(part: str) -> tuple[range, int]:
     """Return the numbers of a range such as ``08-11``, and the width to which they are padded with zeros.
 
-    Like scontrol, this includes blanks around the first number in the width.
+    Like scontrol, this counts blanks around the first number as part of the width.
     """
     if (match := _RANGE.fullmatch(part)) is None:
         raise ValueError(f"{part!r:.60} is not a range of numbers")
