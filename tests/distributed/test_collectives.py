@@ -14,6 +14,7 @@ import torch
 import accelkit
 from accelkit.runtime.data import partition
 
+SHORT = {"ACCELKIT_TIMEOUT": "8"}  # the processes must also join within it, on a busy machine
 CASES = ("gather", "differing", "reduce", "gradients", "broadcast", "pad", "metrics", "first", "places")
 
 
@@ -36,8 +37,8 @@ def error_of(kind, text):
 
 @pytest.mark.parametrize(("accelerator", "others"), [pytest.param("cpu", (0, 2), marks=pytest.mark.smoke), ("fake_xpu", (0,))])
 def test_a_process_that_does_not_come_is_named(accelerator, others, error_text):
-    codes, texts = ranks.outcome("unequal_collectives_program.py", len(others) + 1, accelerator, "alone", environ={"ACCELKIT_TIMEOUT": "2"})
-    assert codes[1] == 0
+    codes, texts = ranks.outcome("unequal_collectives_program.py", len(others) + 1, accelerator, "alone", environ=SHORT)
+    assert codes[1] == 0, texts[1]
     for rank in others:
         assert codes[rank] != 0
         error = error_of("CollectiveError", texts[rank])
@@ -45,7 +46,7 @@ def test_a_process_that_does_not_come_is_named(accelerator, others, error_text):
         assert f"gather of {{loss: float32[3]}} (call 3) on rank {rank}" in what
         assert what.endswith("rank 1")
         assert "reduce (sum) of float32[2]" in why
-        assert "2000ms" in why
+        assert "8000ms" in why
         assert "ACCELKIT_TIMEOUT" in why.partition("\n  what to do: ")[2]
         assert error == error_text
 
@@ -63,7 +64,7 @@ def test_a_process_that_ended_is_named():
 
 def test_where_nobody_can_be_asked_that_is_said(error_text):
     """Rank 0, whose process keeps the notes, stands still."""
-    codes, texts = ranks.outcome("unequal_collectives_program.py", 2, "cpu", "stopped", environ={"ACCELKIT_TIMEOUT": "2"}, seconds=60)
+    codes, texts = ranks.outcome("unequal_collectives_program.py", 2, "cpu", "stopped", environ=SHORT, seconds=60)
     assert codes[1] != 0
     error = error_of("CollectiveError", texts[1])
     assert "gather of float32[1] (call 2) on rank 1" in error.splitlines()[0]
@@ -72,7 +73,7 @@ def test_where_nobody_can_be_asked_that_is_said(error_text):
 
 
 def test_a_process_that_has_called_nothing_is_named(error_text):
-    codes, texts = ranks.outcome("unequal_collectives_program.py", 2, "cpu", "silent", environ={"ACCELKIT_TIMEOUT": "3"})
+    codes, texts = ranks.outcome("unequal_collectives_program.py", 2, "cpu", "silent", environ=SHORT)
     error = error_of("CollectiveError", texts[0])
     assert (bool(codes[0]), codes[1]) == (True, 0)
     assert "gather of float32[1] (call 1) on rank 0" in error.splitlines()[0]

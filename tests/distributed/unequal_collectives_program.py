@@ -67,7 +67,7 @@ def silent():
 def stopped():
     rt.wait_for_everyone()
     if rank == 0:
-        subprocess.Popen(["sh", "-c", f"sleep 7; kill -CONT {os.getpid()}"])
+        subprocess.Popen(["sh", "-c", f"sleep {float(os.environ['ACCELKIT_TIMEOUT']) + 5}; kill -CONT {os.getpid()}"])
         os.kill(os.getpid(), signal.SIGSTOP)
         return
     time.sleep(0.5)
