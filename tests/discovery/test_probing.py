@@ -153,6 +153,17 @@ def test_verdicts_are_remembered_per_installation(plugin_site, monkeypatch):
     assert verdict_cache.recall(catalog.find("accelerator", "some")) is None
 
 
+@pytest.mark.parametrize(("seconds", "is_recalled"), [(60, True), (2 * 3600, False), (-60, False)])
+def test_verdicts_on_built_in_plugins_expire(monkeypatch, tmp_path, seconds, is_recalled):
+    """Drivers come and go without a new version of accelkit. A clock that was set back does not keep a verdict."""
+    monkeypatch.setenv("ACCELKIT_CACHE_DIR", str(tmp_path / "cache"))
+    record = catalog.find("accelerator", "cpu")
+    verdict_cache.remember(record, probing.Verdict("usable"))
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + seconds)
+    assert (verdict_cache.recall(record) is not None) == is_recalled
+
+
 def test_a_cache_that_cannot_be_written_is_as_good_as_none(plugin_site, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ACCELKIT_CACHE_DIR", str(tmp_path / "file"))
