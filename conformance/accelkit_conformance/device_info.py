@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 def describe(subject: Subject) -> dict[str, Any]:
     """Describe the device under test as a worker sees it: its type, capabilities and process-group backend, and all devices' names."""
     accelerator = subject.accelerator
+    if subject.record.kind != "accelerator":
+        return {}
     return {
         "device_type": accelerator.device_type,
         "device": str(subject.device),

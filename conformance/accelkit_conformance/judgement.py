@@ -38,12 +38,13 @@ def judge(subject: Subject, test: str, error: BaseException | None, expected: Se
     if surprise is not None and undeclared:
         return Result(test, "unsupported", reason=f"{', '.join(undeclared)}: undeclared, and does not work ({_line(surprise.error)})")
     if surprise is not None:
+        on = f"on {subject.accelerator.name}: " if subject.record.kind != "accelerator" and subject.is_loaded else ""
         count = f" ({len(surprises)} of {subject.num_samples} inputs)" if subject.num_samples else ""
         where = f"{surprise.sample}: " if surprise.sample else ""
         return Result(
             test,
             _kind_of(surprise.error),
-            reason=f"{where}{_line(surprise.error)}{count}",
+            reason=f"{on}{where}{_line(surprise.error)}{count}",
             error=type(surprise.error).__name__,
             detail="".join(traceback.format_exception(surprise.error))[-4000:],
             reproducer=surprise.reproducer,

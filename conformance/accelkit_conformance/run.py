@@ -12,7 +12,7 @@ from pathlib import Path
 
 from accelkit import PluginRecord, UsageError
 from accelkit.discovery import verdict_cache
-from accelkit.discovery.catalog import find
+from accelkit.discovery.catalog import find, plugins
 from accelkit.discovery.metadata import installed_version
 from accelkit.selection import resolve
 from accelkit_conformance import certification, expectations, profiles
@@ -27,6 +27,9 @@ from accelkit_conformance.worker_pool import Order
 Watcher = Callable[[Result | Started], None]
 MOST_SAMPLES = {"full": 16}
 FEW_SAMPLES = 8
+TESTED_ON_ACCELERATORS = ("precision", "strategy")
+"""The kinds of plugins that are tested on accelerators which work: those of ``--on``."""
+_DEFAULT_ACCELERATORS = ("cpu", "fake_xpu")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,6 +46,8 @@ class Options:
         resume: Whether to continue an interrupted run from its journal.
         rerun_failed: Whether to run only the failed and missing tests of an earlier run, from its journal. A test that crashed in that
             run remains a failure.
+        on: The names of the accelerators on which a plugin of another kind is tested; empty for the CPU and, if it is installed, the fake
+            XPU.
     """
 
     profile: Profile = "training"
@@ -53,6 +58,7 @@ class Options:
     expected_failures: Path | None = None
     resume: bool = False
     rerun_failed: bool = False
+    on: tuple[str, ...] = ()
 
 
 def find_subject(name: str, kind: str) -> PluginRecord:
@@ -62,6 +68,33 @@ def find_subject(name: str, kind: str) -> PluginRecord:
         UnknownNameError, PluginError: If there is no such plugin.
     """
     return resolve(name) if kind == "accelerator" else find(kind, name)  # type: ignore[arg-type]
+
+
+def accelerators_for(kind: str, names: Sequence[str] = ()) -> tuple[PluginRecord, ...]:
+    """Return the accelerators on which a plugin of this kind is tested; none for a kind that is tested without one.
+
+    Args:
+        kind: The kind of the plugin.
+        names: Names that Runtime accepts. By default, the CPU and, if it is installed, the fake XPU.
+
+    Raises:
+        UsageError: If there are names for a kind that is tested without an accelerator, or if one cannot be used on this machine.
+        UnknownNameError, PluginError: If a name does not refer to an accelerator.
+    """
+    if kind not in TESTED_ON_ACCELERATORS:
+        if names:
+            why = f"a plugin of the kind {kind} is tested without an accelerator"
+            raise UsageError(f"--on {names[0]} has no effect", why=why, hint=f"use --on with --kind {' or '.join(TESTED_ON_ACCELERATORS)}")
+        return ()
+    installed = {record.name for record in plugins("accelerator")}
+    records = tuple(resolve(name) for name in names or [name for name in _DEFAULT_ACCELERATORS if name in installed])
+    for record in records:
+        availability = availability_of(record)
+        if availability["status"] != "usable":
+            raise UsageError(
+                f"--on {record.name}: the accelerator is {availability['status']}", why=availability["reason"], hint=availability["hint"]
+            )
+    return records
 
 
 def availability_of(record: PluginRecord) -> dict[str, str]:
@@ -94,6 +127,7 @@ class Run:
         if not self.suite.tests:
             raise UsageError(f"the profile {self.profile} has no test for a {record.kind}")
         self.tests = profiles.select(self.suite.tests, options.select) if options.select else list(self.suite.tests)
+        self.accelerators = accelerators_for(record.kind, options.on) if is_usable else ()
         self.expectations = self._expectations(torch_version)
         self.parallel = options.parallel or max(1, min(4, os.cpu_count() or 1))
         self.journal = Journal(
@@ -107,6 +141,7 @@ class Run:
                 "prefix": sys.prefix,
                 "suite": self.suite.digest,
                 "select": options.select,
+                "on": [one.fingerprint for one in self.accelerators],
                 "expected": [one.as_dict() for one in self.expectations],
             }
         )
@@ -149,7 +184,8 @@ class Run:
             expectations=tuple(one.as_dict() for one in self.expectations),
             most_samples=MOST_SAMPLES.get(self.profile, FEW_SAMPLES),
             seconds=self.options.seconds,
-            wants_coverage=self.profile == "full",
+            wants_coverage=self.profile == "full" and self.record.kind == "accelerator",
+            accelerators=self.accelerators,
         )
 
     def report(self) -> Report:
@@ -173,6 +209,7 @@ class Run:
                 "plugin": self.record.plugin,
                 "value": self.record.value,
                 "availability": self.availability,
+                **({"accelerators": [f"{one.name} ({one.plugin})" for one in self.accelerators]} if self.accelerators else {}),
                 **hello,
             },
             "suite": {"profile": self.profile, "torch": self.suite.torch, "digest": self.suite.digest, "tests": len(self.suite.tests)},

@@ -1,8 +1,9 @@
-"""Mutation testing of the suite: run it on broken accelerators and record which tests detect each of them.
+"""Mutation testing of the suite: run it on broken plugins and record which tests detect each of them.
 
 A mutant is killed if a test of its area fails on it. The tests that run on a mutant are those of the profile ``smoke`` and, in its own
 area, those of the profile ``training`` (``distributed`` for areas that need several processes, ``full`` for the bridges). Tests of the
-areas that need no hardware run only on mutants of those areas.
+areas that need no hardware run only on mutants of those areas. The tests that run on a mutant of another kind of plugin are all tests
+for that kind.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from accelkit_conformance import checks, profiles
 from accelkit_conformance.mutants import MOST_OF_ONE_MECHANISM, Mutant
 from accelkit_conformance.report import Report
 from accelkit_conformance.results import BAD, Result
+from accelkit_conformance.run import accelerators_for, find_subject
 from accelkit_conformance.runner import Runner
 from accelkit_conformance.worker_pool import Order
 
@@ -62,6 +64,9 @@ class Autopsy:
 def suite_of(mutant: Mutant, *, is_own_area_only: bool = False) -> list[str]:
     """Return the ids of the tests to run on a mutant: those of its area and, unless ``is_own_area_only``, the profile ``smoke``."""
     version = installed_version("torch") or ""
+    if mutant.kind != "accelerator":
+        every = profiles.suite("full", version, mutant.kind).tests
+        return [test for test in every if not is_own_area_only or checks.area_of(test) == mutant.area]
     widest = _WIDEST.get(mutant.area, "training")
     passed_over = _LONG if mutant.area in _WITHOUT_HARDWARE else (*_LONG, *_WITHOUT_HARDWARE)
     smoke = [test for test in profiles.suite("smoke", version).tests if checks.area_of(test) not in passed_over]
@@ -75,29 +80,28 @@ def examine(
     """Run the tests on a mutant.
 
     Args:
-        record: The accelerator from which the mutant is derived.
-        mutant: The broken accelerator.
+        record: The plugin from which the mutant is derived.
+        mutant: The broken plugin.
         folder: The folder for the logs of the workers.
         tests: The ids of the tests.
         parallel: The number of tests that run at a time.
         seconds: The time limit of each test in seconds; None for each check's own limit.
     """
-    order = Order(mutant.record(record), seconds=seconds)
+    order = Order(mutant.record(record), seconds=seconds, accelerators=accelerators_for(mutant.kind))
     folder.mkdir(parents=True, exist_ok=True)
     found = [event for event in Runner(order, folder, parallel=parallel, reruns=0).run(tests) if isinstance(event, Result)]
     return Autopsy(mutant, {result.id: result.kind for result in found if result.kind in BAD}, len(tests))
 
 
 def examine_all(
-    record: PluginRecord, mutants: Sequence[Mutant], parallel: int, watch: Callable[[Autopsy], Any], *, is_own_area_only: bool = False
+    mutants: Sequence[Mutant], parallel: int, watch: Callable[[Autopsy], Any], *, is_own_area_only: bool = False
 ) -> list[Autopsy]:
     """Run each mutant's tests on it, several mutants at a time.
 
-    The same tests first run on the unbroken accelerator, because a test that fails there proves nothing about a mutant.
+    The same tests first run on the plugins without a fault, because a test that fails there proves nothing about a mutant.
 
     Args:
-        record: The accelerator from which the mutants are derived.
-        mutants: The broken accelerators.
+        mutants: The broken plugins.
         parallel: The number of mutants that run at a time.
         watch: A function that is called with the outcome of each mutant.
         is_own_area_only: Whether to run only the tests of each mutant's area, without the profile ``smoke``.
@@ -106,21 +110,28 @@ def examine_all(
         The outcome of each mutant, in the order of ``mutants``.
 
     Raises:
-        AccelkitError: If a test fails on the unbroken accelerator.
+        AccelkitError: If a test fails on a plugin without a fault.
     """
+    bases = {(one.kind, one.base): find_subject(one.base, one.kind) for one in mutants}
     with tempfile.TemporaryDirectory(prefix="accelkit-selftest-") as name, ThreadPoolExecutor(parallel) as pool:
         tests = {one.name: suite_of(one, is_own_area_only=is_own_area_only) for one in mutants}
-        every_test = list(dict.fromkeys(test for chosen in tests.values() for test in chosen))
-        healthy = examine(record, _UNBROKEN, Path(name) / "unbroken", every_test, parallel=parallel, seconds=None)
-        if healthy.killers:
-            raise AccelkitError(
-                "tests fail on the accelerator without a fault",
-                why=", ".join(healthy.killers),
-                hint="fix these first: accelkit conformance run fake_xpu",
+        for number, ((kind, base), record) in enumerate(bases.items()):
+            chosen = [test for one in mutants if (one.kind, one.base) == (kind, base) for test in tests[one.name]]
+            unbroken = _UNBROKEN if kind == "accelerator" else Mutant("unbroken", "", "", record.value, "", kind, base)
+            healthy = examine(
+                record, unbroken, Path(name) / f"unbroken-{number}", list(dict.fromkeys(chosen)), parallel=parallel, seconds=None
             )
+            if healthy.killers:
+                raise AccelkitError(
+                    f"tests fail on the {kind} {base} without a fault",
+                    why=", ".join(healthy.killers),
+                    hint=f"fix these first: accelkit conformance run {base} --kind {kind}",
+                )
         done: dict[str, Autopsy] = {}
         try:
-            for future in as_completed([pool.submit(examine, record, one, Path(name) / one.name, tests[one.name]) for one in mutants]):
+            for future in as_completed(
+                [pool.submit(examine, bases[one.kind, one.base], one, Path(name) / one.name, tests[one.name]) for one in mutants]
+            ):
                 autopsy = future.result()
                 done[autopsy.mutant.name] = autopsy
                 watch(autopsy)
@@ -169,7 +180,8 @@ def idle_checks(autopsies: Sequence[Autopsy]) -> list[str]:
 def scores(autopsies: Sequence[Autopsy]) -> list[dict[str, Any]]:
     """Return, for each area, the number of its mutants and, for each profile, how many of them the tests of the area detected."""
     version = installed_version("torch") or ""
-    held = {profile: set(profiles.suite(profile, version).tests) for profile in checks.PROFILES}
+    kinds = {one.mutant.kind for one in autopsies}
+    held = {profile: {test for kind in kinds for test in profiles.suite(profile, version, kind).tests} for profile in checks.PROFILES}
     rows: list[dict[str, Any]] = []
     for area in checks.AREAS:
         killers = [[test for test in one.killers if checks.area_of(test) == area] for one in autopsies if one.mutant.area == area]

@@ -1,4 +1,4 @@
-"""The subject, which is passed to every check: the accelerator under test, its devices and its declared capabilities."""
+"""The subject, which is passed to every check: the plugin under test, and the accelerator, devices and capabilities to test it on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from accelkit import Accelerator, Capabilities, PluginRecord
+from accelkit import Accelerator, Capabilities, ClusterEnvironment, PluginRecord
+from accelkit.discovery import loading
 from accelkit_conformance.expectations import Expectation
 from accelkit_conformance.results import DECLARED_NONE, NotSupported, WrongError
 
@@ -45,7 +46,8 @@ class Subject:
     Attributes:
         record: The record of the plugin.
         cls: The class of the plugin.
-        accelerator: The instance, loaded and set up; only for checks that need hardware.
+        accelerator: The accelerator on which the current test runs, loaded and set up; only for checks that need hardware. It is the plugin
+            under test, or an accelerator on which a plugin of another kind is tested.
         device: The device on which the current test runs.
         devices: All devices of the accelerator.
         rank: The rank of this process among those that run a distributed check together.
@@ -66,11 +68,12 @@ class Subject:
         self.devices: list[torch.device] = []
         self._index = -1
 
-    def use(self, accelerator: Accelerator) -> None:
-        """Use a loaded accelerator, and set up the device with the index of this process's rank."""
-        self._accelerator = accelerator
-        self.devices = accelerator.get_parallel_devices(list(range(accelerator.auto_device_count())))
-        self.switch_to(self.rank % len(self.devices))
+    def use(self, accelerator: Accelerator, index: int | None = None) -> None:
+        """Use a loaded accelerator, and set up the device with this index; by default, that of this process's rank."""
+        if accelerator is not self._accelerator:
+            self._accelerator, self._index = accelerator, -1
+            self.devices = accelerator.get_parallel_devices(list(range(accelerator.auto_device_count())))
+        self.switch_to(self.rank % len(self.devices) if index is None else index)
 
     def switch_to(self, index: int) -> None:
         """Use the device with this index from now on. It is set up unless it is the current one."""
@@ -101,8 +104,7 @@ class Subject:
         """The capabilities of the device if the accelerator is loaded; otherwise those that its class declares."""
         if self._accelerator is not None:
             return self._accelerator.capabilities(self.device)
-        declared: Capabilities = self.cls.declared_capabilities  # type: ignore[attr-defined]
-        return declared
+        return getattr(self.cls, "declared_capabilities", Capabilities())
 
     def lacks(self, dtype: str) -> bool:
         """Return whether the accelerator declares that the device does not have this dtype."""
@@ -129,11 +131,29 @@ class Subject:
             raise NotSupported(f"this needs two devices, and there is only one {self.device_type} device")
         return others[0]
 
+    def plugin(self) -> Any:
+        """Return a new instance of the plugin under test."""
+        return loading.instantiate(self.cls, self.record)
+
     def runtime(self, **options: Any) -> Runtime:
-        """Return a Runtime that uses this accelerator and device."""
+        """Return a Runtime that uses this accelerator and device.
+
+        If the plugin under test is a precision or a strategy, the Runtime uses a new instance of it, unless ``options`` has another one. If
+        several processes run the check together, they are the processes of the Runtime's job.
+
+        Raises:
+            NotSupported: If there are fewer devices than processes.
+        """
         from accelkit import Runtime
 
-        return Runtime(accelerator=self.accelerator, devices=[self.devices.index(self.device)], **options)
+        if self.world_size > len(self.devices):
+            raise NotSupported(f"{self.world_size} processes need as many devices, and {self.accelerator.name} has {len(self.devices)}")
+
+        if self.record.kind in ("precision", "strategy"):
+            options.setdefault(self.record.kind, self.plugin())
+        if self.world_size > 1:
+            options = {"cluster": Ranks(self.rank, self.world_size), "devices": self.world_size, **options}
+        return Runtime(accelerator=self.accelerator, **{"devices": [self.devices.index(self.device)], **options})
 
     def synchronize(self) -> None:
         self.accelerator.synchronize(self.device)
@@ -196,6 +216,34 @@ class Subject:
     def begin(self, expectations: tuple[Expectation, ...]) -> None:
         """Prepare for the next check: set its expectations and clear the state of the last one."""
         self.expectations, self.failures, self.passed_though_expected, self.num_samples = expectations, [], [], 0
+
+
+class Ranks(ClusterEnvironment):
+    """The cluster environment of worker processes that run a check together on one machine. They have a process group already."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        super().__init__()
+        self._rank, self._size = rank, size
+
+    @property
+    def creates_processes_externally(self) -> bool:
+        return True
+
+    @property
+    def world_size(self) -> int:
+        return self._size
+
+    @property
+    def global_rank(self) -> int:
+        return self._rank
+
+    @property
+    def local_rank(self) -> int:
+        return self._rank
+
+    @property
+    def local_world_size(self) -> int:
+        return self._size
 
 
 def device_index(test: str, num_devices: int) -> int:

@@ -39,7 +39,12 @@ def in_child(record: PluginRecord, *steps: str) -> dict[str, Any]:
 
 def about(record: PluginRecord) -> dict[str, Any]:
     """Return the part of a request that a child process needs to load the plugin."""
-    return {"sys_path": subprocess_env.search_path(), "record": dataclasses.asdict(record) | {"registered_class": None}}
+    return {"sys_path": subprocess_env.search_path(), "record": as_request(record)}
+
+
+def as_request(record: PluginRecord) -> dict[str, Any]:
+    """Return the record of a plugin in the form in which it is sent to a child process."""
+    return dataclasses.asdict(record) | {"registered_class": None}
 
 
 def ask(module: str, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:

@@ -25,12 +25,12 @@ from typing import IO, Any, Protocol
 
 import psutil
 
-from accelkit import AccelkitError, PluginRecord
+from accelkit import Accelerator, AccelkitError, PluginRecord
 from accelkit.discovery import loading
 from accelkit_conformance import checks
 from accelkit_conformance.expectations import Expectation
 from accelkit_conformance.judgement import judge
-from accelkit_conformance.results import DECLARED_NONE, TRIGGERED, Result
+from accelkit_conformance.results import DECLARED_NONE, TRIGGERED, NotSupported, Result
 from accelkit_conformance.subject import Subject, device_index
 
 _GROUP_SECONDS = 60
@@ -85,10 +85,11 @@ class Worker:
         self.subject = Subject(
             self._record, cls, rank=request["rank"], world_size=request["world_size"], most_samples=request["most_samples"]
         )
+        self._accelerators: list[tuple[Accelerator, int]] = []  # with the number of their devices
         self._recorder: Recorder | None = None
         self._switchable: Any = None  # the accelerator, if it is a Switchable mutant
         if request["needs_hardware"]:
-            self._load()
+            self._load([PluginRecord(**one) for one in request["accelerators"]] or [self._record])
             if request["wants_coverage"]:
                 from accelkit_conformance.coverage import DispatchRecorder
 
@@ -148,7 +149,9 @@ class Worker:
         """
         found, parameters = checks.find(test)
         samples, self.subject.most_samples = self.subject.most_samples, _RECORDED_SAMPLES
-        self.subject.switch_to(self._device_indices(test, found)[-1])
+        accelerator, index = self._places(test, found)[-1]
+        assert accelerator is not None, "operators are recorded on a loaded accelerator"
+        self.subject.use(accelerator, index)
         self._reset()
         with warnings.catch_warnings(), contextlib.suppress(Exception), recorder:
             warnings.simplefilter("ignore")
@@ -162,26 +165,34 @@ class Worker:
     def _call(self, test: str) -> BaseException | None:
         """Call a check on the device or devices of its test, and return the error that it raised, or None."""
         found, parameters = checks.find(test)
-        for index in self._device_indices(test, found) if self.subject.is_loaded else (0,):
+        unsupported: list[NotSupported] = []
+        places = self._places(test, found)
+        for accelerator, index in places:
             try:
-                if self.subject.is_loaded:
-                    self.subject.switch_to(index)
+                if accelerator is not None:
+                    self.subject.use(accelerator, index)
                 self._reset()
                 if found.is_distributed:
                     self._join()
                 if crash := next((one for one in self.subject.expectations if one.is_crash and not one.sample), None):
                     self.subject.announce(crash)
                 found.function(self.subject, *parameters)
+            except NotSupported as error:
+                unsupported.append(error)
             except BaseException as error:  # whatever a device's code raises is a result
                 return error
-        return None
+        return unsupported[0] if len(unsupported) == len(places) else None
 
-    def _device_indices(self, test: str, found: checks.Check) -> Sequence[int]:
-        """Return the indices of the devices on which a test runs: the rank if it is distributed, otherwise one derived from its id.
+    def _places(self, test: str, found: checks.Check) -> Sequence[tuple[Accelerator | None, int]]:
+        """Return the accelerators and the indices of their devices on which a test runs, one after another."""
+        found_places = [(one, index) for one, count in self._accelerators for index in self._device_indices(test, found, count)]
+        return found_places or [(None, 0)]
+
+    def _device_indices(self, test: str, found: checks.Check, count: int) -> Sequence[int]:
+        """Return which of ``count`` devices a test runs on: the one of the rank if it is distributed, otherwise one derived from its id.
 
         The checks of ``_ON_EVERY_DEVICE`` run on every device.
         """
-        count = len(self.subject.devices)
         if found.is_distributed:
             return (self.subject.rank % count,)
         return range(count) if found.area in _ON_EVERY_DEVICE else (device_index(test, count),)
@@ -194,14 +205,17 @@ class Worker:
             return result
         return dataclasses.replace(result, kind="expected-failure", reason=f"{crash.reason} ({crash.issue})", error=crash.error)
 
-    def _load(self) -> None:
-        instance = loading.instantiate(self.subject.cls, self._record)
-        with loading.plugin_errors(self._record.plugin, f"loading {self._record.name}"):
-            instance.load()
-            self.subject.use(instance)
+    def _load(self, records: Sequence[PluginRecord]) -> None:
+        """Load the accelerators on which the tests run: the plugin under test, or those on which a plugin of another kind is tested."""
+        for record in records:
+            instance = loading.instantiate(loading.load_class(record), record)
+            with loading.plugin_errors(record.plugin, f"loading {record.name}"):
+                instance.load()
+                self.subject.use(instance)
+            self._accelerators.append((instance, len(self.subject.devices)))
 
     def _join(self) -> None:
-        """Initialise the process group with the other ranks on the accelerator's backend, unless that has been done."""
+        """Initialise the process group with the other ranks on the accelerators' backends, unless that has been done."""
         import torch.distributed as dist
 
         from accelkit.runtime.process_group import backend_of
@@ -209,8 +223,9 @@ class Worker:
         if dist.is_initialized():
             return
         subject = self.subject
+        own = [f"{one.device_type}:{backend_of(one.device(0), one.process_group_backend)}" for one, _ in self._accelerators]
         dist.init_process_group(
-            backend_of(subject.device, subject.accelerator.process_group_backend),
+            own[0].partition(":")[2] if self._record.kind == "accelerator" else ",".join(dict.fromkeys(["cpu:gloo", *own])),
             init_method=f"file://{self._rendezvous}",
             rank=subject.rank,
             world_size=subject.world_size,

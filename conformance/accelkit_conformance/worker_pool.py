@@ -16,7 +16,7 @@ from typing import Any
 from accelkit import BrokenPluginError, PluginRecord, child_processes
 from accelkit.discovery import subprocess_env
 from accelkit_conformance.results import BAD, CRASHED, Kind, Result
-from accelkit_conformance.subprocess_checks import ROOT, about
+from accelkit_conformance.subprocess_checks import ROOT, about, as_request
 
 START_SECONDS = 300.0
 _LAST_LINES = 40
@@ -34,6 +34,7 @@ class Order:
         most_tests: The number of tests after which a worker is replaced.
         seconds: The time limit of every test in seconds; None for each test's own limit.
         wants_coverage: Whether workers record the ATen overloads that go through the dispatcher.
+        accelerators: The accelerators on which a plugin of another kind is tested.
     """
 
     record: PluginRecord
@@ -43,6 +44,7 @@ class Order:
     most_tests: int = 2000
     seconds: float | None = None
     wants_coverage: bool = False
+    accelerators: tuple[PluginRecord, ...] = ()
 
 
 class WorkerGroup:
@@ -168,6 +170,7 @@ class WorkerGroup:
             "expectations": order.expectations,
             "most_samples": order.most_samples,
             "wants_coverage": order.wants_coverage,
+            "accelerators": [as_request(one) for one in order.accelerators],
             "needs_hardware": self.needs_hardware,
             "worker": self.number,
             "rank": rank,

@@ -29,6 +29,12 @@ _FINDINGS, _UNWRITTEN, _BROKEN, _UNAVAILABLE = 1, 2, 3, 4
 @options.PROFILE
 @options.SELECT
 @click.option(
+    "--on",
+    multiple=True,
+    metavar="NAME",
+    help="An accelerator on which to test a precision or strategy. May be given several times.  [default: cpu and, if installed, fake_xpu]",
+)
+@click.option(
     "-n",
     "parallel",
     type=click.IntRange(1),

@@ -61,7 +61,7 @@ def command(
     is_json: bool,
     output: Path | None,
 ) -> None:
-    """Run the suite on broken accelerators (mutants), and print which tests detect each of them.
+    """Run the suite on broken plugins (mutants), and print which tests detect each of them.
 
     A mutant is killed if a test of the area that it breaks fails on it. The exit code is 1 if a mutant survives.
 
@@ -87,7 +87,7 @@ def command(
     def watch(autopsy: Autopsy) -> None:
         say(f"{'killed' if autopsy.is_killed else 'SURVIVED'}: {autopsy.mutant.name} ({autopsy.mutant.area})")
 
-    autopsies = selftest.examine_all(resolve(_BASE), chosen, parallel, watch, is_own_area_only=is_own_area_only)
+    autopsies = selftest.examine_all(chosen, parallel, watch, is_own_area_only=is_own_area_only)
     matrix = selftest.report(autopsies, is_whole=is_whole)
     if output is not None:
         output.write_text(json.dumps(matrix, indent=1) + "\n", "utf-8")

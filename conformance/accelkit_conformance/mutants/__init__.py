@@ -1,4 +1,4 @@
-"""Mutants: broken accelerators that the suite must detect. Each is a subclass of the fake XPU's accelerator with one fault.
+"""Mutants: broken plugins that the suite must detect. Each is a subclass of a working plugin with one fault; most are accelerators.
 
 ``accelkit conformance selftest`` runs the suite on all of them. The mutants need the distribution ``accelkit-fake-xpu``.
 """
@@ -35,7 +35,7 @@ MOST_OF_ONE_MECHANISM = 3
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Mutant:
-    """A broken accelerator.
+    """A broken plugin.
 
     Attributes:
         name: The name, as in ``--mutants``.
@@ -43,6 +43,8 @@ class Mutant:
         mechanism: The kind of fault. At most three mutants have the same mechanism.
         value: The class of the mutant, as in an entry point.
         description: The fault.
+        kind: The kind of the plugin.
+        base: The name of the plugin that works, from which the mutant is derived.
     """
 
     name: str
@@ -50,6 +52,8 @@ class Mutant:
     mechanism: str
     value: str
     description: str
+    kind: str = "accelerator"
+    base: str = "fake_xpu"
 
     def record(self, base: PluginRecord) -> PluginRecord:
         """Return the record of a plugin that offers this mutant in place of ``base``."""
@@ -66,13 +70,16 @@ _LEAKING = Mutant(
 """This mutant is defined here, because merely listing the mutants must not import its module."""
 
 
-def mutant(area: str, mechanism: str) -> Callable[[type], type]:
-    """Class decorator that makes a subclass of Broken a mutant, which tests of ``area`` must detect."""
+def mutant(area: str, mechanism: str, *, kind: str = "accelerator", base: str = "fake_xpu") -> Callable[[type], type]:
+    """Class decorator that makes a class a mutant, which tests of ``area`` must detect.
+
+    The class is a subclass of Broken or, for another ``kind``, of the class of the plugin ``base``.
+    """
     assert area in AREAS
 
     def mark(cls: type) -> type:
         name = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__).lower()
-        cls.mutant = Mutant(name, area, mechanism, f"{cls.__module__}:{cls.__name__}", (cls.__doc__ or "").strip())  # type: ignore[attr-defined]
+        cls.mutant = Mutant(name, area, mechanism, f"{cls.__module__}:{cls.__name__}", (cls.__doc__ or "").strip(), kind, base)  # type: ignore[attr-defined]
         return cls
 
     return mark
