@@ -24,7 +24,7 @@ class XLAEnvironment(ClusterEnvironment):
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
         """Return a claim that ranks below torchrun and above MPI.
 
-        torchrun sets its own variables in addition to these, and MPI may have started the program on each machine.
+        torchrun sets its own variables in addition to those of torch_xla.launch, and MPI may have started the program on each machine.
         """
         if not environ.get(_LOCAL_RANK):
             return None

@@ -101,7 +101,7 @@ class Accelerator:
     def load(self) -> None:
         """Import ``torch_package``, under a lock. Does not initialise the driver unless that package does.
 
-        Called once per process, after ``probe``. In launched processes and DataLoader workers it is the first call.
+        Called once in each process that uses the device. It must not rely on ``probe`` having been called in the same process.
         """
         if self.torch_package is not None:
             with _load_lock:
