@@ -145,7 +145,9 @@ def test_checkpointing_saves_the_objects_that_it_is_given(tmp_path):
 
 def test_preemption_exits_so_that_a_launcher_starts_the_job_again(tmp_path):
     parts = Parts()
-    preemption = Preemption(parts.ranks, parts.collectives, parts.configuration.plugin_manager, has_to_requeue=False)
+    preemption = Preemption(
+        parts.configuration.cluster, parts.ranks, parts.collectives, parts.configuration.plugin_manager, has_to_requeue=False
+    )
     try:
         assert not preemption.is_preempted()
         preemption.signals.received = "SIGUSR1"

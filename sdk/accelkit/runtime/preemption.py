@@ -1,4 +1,4 @@
-"""Preemption. When a scheduler asks a job to stop, all processes save once at the same step, and the job can be queued again."""
+"""Preemption. When a job is about to be stopped, all processes save once at the same step, and the job can be queued again."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from accelkit.errors import UnsupportedError, UsageError
 from accelkit.plugin_manager import PluginManager
 from accelkit.runtime.collectives.collectives import Collectives
+from accelkit.runtime.preemption_poll import PreemptionPoll, has_notices
 from accelkit.runtime.rank_info import RankInfo
 from accelkit.specs.cluster import ClusterEnvironment
 
@@ -87,6 +88,7 @@ class Preemption:
     """Stops a preempted job on all processes at the same step, and puts it back into the queue.
 
     Args:
+        cluster: The cluster environment, which is polled if it overrides ``is_preempted``.
         rank_info: This process's place in the job.
         collectives: The collectives of the job, through which all processes decide together.
         plugin_manager: The plugins. The hook ``preempted`` tells them that the job stops, and the hook ``requeue`` puts it back into the
@@ -94,17 +96,48 @@ class Preemption:
         has_to_requeue: Whether the job is put back into the scheduler's queue.
     """
 
-    def __init__(self, rank_info: RankInfo, collectives: Collectives, plugin_manager: PluginManager, *, has_to_requeue: bool) -> None:
+    def __init__(
+        self,
+        cluster: ClusterEnvironment,
+        rank_info: RankInfo,
+        collectives: Collectives,
+        plugin_manager: PluginManager,
+        *,
+        has_to_requeue: bool,
+    ) -> None:
         self.signals = StopSignals()
+        self._cluster = cluster
+        self._has_notices = has_notices(cluster)
+        self._poll: PreemptionPoll | None = None
         self._rank_info = rank_info
         self._collectives = collectives
         self._plugin_manager = plugin_manager
         self._has_to_requeue = has_to_requeue
 
+    def watch(self) -> None:
+        """Catch the signals, and poll the cluster environment if it has notices of its own. Further calls have no effect.
+
+        Raises:
+            UsageError: If the signals cannot be caught in this thread.
+            BrokenPluginError: If the cluster environment does not say how often it is to be polled.
+        """
+        self.signals.listen()
+        if self._has_notices and self._poll is None:
+            self._poll = PreemptionPoll(self._cluster)
+            self._poll.start()
+
+    def forget(self) -> None:
+        """Stop watching, and forget what was announced."""
+        self.signals.forget()
+        if self._poll is not None:
+            self._poll.stop()
+            self._poll = None
+
     def is_preempted(self) -> bool:
         """See ``Runtime.is_preempted``."""
-        self.signals.listen()
-        return self._collectives.any_process(bool(self.signals.received))
+        self.watch()
+        has_notice = self._poll is not None and self._poll.is_preempted()
+        return self._collectives.any_process(has_notice or bool(self.signals.received))
 
     def stop(self, saved: Path) -> NoReturn:
         """Call the hook ``preempted``, requeue the job if requested, and exit.

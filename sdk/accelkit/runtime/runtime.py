@@ -150,7 +150,7 @@ class Runtime:
         self._gradients = Gradients(self._session, self._accumulation, self._objects)
         self._collectives = Collectives(self._rank_info.num_processes, self._session.start, verification.job_mode())
         self._checkpointing = Checkpointing(self._session, self._rank_info, self._collectives, self._objects, timeout=group_options.seconds)
-        self._preemption = Preemption(self._rank_info, self._collectives, self.plugin_manager, has_to_requeue=requeue)
+        self._preemption = Preemption(self.cluster, self._rank_info, self._collectives, self.plugin_manager, has_to_requeue=requeue)
         with self.plugin_manager.naming_failures("configured"):
             self.plugin_manager.hook.configured(state=self.state)
 
@@ -674,12 +674,13 @@ class Runtime:
     def watch_preemption(self) -> None:
         """Catch SIGTERM and SIGUSR1. They then do not end this process, and ``is_preempted`` reports them.
 
-        ``is_preempted``, ``save_and_stop_if_preempted`` and ``resume`` do this themselves before anything else.
+        If the cluster environment overrides ``ClusterEnvironment.is_preempted``, also start a thread that calls it at regular intervals.
+        ``is_preempted``, ``save_and_stop_if_preempted`` and ``resume`` do all this themselves before anything else.
         """
-        self._preemption.signals.listen()
+        self._preemption.watch()
 
     def is_preempted(self) -> bool:
-        """Return whether any process of the job was told to stop.
+        """Return whether any process of the job was told to stop, by a signal or by the cluster environment.
 
         Every process must call this at the same step, and all processes get the same answer. With several processes, the call reduces
         one number, which takes about 100 microseconds on the CPU. Call it at every step if steps are long, else at every tenth step.
@@ -749,7 +750,7 @@ class Runtime:
     def teardown(self) -> None:
         """Wait for saves, leave the process group and tear down the device. The device starts again if the Runtime is used again."""
         self.wait_for_saves()
-        self._preemption.signals.forget()
+        self._preemption.forget()
         self._session.stop()
         self.__dict__.pop("backward", None)
 

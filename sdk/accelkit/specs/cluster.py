@@ -26,11 +26,13 @@ class ClusterEnvironment(Variables):
         processes_flag: The launcher's flag for the number of processes on each machine, with ``{}`` in place of the number. Shown in
             the errors of ``validate_settings``.
         nodes_flag: The launcher's flag for the number of machines, in the same form.
+        preemption_poll_seconds: Seconds between two calls of ``is_preempted``. Ignored if ``is_preempted`` is not overridden.
         placement: The placement that the processes worked out when they joined. None before that, or if all values were known already.
     """
 
     processes_flag: str = "{} processes on each machine"
     nodes_flag: str = "{} machines"
+    preemption_poll_seconds: float = 5.0
     placement: Placement | None = None
 
     @hookimpl
@@ -184,6 +186,18 @@ class ClusterEnvironment(Variables):
         if nodes is not None and num_devices * nodes != self.world_size:
             there = f"{self.world_size} processes on {nodes} machine{'s' * (nodes != 1)}"
             raise self._contradiction(said, there, flag, "devices=")
+
+    def is_preempted(self) -> bool:
+        """Return whether the job will soon lose this process's machine, according to a file or a service of a cloud, for example.
+
+        Override it if a notice other than SIGTERM or SIGUSR1 announces a preemption. A thread of each process then calls it every
+        ``preemption_poll_seconds``, from the first use of ``Runtime.resume`` or ``Runtime.is_preempted`` until the answer is True or the
+        Runtime is torn down. It may block, because no step waits for it. Use a time limit well below the time between notice and end.
+
+        If it is True on any process, ``Runtime.is_preempted`` is True on all processes. If it raises, does not return or returns anything
+        but a bool, the program continues with a warning that names the plugin. After an error it is called less often.
+        """
+        return False
 
     @hookimpl(trylast=True)
     def requeue(self) -> bool | None:
