@@ -25,7 +25,7 @@ from typing import IO, Any, Protocol
 
 import psutil
 
-from accelkit import Accelerator, AccelkitError, PluginRecord
+from accelkit import Accelerator, AccelkitError, PluginRecord, UnsupportedError
 from accelkit.discovery import loading
 from accelkit_conformance import checks
 from accelkit_conformance.expectations import Expectation
@@ -243,7 +243,8 @@ class Worker:
         torch.set_default_dtype(torch.float32)
         torch.use_deterministic_algorithms(False)
         torch.default_generator.manual_seed(0)
-        self.subject.accelerator.manual_seed(0)
+        with contextlib.suppress(UnsupportedError):  # a device without a generator
+            self.subject.accelerator.manual_seed(0)
         if "numpy" in sys.modules:
             importlib.import_module("numpy.random").seed(0)
 

@@ -91,6 +91,14 @@ def main(folder):
         _ = accelkit.Runtime(accelerator="tiny", precision="bf16-mixed").precision
     except accelkit.UnsupportedError as error:
         seen["no autocast"] = str(error)
+    seen["check"] = rt.accelerator.check().status
+    seen["statistics"] = rt.accelerator.memory_stats(rt.device)
+    rt.accelerator.empty_cache()
+    rt.accelerator.reset_peak_memory_stats(rt.device)
+    try:
+        rt.accelerator.synchronize(rt.device)
+    except accelkit.UnsupportedError as error:
+        seen["no synchronize"] = str(error)
     print(json.dumps(seen))
 
 

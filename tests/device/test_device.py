@@ -43,3 +43,13 @@ def test_each_batch_is_copied_on_a_side_stream_while_the_one_before_is_computed_
 def test_a_device_without_autocast_refuses_mixed_precision(seen):
     assert "tiny does not support precision 'bf16-mixed'" in seen["no autocast"]
     assert "torch.autocast('tiny', torch.bfloat16) failed: " in seen["no autocast"]
+
+
+def test_a_device_that_cannot_be_waited_for_says_so(seen):
+    assert seen["check"] == "usable"
+    for part in ("does not support synchronize", "Backend doesn't support synchronizing all streams", "torch.tiny has no synchronize"):
+        assert part in seen["no synchronize"]
+
+
+def test_a_device_without_statistics_has_none(seen):
+    assert seen["statistics"] == {}

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from accelkit.errors import UsageError
+from accelkit.errors import UnsupportedError, UsageError
 from accelkit.specs.accelerator import Accelerator
 
 
@@ -28,7 +28,15 @@ def seed_host(seed: int) -> None:
 def seed_device(seed: int, accelerator: Accelerator, device: torch.device) -> None:
     """Seed the generators of the device. Does nothing on the CPU: the program may have drawn from the host's generators already."""
     if not torch.empty(0, device=device).is_cpu:
+        seed_generators(seed, accelerator)
+
+
+def seed_generators(seed: int, accelerator: Accelerator) -> None:
+    """Seed the generators of an accelerator's devices, or warn that it has none."""
+    try:
         accelerator.manual_seed(seed)
+    except UnsupportedError as error:
+        warnings.warn(f"seed={seed} seeds only the generators of the host: {error.what}, because {error.why}", stacklevel=2)
 
 
 def capture(accelerator: Accelerator, device: torch.device) -> dict[str, Any]:

@@ -20,6 +20,7 @@ Lifecycle: class (from the entry point) -> ``probe()`` -> instance -> ``build()`
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import threading
@@ -27,7 +28,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from accelkit.errors import BrokenPluginError, UnsupportedError
+from accelkit.errors import UnsupportedError
+from accelkit.specs import torch_functions
 from accelkit.specs.device_parsing import parse_devices
 from accelkit.specs.hooks import hookimpl
 from accelkit.types import Availability, Capabilities
@@ -118,7 +120,8 @@ class Accelerator:
         try:
             device = self.device(0)
             result = (torch.arange(4.0).to(device) + 1).cpu()
-            self.synchronize(device)
+            with contextlib.suppress(UnsupportedError):  # the copy to the host has waited for the device already
+                self.synchronize(device)
         except Exception as error:  # any error of the backend is reported as the result
             return Availability.broken(f"{type(error).__name__}: {error}")
         if result.tolist() != [1.0, 2.0, 3.0, 4.0]:
@@ -127,9 +130,12 @@ class Accelerator:
 
     @hookimpl
     def setup_device(self, device: torch.device) -> None:
-        """Make ``device`` current. Initialises the driver. Called once by each process's Runtime, before anything is placed on it."""
-        if device.index is not None and hasattr(self.device_module, "set_device"):
-            self.device_module.set_device(device.index)
+        """Make ``device`` current. Initialises the driver. Called once by each process's Runtime, before anything is placed on it.
+
+        Raises:
+            UnsupportedError: If torch cannot make the device current, and it is not device 0, which is current from the start.
+        """
+        torch_functions.set_device(self, device)
 
     @hookimpl
     def teardown(self) -> None:
@@ -172,48 +178,36 @@ class Accelerator:
         Raises:
             BrokenPluginError: If torch has no such module because the vendor's package did not register one.
         """
-        import torch
-
-        try:
-            module: ModuleType = torch.get_device_module(self.device_type)
-            return module
-        except RuntimeError as error:
-            raise BrokenPluginError(
-                f"torch has no module for the device type {self.device_type!r}",
-                plugin=self.plugin,
-                why=str(error),
-                hint="call load() first; the vendor's package must call torch._register_device_module",
-            ) from error
+        return torch_functions.device_module(self)
 
     def synchronize(self, device: torch.device) -> None:
-        """Wait until all work queued on ``device`` has finished. Called by ``check``, benchmarks and the conformance tests."""
-        if hasattr(self.device_module, "synchronize"):
-            self.device_module.synchronize(device)
+        """Wait until all work queued on ``device`` has finished. Called by ``check``, benchmarks and the conformance tests.
+
+        Raises:
+            UnsupportedError: If neither ``torch.accelerator`` nor the device's module can wait for the device.
+        """
+        torch_functions.call(self, "synchronize", device)
 
     # -- memory and statistics ----------------------------------------------------------------------------------------
 
     def empty_cache(self) -> None:
         """Return the allocator's cached memory to the device, if it has a cache. Called by ``teardown`` and ``Runtime.free_memory``."""
-        if hasattr(self.device_module, "empty_cache"):
-            self.device_module.empty_cache()
+        torch_functions.empty_cache(self)
 
     def memory_stats(self, device: torch.device) -> dict[str, float]:
         """Return ``memory.allocated.bytes`` and ``memory.peak.bytes`` of this process on ``device``.
 
-        A value that the device does not report is left out. Called after the device was set up.
+        A value that neither ``torch.accelerator`` nor the device's module reports is left out. Called after the device was set up.
         """
-        module = self.device_module
-        found: dict[str, float] = {}
-        if hasattr(module, "memory_allocated"):
-            found["memory.allocated.bytes"] = float(module.memory_allocated(device))
-        if hasattr(module, "max_memory_allocated"):
-            found["memory.peak.bytes"] = float(module.max_memory_allocated(device))
-        return found
+        return torch_functions.memory_stats(self, device)
 
     def reset_peak_memory_stats(self, device: torch.device) -> None:
-        """Set the peak to what is allocated now, if the device records a peak. Called by benchmarks and the conformance tests."""
-        if hasattr(self.device_module, "reset_peak_memory_stats"):
-            self.device_module.reset_peak_memory_stats(device)
+        """Set the peak to what is allocated now, if the device records a peak. Called by benchmarks and the conformance tests.
+
+        Raises:
+            UnsupportedError: If the device records a peak that cannot be reset.
+        """
+        torch_functions.reset_peak_memory_stats(self, device)
 
     @hookimpl
     def get_device_stats(self, device: torch.device) -> dict[str, Any]:
@@ -228,11 +222,12 @@ class Accelerator:
     # -- random state -------------------------------------------------------------------------------------------------
 
     def manual_seed(self, seed: int) -> None:
-        """Seed the generators of all devices of this kind. Called at first use of the device if the Runtime was given a seed."""
-        module = self.device_module
-        seed_all = getattr(module, "manual_seed_all", None) or getattr(module, "manual_seed", None)
-        if seed_all is not None:
-            seed_all(seed)
+        """Seed the generators of all devices of this kind. Called at first use of the device if the Runtime was given a seed.
+
+        Raises:
+            UnsupportedError: If the device's module has neither ``manual_seed_all`` nor ``manual_seed``. A Runtime then warns.
+        """
+        torch_functions.manual_seed(self, seed)
 
     def get_rng_state(self, device: torch.device) -> torch.Tensor | None:
         """Return the generator's state as a CPU uint8 tensor, for checkpoints and loaders. None if the device has no generator."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from accelkit.bridges.lightning.compat import Framework
 from accelkit.discovery import loading
 from accelkit.plugin_calls import call
+from accelkit.runtime.seeding import seed_generators
 from accelkit.specs.accelerator import Accelerator
 
 if TYPE_CHECKING:
@@ -103,4 +104,4 @@ def load(plugin: Accelerator) -> None:
     with loading.plugin_errors(plugin.plugin, f"loading the accelerator {plugin.name}"):
         plugin.load()
         if not was_there and (seed := os.environ.get(_SEED, "")).isdigit():
-            plugin.manual_seed(int(seed))
+            seed_generators(int(seed), plugin)

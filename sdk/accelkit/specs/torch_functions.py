@@ -1,0 +1,142 @@
+"""Functions of torch for one device type: those of ``torch.accelerator``, or those of the device's own module."""
+
+from __future__ import annotations
+
+import contextlib
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from accelkit.errors import BrokenPluginError, UnsupportedError
+
+if TYPE_CHECKING:
+    import torch
+
+    from accelkit.specs.accelerator import Accelerator
+
+# What torch says if a backend does not implement a function, from DeviceGuardImplInterface.h, CachingDeviceAllocator.h and
+# PrivateUse1HooksInterface.h. Other errors are errors of the device.
+_NOT_IMPLEMENTED = (
+    "Backend doesn't support",
+    "is not a DeviceAllocator",
+    "You should register `PrivateUse1HooksInterface`",
+    "not linked with",
+)
+
+_MEMORY_STATISTICS = {"memory.allocated.bytes": "memory_allocated", "memory.peak.bytes": "max_memory_allocated"}
+
+
+def device_module(accelerator: Accelerator) -> ModuleType:
+    """Return ``torch.<device_type>``.
+
+    Raises:
+        BrokenPluginError: If torch has no such module.
+    """
+    import torch
+
+    try:
+        module: ModuleType = torch.get_device_module(accelerator.device_type)
+        return module
+    except RuntimeError as error:
+        raise BrokenPluginError(
+            f"torch has no module for the device type {accelerator.device_type!r}",
+            plugin=accelerator.plugin,
+            why=str(error),
+            hint="call load() first; the vendor's package must call torch._register_device_module",
+        ) from error
+
+
+def call(accelerator: Accelerator, name: str, *arguments: Any, module_name: str = "") -> Any:
+    """Call the function ``name`` of ``torch.accelerator`` or, if torch's accelerator has another type or lacks it, of the device's module.
+
+    Args:
+        accelerator: The accelerator whose device type is meant.
+        name: The name of the function in ``torch.accelerator``.
+        arguments: The arguments, which are the same in both places.
+        module_name: The name of the function in the device's module, if it differs.
+
+    Raises:
+        UnsupportedError: If neither has the function. Errors of the device itself are passed on.
+    """
+    import torch
+
+    current = torch.accelerator.current_accelerator()
+    if current is None or current.type != accelerator.device_type:
+        why = f"torch.accelerator does not refer to {accelerator.device_type}, but to {'no device' if current is None else current.type}"
+    elif not hasattr(torch.accelerator, name):
+        why = f"torch {torch.__version__} has no torch.accelerator.{name}"
+    else:
+        try:
+            return getattr(torch.accelerator, name)(*arguments)
+        except RuntimeError as error:  # NotImplementedError is one
+            if not (isinstance(error, NotImplementedError) or any(text in str(error) for text in _NOT_IMPLEMENTED)):
+                raise
+            why = f"torch.accelerator.{name}: {str(error).splitlines()[0]}"
+    module_name = module_name or name
+    function = getattr(accelerator.device_module, module_name, None)
+    if function is None:
+        raise UnsupportedError(
+            f"{accelerator.name or accelerator.device_type} does not support {name}",
+            plugin=accelerator.plugin,
+            why=f"{why}; torch.{accelerator.device_type} has no {module_name}",
+            hint="the vendor's package must implement one of the two, or the plugin override the method of Accelerator that calls them",
+        )
+    return function(*arguments)
+
+
+def memory_stats(accelerator: Accelerator, device: torch.device) -> dict[str, float]:
+    """Return the number of bytes that are allocated on ``device`` and their peak, without those that torch does not report."""
+    found: dict[str, float] = {}
+    for key, name in _MEMORY_STATISTICS.items():
+        with contextlib.suppress(UnsupportedError):
+            found[key] = float(call(accelerator, name, device))
+    return found
+
+
+def reset_peak_memory_stats(accelerator: Accelerator, device: torch.device) -> None:
+    """Set the peak of ``memory_stats`` to what is allocated now. Does nothing if the accelerator reports no peak.
+
+    Raises:
+        UnsupportedError: If it reports a peak that cannot be reset.
+    """
+    try:
+        call(accelerator, "reset_peak_memory_stats", device)
+    except UnsupportedError:
+        if "memory.peak.bytes" in accelerator.memory_stats(device):
+            raise
+
+
+def empty_cache(accelerator: Accelerator) -> None:
+    """Release the allocator's cached memory. Does nothing if torch has no function for it, as on a device without a cache."""
+    with contextlib.suppress(UnsupportedError):
+        call(accelerator, "empty_cache")
+
+
+def set_device(accelerator: Accelerator, device: torch.device) -> None:
+    """Make ``device`` current. Does nothing if it has no index, or if it is device 0 and torch cannot select devices.
+
+    Raises:
+        UnsupportedError: If it is another device, and torch cannot select it.
+    """
+    try:
+        if device.index is not None:
+            call(accelerator, "set_device_index", device.index, module_name="set_device")
+    except UnsupportedError:
+        if device.index != 0:
+            raise
+
+
+def manual_seed(accelerator: Accelerator, seed: int) -> None:
+    """Seed the generators of all devices through the device's module. ``torch.accelerator`` has no generators.
+
+    Raises:
+        UnsupportedError: If the module has neither ``manual_seed_all`` nor ``manual_seed``.
+    """
+    module = accelerator.device_module
+    seed_all = getattr(module, "manual_seed_all", None) or getattr(module, "manual_seed", None)
+    if seed_all is None:
+        raise UnsupportedError(
+            f"{accelerator.name or accelerator.device_type} has no generator to seed",
+            plugin=accelerator.plugin,
+            why=f"torch.{accelerator.device_type} has neither manual_seed_all nor manual_seed",
+        )
+    seed_all(seed)
