@@ -9,7 +9,8 @@ from torch import nn
 
 import accelkit
 from accelkit import HookError, hookimpl
-from accelkit.plugin_manager import specified_arguments, validate_hooks
+from accelkit.plugin_manager import validate_hooks
+from accelkit.specs.static_checks.hook_methods import specified_arguments
 
 
 class Everything:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
-import inspect
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pluggy
@@ -14,11 +12,8 @@ import pluggy
 from accelkit.discovery.loading import describe
 from accelkit.errors import AccelkitError, HookError
 from accelkit.specs.hooks import HOOK_SPECIFICATIONS
+from accelkit.specs.static_checks.hook_methods import mark_of, wrong_hooks
 from accelkit.types import OWN_DISTRIBUTION
-
-_MARK = "accelkit_impl"
-
-Arguments = Mapping[str, tuple[str, ...]]
 
 
 class PluginManager(pluggy.PluginManager):
@@ -100,7 +95,7 @@ class PluginManager(pluggy.PluginManager):
         return ""
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
-        return _mark_of(plugin, name)
+        return mark_of(type(plugin), name)
 
 
 def wrong_hook_result(hook: str, result: object, expected: str, owner: str) -> HookError:
@@ -113,16 +108,6 @@ def wrong_hook_result(hook: str, result: object, expected: str, owner: str) -> H
     )
 
 
-def specified_arguments() -> Arguments:
-    """Return the argument names of every hook, by the hook's name, in the order of its signature."""
-    return {
-        name: tuple(inspect.signature(function).parameters)[1:]
-        for specification in HOOK_SPECIFICATIONS
-        for name, function in vars(specification).items()
-        if hasattr(function, "accelkit_spec")
-    }
-
-
 def validate_hooks(plugin: object, owner: str) -> None:
     """Check that every method marked as a hook implementation matches its specification.
 
@@ -133,48 +118,5 @@ def validate_hooks(plugin: object, owner: str) -> None:
     if isinstance(plugin, type):
         hint = f"register an instance: {plugin.__name__}()"
         raise HookError(f"the hook plugin {plugin.__name__} is a class", plugin=owner, why="hooks are methods of an instance", hint=hint)
-    specified = specified_arguments()
-    kind = type(plugin).__name__
-    for name in _marked_names(plugin):
-        if name not in specified:
-            raise HookError(
-                f"{kind}.{name} implements an unknown hook",
-                plugin=owner,
-                why=f"no specification has a hook named {name!r}",
-                hint=_near(name, specified, "known hooks are"),
-            )
-        taken = [
-            parameter for parameter in inspect.signature(getattr(plugin, name)).parameters.values() if parameter.default is parameter.empty
-        ]
-        for parameter in taken:
-            if parameter.name not in specified[name] and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
-                raise HookError(
-                    f"{kind}.{name} has an unknown argument {parameter.name!r}",
-                    plugin=owner,
-                    why=f"the signature of the hook is {name}({', '.join(specified[name])})",
-                    hint=_near(parameter.name, specified[name], "an implementation may have the arguments"),
-                )
-
-
-def _marked_names(plugin: object) -> Iterator[str]:
-    for name in dir(type(plugin)):
-        if _mark_of(plugin, name) is not None:
-            yield name
-
-
-def _mark_of(plugin: object, name: str) -> Any:
-    """Return the options of the marker, or None if the attribute is not a hook implementation.
-
-    The class and its bases are searched without evaluating properties.
-    """
-    for cls in type(plugin).__mro__:
-        attribute = vars(cls).get(name)
-        function = getattr(attribute, "__func__", attribute)
-        if inspect.isfunction(function) and hasattr(function, _MARK):
-            return getattr(function, _MARK)
-    return None
-
-
-def _near(name: str, names: Any, otherwise: str) -> str:
-    near = difflib.get_close_matches(name, list(names), n=1)
-    return f"did you mean {near[0]!r}?" if near else f"{otherwise}: {', '.join(names) or 'none'}"
+    for what, why, hint in wrong_hooks(type(plugin)):
+        raise HookError(what, plugin=owner, why=why, hint=hint)

@@ -1,0 +1,42 @@
+"""Static checks of plugins: mistakes that the class of a plugin shows without being used. Imports no torch and takes milliseconds.
+
+``accelkit doctor`` runs them in a child process, and the profile ``contract`` of the conformance suite in its workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from accelkit.specs.static_checks.declarations import missing_docstring, unknown_capabilities, wrong_attributes, wrong_device_type
+from accelkit.specs.static_checks.hook_methods import unused_hooks, wrong_hooks
+from accelkit.specs.static_checks.members import misspelt, wrong_form
+from accelkit.specs.static_checks.plugin_class import Finding, PluginClass, Rule
+from accelkit.specs.static_checks.returns import wrong_results
+from accelkit.specs.static_checks.signatures import constructor_with_arguments, missing_methods, wrong_signatures
+from accelkit.types import Kind
+
+__all__ = ["RULES", "Finding", "find_mistakes"]
+
+RULES: Mapping[str, tuple[Rule, ...]] = {
+    "documented": (missing_docstring,),
+    "names": (misspelt,),
+    "forms": (wrong_form,),
+    "signatures": (wrong_signatures, constructor_with_arguments, missing_methods),
+    "attributes": (wrong_attributes, wrong_device_type),
+    "capabilities": (unknown_capabilities,),
+    "results": (wrong_results,),
+    "hooks": (lambda plugin: wrong_hooks(plugin.cls), unused_hooks),
+}
+"""The rules, by name. ``tests/discovery/test_vendor_mistakes.py`` has an example of a mistake for each."""
+
+
+def find_mistakes(kind: Kind, cls: type, rules: Iterable[str] = tuple(RULES)) -> list[Finding]:
+    """Return the mistakes in the class of a plugin. None of its methods is called.
+
+    Args:
+        kind: The kind of the plugin.
+        cls: Its class.
+        rules: The names of the rules to apply. The default is all.
+    """
+    plugin = PluginClass(kind, cls)
+    return [Finding(name, *found) for name in rules for rule in RULES[name] for found in rule(plugin)]
