@@ -130,6 +130,18 @@ def test_a_hook_plugin_may_claim_the_process_for_a_third_party(monkeypatch):
     assert select_cluster(environ={}, further_claims=claims).decision.candidates[0].reason == "MINE is set"
 
 
+def test_an_installed_environment_that_was_not_selected_is_listed_and_its_variables_cause_a_warning(plugin_site):
+    source = "raise SystemExit('it must not be imported')"
+    plugin_site.install("acme-launcher", source, entry_points="[accelkit.clusters]\nacme = acme_launcher:Environment\n")
+    with pytest.warns(RuntimeWarning, match=r"ACME_RANK and ACME_WORLD are set.*Select it with ACCELKIT_CLUSTER=acme"):
+        decision = select_cluster(environ={"ACME_RANK": "1", "ACME_WORLD": "2"}).decision
+    assert decision.chosen == "local"
+    (acme,) = [one for one in decision.candidates if one.name == "acme"]
+    assert (acme.plugin, acme.verdict, acme.reason) == ("acme-launcher==1.0", "not asked", "select it with ACCELKIT_CLUSTER=acme")
+    assert select_cluster(environ={"ACME_HOME": "/opt"}).decision.chosen == "local"  # without a warning
+    assert select_cluster(environ=TORCHRUN | {"ACME_RANK": "1"}).decision.chosen == "torchelastic"
+
+
 def test_a_runtime_stops_at_variables_that_make_no_sense(monkeypatch, error_text):
     for name, value in (TORCHRUN | {"RANK": "4"}).items():
         monkeypatch.setenv(name, value)

@@ -234,3 +234,32 @@ def test_listing_imports_no_plugin_and_no_torch(plugin_site):
 def test_torchs_own_backends_are_seen_in_the_same_reading(plugin_site):
     plugin_site.install("vendor-torch", entry_points="[torch.backends]\nacme = vendor_torch:_autoload")
     assert [(b.name, b.plugin) for b in scan().torch_backends] == [("acme", "vendor-torch==1.0")]
+
+
+@pytest.mark.parametrize(
+    ("group", "meant"),
+    [
+        ("accelkit.accelerator", "accelkit.accelerators"),
+        ("accelkit_accelerators", "accelkit.accelerators"),
+        ("accelkit.Precisions", "accelkit.precisions"),
+        ("accelkit.cluster", "accelkit.clusters"),
+        ("accelkit.stratergies", "accelkit.strategies"),
+        ("acelkit.hooks", "accelkit.hooks"),
+    ],
+)
+def test_a_group_that_is_nearly_ours_is_a_row(plugin_site, group, meant):
+    plugin_site.install("vendor-near", entry_points=f"[{group}]\nnearly = vendor_near:Plugin\n")
+    (record,) = [record for record in catalog.plugins() if record.name == "nearly"]
+    assert record.status == "broken"
+    assert group in record.reason
+    assert repr(meant) in record.hint
+    with pytest.raises(accelkit.BrokenPluginError) as caught:
+        catalog.find(record.kind, "nearly")
+    assert caught.value.plugin == "vendor-near==1.0"
+
+
+def test_groups_of_other_programs_are_not_ours(plugin_site):
+    plugin_site.install(
+        "vendor-other", entry_points="[accelerate.plugins]\nx = y:z\n[accelkit.conformance]\nx = y:z.toml\n[console_scripts]\na=b:c\n"
+    )
+    assert [record for record in catalog.plugins() if record.distribution == "vendor-other"] == []

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -21,9 +22,13 @@ from accelkit.discovery.policy import ALLOW, Policy
 from accelkit.errors import NotPrivateError
 from accelkit.private_files import private_folder
 from accelkit.selection import GENERIC, resolve
+from accelkit.specs.finding import Finding
 from accelkit.types import Availability, PluginRecord
 
 _FAULTS = ("broken", "incompatible", "conflict")
+_OF_STYLE = ("documented",)  # rules for vendors; a user who installed the plugin need not act
+
+Mistakes = Mapping[PluginRecord, Sequence[Finding]]
 
 
 @click.command("doctor")
@@ -32,7 +37,7 @@ _FAULTS = ("broken", "incompatible", "conflict")
 @click.option("--json", "is_json", is_flag=True, help="Print JSON to standard output.")
 @click.pass_context
 def command(context: click.Context, name: str | None, verbose: bool, is_json: bool) -> None:
-    """Load every plugin (or only NAME) in a separate process, use its device, and check the installation.
+    """Load every plugin (or only NAME) in a separate process, check its methods, use its device, and check the installation.
 
     An absent device or a disabled plugin counts as a problem only if it is requested by NAME. Exits with 1 if there are problems.
     """
@@ -44,12 +49,13 @@ def command(context: click.Context, name: str | None, verbose: bool, is_json: bo
     verdicts = probing.ask_all(triable, is_trial=True)
     for record, verdict in verdicts.items():
         verdict_cache.remember(record, verdict)
+    mistakes = _mistakes(triable, verdicts)
     rows = rows_of(records, verdicts)
-    findings = _findings(rows, checks, is_named=name is not None)
+    findings = _findings(rows, checks, mistakes, is_named=name is not None)
     if is_json:
-        print_json("doctor", {"checks": _as_dicts(checks), "plugins": [_row(row) for row in rows], "findings": findings})
+        print_json("doctor", {"checks": _as_dicts(checks), "plugins": [_row(row, mistakes) for row in rows], "findings": findings})
     else:
-        _print(rows, checks, verbose)
+        _print(rows, checks, mistakes, verbose)
         say(f"{len(findings)} problem{'s' * (len(findings) != 1)} found: {', '.join(findings)}" if findings else "no problems found")
     context.exit(1 if findings else 0)
 
@@ -59,6 +65,15 @@ def _records(name: str | None) -> list[PluginRecord]:
         return [record for record in plugins() if not record.is_fallback]
     named = [record for record in plugins() if name in (record.name, record.qualified_name)]
     return named or [resolve(name) if name.startswith(f"{GENERIC}:") else find("accelerator", name)]
+
+
+def _mistakes(records: Sequence[PluginRecord], verdicts: Mapping[PluginRecord, probing.Verdict]) -> dict[PluginRecord, list[Finding]]:
+    """Run the static checks on plugins, and return their findings, except those that are the reason of a verdict."""
+    found = probing.ask_mistakes(records)
+    return {
+        record: [one for one in found[record].mistakes if one.rule not in _OF_STYLE and one.what not in verdicts[record].reason]
+        for record in records
+    }
 
 
 def _installation() -> Iterator[tuple[str, Availability]]:
@@ -119,31 +134,35 @@ def _cache() -> Availability:
     return Availability.usable(str(folder)) if writable else Availability.broken(reason, hint)
 
 
-def _findings(rows: list[Row], checks: dict[str, Availability], is_named: bool) -> list[str]:
+def _findings(rows: list[Row], checks: dict[str, Availability], mistakes: Mistakes, is_named: bool) -> list[str]:
     found = [name for name, check in checks.items() if not check.is_usable]
     for row in rows:
         if row.record.status in _FAULTS or (is_named and row.record.status != "available"):
             found.append(row.record.qualified_name)
         elif row.verdict is not None:
             found += [f"{row.record.name}: {name}" for name, check in row.verdict.checks.items() if not check.is_usable]
+        found += [f"{row.record.name}: {mistake.what}" for mistake in mistakes.get(row.asked, ())]
     return found
 
 
-def _print(rows: list[Row], checks: dict[str, Availability], verbose: bool) -> None:
+def _print(rows: list[Row], checks: dict[str, Availability], mistakes: Mistakes, verbose: bool) -> None:
     lines = [[name, "", "ok" if check.is_usable else "broken", check.reason, check.hint] for name, check in checks.items()]
     for row in rows:
         lines.append([row.record.name, row.record.plugin, row.record.status, row.record.reason, row.record.hint])
         for name, check in (row.verdict.checks if row.verdict else {}).items():
             lines.append([f"  {name}", "", check.status, check.reason, check.hint])
+        for mistake in mistakes.get(row.asked, ()):
+            lines.append([f"  {mistake.rule}", "", "mistake", f"{mistake.what}: {mistake.why}", mistake.hint])
     print_table(["NAME", "PLUGIN", "STATUS", "REASON", "WHAT TO DO"], lines)
     for row in rows:
         if verbose and row.verdict and row.verdict.traceback:
             say(f"\n{row.record.plugin} {row.record.name}:\n{row.verdict.traceback}")
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _row(row: Row, mistakes: Mistakes) -> dict[str, Any]:
     verdict = row.verdict.as_dict() if row.verdict else {}
-    return row.as_dict() | {key: verdict[key] for key in ("traceback", "checks", "seconds", "device_count") if key in verdict}
+    found = {"mistakes": [dataclasses.asdict(one) for one in mistakes[row.asked]]} if row.asked in mistakes else {}
+    return row.as_dict() | {key: verdict[key] for key in ("traceback", "checks", "seconds", "device_count") if key in verdict} | found
 
 
 def _as_dicts(checks: dict[str, Availability]) -> dict[str, dict[str, str]]:

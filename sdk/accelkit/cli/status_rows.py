@@ -21,10 +21,11 @@ NOT_CACHED = "not probed: the result for an editable installation is not cached,
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A plugin's record, and the newest verdict on the plugin if there is one."""
+    """A plugin's record with its status, the newest verdict on the plugin if there is one, and the record as it is in the catalog."""
 
     record: PluginRecord
     verdict: probing.Verdict | None
+    asked: PluginRecord
 
     @property
     def description(self) -> str:
@@ -45,12 +46,12 @@ def rows_of(records: Iterable[PluginRecord], verdicts: Verdicts) -> list[Row]:
         if verdict is None and record.status == "available":
             verdict = verdict_cache.recall(record)
         if verdict is not None:
-            rows.append(Row(record.with_status(_STATUS_OF[verdict.status], verdict.reason, verdict.hint), verdict))
+            rows.append(Row(record.with_status(_STATUS_OF[verdict.status], verdict.reason, verdict.hint), verdict, record))
         elif record.status == "available" and not record.is_builtin and record.kind in ("accelerator", "hooks"):
             reason = NOT_PROBED if record.fingerprint else NOT_CACHED
-            rows.append(Row(record.with_status("available", reason, f"accelkit doctor {record.name} probes it"), None))
+            rows.append(Row(record.with_status("available", reason, f"accelkit doctor {record.name} probes it"), None, record))
         else:
-            rows.append(Row(record, None))
+            rows.append(Row(record, None, record))
     return rows
 
 

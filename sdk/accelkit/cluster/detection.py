@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
@@ -17,7 +19,7 @@ from accelkit.discovery.catalog import plugins
 from accelkit.errors import AccelkitError, NotJoinedError, UsageError
 from accelkit.selection import load_named
 from accelkit.specs.cluster import ClusterEnvironment
-from accelkit.types import Detection
+from accelkit.types import Detection, PluginRecord
 
 VARIABLE = "ACCELKIT_CLUSTER"
 _DETECT = "auto"
@@ -44,14 +46,15 @@ class ClusterCandidate:
     Attributes:
         name, plugin: The name of the environment, and its plugin as ``dist==version``.
         verdict: ``chosen``; ``claimed`` (it claimed the process, but another claim ranks higher); ``declined`` (some of its variables are
-            set, and the reason says why they do not count); ``absent`` (none of its variables is set).
+            set, and the reason says why they do not count); ``absent`` (none of its variables is set); ``not asked`` (it is a third
+            party's, which is used only if it is selected by name).
         rank: The rank of its claim. None if it made no claim.
         reason: The reason that the environment gave.
     """
 
     name: str
     plugin: str
-    verdict: Literal["chosen", "claimed", "declined", "absent"]
+    verdict: Literal["chosen", "claimed", "declined", "absent", "not asked"]
     rank: int | None = None
     reason: str = ""
 
@@ -171,7 +174,34 @@ def _detect(
         if claim is not winner
     ]
     others.sort(key=lambda other: (other.rank is None, -(other.rank or 0), other.name))
-    return chosen, ClusterDecision(_DETECT, source, chosen.name, chosen.plugin, (_chosen(chosen, winner), *others))
+    unasked = [record for record in plugins("cluster") if record.name not in claims]
+    if not chosen.creates_processes_externally:
+        _warn_of_unasked(unasked, environ)
+    candidates = (_chosen(chosen, winner), *others, *map(_not_asked, unasked))
+    return chosen, ClusterDecision(_DETECT, source, chosen.name, chosen.plugin, candidates)
+
+
+def _not_asked(record: PluginRecord) -> ClusterCandidate:
+    reason = f"{record.reason}; {record.hint}" if record.status != "available" else f"select it with {VARIABLE}={record.name}"
+    return ClusterCandidate(record.name, record.plugin, "not asked", None, reason)
+
+
+def _warn_of_unasked(records: Iterable[PluginRecord], environ: Mapping[str, str]) -> None:
+    """Warn if this process trains alone although variables suggest that an installed cluster environment started it as one of several.
+
+    A cluster environment cannot be asked unless it is selected. Its variables are those with its name and RANK or SIZE in their names.
+    """
+    for record in records:
+        prefix = re.split(r"[^A-Z0-9]", record.name.upper())[0]
+        found = sorted(name for name in environ if re.fullmatch(rf"{re.escape(prefix)}_\w*(RANK|WORLD|SIZE)\w*", name))
+        if record.status == "available" and found:
+            warnings.warn(
+                f"{' and '.join(found[:2])} {'are' if len(found) > 1 else 'is'} set, but the cluster environment {record.name!r} "
+                f"({record.plugin}) is not used, because it was not selected: this process trains alone. "
+                f"Select it with {VARIABLE}={record.name}.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
 
 def _chosen(environment: ClusterEnvironment, claim: Detection | None) -> ClusterCandidate:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from types import FrameType
 from typing import Any
 
+from accelkit.discovery import remedies
 from accelkit.errors import AccelkitError, BrokenPluginError
 from accelkit.types import FROM_CODE, OWN_DISTRIBUTION, Availability, Capabilities, Kind, PluginRecord, check_capability_keys
 
@@ -159,11 +160,10 @@ def remedy(error: BaseException, plugin: str) -> str:
     if distribution == FROM_CODE:
         return f"this program's own code in {rest} provided the plugin; see the traceback above"
     disable = f"ACCELKIT_DISABLE_PLUGINS={distribution} disables it"
-    for root in roots:
-        if isinstance(root, ModuleNotFoundError) and root.name:
-            return f"install the package that provides the module {root.name}, or reinstall {distribution}; {disable}"
-        if isinstance(root, OSError | ImportError):
-            return f"install the missing library or add its folder to the loader's path, or reinstall {distribution}; {disable}"
+    if cause := remedies.by_cause(error):
+        return f"{cause}, or report it to the vendor of {distribution}; {disable}"
+    if any(isinstance(root, OSError | ImportError) for root in roots):
+        return f"install the missing library or add its folder to the loader's path, or reinstall {distribution}; {disable}"
     return f"report it to the vendor of {distribution} (accelkit doctor --verbose shows the traceback); {disable}"
 
 

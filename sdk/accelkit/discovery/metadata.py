@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import dataclasses
+import difflib
 import functools
 import re
 from collections.abc import Iterator, Mapping
@@ -24,6 +25,8 @@ GROUPS: Mapping[str, Kind] = {
     "accelkit.hooks": "hooks",
 }
 TORCH_GROUP = "torch.backends"
+_CONFORMANCE_GROUP = "accelkit.conformance"  # read by the conformance suite
+_SIMILARITY = 0.85  # of a group's name to one of accelkit's, above which it is taken for a misspelling
 _LARGEST = 100_000  # maximum number of characters in an entry_points.txt
 _LONGEST_NAME = 200  # maximum number of characters in a distribution's name, or in an entry point's name or value
 _LONGEST_SUMMARY = 512  # maximum number of characters in a summary, as on PyPI
@@ -92,7 +95,7 @@ def scan() -> Inventory:
             unreadable.append(_name_and_version(_metadata(distribution), folder)[0])
         if TORCH_GROUP in text:
             backends += _torch_backends(distribution, folder, text)
-        if "accelkit." not in text:
+        if "accel" not in text.lower() and "kit." not in text:  # no group of accelkit, not even misspelt
             continue
         installed = _read(distribution, folder, text, complaint)
         if installed.records:
@@ -146,17 +149,38 @@ def _read(distribution: Distribution, folder: Path, text: str, complaint: str) -
     if complaint and not text.partition("\n")[2]:
         return Installed(name, (), (blank.with_status("broken", complaint, repair),))
     try:
-        entries = [(GROUPS[group], name, value) for group, name, value in _parse(text) if group in GROUPS]
+        entries = [(group, name, value) for group, name, value in _parse(text) if _meant(group)]
     except configparser.Error as error:
+        if "accelkit." not in text:
+            return Installed(name, (), ())
         reason = complaint or f"its entry_points.txt cannot be parsed: {' '.join(str(error).split())}"
         return Installed(name, (), (blank.with_status("broken", reason, repair),))
     records = []
-    for kind, entry_name, value in entries:
-        record = dataclasses.replace(blank, kind=kind, name=shortened(entry_name, _LONGEST_NAME), value=shortened(value, _LONGEST_NAME))
+    for group, entry_name, value in entries:
+        meant = _meant(group)
+        record = dataclasses.replace(
+            blank, kind=GROUPS[meant], name=shortened(entry_name, _LONGEST_NAME), value=shortened(value, _LONGEST_NAME)
+        )
         reason = complaint or _malformation(entry_name, value)
-        records.append(record.with_status("broken", reason, repair) if reason else record)
+        if reason:
+            records.append(record.with_status("broken", reason, repair))
+        elif group != meant:
+            reason = f"its entry point is in the group {group!r:.100}, which accelkit does not read"
+            hint = f"did you mean {meant!r}? Report it to the vendor of {name}, who must rename the group in pyproject.toml"
+            records.append(record.with_status("broken", reason, hint))
+        else:
+            records.append(record)
     requirements = () if metadata is None else tuple(metadata.get("requires-dist", ()))
     return Installed(name, requirements, tuple(records))
+
+
+def _meant(group: str) -> str:
+    """Return the group of accelkit that a group is or resembles, or "" if it is another program's."""
+    if group in GROUPS or group == _CONFORMANCE_GROUP:
+        return group if group in GROUPS else ""
+    spelt = group.strip().lower().replace("_", ".").replace("-", ".")
+    near = [name for name in GROUPS if name in (spelt, f"{spelt}s")] or difflib.get_close_matches(spelt, GROUPS, n=1, cutoff=_SIMILARITY)
+    return near[0] if near else ""
 
 
 def _leads_elsewhere(text: str) -> bool:

@@ -19,6 +19,7 @@ from typing import Any
 from accelkit.discovery.autoload import explain, import_torch
 from accelkit.discovery.import_side_effects import Footprint
 from accelkit.discovery.loading import base_class, instantiate, load_class, plugin_errors, probe
+from accelkit.discovery.remedies import by_text
 from accelkit.errors import AccelkitError, BrokenPluginError, UnavailableError
 from accelkit.types import Availability, PluginRecord
 
@@ -72,7 +73,7 @@ def report_torch() -> None:
 def _ask(record: PluginRecord, question: str, reached: Reached) -> dict[str, Any]:
     start = time.perf_counter()
     facts: dict[str, Any] = {}
-    ask = {"probe": _probe, "trial": _trial, "definitions": _read_definitions}[question]
+    ask = {"probe": _probe, "trial": _trial, "definitions": _read_definitions, "mistakes": _find_mistakes}[question]
     try:
         answer = ask(record, facts, reached)
         verdict = {"status": answer.status, "reason": answer.reason, "hint": answer.hint}
@@ -107,6 +108,20 @@ def _read_definitions(record: PluginRecord, facts: dict[str, Any], reached: Reac
     cls = load_class(record)
     with plugin_errors(record.plugin, f"reading the methods of {record.name}"):
         facts["definitions"] = definitions(cls, base_class(record.kind))
+    return Availability.usable()
+
+
+def _find_mistakes(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:
+    """Import the class and run the static checks on it, without calling any of its methods."""
+    from accelkit.specs.static_checks import TORCH_AT_IMPORT, find_mistakes
+
+    had_torch = "torch" in sys.modules
+    reached("import")
+    cls = load_class(record)
+    found = [TORCH_AT_IMPORT] if "torch" in sys.modules and not had_torch else []
+    with plugin_errors(record.plugin, f"reading the methods of {record.name}"):
+        found += find_mistakes(record.kind, cls)
+    facts["mistakes"] = [dataclasses.asdict(one) for one in found]
     return Availability.usable()
 
 
@@ -179,11 +194,8 @@ def _remedy(reason: str, accelerator: Any) -> str:
         package = accelerator.torch_package or "its package"
         problem = f"device_type is {accelerator.device_type!r}, but importing {package} does not register a device of that name with torch"
         return f"{problem}; report it to the vendor"
-    if "connection" in words or "connectionrefused" in words:
-        return "a server that the device needs does not respond; start it, or correct its address"
-    if "notimplemented" in words or "not implemented" in words or "dtype" in words:
-        return "the default check() adds float32 numbers; a plugin for a device without float32 must override it. Report it to the vendor"
-    return "check that the versions of the driver, torch and the plugin are compatible; if they are, report it to the vendor"
+    remedy = by_text(reason) or "check that the versions of the driver, torch and the plugin are compatible"
+    return f"{remedy}; if that does not help, report it to the vendor"
 
 
 if __name__ == "__main__":

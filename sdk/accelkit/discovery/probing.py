@@ -1,8 +1,8 @@
 """Probing of plugins in parallel child processes with a time limit, since any plugin may crash, hang or return wrong results.
 
-A child process is asked one of three questions. For ``probe``, it imports the plugin and calls its probe. For ``trial``, it does everything
+A child process is asked one of four questions. For ``probe``, it imports the plugin and calls its probe. For ``trial``, it does everything
 that using the plugin would do (load, compute), and checks for side effects of its import. For ``definitions``, it reads what the plugin's
-class defines. The output of plugins is discarded.
+class defines, and for ``mistakes``, it runs the static checks on the class. The output of plugins is discarded.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from accelkit import child_processes, untrusted_json
 from accelkit.discovery import subprocess_env
 from accelkit.discovery.build_progress import BuildNotice
 from accelkit.errors import UsageError, shortened
+from accelkit.specs.finding import Finding
 from accelkit.types import Availability, PluginRecord, ProbeStatus
 
 INSIDE_A_PROBE = "ACCELKIT_PROBING"
 Limit = Literal["probe", "load", "build"]
-Question = Literal["probe", "trial", "definitions"]
+Question = Literal["probe", "trial", "definitions", "mistakes"]
 _LIMITS: dict[Limit, tuple[str, float]] = {
     "probe": ("ACCELKIT_PROBE_TIMEOUT", 10.0),
     "load": ("ACCELKIT_LOAD_TIMEOUT", 60.0),
@@ -59,6 +60,7 @@ class Verdict:
         device_type, is_simulated, device_count, capabilities: Facts about an accelerator. The last two are known only after a trial.
         checks: The results of the plugin's own doctor checks, by name.
         definitions: The members that its class defines. Empty unless the question was ``definitions``.
+        mistakes: The findings of the static checks. Empty unless the question was ``mistakes``.
         seconds: The duration in seconds.
         cached_at: The time at which the verdict was cached, in seconds since the epoch.
     """
@@ -74,11 +76,12 @@ class Verdict:
     capabilities: Mapping[str, str] = dataclasses.field(default_factory=dict)
     checks: Mapping[str, Availability] = dataclasses.field(default_factory=dict)
     definitions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    mistakes: tuple[Finding, ...] = ()
     seconds: float = 0.0
     cached_at: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        return {name: value for name, value in dataclasses.asdict(self).items() if name != "definitions"}
+        return {name: value for name, value in dataclasses.asdict(self).items() if name not in ("definitions", "mistakes")}
 
     @classmethod
     def from_dict(cls, fields: object) -> Verdict:
@@ -89,7 +92,9 @@ class Verdict:
         """
         verdict = untrusted_json.decode(cls, fields)
         texts: dict[str, Any] = {name: shortened(getattr(verdict, name), length) for name, length in _LENGTHS.items()}
-        return dataclasses.replace(verdict, **texts, checks={name: _cut(check) for name, check in verdict.checks.items()})
+        checks = {name: _cut(check) for name, check in verdict.checks.items()}
+        mistakes = tuple(Finding(*(shortened(text, _LENGTHS["reason"]) for text in dataclasses.astuple(one))) for one in verdict.mistakes)
+        return dataclasses.replace(verdict, **texts, checks=checks, mistakes=mistakes)
 
 
 def _cut(check: Availability) -> Availability:
@@ -119,6 +124,15 @@ def ask(record: PluginRecord, *, is_trial: bool = False) -> Verdict:
 def ask_definitions(record: PluginRecord) -> Verdict:
     """Read what the plugin's class defines. It is imported but not called, so its device need not be present."""
     return _ask_each([[record]], "definitions")[record]
+
+
+def ask_mistakes(records: Sequence[PluginRecord]) -> dict[PluginRecord, Verdict]:
+    """Run the static checks on the classes of plugins, which are imported but not called.
+
+    Built-in plugins share one child process; each other plugin is checked in a separate one.
+    """
+    own = [record for record in records if record.is_builtin]
+    return _ask_each(([own] if own else []) + [[record] for record in records if not record.is_builtin], "mistakes")
 
 
 def _ask_each(batches: Sequence[Sequence[PluginRecord]], question: Question) -> dict[PluginRecord, Verdict]:

@@ -57,8 +57,8 @@ def unknown_capabilities(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
         keys = getattr(plugin.cls, attribute, ())
         for key in keys if isinstance(keys, Capabilities | tuple | list) else ():
             if isinstance(key, str) and (meant := _meant(key)):
-                why = f"{plugin.spell(attribute)} contains it, and torch has no such dtype, or accelkit no such prefix"
-                yield f"the capability {key!r} is unknown", why, f"did you mean {meant!r}?"
+                why = "torch has no dtype of that name, or accelkit has no capabilities with that prefix"
+                yield f"{plugin.spell(attribute)} contains the unknown capability {key!r}", why, f"did you mean {meant!r}?"
 
 
 def missing_docstring(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:

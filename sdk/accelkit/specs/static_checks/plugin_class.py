@@ -15,26 +15,6 @@ from accelkit.types import Kind
 _SPECIFICATIONS = "accelkit.specs."
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Finding:
-    """A mistake in the class of a plugin.
-
-    Attributes:
-        rule: The name of the rule that found it.
-        what: What is wrong, with the class and the member.
-        why: Why that is a mistake.
-        hint: What the vendor should write.
-    """
-
-    rule: str
-    what: str
-    why: str
-    hint: str
-
-    def __str__(self) -> str:
-        return f"{self.what}: {self.why}; {self.hint}"
-
-
 @dataclasses.dataclass(frozen=True)
 class PluginClass:
     """The class of a plugin of one kind.

@@ -1,0 +1,122 @@
+"""Remedies for errors of plugins, by cause: a missing library, a server that does not respond, a device that is not registered."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from types import ModuleType
+
+from accelkit.discovery.metadata import installed_version
+
+_Remedy = Callable[["re.Match[str]"], str]
+
+
+def by_cause(error: BaseException) -> str:
+    """Return what to do about the cause of an error: a phrase without a full stop, or "" if the cause is not known.
+
+    The error, its causes and contexts are considered, the first error first.
+    """
+    for one in _chain(error):
+        if found := _by_type(one) or by_text(f"{type(one).__name__}: {one}"):
+            return found
+    return ""
+
+
+def by_text(text: str) -> str:
+    """Like ``by_cause``, for the text of an error."""
+    for pattern, remedy in _BY_TEXT:
+        if match := pattern.search(text):
+            return remedy if isinstance(remedy, str) else remedy(match)
+    return ""
+
+
+def _by_type(error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return f"install the package that provides the module {error.name}"
+    if isinstance(error, ImportError) and error.name == "accelkit" and getattr(error, "name_from", None):
+        name = str(error.name_from)
+        near = difflib.get_close_matches(name, sys.modules["accelkit"].__all__, n=1)
+        meant = f"did you mean accelkit.{near[0]}?" if near else "upgrade accelkit, or see the list of public names in the reference"
+        return f"accelkit {installed_version('accelkit')} has no {name}: {meant}"
+    if isinstance(error, SyntaxError) and error.filename:
+        where = f"{error.filename}, line {error.lineno}"
+        return f"correct {where}, or use a version of Python that the plugin supports (this is {'.'.join(map(str, sys.version_info[:2]))})"
+    if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
+        return _missing_attribute(error)
+    if isinstance(error, PermissionError) and error.filename:
+        return f"allow this user to open {error.filename}, for example by adding the user to the group of the file"
+    return ""
+
+
+def _chain(error: BaseException) -> Sequence[BaseException]:
+    found: list[BaseException] = []
+    pending: list[BaseException | None] = [error]
+    while pending:
+        one = pending.pop(0)
+        if one is not None and one not in found:
+            found.append(one)
+            pending += [one.__cause__, None if one.__suppress_context__ else one.__context__]
+    return found
+
+
+def _undefined_symbol(match: re.Match[str]) -> str:
+    return (
+        f"it was built for another version of torch or of a library: install a build for torch {installed_version('torch')}, "
+        "or build it again"
+    )
+
+
+def _missing_library(match: re.Match[str]) -> str:
+    return f"install the missing library {match['library']}, or add its folder to the loader's path (LD_LIBRARY_PATH)"
+
+
+def _missing_attribute(error: AttributeError) -> str:
+    """Return the remedy if a module lacks a name: the one in the entry point, or one that the plugin's code uses."""
+    module = getattr(error.obj, "__name__", "")
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if frames and frames[-1].f_code.co_name == "_resolve":  # accelkit's own function, which resolves an entry point
+        near = difflib.get_close_matches(error.name, dir(error.obj), n=1)
+        return f"correct the name {error.name} in the entry point" + (f": did you mean {near[0]!r}?" if near else "")
+    version = installed_version(module.partition(".")[0])
+    return f"install the version of {module} for which the plugin was written (this is {version})" if version else ""
+
+
+_SERVER = "a server that the device needs does not respond; start it, or correct its address"
+_NOT_REGISTERED = "importing the vendor's torch package must register the device with torch; check device_type and torch_package"
+_NEWER_SYSTEM = "it was built for a newer system; install a build for this one"
+_OTHER_PROCESSOR = "it was built for another processor; install a build for this one"
+_OPERATOR = "the vendor's torch package does not implement an operator that every device needs; update it"
+_NO_DEVICE = "check that the device is installed and visible to this user, and that its driver is loaded"
+_DTYPE = (
+    "the device lacks a dtype that the plugin uses; the default check() adds float32 numbers, so a plugin for a device without float32 "
+    "must override it"
+)
+_TOO_SLOW = (
+    "something that the device needs does not respond in time; start it, or correct its address. "
+    "accelkit's own time limits are ACCELKIT_PROBE_TIMEOUT and ACCELKIT_LOAD_TIMEOUT"
+)
+_PERMISSION = "allow this user to open the device, for example by adding the user to the group of its file in /dev"
+_DISK = "free disk space, or set ACCELKIT_CACHE_DIR and TMPDIR to folders on another disk"
+_TEXTS: Sequence[tuple[str, str | _Remedy]] = (
+    (r"undefined symbol|symbol not found", _undefined_symbol),
+    (r"version `[\w.]+' not found", _NEWER_SYSTEM),
+    (r"wrong ELF class|invalid ELF header|incompatible architecture", _OTHER_PROCESSOR),
+    (r"(?P<library>[\w.+/-]+\.(so[\w.]*|dylib|dll)): cannot open shared object file", _missing_library),
+    (r"Library not loaded: (?P<library>\S+)", _missing_library),
+    (r"(?i)connection ?refused", _SERVER),
+    (r"(?i)expected one of .*device type|not linked with support for \S+ devices|not compiled with \S+ enabled", _NOT_REGISTERED),
+    (r"(?i)no module for the device type|module 'torch' has no attribute 'privateuseone'", _NOT_REGISTERED),
+    (r"(?i)could not run 'aten::\w+", _OPERATOR),
+    (r"(?i)no (\w+ )?devices? (is |are |was |were )?(found|available|detected|visible)", _NO_DEVICE),
+    (
+        r"(?i)not implemented for '|NotImplementedError: .*(dtype|float|aten)|unsupported d(ata )?type|dtype.* not support",
+        _DTYPE,
+    ),
+    (r"(?i)timed? ?out|TimeoutError", _TOO_SLOW),
+    (r"(?i)permission denied", _PERMISSION),
+    (r"(?i)no space left on device", _DISK),
+)
+_BY_TEXT = [(re.compile(pattern), remedy) for pattern, remedy in _TEXTS]

@@ -1,0 +1,25 @@
+"""The finding of a static check. It is in a module of its own so that reading one imports no checks."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Finding:
+    """A mistake in the class of a plugin.
+
+    Attributes:
+        rule: The name of the rule that found it.
+        what: What is wrong, with the class and the member.
+        why: Why that is a mistake.
+        hint: What the vendor should write.
+    """
+
+    rule: str
+    what: str
+    why: str
+    hint: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.why}; {self.hint}"
