@@ -36,8 +36,7 @@ def by_text(text: str) -> str:
 def _by_type(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"install the package that provides the module {error.name}"
-    if isinstance(error, ImportError) and error.name == "accelkit" and getattr(error, "name_from", None):
-        name = str(error.name_from)
+    if isinstance(error, ImportError) and error.name == "accelkit" and (name := getattr(error, "name_from", None)):
         near = difflib.get_close_matches(name, sys.modules["accelkit"].__all__, n=1)
         meant = f"did you mean accelkit.{near[0]}?" if near else "upgrade accelkit, or see the list of public names in the reference"
         return f"accelkit {installed_version('accelkit')} has no {name}: {meant}"
@@ -78,7 +77,7 @@ def _missing_attribute(error: AttributeError) -> str:
     module = getattr(error.obj, "__name__", "")
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     if frames and frames[-1].f_code.co_name == "_resolve":  # accelkit's own function, which resolves an entry point
-        near = difflib.get_close_matches(error.name, dir(error.obj), n=1)
+        near = difflib.get_close_matches(str(error.name), dir(error.obj), n=1)
         return f"correct the name {error.name} in the entry point" + (f": did you mean {near[0]!r}?" if near else "")
     version = installed_version(module.partition(".")[0])
     return f"install the version of {module} for which the plugin was written (this is {version})" if version else ""

@@ -31,7 +31,7 @@ def wrong_signatures(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
 
 def constructor_with_arguments(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
     """Find a constructor that cannot be called without arguments."""
-    constructor = plugin.cls.__init__
+    constructor = inspect.getattr_static(plugin.cls, "__init__")
     if not inspect.isfunction(constructor):
         return
     try:
