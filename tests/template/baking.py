@@ -58,8 +58,8 @@ class Clean:
 
 def names(facets: str, name: str = "acme") -> list[tuple[str, str, str]]:
     """What a package with these facets is to offer."""
-    offered = {"accelerator": name, "precision": f"{name}-bf16", "cluster": name, "strategy": f"{name}_parallel"}
-    return sorted((facet, offered[facet], "available") for facet in facets.split(","))
+    suffixes = {"accelerator": "", "precision": "-bf16", "cluster": "_cluster", "strategy": "_parallel", "hooks": "_hooks"}
+    return sorted((facet, name + suffixes[facet], "available") for facet in facets.split(","))
 
 
 def check_rendered(package: Path) -> None:

@@ -13,23 +13,25 @@ import textwrap
 from pathlib import Path
 
 import accelkit
+from accelkit.specs.hooks import HOOK_SPECIFICATIONS
 from accelkit.types import CAPABILITY_KEYS
 
 INCLUDED = Path(__file__).parents[2] / "templates" / "accelerator_plugin" / "templates"
 WIDTH = 140
 BY_HAND = {
-    "accelerator": (accelkit.Accelerator, {"device_type", "torch_package", "declared_capabilities", "is_simulated", "probe"}),
-    "precision": (accelkit.Precision, {"required_capabilities", "setup", "convert_output", "forward_context"}),
+    "accelerator": ((accelkit.Accelerator,), {"device_type", "torch_package", "declared_capabilities", "is_simulated", "probe"}),
+    "precision": ((accelkit.Precision,), {"required_capabilities", "setup", "convert_output", "forward_context"}),
     "cluster": (
-        accelkit.ClusterEnvironment,
+        (accelkit.ClusterEnvironment,),
         {
             *("processes_flag", "nodes_flag", "detect_cluster", "creates_processes_externally", "world_size", "global_rank", "local_rank"),
             *("local_world_size", "node_rank", "num_nodes", "main_address", "main_port"),
         },
     ),
-    "strategy": (accelkit.Strategy, {"is_distributed", "wrap_module", "unwrap_module", "no_sync", "join"}),
+    "strategy": ((accelkit.Strategy,), {"is_distributed", "wrap_module", "unwrap_module", "no_sync", "join"}),
+    "hooks": (HOOK_SPECIFICATIONS, {"setup_device", "checkpoint_saved"}),
 }
-"""The class of each facet, and what its file in the template writes out."""
+"""The classes of each facet, and what its file in the template writes out."""
 SET_BY_LOADING = {"name", "plugin"}
 OF_THE_SPECIFICATION = {"placement", "told", "known", "has_to_ask", "place", "learn"}
 """What a plugin calls and need not define: how processes tell each other on which machine they are."""
@@ -41,24 +43,26 @@ def tree_of(cls: type) -> ast.ClassDef:
     return found
 
 
-def public_names(cls: type) -> list[str]:
+def public_names(*classes: type) -> list[str]:
     """Methods and attributes that a plugin may define, in the order of the specification."""
     left_out = SET_BY_LOADING | OF_THE_SPECIFICATION
-    return [name for name in map(_name, tree_of(cls).body) if name and not name.startswith("_") and name not in left_out]
+    names = [_name(node) for cls in classes for node in tree_of(cls).body]
+    return [name for name in names if name and not name.startswith("_") and name not in left_out]
 
 
 def optional_part(facet: str) -> str:
     """Everything of the specification that the template leaves out, as comments for the body of a class."""
-    cls, written = BY_HAND[facet]
-    source = textwrap.dedent(inspect.getsource(cls)).splitlines()
+    classes, written = BY_HAND[facet]
     attributes, methods = [], []
-    for node in tree_of(cls).body:
-        if _name(node) not in {*public_names(cls)} - written:
-            continue
-        if isinstance(node, ast.AnnAssign):
-            attributes += [*_wrapped(f"{_name(node)}: {_meaning(cls, _name(node))}"), *source[node.lineno - 1 : node.end_lineno], ""]
-        elif isinstance(node, ast.FunctionDef):
-            methods += [*_method(node, source), ""]
+    for cls in classes:
+        source = textwrap.dedent(inspect.getsource(cls)).splitlines()
+        for node in tree_of(cls).body:
+            if _name(node) not in {*public_names(cls)} - written:
+                continue
+            if isinstance(node, ast.AnnAssign):
+                attributes += [*_wrapped(f"{_name(node)}: {_meaning(cls, _name(node))}"), *source[node.lineno - 1 : node.end_lineno], ""]
+            elif isinstance(node, ast.FunctionDef):
+                methods += [*_method(node, source), ""]
     return "\n".join(_commented(line) for line in [*attributes, *methods][:-1]) + "\n"
 
 
@@ -80,10 +84,15 @@ def _name(node: ast.stmt) -> str:
 
 
 def _method(node: ast.FunctionDef, source: list[str]) -> list[str]:
-    """The source of a method: its signature, the first paragraph of its docstring, and its body, which is the default."""
-    decorators = [f"    @{ast.unparse(one)}" for one in node.decorator_list if "hookimpl" not in ast.unparse(one)]
+    """The source of a method: its signature, the first paragraph of its docstring, and its body, which is the default.
+
+    Of a specification of hooks: an implementation without a body.
+    """
+    written = [ast.unparse(one) for one in node.decorator_list]
+    decorators = [f"    @{'hookimpl' if one.startswith('hookspec') else one}" for one in written if "hookimpl" not in one]
     docstring = node.body[0]
-    lines = [*decorators, *source[node.lineno - 1 : docstring.lineno - 1]]
+    signature = [re.sub(r"  # type: ignore.*", "", line) for line in source[node.lineno - 1 : docstring.lineno - 1]]
+    lines = [*decorators, *signature]
     first = " ".join((ast.get_docstring(node) or "").partition("\n\n")[0].split())
     lines += textwrap.wrap(f'"""{first}"""', WIDTH - 8, initial_indent=" " * 8, subsequent_indent=" " * 8)
     return lines + source[(docstring.end_lineno or 0) : node.end_lineno]

@@ -41,8 +41,8 @@ BAD = [
         "accelkit_acme.device:acme",
         "this is the package of the plugin, which does not exist yet; specify the package that adds",
     ),
-    ("facets", "", "unknown facet ''; use accelerator, precision, cluster, strategy, separated by commas"),
-    ("facets", "accelerator,hooks", "unknown facet 'hooks'; use accelerator, precision, cluster, strategy, separated by commas"),
+    ("facets", "", "unknown facet ''; use accelerator, precision, cluster, strategy, hooks, separated by commas"),
+    ("facets", "accelerator,hook", "unknown facet 'hook'; use accelerator, precision, cluster, strategy, hooks, separated by commas"),
     ("facets", "cluster,cluster", "a facet is given twice"),
     ("author", "me\\", "it must consist of letters, digits, spaces and . , & ' ( ) + -"),
     ("email", "acme.example", "it must be an e-mail address, as in opensource@acme.example"),
@@ -152,7 +152,7 @@ def test_the_longest_answers_make_clean_sources(tmp_path):
         "accelerator": name,
         "torch_device": f"{'p' * (longest['torch_device'] - 21)}:{'t' * 20}",
     }
-    for facets in ("accelerator,precision,cluster,strategy", "cluster"):
+    for facets in ("accelerator,precision,cluster,strategy,hooks", "cluster", "hooks"):
         for vendor in (answers, {"vendor": "Z", "distribution": "z0", "accelerator": "z"}):
             folder = tmp_path / f"{len(facets)}{len(vendor['vendor'])}"
             answer = new(folder, "--no-input", f"facets={facets}", *(f"{key}={value}" for key, value in vendor.items()))

@@ -13,10 +13,10 @@ pytestmark = pytest.mark.timeout(900)
 
 DEVICES = {"": "torch:cpu", "torch": "torch:cuda", "package": "torch_acme:acme", "xla": "torch_xla:xla"}
 """By kind: a package without an accelerator, and one on each kind of device, which need not be here."""
-OTHERS = ("precision", "cluster", "strategy")
+OTHERS = ("precision", "cluster", "strategy", "hooks")
 SAMPLE = [
     ("", "cluster,strategy"),
-    ("torch", "accelerator,precision,cluster,strategy"),
+    ("torch", "accelerator,precision,cluster,strategy,hooks"),
     ("package", "accelerator,precision"),
     ("xla", "accelerator,cluster"),
 ]
@@ -24,7 +24,7 @@ SAMPLE = [
 
 
 def every_package() -> list[tuple[str, str]]:
-    subsets = [chosen for count in range(4) for chosen in itertools.combinations(OTHERS, count)]
+    subsets = [chosen for count in range(len(OTHERS) + 1) for chosen in itertools.combinations(OTHERS, count)]
     return [(kind, ",".join((["accelerator"] if kind else []) + list(chosen))) for kind in DEVICES for chosen in subsets if kind or chosen]
 
 
@@ -72,7 +72,12 @@ def bake_and_test(clean, folder, kind, facets, *, also_by_command):
         assert "= not run =" in tested
         is_here = json.loads(clean.accelkit("probe", "acme", "--json", ok=False).stdout).get("status") == "usable" if kind else True
         assert is_here or "tests that need the device, which is absent" in tested
+        if kind:
+            assert "\nkind          accelerator\n" in clean.accelkit("info", "acme").stdout, "another facet has the same name"
         for facet, name, _ in names(facets) if also_by_command else ():
+            if facet == "hooks":
+                clean.accelkit("doctor", name)
+                continue
             smoke = clean.accelkit("conformance", "run", name, "--kind", facet, "--profile", "smoke", ok=False)
             assert smoke.returncode == (0 if is_here or facet != "accelerator" else 4), smoke.stderr
         check_sources(package, clean)

@@ -4,19 +4,35 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
+import tarfile
+import tomllib
 
 import pytest
 import yaml
+from baking import run
 from click.testing import CliRunner
 
 from accelkit.cli import main
 
+FACETS = {
+    "accelerator": "acme",
+    "precision": "acme-bf16",
+    "cluster": "acme_cluster",
+    "strategy": "acme_parallel",
+    "hooks": "acme_hooks",
+}
+
+
+def new(folder, facets):
+    answer = CliRunner().invoke(main, ["new", "--no-input", "--output-dir", str(folder), "oldest_accelkit=0.1.0", f"facets={facets}"])
+    assert answer.exit_code == 0, answer.output
+    return folder / "accelkit-acme"
+
 
 @pytest.fixture
 def package(tmp_path):
-    answer = CliRunner().invoke(main, ["new", "--no-input", "--output-dir", str(tmp_path), "oldest_accelkit=0.1.0"])
-    assert answer.exit_code == 0, answer.output
-    return tmp_path / "accelkit-acme"
+    return new(tmp_path, "accelerator")
 
 
 def workflow(package, name):
@@ -30,7 +46,7 @@ def commands(job):
 def test_ci_runs_everything_on_the_oldest_and_the_newest(package):
     ci = workflow(package, "ci.yml")
     jobs = ci["jobs"]
-    assert set(jobs) == {"lint", "types", "test", "main", "conformance", "hardware"}
+    assert set(jobs) == {"lint", "types", "test", "main", "conformance-accelerator", "hardware"}
     assert "ruff check" in commands(jobs["lint"])
     assert "ruff format --check" in commands(jobs["lint"])
     assert "mypy" in commands(jobs["types"])
@@ -45,7 +61,7 @@ def test_ci_runs_everything_on_the_oldest_and_the_newest(package):
 
 def test_reports_are_kept_and_hardware_is_opt_in(package):
     jobs = workflow(package, "ci.yml")["jobs"]
-    for name in ("conformance", "hardware"):
+    for name in ("conformance-accelerator", "hardware"):
         upload = jobs[name]["steps"][-1]
         assert upload["uses"].startswith("actions/upload-artifact@")
         assert (upload["if"], upload["with"]["path"]) == ("always()", "reports")
@@ -53,6 +69,42 @@ def test_reports_are_kept_and_hardware_is_opt_in(package):
     assert "head.repo.full_name == github.repository" in jobs["hardware"]["if"], "a fork's pull request would run code there"
     assert jobs["hardware"]["runs-on"] == "${{ vars.HARDWARE_RUNNER }}"
     assert "--profile full --certify" in commands(jobs["hardware"])
+
+
+def test_each_facet_has_a_job_of_its_own(tmp_path):
+    jobs = workflow(new(tmp_path / "all", ",".join(FACETS)), "ci.yml")["jobs"]
+    for facet in ("accelerator", "precision", "cluster", "strategy"):
+        job = jobs[f"conformance-{facet}"]
+        assert f"accelkit conformance run {FACETS[facet]} --kind {facet} --json reports/{FACETS[facet]}.json" in commands(job)
+        assert ("|| [ $? -eq 4 ]" in commands(job)) == (facet == "accelerator"), "only an accelerator may be absent"
+        assert job["steps"][-1]["with"] == {"name": f"conformance-{facet}", "path": "reports"}
+    assert "accelkit doctor acme_hooks" in commands(jobs["hooks"])
+    others = {"lint", "types", "test", "main"}
+    for facet in FACETS:
+        mine = set(workflow(new(tmp_path / facet, facet), "ci.yml")["jobs"]) - others
+        expected = {"accelerator": {"conformance-accelerator", "hardware"}, "hooks": {"hooks"}}
+        assert mine == expected.get(facet, {f"conformance-{facet}"})
+
+
+def test_no_two_facets_have_the_same_name(tmp_path):
+    project = tomllib.loads((new(tmp_path, ",".join(FACETS)) / "pyproject.toml").read_text())["project"]
+    groups = {group: list(entries) for group, entries in project["entry-points"].items() if group != "accelkit.conformance"}
+    assert sorted(groups) == ["accelkit.accelerators", "accelkit.clusters", "accelkit.hooks", "accelkit.precisions", "accelkit.strategies"]
+    assert sorted(name for names in groups.values() for name in names) == sorted(FACETS.values())
+
+
+def test_reports_are_not_part_of_the_sdist(package, tmp_path):
+    """Reports lie where README.md and CI write them."""
+    (package / "reports").mkdir()
+    written = ["report.json", "report.html", "report.tar", "reports/acme.json"]
+    for name in written:
+        (package / name).write_text("{}")
+    (package / "src" / "accelkit_acme" / "report.py").touch()
+    run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", tmp_path / "dist", package)
+    with tarfile.open(tmp_path / "dist" / "accelkit_acme-0.1.0.tar.gz") as sdist:
+        names = {name.partition("/")[2] for name in sdist.getnames()}
+    assert {"pyproject.toml", "tests/test_contract.py", "src/accelkit_acme/report.py"} <= names
+    assert names.isdisjoint(written)
 
 
 def test_a_release_is_tested_and_published_without_a_secret(package):

@@ -8,7 +8,7 @@ import json
 import re
 import sys
 
-FACETS = ("accelerator", "precision", "cluster", "strategy")
+FACETS = ("accelerator", "precision", "cluster", "strategy", "hooks")
 LICENCES = ("Apache-2.0", "BSD-3-Clause", "MIT", "LicenseRef-Proprietary")
 RESERVED = (
     *("auto", "gpu", "tpu", "torch", "cpu", "cuda", "mps", "xla"),

@@ -9,7 +9,7 @@ test_{{ cookiecutter.accelerator }} = conformance("{{ cookiecutter.accelerator }
 test_{{ cookiecutter.accelerator }}_precision = conformance("{{ cookiecutter.accelerator }}-bf16", kind="precision", profile="smoke")
 {% endif %}
 {% if cookiecutter.__has_cluster %}
-test_{{ cookiecutter.accelerator }}_cluster = conformance("{{ cookiecutter.accelerator }}", kind="cluster", profile="smoke")
+test_{{ cookiecutter.accelerator }}_cluster = conformance("{{ cookiecutter.accelerator }}_cluster", kind="cluster", profile="smoke")
 {% endif %}
 {% if cookiecutter.__has_strategy %}
 test_{{ cookiecutter.accelerator }}_strategy = conformance("{{ cookiecutter.accelerator }}_parallel", kind="strategy", profile="smoke")

@@ -1,7 +1,7 @@
-"""Cluster environment that reads a process's rank and its peers from ``{{ cookiecutter.accelerator | upper }}_*`` variables.
+"""The cluster environment ``{{ cookiecutter.accelerator }}_cluster``.
 
-The names of the variables are examples: replace them with those that the launcher sets. The comments show the defaults of optional
-methods. They can be deleted.
+It reads a process's rank and its peers from ``{{ cookiecutter.accelerator | upper }}_*`` variables, whose names are examples: replace
+them with those that the launcher sets. The comments show the defaults of optional methods. They can be deleted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class {{ cookiecutter.__class }}Environment(ClusterEnvironment):
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
         """Return a claim that ranks above a scheduler in whose job the launcher runs (30 to 60), and below torchrun (100)."""
         if environ.get("{{ cookiecutter.accelerator | upper }}_JOB"):
-            return Detection("{{ cookiecutter.accelerator }}", 70, "{{ cookiecutter.accelerator | upper }}_JOB is set")
+            return Detection("{{ cookiecutter.accelerator }}_cluster", 70, "{{ cookiecutter.accelerator | upper }}_JOB is set")
         return None
 
     @property
