@@ -11,6 +11,7 @@ MANDATORY = (
     "contract", "isolation", "device", "capabilities", "memory", "streams", "random", "transfer", "serialization", "optimizers",
     "precision",
     "training", "checkpoint", "determinism", "dataloader", "errors", "collectives", "ddp", "fsdp",
+    "precision_dtypes", "precision_gradients",
 )  # fmt: skip
 """Areas in which no failure may be declared. Failures may be declared in the others: layout, operators, autograd, modules, compile and
 bridges."""

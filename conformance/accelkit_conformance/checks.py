@@ -29,6 +29,7 @@ AREAS = (
     "contract", "isolation", "device", "capabilities", "memory", "streams", "random", "transfer", "layout", "serialization", "operators",
     "autograd", "modules", "optimizers", "precision", "training", "checkpoint", "determinism", "dataloader", "errors", "compile",
     "collectives", "ddp", "fsdp", "bridges",
+    "precision_dtypes", "precision_gradients",
 )  # fmt: skip
 """The areas, in the order of reports. The module ``areas/<area>.py`` holds an area's checks; its docstring says what they assert."""
 

@@ -29,6 +29,8 @@ _MODULES = (
     "crashes",
     "mistakes",
     "frameworks",
+    "precision_conversion",
+    "precision_steps",
 )
 MOST_OF_ONE_MECHANISM = 3
 

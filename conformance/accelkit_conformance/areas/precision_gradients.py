@@ -1,0 +1,206 @@
+"""Gradients, optimizer steps and accumulation in a precision are those of float64, within the tolerance of the dtype it computes in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from accelkit_conformance.checks import check
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+
+@check("smoke", kind="precision")
+def gradients_match_float64(subject: Subject) -> None:
+    """After ``backward`` and ``unscale_gradients``, the gradients of all trainable parameters are those of float64 on the CPU, within eight
+    times the eps of the dtype in which the precision computes."""
+    _check_gradients(subject, "perceptron")
+
+
+@check("training", kind="precision", over=["convolution", "attention", "normalization"])
+def gradients_of_layers_match_float64(subject: Subject, name: str) -> None:
+    """The gradients of a small convolutional network, of a transformer layer and of a model with batch and layer normalisation are those of
+    float64 on the CPU, within the tolerance of the dtype in which the precision computes."""
+    _check_gradients(subject, name)
+
+
+def _check_gradients(subject: Subject, name: str) -> None:
+    from accelkit_conformance.oracle.precision_training import check_close, exact_gradients, trainer
+
+    check_close(subject, trainer(subject, name).finite_gradients(), exact_gradients(name), "gradients")
+
+
+@check("smoke", kind="precision")
+def a_step_matches_float64(subject: Subject) -> None:
+    """A step of SGD changes the parameters as in float64, within the tolerance of the dtype: the step takes place, once, with unscaled
+    gradients."""
+    from accelkit_conformance.oracle.precision_training import check_close, exact, mean_square, sgd, trainer, weights_of
+
+    trained = trainer(subject)
+    trained.step()
+    model, x, y = exact()
+    optimizer = sgd(model.parameters())
+    mean_square(model(x), y).backward()
+    optimizer.step()
+    check_close(subject, weights_of(trained.model), weights_of(model), "weights after a step")
+
+
+@check("training", kind="precision", over=["Adam", "RMSprop", "Adagrad", "momentum"])
+def optimizers_match_float64(subject: Subject, name: str) -> None:
+    """Two steps of common optimizers change the parameters as in float64. In float16, eps is 0.001, because smaller ones vanish. The
+    permitted error is relative to the parameters and four times that of gradients, because these optimizers divide by small numbers."""
+    import torch
+
+    from accelkit_conformance.oracle.precision_training import check_close, exact, mean_square, trainer, weights_of
+
+    make: Any = {
+        "Adam": lambda parameters: torch.optim.Adam(parameters, lr=0.05, eps=1e-3),
+        "RMSprop": lambda parameters: torch.optim.RMSprop(parameters, lr=0.02, eps=1e-3),
+        "Adagrad": lambda parameters: torch.optim.Adagrad(parameters, lr=0.1, eps=1e-3),
+        "momentum": lambda parameters: torch.optim.SGD(parameters, lr=1.0, momentum=0.9, nesterov=True),
+    }[name]
+    trained = trainer(subject, optimizer=make)
+    model, x, y = exact()
+    optimizer = make(model.parameters())
+    for _ in range(2):
+        trained.step()
+        optimizer.zero_grad()
+        mean_square(model(x), y).backward()
+        optimizer.step()
+    check_close(subject, weights_of(trained.model), weights_of(model), f"weights after two steps of {name}", times=4)
+
+
+@check("training", kind="precision", seconds=120)
+def a_model_learns(subject: Subject) -> None:
+    """In 40 steps, the loss falls as it does in float64: to at most half of its first value, or to at most 1.2 times what float64
+    reaches."""
+    from accelkit_conformance.oracle.precision_training import exact, mean_square, sgd, trainer
+
+    trained = trainer(subject)
+    model, x, y = exact()
+    optimizer = sgd(model.parameters())
+    first = float(trained.loss())
+    for _ in range(40):
+        trained.step()
+        optimizer.zero_grad()
+        mean_square(model(x), y).backward()
+        optimizer.step()
+    last, best = float(trained.loss()), float(mean_square(model(x), y))
+    assert last < max(first / 2, best * 1.2), f"the loss went from {first:.3f} to {last:.3f}; in float64, to {best:.3f}"
+
+
+@check("training", kind="precision", over=["accumulate", "passes"])
+def accumulation_adds_up(subject: Subject, how: str) -> None:
+    """The gradients of two backward passes before a step add up: with ``gradient_accumulation_steps=2`` and ``accumulate`` to the mean of
+    both, otherwise to their sum. The step that follows uses them, and the next passes begin at zero."""
+    from accelkit_conformance.oracle.precision_training import check_close, exact, mean_square, sgd, trainer, weights_of
+
+    is_mean = how == "accumulate"
+    trained = trainer(subject, gradient_accumulation_steps=2) if is_mean else trainer(subject)
+    x, y = trained.data
+    halves = [(x[:8], y[:8]), (x[8:], y[8:])]
+    for _ in range(40):  # a scaler may skip the first steps
+        trained.optimizer.zero_grad()
+        for half in halves:
+            with trained.runtime.accumulate(trained.model):
+                trained.runtime.backward(mean_square(trained.model(half[0]), half[1]) * 0.5)
+                if is_mean:
+                    trained.optimizer.step()
+        if not is_mean:
+            trained.optimizer.step()
+        if not trained.runtime.optimizer_step_was_skipped:
+            break
+    model, x, y = exact()
+    optimizer = sgd(model.parameters())
+    (mean_square(model(x), y) * (0.5 if is_mean else 1)).backward()
+    optimizer.step()
+    check_close(subject, weights_of(trained.model), weights_of(model), "weights after two passes and a step")
+
+
+@check("training", kind="precision", over=["SGD", "LBFGS"])
+def closures_are_used_or_refused(subject: Subject, name: str) -> None:
+    """``optimizer.step(closure)`` trains as in float64 with unscaled gradients, and returns the loss of the closure. A precision that
+    cannot do that raises an error of accelkit that names it, and changes no parameter."""
+    import torch
+
+    from accelkit import AccelkitError
+    from accelkit_conformance.oracle.precision_training import check_close, exact, mean_square, trainer, weights_of
+
+    make: Any = {
+        "SGD": lambda parameters: torch.optim.SGD(parameters, lr=2.0),
+        "LBFGS": lambda parameters: torch.optim.LBFGS(parameters, lr=0.5, max_iter=2, history_size=2),
+    }[name]
+    trained = trainer(subject, optimizer=make)
+
+    def closure() -> torch.Tensor:
+        trained.optimizer.zero_grad()
+        loss = trained.loss()
+        trained.runtime.backward(loss)
+        return loss
+
+    before = weights_of(trained.model)
+    try:
+        returned = trained.optimizer.step(closure)
+    except AccelkitError as error:
+        unchanged = all(torch.equal(value, before[key]) for key, value in weights_of(trained.model).items())
+        refusal = str(error)
+    else:
+        refusal = ""
+    if refusal:
+        assert trained.precision.name in refusal, f"the error does not name the precision: {refusal}"
+        assert unchanged, "a refused step changed parameters"
+        return
+    model, x, y = exact()
+    optimizer = make(model.parameters())
+
+    def exact_closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = mean_square(model(x), y)
+        loss.backward()
+        return loss
+
+    right = float(optimizer.step(exact_closure))
+    assert returned is not None, "step(closure) returned None instead of the loss of the closure"
+    assert abs(float(returned) - right) <= 0.05 * right, f"step(closure) returned {float(returned):.3g}; the loss is {right:.3g}"
+    check_close(subject, weights_of(trained.model), weights_of(model), f"weights after a step of {name} with a closure", times=4)
+
+
+@check("training", kind="precision")
+def several_models_and_optimizers(subject: Subject) -> None:
+    """Two models with two optimizers train through one loss, and through two losses in turn, as each does alone in float64."""
+    import torch
+
+    from accelkit_conformance.oracle.precision_training import check_close, exact, mean_square, model_and_data, sgd, weights_of
+
+    runtime = subject.runtime()
+    models = [runtime.prepare(model_and_data()[0]) for _ in range(2)]
+    optimizers = [runtime.prepare(sgd(model.parameters())) for model in models]
+    x, y = (one.to(runtime.device) for one in model_and_data()[1:])
+    right, exact_x, exact_y = exact()
+    optimizer = sgd(right.parameters())
+
+    def step_all() -> None:
+        for one in optimizers:
+            one.step()
+
+    def together() -> None:
+        runtime.backward(torch.stack([mean_square(model(x), y) for model in models]).sum())
+        step_all()
+
+    def in_turn() -> None:
+        for model, one in zip(models, optimizers, strict=True):
+            runtime.backward(mean_square(model(x), y))
+            one.step()
+
+    for train in (together, in_turn):
+        for _ in range(40):
+            for one in optimizers:
+                one.zero_grad()
+            train()
+            if not runtime.optimizer_step_was_skipped:
+                break
+        optimizer.zero_grad()
+        mean_square(right(exact_x), exact_y).backward()
+        optimizer.step()
+        for number, model in enumerate(models):
+            check_close(subject, weights_of(model), weights_of(right), f"weights of model {number} after {train.__name__}", times=2)

@@ -1,0 +1,162 @@
+"""Training in a precision, and the same training in float64 on the CPU."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+
+from accelkit import Precision, Runtime
+from accelkit_conformance.oracle.precision_declarations import declaration_of
+from accelkit_conformance.oracle.precision_models import FEATURES, MODELS, ROWS
+from accelkit_conformance.subject import Subject
+
+_MOST_SKIPPED = 40
+MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
+
+
+def sgd(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """Return the optimizer of most tests. Its steps change weights by about as much as the weights are large."""
+    return torch.optim.SGD(parameters, lr=2.0)
+
+
+def mean_square(result: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Return the loss of all tests."""
+    return (result - target.to(result.dtype)).square().mean()
+
+
+def model_and_data(name: str = "perceptron", *, rows: int = ROWS) -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor]:
+    """Return a model, a batch and its targets on the CPU in float32; the same on every call."""
+    torch.default_generator.manual_seed(0)
+    return MODELS[name](), torch.randn(rows, FEATURES), torch.randn(rows, FEATURES)
+
+
+@dataclasses.dataclass(slots=True)
+class Trainer:
+    """A model that is trained in the precision under test.
+
+    Attributes:
+        runtime: The Runtime, which uses a new instance of the precision.
+        model, optimizer: The prepared model and optimizer.
+        data: The batch and its targets on the device.
+    """
+
+    runtime: Runtime
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    data: tuple[torch.Tensor, torch.Tensor]
+
+    @property
+    def precision(self) -> Precision:
+        """The precision under test."""
+        return self.runtime.precision
+
+    def loss(self) -> torch.Tensor:
+        """Return the loss of the batch."""
+        return mean_square(self.model(self.data[0]), self.data[1])
+
+    def backward(self, times: float = 1.0) -> None:
+        """Run a forward and a backward pass of the loss, multiplied by ``times``."""
+        self.runtime.backward(self.loss() * times)
+
+    def finite_gradients(self) -> dict[str, torch.Tensor]:
+        """Run backward passes until the unscaled gradients are finite, and return them in float64 on the CPU.
+
+        A scaler may begin with a scale that is too large; its steps are then skipped until the scale is small enough.
+
+        Raises:
+            AssertionError: If they are not finite after 40 passes.
+        """
+        for _ in range(_MOST_SKIPPED):
+            self.optimizer.zero_grad()
+            self.backward()
+            self.runtime.unscale_gradients(self.optimizer)
+            found = gradients_of(self.model)
+            if all(bool(gradient.isfinite().all()) for gradient in found.values()):
+                return found
+            self.optimizer.step()
+        raise AssertionError(f"the gradients of {_MOST_SKIPPED} passes are infinite or nan")
+
+    def step(self, clip: Callable[[], object] | None = None) -> None:
+        """Train one step, and repeat it while the precision skips it. ``clip`` is called before each optimizer step.
+
+        Raises:
+            AssertionError: If 40 steps in a row are skipped.
+        """
+        for _ in range(_MOST_SKIPPED):
+            self.optimizer.zero_grad()
+            self.backward()
+            if clip is not None:
+                clip()
+            self.optimizer.step()
+            if not self.runtime.optimizer_step_was_skipped:
+                return
+        raise AssertionError(f"{_MOST_SKIPPED} steps in a row were skipped")
+
+
+def trainer(subject: Subject, name: str = "perceptron", optimizer: MakeOptimizer = sgd, **options: Any) -> Trainer:
+    """Return a trainer of the named model, with a new Runtime and a new instance of the precision under test."""
+    runtime = subject.runtime(**options)
+    model, *data = model_and_data(name)
+    model, made = runtime.prepare(model, optimizer(model.parameters()))
+    x, y = (one.to(runtime.device) for one in data)
+    return Trainer(runtime, model, made, (x, y))
+
+
+def gradients_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return the gradients of a model by the names of its parameters, in float64 on the CPU."""
+    return {name: whole(parameter.grad) for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+def weights_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return copies of the trainable parameters of a model by name, in float64 on the CPU."""
+    return {name: whole(parameter.detach()).clone() for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor, or all shards of a DTensor, in float64 on the CPU."""
+    gathered: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return gathered.cpu().double()
+
+
+def exact(name: str = "perceptron", *, rows: int = ROWS) -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor]:
+    """Return what ``model_and_data`` returns, in float64."""
+    model, x, y = model_and_data(name, rows=rows)
+    return copy.deepcopy(model).double(), x.double(), y.double()
+
+
+def exact_gradients(name: str = "perceptron", *, rows: int = ROWS) -> dict[str, torch.Tensor]:
+    """Return the gradients of one pass in float64 on the CPU."""
+    model, x, y = exact(name, rows=rows)
+    mean_square(model(x), y).backward()
+    return gradients_of(model)
+
+
+def check_close(
+    subject: Subject, found: Mapping[str, torch.Tensor], truth: Mapping[str, torch.Tensor], what: str, *, times: float = 1.0
+) -> None:
+    """Check tensors against those in float64, within the tolerance of the precision under test.
+
+    Args:
+        subject: The subject.
+        found: The tensors by name; only these are compared, because a precision may freeze parameters.
+        truth: The tensors in float64.
+        what: What the tensors are, for messages.
+        times: A factor of the tolerance.
+
+    Raises:
+        AssertionError: If nothing was found, or if an error is too large.
+    """
+    tolerance = times * declaration_of(subject.plugin()).tolerance
+    assert found, f"there are no {what}"
+    scale = max(float(value.norm()) for value in truth.values())
+    for name, value in found.items():
+        right = truth[name.removeprefix("module.").removeprefix("_orig_mod.")]
+        error = float((value - right).norm()) / (float(right.norm()) + 0.05 * scale)
+        assert error <= tolerance, (
+            f"{what}: that of {name} differs from float64 by {error:.2g}, relative; "
+            f"{tolerance:.2g} is allowed in {declaration_of(subject.plugin()).source}"
+        )
