@@ -7,8 +7,17 @@ from collections.abc import Sequence
 
 from accelkit_conformance import checks
 from accelkit_conformance.expectations import Expectation
-from accelkit_conformance.results import DECLARED_NONE, Kind, NotSupported, Result, WrongError
+from accelkit_conformance.failed_step import failed_step
+from accelkit_conformance.results import DECLARED_NONE, Kind, NotSupported, Result, WrongError, WrongValues
 from accelkit_conformance.subject import SampleFailure, Subject
+
+_ABSENCE_SHOWS = (
+    *("memory_statistics", "memory_limit", "random_state", "generator_offset", "subnormals", "deterministic", "autocast_float32_list"),
+    *("autocast.bfloat16", "autocast.float16"),
+)
+"""Capabilities without which calls work, but differently. A failed assertion then shows that the capability is missing."""
+_ABSENCE_OF_NUMBERS = ("capabilities/numbered_devices", "device/bad_index_raises", "device/current_device_is_kept")
+"""The tests whose assertions show that devices have no numbers."""
 
 
 def judge(subject: Subject, test: str, error: BaseException | None, expected: Sequence[Expectation]) -> Result:
@@ -27,28 +36,22 @@ def judge(subject: Subject, test: str, error: BaseException | None, expected: Se
         matching = next((one for one in expected if not one.sample and one.explains(error)), None)
         subject.failures.append(SampleFailure("", error, "", matching))
     surprises = [failure for failure in subject.failures if failure.expectation is None]
-    surprise = surprises[0] if surprises else None
     keys = [checks.capability(key, parameters) for key in (*found.requires, *([found.probes] if found.probes else []))]
     undeclared = [key for key in keys if subject.capabilities[key] == "undeclared"]
+    wrong = [failure for failure in surprises if _is_wrong(test, failure.error, undeclared)]
+    surprise = next(iter(wrong or surprises), None)
     probed = checks.capability(found.probes, parameters) if found.probes else ""
     if probed and subject.capabilities[probed] == "none":
         if subject.failures:
-            return Result(test, "unsupported", reason=f"{probed}: {DECLARED_NONE}, and does not work ({_line(subject.failures[0].error)})")
+            return _failed(test, "unsupported", subject.failures[0], f"{probed}: {DECLARED_NONE}, and does not work (", ")")
         return Result(test, "over-unsupported", reason=f"{probed} works, although it is declared none: declare it")
-    if surprise is not None and undeclared:
-        return Result(test, "unsupported", reason=f"{', '.join(undeclared)}: undeclared, and does not work ({_line(surprise.error)})")
+    if surprise is not None and undeclared and not wrong:
+        return _failed(test, "unsupported", surprise, f"{', '.join(undeclared)}: undeclared, and does not work (", ")")
     if surprise is not None:
         on = f"on {subject.accelerator.name}: " if subject.record.kind != "accelerator" and subject.is_loaded else ""
         count = f" ({len(surprises)} of {subject.num_samples} inputs)" if subject.num_samples else ""
         where = f"{surprise.sample}: " if surprise.sample else ""
-        return Result(
-            test,
-            _kind_of(surprise.error),
-            reason=f"{on}{where}{_line(surprise.error)}{count}",
-            error=type(surprise.error).__name__,
-            detail="".join(traceback.format_exception(surprise.error))[-4000:],
-            reproducer=surprise.reproducer,
-        )
+        return _failed(test, _kind_of(surprise.error), surprise, f"{on}{where}", count)
     whole = [one for one in expected if not one.sample]  # the others apply only to the inputs that they select
     if subject.passed_though_expected or (whole and not subject.failures):
         which = f" ({subject.passed_though_expected[0]})" if subject.passed_though_expected else ""
@@ -59,6 +62,33 @@ def judge(subject: Subject, test: str, error: BaseException | None, expected: Se
         reason = f"{first.expectation.reason} ({first.expectation.issue})"
         return Result(test, "expected-failure", reason=reason, error=type(first.error).__name__)
     return Result(test, "pass")
+
+
+def _failed(test: str, kind: Kind, failure: SampleFailure, before: str, after: str) -> Result:
+    """Return the result of a check that failed on an input. Its reason is the error in one line, between ``before`` and ``after``."""
+    error, step = failure.error, failed_step(failure.error)
+    said = f"in the suite's {step}: " if step.startswith("helper") else "reported late: " if step == "end" else ""
+    return Result(
+        test,
+        kind,
+        reason=f"{before}{said}{_line(error)}{after}",
+        error=type(error).__name__,
+        step=step,
+        detail="".join(traceback.format_exception(error))[-4000:],
+        reproducer=failure.reproducer,
+    )
+
+
+def _is_wrong(test: str, error: BaseException, undeclared: Sequence[str]) -> bool:
+    """Return whether an error shows that the device computes wrongly, rather than that it lacks an undeclared capability.
+
+    A device that lacks a capability raises an error, except if the capability is one of those whose absence shows in another way.
+    """
+    if isinstance(error, WrongValues):
+        return True
+    if isinstance(error, WrongError) or failed_step(error) != "comparison":
+        return False
+    return test not in _ABSENCE_OF_NUMBERS and not any(key in _ABSENCE_SHOWS for key in undeclared)
 
 
 def _kind_of(error: BaseException) -> Kind:

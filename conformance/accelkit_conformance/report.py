@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from accelkit_conformance import checks
 from accelkit_conformance.results import BAD, KINDS, Result
 
 SCHEMA = "accelkit.conformance/1"
+_LARGE_SHARE = 3  # an area of which more than a third is unsupported is described
+_DOES_NOT_WORK = "does not work ("  # what judgement writes before the error
+_NUMBERS = re.compile(r"\d+")
 LARGEST_FILE = 50_000_000  # maximum size of a report or a bundle in bytes
 Report = dict[str, Any]
 
@@ -25,6 +29,28 @@ def summarise(results: Sequence[Result]) -> dict[str, Any]:
     total: collections.Counter[str] = sum(by_area.values(), collections.Counter())
     areas = {area: {kind: by_area[area][kind] for kind in KINDS if by_area[area][kind]} for area in checks.AREAS if area in by_area}
     return {"kinds": {kind: total[kind] for kind in KINDS if total[kind]}, "areas": areas}
+
+
+def unsupported_areas(results: Sequence[Result]) -> list[str]:
+    """Describe the areas of which more than a third is unsupported although nothing is declared ``none``, with the commonest cause."""
+    total = collections.Counter(checks.area_of(result.id) for result in results)
+    by_area: dict[str, list[Result]] = collections.defaultdict(list)
+    for result in results:
+        if result.kind == "unsupported" and not result.is_declared_none:
+            by_area[checks.area_of(result.id)].append(result)
+    lines = []
+    for area in (area for area in checks.AREAS if len(by_area[area]) * _LARGE_SHARE > total[area]):
+        causes = [_cause(result.reason) for result in by_area[area]]
+        kinds = collections.Counter(_NUMBERS.sub("", cause) for cause in causes)
+        kind, number = kinds.most_common(1)[0]
+        example = next(cause for cause in causes if _NUMBERS.sub("", cause) == kind)
+        lines.append(f"{area}: {len(by_area[area])} of {total[area]} tests are unsupported, {number} of them because of: {example[:200]}")
+    return lines
+
+
+def _cause(reason: str) -> str:
+    before, found, error = reason.partition(_DOES_NOT_WORK)
+    return error.removesuffix(")") if found else before
 
 
 def coverage(must: Iterable[str], seen: Iterable[str]) -> dict[str, Any]:

@@ -36,13 +36,17 @@ MEANING: Mapping[Kind, str] = {
     "flaky": "it failed with an error, and passed when it was run again: neither a pass nor a failure, and never certified",
     "expected-failure": "the test fails, as declared",
     "unexpected-pass": "the test passes, although it is declared to fail",
-    "unsupported": "the capability is declared none, or is undeclared and missing",
+    "unsupported": "the capability is declared none, or it is undeclared and raises an error or is missing",
     "over-unsupported": "the capability works, although it is declared none",
 }
 
 
 class WrongError(AssertionError):
     """Raised if a check expects an error and gets a different one."""
+
+
+class WrongValues(AssertionError):
+    """Raised by a comparison of values. Whatever is declared, a device that computes must compute the right values."""
 
 
 class NotSupported(Exception):
@@ -59,6 +63,8 @@ class Result:
         seconds: The duration of the last attempt.
         reason: The reason why the test did not pass, in one line.
         error: The class name of the error, if there was one.
+        step: The step that failed: ``comparison``, ``operator``, ``helper`` and the name of a function that prepares a test, or ``end`` if
+            the device reported the error when the test had ended.
         detail: The traceback, or the last lines of output of a process that died.
         reproducer: A program that reproduces the failure.
         attempts: The number of times that the test was run.
@@ -73,6 +79,7 @@ class Result:
     seconds: float = 0.0
     reason: str = ""
     error: str = ""
+    step: str = ""
     detail: str = ""
     reproducer: str = ""
     attempts: int = 1

@@ -175,10 +175,11 @@ class Subject:
         """Return a function of the device's module.
 
         Raises:
-            AssertionError: If the module does not have it.
+            NotImplementedError: If the module does not have it.
         """
         found: Callable[..., Any] | None = getattr(self.module, name, None)
-        assert found is not None, f"torch.{self.device_type} has no {name}"
+        if found is None:
+            raise NotImplementedError(f"torch.{self.device_type} has no {name}")
         return found
 
     def stays(self, *tensors: torch.Tensor) -> None:

@@ -12,7 +12,7 @@ import click
 from accelkit.errors import printable
 from accelkit_conformance.certification import counted, some
 from accelkit_conformance.expectations import expired
-from accelkit_conformance.report import Report, results_of
+from accelkit_conformance.report import Report, results_of, unsupported_areas
 from accelkit_conformance.results import BAD, KINDS, Result
 from accelkit_conformance.runner import Started
 
@@ -74,8 +74,8 @@ class Progress:
 
 
 def summary_lines(report: Report) -> list[str]:
-    """Return the lines of the summary as plain text: a table by area, the failures, and the verdict."""
-    return [*_table(report), "", *_failures(report), *_verdict(report)]
+    """Return the lines of the summary as plain text: areas that are mostly unsupported, a table by area, the failures, and the verdict."""
+    return [*_unsupported(report), *_table(report), "", *_failures(report), *_verdict(report)]
 
 
 def show(report: Report) -> None:
@@ -83,6 +83,11 @@ def show(report: Report) -> None:
     for line in summary_lines(report):
         word = line.split(":")[0].strip()
         click.secho(printable(line), fg=_COLOURS.get(word)) if word in KINDS else click.echo(printable(line))
+
+
+def _unsupported(report: Report) -> list[str]:
+    lines = unsupported_areas(results_of(report))
+    return [*lines, ""] if lines else []
 
 
 def _table(report: Report) -> list[str]:

@@ -30,6 +30,7 @@ from accelkit.discovery import loading
 from accelkit_conformance import checks
 from accelkit_conformance.expectations import Expectation
 from accelkit_conformance.judgement import judge
+from accelkit_conformance.late_errors import wait_for_late_errors
 from accelkit_conformance.results import DECLARED_NONE, TRIGGERED, NotSupported, Result
 from accelkit_conformance.subject import Subject, device_index
 
@@ -177,9 +178,13 @@ class Worker:
                 if crash := next((one for one in self.subject.expectations if one.is_crash and not one.sample), None):
                     self.subject.announce(crash)
                 found.function(self.subject, *parameters)
+                wait_for_late_errors(self.subject)
             except NotSupported as error:
                 unsupported.append(error)
             except BaseException as error:  # whatever a device's code raises is a result
+                if not found.is_distributed:  # a collective that the other ranks have left never ends
+                    with contextlib.suppress(Exception):
+                        wait_for_late_errors(self.subject)
                 return error
         return unsupported[0] if len(unsupported) == len(places) else None
 

@@ -23,9 +23,16 @@ class WaitsForNobody(_Slow):
 
     def install(self) -> None:
         super().install()
-        stream = self.device_module.Stream
-        stream.wait_stream = lambda self, other: None
-        stream.wait_event = lambda self, event: None
+        import torch
+
+        class Stream(torch.Stream):
+            def wait_stream(self, other: Any) -> None:
+                pass
+
+            def wait_event(self, event: Any) -> None:
+                pass
+
+        torch.Stream = Stream  # type: ignore[misc]
 
 
 @mutant("streams", "waiting")
@@ -34,7 +41,13 @@ class SynchronisesNothing(_Slow):
 
     def install(self) -> None:
         super().install()
-        self.device_module.Stream.synchronize = lambda self: None
+        import torch
+
+        class Stream(torch.Stream):
+            def synchronize(self) -> None:
+                pass
+
+        torch.Stream = Stream  # type: ignore[misc]
 
 
 @mutant("transfer", "waiting")
@@ -56,7 +69,7 @@ class EventsAreNeverDone(Broken):
             def query(self) -> bool:
                 return False
 
-        self.device_module.Event = lambda **options: Event("fake_xpu", **options)
+        torch.Event = Event  # type: ignore[misc]
 
 
 class _AnotherTime(Broken):
@@ -73,17 +86,11 @@ class _AnotherTime(Broken):
 
         factor = self.factor
 
-        class Event:
-            def __init__(self, **options: Any) -> None:
-                self.inner = torch.Event("fake_xpu", **options)
-
+        class Event(torch.Event):
             def elapsed_time(self, end: Any) -> float:
-                return factor * self.inner.elapsed_time(end.inner)
+                return factor * super().elapsed_time(end)
 
-            def __getattr__(self, name: str) -> Any:
-                return getattr(self.inner, name)
-
-        self.device_module.Event = Event
+        torch.Event = Event  # type: ignore[misc]
 
 
 @mutant("streams", "events")
@@ -109,11 +116,12 @@ class KeepsEvents(Broken):
 
         kept: list[Any] = []
 
-        def event(**options: Any) -> Any:
-            kept.append((os.dup(2), bytearray(b"x" * (16 << 10))) if len(kept) < 500 else bytearray(b"x" * (16 << 10)))
-            return torch.Event("fake_xpu", **options)
+        class Event(torch.Event):
+            def __new__(cls, *args: Any, **options: Any) -> Any:
+                kept.append((os.dup(2), bytearray(b"x" * (16 << 10))) if len(kept) < 500 else bytearray(b"x" * (16 << 10)))
+                return super().__new__(cls, *args, **options)
 
-        self.device_module.Event = event
+        torch.Event = Event  # type: ignore[misc]
 
 
 @mutant("streams", "the current stream")
@@ -121,22 +129,13 @@ class StaysOnTheStream(Broken):
     """Leaving a stream context does not restore the previous stream."""
 
     def install(self) -> None:
-        context = self.device_module.stream
-        module = self.device_module
+        import torch
 
-        class Stays:
-            def __init__(self, stream: Any) -> None:
-                self._stream = stream
-
-            def __enter__(self) -> Any:
-                module.set_stream(self._stream)
-                return self._stream
-
+        class Stream(torch.Stream):
             def __exit__(self, *exc_info: object) -> None:
                 pass
 
-        assert context is not None
-        module.stream = Stays  # type: ignore[attr-defined]
+        torch.Stream = Stream  # type: ignore[misc]
 
 
 @mutant("dataloader", "forks")

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from accelkit_conformance.oracle.device_streams import current_stream, make_stream, on_stream
+
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
@@ -19,9 +21,9 @@ def run_at(subject: Subject, place: str, device: torch.device, call: Callable[[]
         with subject.module.device(device):
             return call()
     if place == "another stream":
-        stream = subject.module.Stream(device=device)
-        stream.wait_stream(subject.module.current_stream(device))
-        with subject.module.stream(stream):
+        stream = make_stream(subject, device)
+        stream.wait_stream(current_stream(subject, device))
+        with on_stream(subject, stream):
             found = call()
         stream.synchronize()
         return found

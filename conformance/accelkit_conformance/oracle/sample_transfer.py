@@ -32,8 +32,20 @@ def has_memory(tensor: torch.Tensor) -> bool:
         return False
 
 
+def has_storage(tensor: torch.Tensor) -> bool:
+    """Return whether the tensor has a storage, with or without an address. Tensors of devices with opaque tensors have none."""
+    try:
+        tensor.untyped_storage()
+    except (RuntimeError, NotImplementedError):
+        return False
+    return True
+
+
 def to_device(nested: Any, device: torch.device) -> Any:
-    """Return a copy on ``device`` with the memory layout of the original. Devices in arguments are replaced by ``device``."""
+    """Return a copy on ``device`` with the memory layout of the original. Devices in arguments are replaced by ``device``.
+
+    A tensor without a storage is copied on its own: nothing is known of its layout, or of what it shares.
+    """
     storages: dict[Any, torch.Tensor] = {}
 
     def whole(storage: torch.UntypedStorage, dtype: torch.dtype, key: Any) -> torch.Tensor:
@@ -49,6 +61,9 @@ def to_device(nested: Any, device: torch.device) -> Any:
             return leaf
         if leaf.layout is not torch.strided:
             return leaf.to(device, copy=True)
+        if not has_storage(leaf):
+            copied = leaf.detach().to(device, copy=True)
+            return copied.requires_grad_() if leaf.requires_grad else copied
         storage = leaf.untyped_storage()
         memory = whole(storage, leaf.dtype, storage.data_ptr())  # use only dtypes of the sample; the device may lack others
         if not memory.numel():

@@ -21,6 +21,9 @@ from typing import Any
 
 import torch
 
+from accelkit_conformance.oracle.sample_transfer import has_storage
+from accelkit_conformance.results import WrongValues
+
 C = 8.0
 _EACH = 64.0
 _WITHOUT_TRUTH = 8.0
@@ -80,13 +83,13 @@ def relative_error(reference: torch.Tensor, truth: torch.Tensor | None) -> float
 
 
 def check_form(found: Any, reference: torch.Tensor, device: torch.device, *, strides: bool = False) -> None:
-    """Check the type, device, dtype, shape and layout of a result, and its strides if ``strides`` is True."""
+    """Check the type, device, dtype, shape and layout of a result, and its strides if ``strides`` is True and it has a storage."""
     assert isinstance(found, torch.Tensor), f"gave {type(found).__name__}, not a tensor"
     assert found.device == device, f"the result is on {found.device}, not on {device}"
     assert found.dtype == reference.dtype, f"the result is {found.dtype}, not {reference.dtype}"
     assert found.shape == reference.shape, f"the result has shape {list(found.shape)}, not {list(reference.shape)}"
     assert found.layout == reference.layout, f"the result is {found.layout}, not {reference.layout}"
-    if strides and found.numel():  # strides mean nothing without elements
+    if strides and found.numel() and has_storage(found):  # strides mean nothing without elements, or without a storage
         assert found.stride() == reference.stride(), f"the result has strides {found.stride()}, not {reference.stride()}"
 
 
@@ -103,8 +106,24 @@ def check_values(
     """Check the values of a result. All three tensors are on the CPU; for the arguments see :func:`check_result`.
 
     Raises:
-        AssertionError: If a value is wrong. The message says how, and by how much.
+        WrongValues: If a value is wrong. The message says how, and by how much.
     """
+    try:
+        _check_values(found, reference, truth, phase=phase, cancels=cancels, others=others, num_terms=num_terms)
+    except AssertionError as error:
+        raise WrongValues(str(error)) from None
+
+
+def _check_values(
+    found: torch.Tensor,
+    reference: torch.Tensor,
+    truth: torch.Tensor | None,
+    *,
+    phase: bool,
+    cancels: bool,
+    others: float,
+    num_terms: int,
+) -> None:
     if found.layout is not torch.strided:
         found, reference, truth = found.to_dense(), reference.to_dense(), None if truth is None else truth.to_dense()
     if found.numel() == 0:

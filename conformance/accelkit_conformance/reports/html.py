@@ -12,7 +12,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from accelkit_conformance.report import Report
+from accelkit_conformance.report import Report, results_of, unsupported_areas
 from accelkit_conformance.reports.summary import explained
 from accelkit_conformance.results import BAD, KINDS, MEANING
 
@@ -30,6 +30,7 @@ def write(report: Report, path: Path, folder: Path) -> None:
         report=report,
         devices=[f"{name} \u00d7 {number}" if number > 1 else name for name, number in _devices(subject)],
         kinds=[kind for kind in KINDS if kind in kinds],
+        unsupported=unsupported_areas(results_of(report)),
         bad=sum(kinds.get(kind, 0) for kind in BAD),
         slowest=sorted(results, key=lambda one: -one["seconds"])[:_SLOWEST],
         expected=_expected(report),

@@ -63,7 +63,7 @@ class Checkpointing:
         """See ``Runtime.save``."""
         if not self._rank_info.is_local_main_process:
             return
-        from accelkit.runtime.checkpoints.state_codec import address_of
+        from accelkit.runtime.addresses import address_of
 
         def readable(leaf: Any) -> Any:
             has_memory = type(leaf) in (torch.Tensor, torch.nn.Parameter) and leaf.layout is torch.strided and not leaf.is_meta

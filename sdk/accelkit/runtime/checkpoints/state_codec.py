@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from accelkit.errors import CheckpointError
+from accelkit.runtime.addresses import address_of
 
 Tensors = dict[str, torch.Tensor]
 _HINT = "save numbers, strings, tensors, NumPy arrays or standard containers of these; for any other object, save its state_dict"
@@ -139,14 +140,6 @@ def place_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     if not (address := address_of(tensor)):  # on XLA, a slice would seem to have the same location as the whole tensor
         return (id(tensor),)
     return (address, tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
-
-
-def address_of(tensor: torch.Tensor) -> int:
-    """Return the address of a tensor's first element. 0 if its device has no addresses or the tensor is empty."""
-    try:
-        return tensor.data_ptr()
-    except RuntimeError:
-        return 0
 
 
 def decode(value: Any, get: Callable[[str, str], torch.Tensor], path: str = "") -> Any:

@@ -187,7 +187,7 @@ def _copied_back(targets: Any, values: Any) -> Any:
     """Copy ``values`` to ``targets`` and return ``targets``. A target that shares the memory of its value is left as it is."""
     if not isinstance(targets, torch.Tensor):
         return [_copied_back(target, value) for target, value in zip(targets, values, strict=True)]
-    if targets.data_ptr() != values.data_ptr() or not targets.is_cpu:
+    if not targets.is_cpu or targets.data_ptr() != values.data_ptr():
         with torch.no_grad():
             targets.copy_(values)
     return targets

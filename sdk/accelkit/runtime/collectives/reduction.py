@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.distributed as dist
 
+from accelkit.runtime.addresses import address_of
 from accelkit.runtime.collectives import transport
 from accelkit.runtime.collectives.communicator import Communicator
 
@@ -64,7 +65,7 @@ def reduce_tensor(communicator: Communicator, tensor: torch.Tensor, op: Operatio
         return _narrowed(_folded(transport.gather_rows(communicator, values), op), tensor, op)
     if values.is_complex():
         values = torch.view_as_real(values)
-    values = values.clone() if values.data_ptr() == tensor.data_ptr() else values
+    values = values.clone() if address_of(values) == address_of(tensor) else values  # always, on a device without addresses
     if values.numel():
         dist.all_reduce(values, _NAMED[op][0] if isinstance(op, str) else op, group=communicator.group)
     if op == "mean":

@@ -1,0 +1,33 @@
+"""Find out which step of a check failed: a helper that prepares the inputs, an operator, or the comparison of the results."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
+_ROOT = str(Path(__file__).parent)
+_MUTANTS = str(Path("accelkit_conformance", "mutants"))
+_HELPERS = ("sample_transfer", "layouts", "cotangents", "opdb", "samplers", "layers", "places", "device_streams", "subject", "reproducer")
+"""Modules whose functions prepare a test on the device, such as by copying its inputs."""
+_COMPARISONS = ("tolerance", "testing")
+"""The suite's module and torch's package that compare results."""
+
+
+def failed_step(error: BaseException) -> str:
+    """Return ``comparison``, ``operator``, ``helper NAME`` (a function of the suite) or ``end`` (waiting for the device after the test)."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return ""
+    last, mine = (
+        Path(frames[-1].filename),
+        [frame for frame in frames if frame.filename.startswith(_ROOT) and _MUTANTS not in frame.filename],
+    )
+    is_compared = frames[-1].filename.startswith(_ROOT) or any(part in _COMPARISONS for part in last.parts)
+    if isinstance(error, AssertionError) and is_compared:
+        return "comparison"
+    module = Path(mine[-1].filename).stem if mine else ""
+    if module in _COMPARISONS:
+        return "comparison"
+    if module == "late_errors":
+        return "end"
+    return f"helper {mine[-1].name}" if module in _HELPERS else "operator"

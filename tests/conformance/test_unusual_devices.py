@@ -1,0 +1,126 @@
+"""Devices of kinds that the authors of the suite do not have: each result is one of the device, and names what failed."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from accelkit.selection import resolve
+from accelkit_conformance import report, terminal
+from accelkit_conformance.oracle.sample_transfer import has_memory, has_storage, to_device
+from accelkit_conformance.results import Result
+from accelkit_conformance.runner import Executor
+from accelkit_conformance.worker_pool import Order
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Run tests on a class of ``unusual_devices``, in one worker, and return the results."""
+
+    def run(name, *tests):
+        executor = Executor(Order(dataclasses.replace(resolve("fake_xpu"), value=f"unusual_devices:{name}")), tmp_path)
+        try:
+            return [executor.run(test) for test in tests]
+        finally:
+            executor.close()
+
+    return run
+
+
+def test_streams_events_and_memory_need_no_module(run):
+    tests = ["capabilities/streams", "capabilities/events", "capabilities/memory_statistics", "streams/current_stream_is_kept"]
+    tests += ["streams/waiting_sees_the_value", "streams/events_are_done_after_waiting", "streams/device_synchronize_covers_all_streams"]
+    tests += ["memory/peak_is_kept_and_reset", "device/synchronize_waits"]
+    assert {result.id: result.reason for result in run("BareModule", *tests) if result.kind != "pass"} == {}
+
+
+def test_no_operator_is_lost_on_tensors_without_a_storage(run):
+    tests = ["operators/forward[add,float32]", "operators/forward[mul,float32]", "operators/forward[clone,float32]"]
+    tests += ["layout/inputs[abs]", "layout/guard_bands[add_]", "autograd/backward[add,float32]"]
+    assert {result.id: result.reason for result in run("NoStorage", *tests) if result.kind != "pass"} == {}
+
+
+def test_a_tensor_without_a_storage_is_copied_on_its_own():
+    def copy(opaque):
+        assert not has_storage(opaque)
+        assert not has_memory(opaque)
+        return to_device([opaque], torch.device("cpu"))[0]
+
+    values = torch.arange(6.0).view(2, 3)
+    assert torch.equal(torch.func.vmap(copy)(values), values)
+
+
+def test_an_error_that_comes_late_is_that_of_its_test(run):
+    own, innocent = run("LateErrors", "capabilities/subnormals", "device/synchronize_waits")
+    assert (own.kind, own.reason) == ("fail", "reported late: RuntimeError: a kernel has failed")
+    assert innocent.kind == "pass", innocent.reason
+
+
+def test_an_error_that_comes_after_a_failure_does_not_fail_the_next_test(run):
+    failed, innocent = run("LateErrorsAfterFailures", "capabilities/subnormals", "device/synchronize_waits")
+    assert failed.reason == "they are flushed to zero"
+    assert innocent.kind == "pass", innocent.reason
+
+
+def test_wrong_numbers_are_failures_even_if_nothing_is_declared(run):
+    for result in run("WrongUndeclared", "operators/forward[add,float64]", "capabilities/dtype[float64]"):
+        assert (result.kind, result.step) == ("fail", "comparison"), result
+
+
+def test_what_raises_and_is_not_declared_is_unsupported(run):
+    (result,) = run("RaisesUndeclared", "operators/forward[add,float64]")
+    assert (result.kind, result.step, result.error) == ("unsupported", "operator", "NotImplementedError")
+    assert "dtype.float64: undeclared, and does not work (NotImplementedError: no kernel for aten::add.Tensor)" in result.reason
+    assert "Traceback" in result.detail
+    assert "fake_xpu" in result.reproducer
+
+
+def test_a_capability_whose_absence_shows_in_a_result_may_be_undeclared(run):
+    for result in run("FlushesUndeclared", "capabilities/subnormals", "operators/subnormal_numbers[mul]"):
+        assert (result.kind, result.step) == ("unsupported", "comparison"), result
+
+
+def test_a_failure_of_the_suite_s_helper_is_called_so(run):
+    (result,) = run("CannotCopy", "operators/forward[add,float64]")
+    assert (result.kind, result.step) == ("unsupported", "helper move")
+    assert "in the suite's helper move: NotImplementedError: no kernel for aten::set_" in result.reason
+
+
+def test_any_error_refuses_an_unknown_dtype_of_autocast(run):
+    (result,) = run("WithoutAutocast", "precision/unsupported_dtypes_are_reported")
+    assert result.kind == "pass", result.reason
+
+
+def test_serialization_needs_no_dtype_that_is_not_declared(run):
+    (result,) = run("LacksBFloat16", "serialization/safetensors_bytes")
+    assert result.kind == "pass", result.reason
+
+
+# -- areas that are mostly unsupported --------------------------------------------------------------------------------
+
+
+def unsupported(number, error="RuntimeError: no kernel", area="operators"):
+    return Result(f"{area}/forward[{number}]", "unsupported", reason=f"dtype.float64: undeclared, and does not work ({error})")
+
+
+def test_an_area_that_is_mostly_unsupported_is_described_with_its_commonest_cause():
+    results = [unsupported(number, f"RuntimeError: no kernel at {number}") for number in range(3)]
+    results += [unsupported(3, "KeyError: 'x'"), *(Result(f"operators/forward[{number}]", "pass") for number in range(4, 10))]
+    results += [Result(f"layout/inputs[{number}]", "pass") for number in range(9)]
+    (line,) = report.unsupported_areas(results)
+    assert line == "operators: 4 of 10 tests are unsupported, 3 of them because of: RuntimeError: no kernel at 0"
+
+
+def test_a_third_is_not_yet_described_and_what_is_declared_none_never_is():
+    results = [unsupported(0), *(Result(f"operators/forward[{number}]", "pass") for number in range(1, 3))]
+    results += [Result("streams/waiting_sees_the_value", "unsupported", reason="streams: declared none")]
+    assert report.unsupported_areas(results) == []
+
+
+def test_the_summary_begins_with_such_areas():
+    from example_reports import make_report
+
+    made = make_report(results=[unsupported(0)])
+    assert terminal.summary_lines(made)[0].startswith("operators: 1 of 1 tests are unsupported")

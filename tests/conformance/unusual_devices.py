@@ -1,0 +1,147 @@
+"""Devices that differ from the fake XPU, on which they are based. ``unusual_devices:BareModule`` is a class."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+from accelkit_fake_xpu.accelerator import FakeXPUAccelerator
+
+from accelkit import Capabilities
+from accelkit_conformance.mutants.broken import Broken, changed, is_pure
+
+NOTHING = Capabilities.declare(native=["dtype.float32"])
+
+
+class BareModule(FakeXPUAccelerator):
+    """A device whose module has only what torch itself calls. ``torch.accelerator``, ``torch.Stream`` and ``torch.Event`` work."""
+
+    @property
+    def device_module(self) -> Any:
+        import torch
+
+        names = ("is_available", "device_count", "current_device", "device", "manual_seed_all", "get_rng_state", "set_rng_state")
+        return types.SimpleNamespace(**{name: getattr(torch.fake_xpu, name) for name in names})
+
+
+class NoStorage(Broken):
+    """A device with opaque tensors: they have neither a storage nor an address, and results are always contiguous."""
+
+    declared_capabilities = NOTHING
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        return changed(call(), lambda result: result.contiguous()) if is_pure(func) else call()
+
+    def load(self) -> None:
+        super().load()
+        import torch
+
+        def refuse(tensor: torch.Tensor, original: Any, error: Exception) -> Any:
+            if tensor.device.type == "fake_xpu":
+                raise error
+            return original(tensor)
+
+        storage, address = torch.Tensor.untyped_storage, torch.Tensor.data_ptr
+        no_storage = NotImplementedError("Cannot access storage of OpaqueTensorImpl")
+        no_address = RuntimeError("Cannot access data pointer of Tensor that doesn't have storage")
+        torch.Tensor.untyped_storage = lambda tensor: refuse(tensor, storage, no_storage)
+        torch.Tensor.data_ptr = lambda tensor: refuse(tensor, address, no_address)
+
+
+class LateErrors(Broken):
+    """A device that reports the error of a multiplication when the program next waits for the device."""
+
+    error: Exception | None = None
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name == "mul.Tensor":
+            self.error = RuntimeError("a kernel has failed")
+        return call()
+
+    def synchronize(self, device: Any) -> None:
+        super().synchronize(device)
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
+
+
+class LateErrorsAfterFailures(LateErrors):
+    """A device whose products are also wrong."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = super().fault(name, call, args, kwargs, func)
+        return result * 0 if name == "mul.Tensor" else result
+
+
+class _Undeclared(Broken):
+    """A device that declares only float32, and whose ``faulty`` overload does something else."""
+
+    declared_capabilities = NOTHING
+    faulty = ""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        return self.instead(call) if name == self.faulty else call()
+
+    def instead(self, call: Any) -> Any:
+        raise NotImplementedError
+
+
+class WrongUndeclared(_Undeclared):
+    """The sum of two tensors is one too large."""
+
+    faulty = "add.Tensor"
+
+    def instead(self, call: Any) -> Any:
+        return call() + 1
+
+
+class RaisesUndeclared(_Undeclared):
+    """The sum of two tensors is not implemented."""
+
+    faulty = "add.Tensor"
+
+    def instead(self, call: Any) -> Any:
+        raise NotImplementedError("no kernel for aten::add.Tensor")
+
+
+class FlushesUndeclared(_Undeclared):
+    """Products with subnormal numbers are zero, as on devices that flush them."""
+
+    faulty = "mul.Tensor"
+
+    def instead(self, call: Any) -> Any:
+        result = call()
+        return result.masked_fill(result.abs() < 1.2e-38, 0.0)
+
+
+class CannotCopy(_Undeclared):
+    """Copies to the device within a helper of the suite fail."""
+
+    faulty = "set_.source_Storage_storage_offset"
+
+    def instead(self, call: Any) -> Any:
+        raise NotImplementedError("no kernel for aten::set_")
+
+
+class WithoutAutocast(FakeXPUAccelerator):
+    """A device that registers no autocast. torch then raises an AssertionError."""
+
+    def load(self) -> None:
+        super().load()
+        import torch
+
+        del torch.fake_xpu.get_amp_supported_dtype
+
+
+class LacksBFloat16(Broken):
+    """A device that does not declare bfloat16 and refuses it."""
+
+    declared_capabilities = NOTHING
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        result = call()
+        if getattr(result, "dtype", None) is torch.bfloat16:
+            raise TypeError("Got unsupported ScalarType BFloat16")
+        return result
