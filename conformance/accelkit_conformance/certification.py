@@ -12,6 +12,7 @@ MANDATORY = (
     "precision",
     "training", "checkpoint", "determinism", "dataloader", "errors", "collectives", "ddp", "fsdp",
     "precision_dtypes", "precision_gradients",
+    "strategy_gradients",
 )  # fmt: skip
 """Areas in which no failure may be declared. Failures may be declared in the others: layout, operators, autograd, modules, compile and
 bridges."""

@@ -30,6 +30,7 @@ AREAS = (
     "autograd", "modules", "optimizers", "precision", "training", "checkpoint", "determinism", "dataloader", "errors", "compile",
     "collectives", "ddp", "fsdp", "bridges",
     "precision_dtypes", "precision_gradients",
+    "strategy_gradients",
 )  # fmt: skip
 """The areas, in the order of reports. The module ``areas/<area>.py`` holds an area's checks; its docstring says what they assert."""
 
@@ -112,6 +113,11 @@ def check(
         return function
 
     return mark
+
+
+def one_and_several() -> list[Case]:
+    """Return the cases of a check that runs on one process, in the profile training, and on several, in the profile distributed."""
+    return [("training", ("1",)), *(("distributed", (size,)) for size in SIZES)]  # type: ignore[list-item]
 
 
 def checks_of(area: str) -> list[Check]:

@@ -144,10 +144,12 @@ class Subject:
         Raises:
             NotSupported: If there are fewer devices than processes.
         """
-        from accelkit import Runtime
+        from accelkit import AccelkitError, Runtime
 
-        if self.world_size > len(self.devices):
-            raise NotSupported(f"{self.world_size} processes need as many devices, and {self.accelerator.name} has {len(self.devices)}")
+        try:
+            self.accelerator.parse_devices(self.world_size)  # the CPU has one device for any number of processes
+        except AccelkitError as error:
+            raise NotSupported(f"{self.world_size} processes need as many devices: {error}") from error
 
         if self.record.kind in ("precision", "strategy"):
             options.setdefault(self.record.kind, self.plugin())

@@ -220,14 +220,17 @@ class Worker:
             self._accelerators.append((instance, len(self.subject.devices)))
 
     def _join(self) -> None:
-        """Initialise the process group with the other ranks on the accelerators' backends, unless that has been done."""
+        """Initialise the process group with the other ranks on the accelerators' backends, unless that has been done.
+
+        A check that runs on one process leaves this to the Runtime.
+        """
         import torch.distributed as dist
 
         from accelkit.runtime.process_group import backend_of
 
-        if dist.is_initialized():
-            return
         subject = self.subject
+        if dist.is_initialized() or subject.world_size == 1:
+            return
         own = [f"{one.device_type}:{backend_of(one.device(0), one.process_group_backend)}" for one, _ in self._accelerators]
         dist.init_process_group(
             own[0].partition(":")[2] if self._record.kind == "accelerator" else ",".join(dict.fromkeys(["cpu:gloo", *own])),

@@ -31,6 +31,7 @@ _MODULES = (
     "frameworks",
     "precision_conversion",
     "precision_steps",
+    "strategy_reduction",
 )
 MOST_OF_ONE_MECHANISM = 3
 

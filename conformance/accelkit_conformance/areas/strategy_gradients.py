@@ -1,0 +1,227 @@
+"""Strategies: after each step, every process has the weights of one process that trains on the batches of the whole job, up to 1e-12 in
+float64."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from accelkit_conformance.checks import SIZES, check, one_and_several
+from accelkit_conformance.results import DECLARED_NONE, NotSupported
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+
+@check("smoke", kind="strategy", over=lambda: [("smoke", ("1",)), ("smoke", ("2",)), ("distributed", ("3",))], is_distributed=True)
+def steps_equal_one_process(subject: Subject, size: str) -> None:
+    """Two steps give the weights of one process, and results and parameters are on the device."""
+    from accelkit_conformance.oracle.strategy_training import BlockModel, Twins, dtype_of, make, make_batches, runtime
+
+    dtype = dtype_of(subject)
+    with runtime(subject) as rt:
+        assert rt.device == subject.device, f"rank {subject.rank} computes on {rt.device}, not on its own device {subject.device}"
+        twins = Twins(subject, rt, make(BlockModel, dtype))
+        for batch in make_batches(2, dtype):
+            twins.backward(batch)
+            twins.step()
+            twins.check()
+        subject.stays(twins.model(batch.to(rt.device)))
+
+
+@check("distributed", kind="strategy", over=SIZES, is_distributed=True)
+def uneven_batches(subject: Subject, size: str) -> None:
+    """If the processes have batches of different sizes, and each loss is divided by the number of samples of all of them, a step is that of
+    one process."""
+    from accelkit_conformance.oracle.strategy_training import BlockModel, Twins, dtype_of, make, make_batches, runtime
+
+    dtype = dtype_of(subject)
+    with runtime(subject) as rt:
+        twins = Twins(subject, rt, make(BlockModel, dtype))
+        for batch in make_batches(2, dtype):
+            twins.backward(batch, is_uneven=True)
+            twins.step()
+            twins.check()
+
+
+@check("training", kind="strategy", over=one_and_several, is_distributed=True)
+def accumulation(subject: Subject, size: str) -> None:
+    """With ``gradient_accumulation_steps=3``, the steps inside ``accumulate`` give the weights of one process that sees all three
+    batches."""
+    from accelkit_conformance.oracle.strategy_training import BlockModel, Twins, dtype_of, make, make_batches, runtime
+
+    dtype = dtype_of(subject)
+    with runtime(subject, gradient_accumulation_steps=3) as rt:
+        twins = Twins(subject, rt, make(BlockModel, dtype))
+        for index, batch in enumerate(make_batches(6, dtype), 1):
+            with rt.accumulate(twins.model):
+                twins.backward(batch, factor=1 / 3)
+                if index % 3:
+                    twins.optimizer.step()
+                    twins.optimizer.zero_grad()
+                else:
+                    twins.step()
+        twins.check()
+
+
+@check("training", kind="strategy", over=one_and_several, is_distributed=True)
+def no_sync(subject: Subject, size: str) -> None:
+    """A backward pass inside ``no_sync`` is part of the next step: after a pass outside it, a step is that of one process that saw both
+    batches. The passes after that are reduced again."""
+    from accelkit_conformance.oracle.strategy_training import BlockModel, Twins, dtype_of, make, make_batches, runtime
+
+    dtype = dtype_of(subject)
+    with runtime(subject) as rt:
+        twins = Twins(subject, rt, make(BlockModel, dtype))
+        first, second, third = make_batches(3, dtype)
+        with rt.no_sync(twins.model):
+            twins.backward(first)
+        twins.backward(second)
+        twins.step()
+        twins.check()
+        twins.backward(third)
+        twins.step()
+        twins.check()
+
+
+@check("distributed", kind="strategy", over=SIZES, is_distributed=True)
+def no_sync_does_not_reduce(subject: Subject, size: str) -> None:
+    """If the strategy has ``no_sync``, a gradient is not reduced inside it: it is that of this process, or is not there yet."""
+    import torch
+
+    from accelkit import Strategy
+    from accelkit.specs.overrides import overrides
+    from accelkit_conformance.oracle.strategy_training import (
+        BlockModel,
+        Twins,
+        agree,
+        dtype_of,
+        is_engine,
+        make,
+        make_batches,
+        runtime,
+        share,
+    )
+
+    dtype = dtype_of(subject)
+    if not overrides(subject.plugin(), Strategy, "no_sync") or is_engine(subject):
+        raise NotSupported(f"passes without reduction: {DECLARED_NONE} (no_sync is not overridden)")
+    with runtime(subject) as rt:
+        twins = Twins(subject, rt, make(BlockModel, dtype))
+        (batch,) = make_batches(1, dtype)
+        with rt.no_sync(twins.model):
+            twins.backward(batch)
+        own = make(BlockModel, dtype)
+        (own(share(batch, subject.rank, int(size))).square().sum() * int(size) / len(batch)).backward()
+        problem = ""
+        for (name, mine), theirs in zip(rt.unwrap_model(twins.model).named_parameters(), own.parameters(), strict=True):
+            if mine.grad is None or hasattr(mine.grad, "full_tensor"):
+                continue  # sharded gradients hold no passes that are not reduced
+            assert theirs.grad is not None
+            if not torch.allclose(mine.grad.cpu(), theirs.grad, rtol=1e-4, atol=1e-6):
+                problem = problem or f"inside no_sync, the gradient of {name} is not that of this process alone: it is reduced already"
+        agree(subject, problem)
+        twins.backward(batch)
+
+
+@check("training", kind="strategy", over=one_and_several, is_distributed=True)
+def unused_parameters(subject: Subject, size: str) -> None:
+    """A model with a layer that no process uses trains as in one process and leaves that layer unchanged, or a step raises an error
+    on every process that says that parameters are unused."""
+    from accelkit_conformance.oracle.strategy_training import Twins, UnusedModel, agree, dtype_of, make, make_batches, runtime
+
+    dtype = dtype_of(subject)
+    with runtime(subject) as rt:
+        twins = Twins(subject, rt, make(UnusedModel, dtype))
+        problem = refusal = ""
+        for batch in make_batches(2, dtype):
+            try:
+                twins.backward(batch)
+                twins.step()
+            except Exception as error:
+                refusal = str(error)
+                if "parameter" not in refusal.lower():
+                    problem = f"a layer that is not used gives an error that does not mention parameters: {type(error).__name__}: {refusal}"
+                break
+        agree(subject, problem or ("" if refusal else twins.problem()))
+
+
+@check("training", kind="strategy", over=one_and_several, is_distributed=True)
+def frozen_parameters(subject: Subject, size: str) -> None:
+    """Parameters that do not require gradients stay as they are, and the others are trained as in one process."""
+    from accelkit_conformance.oracle.strategy_training import BlockModel, Twins, agree, dtype_of, make, make_batches, runtime
+
+    dtype = dtype_of(subject)
+    with runtime(subject) as rt:
+        model = make(BlockModel, dtype)
+        model.inward.requires_grad_(False)  # type: ignore[union-attr]
+        model.blocks[1].linear.bias.requires_grad_(False)  # type: ignore[index,union-attr]
+        twins = Twins(subject, rt, model)
+        (batch,) = make_batches(1, dtype)
+        twins.backward(batch)
+        frozen = [one.requires_grad for one in rt.unwrap_model(twins.model).parameters()]
+        expected = [one.requires_grad for one in twins.single.parameters()]
+        agree(subject, "" if frozen == expected else f"parameters were frozen or thawed: requires_grad is {frozen} and was {expected}")
+        twins.step()
+        twins.check()
+
+
+@check("training", kind="strategy", over=one_and_several, is_distributed=True)
+def shared_parameters(subject: Subject, size: str) -> None:
+    """A weight that two layers share is still shared after ``prepare``, and is trained as in one process."""
+    from accelkit_conformance.oracle.strategy_training import TiedModel, Twins, agree, dtype_of, make, make_batches, runtime
+
+    dtype = dtype_of(subject)
+    with runtime(subject) as rt:
+        twins = Twins(subject, rt, make(TiedModel, dtype))
+        model = rt.unwrap_model(twins.model)
+        is_tied = model.first.weight is model.second.weight  # type: ignore[union-attr]
+        agree(subject, "" if is_tied else "two layers shared a weight before prepare, and no longer do")
+        for batch in make_batches(2, dtype):
+            twins.backward(batch)
+            twins.step()
+            twins.check()
+
+
+@check("training", kind="strategy", over=one_and_several, is_distributed=True)
+def two_models(subject: Subject, size: str) -> None:
+    """Two models with an optimizer each, prepared one after the other and trained in turns, are trained as in one process; or preparing the
+    second raises UnsupportedError."""
+    from accelkit import UnsupportedError
+    from accelkit_conformance.oracle.strategy_training import BlockModel, TiedModel, Twins, dtype_of, make, make_batches, runtime
+
+    dtype = dtype_of(subject)
+    with runtime(subject) as rt:
+        first = Twins(subject, rt, make(BlockModel, dtype))
+        try:
+            second = Twins(subject, rt, make(TiedModel, dtype))
+        except UnsupportedError as error:
+            raise NotSupported(f"two models: {DECLARED_NONE} ({error})") from error
+        for batch in make_batches(2, dtype):
+            for twins in (first, second):
+                twins.backward(batch)
+                twins.step()
+                twins.check()
+
+
+@check("training", kind="strategy", over=one_and_several, is_distributed=True)
+def buffers(subject: Subject, size: str) -> None:
+    """Buffers are on the device, keep their values and dtypes through ``prepare``, and what the forward pass adds to them is kept."""
+    import torch
+
+    from accelkit_conformance.oracle.strategy_training import BufferedModel, Twins, agree, dtype_of, make, make_batches, runtime, whole
+
+    dtype = dtype_of(subject)
+    with runtime(subject) as rt:
+        twins = Twins(subject, rt, make(BufferedModel, dtype))
+        for batch in make_batches(2, dtype):
+            twins.backward(batch)
+            twins.step()
+            twins.check()
+        problem = ""
+        buffers = dict(rt.unwrap_model(twins.model).named_buffers())
+        for name, theirs in twins.single.named_buffers():
+            mine = buffers.get(name)
+            if mine is None or whole(mine).dtype != theirs.dtype or not torch.equal(whole(mine), theirs):
+                problem = problem or f"after two steps, the buffer {name} is {mine} instead of {theirs}"
+        agree(subject, problem)
+        subject.stays(*buffers.values())

@@ -1,0 +1,287 @@
+"""Training with a strategy and, for comparison, the same training in one process on the batches of the whole job.
+
+Losses are divided by the number of samples of the whole job and multiplied by the number of processes, so that the average of the
+processes' gradients is the gradient of one process. Optimizers are SGD with a learning rate of 1, so that a step subtracts the gradient.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from accelkit import EngineStrategy, Runtime, UnsupportedError
+from accelkit_conformance.results import DECLARED_NONE, NotSupported
+from accelkit_conformance.subject import Subject
+
+WIDTH = 6
+SAMPLES = 12
+
+
+class Block(torch.nn.Module):
+    """A residual block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.tanh(self.linear(x))
+
+
+class BlockModel(torch.nn.Module):
+    """A model with repeated blocks in a ModuleList, which strategies that shard treat separately."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inward = torch.nn.Linear(4, WIDTH)
+        self.blocks = torch.nn.ModuleList([Block(), Block()])
+        self.outward = torch.nn.Linear(WIDTH, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.inward(x)
+        for block in self.blocks:
+            x = block(x)
+        result: torch.Tensor = self.outward(x)
+        return result
+
+
+class TiedModel(torch.nn.Module):
+    """A model in which two layers have the same weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(4, 4)
+        self.second = torch.nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.second(torch.tanh(self.first(x)))
+        return result
+
+
+class UnusedModel(torch.nn.Module):
+    """A model with a layer that the forward pass does not use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used = torch.nn.Linear(4, 2)
+        self.unused = torch.nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.used(x))
+
+
+class BufferedModel(torch.nn.Module):
+    """A model with a buffer that takes part in the forward pass and one that counts its passes."""
+
+    scale: torch.Tensor
+    passes: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 2)
+        self.register_buffer("scale", torch.tensor([1.5, 0.5]))
+        self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.passes += 1
+        return torch.tanh(self.linear(x)) * self.scale
+
+
+def make(cls: Callable[[], torch.nn.Module], dtype: torch.dtype, seed: int = 0) -> torch.nn.Module:
+    """Return a new model with the same parameters on every process."""
+    torch.default_generator.manual_seed(seed)
+    return cls().to(dtype)
+
+
+def make_batches(count: int, dtype: torch.dtype, samples: int = SAMPLES) -> list[torch.Tensor]:
+    """Return batches of the whole job, the same on every process."""
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(samples, 4, generator=generator, dtype=torch.float64).to(dtype) for _ in range(count)]
+
+
+def share(batch: torch.Tensor, rank: int, size: int, *, is_uneven: bool = False) -> torch.Tensor:
+    """Return the samples of a rank. If they are uneven, each rank has fewer than the one before it, but at least one."""
+    weights = [2 ** (size - 1 - each) for each in range(size)] if is_uneven else [1] * size
+    ends = [len(batch) * sum(weights[:end]) // sum(weights) for end in range(size + 1)]
+    return batch[ends[rank] : ends[rank + 1]]
+
+
+def whole(tensor: Any) -> torch.Tensor:
+    """Return a copy on the CPU of a tensor that may be sharded as a DTensor. Every process must call this."""
+    full = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    copied: torch.Tensor = full.detach().cpu().clone()
+    return copied
+
+
+def agree(subject: Subject, problem: str) -> None:
+    """Raise the problem of the first rank that has one, in every process, so that none waits for a process that has failed.
+
+    Args:
+        subject: The subject.
+        problem: The problem of this process; empty if there is none.
+
+    Raises:
+        AssertionError: If a process has a problem.
+    """
+    problems: list[Any] = [problem]
+    if subject.world_size > 1:
+        problems = [None] * subject.world_size
+        dist.all_gather_object(problems, problem)
+    for rank, found in enumerate(problems):
+        assert not found, f"{found} (rank {rank} of {subject.world_size})" if subject.world_size > 1 else found
+
+
+def check_is_suitable(subject: Subject) -> None:
+    """Skip the check if the strategy does not run on this accelerator or on this number of processes.
+
+    Raises:
+        NotSupported: If it does not.
+    """
+    if subject.world_size > 1 and not subject.cls.is_distributed:  # type: ignore[attr-defined]
+        raise NotSupported(f"several processes: {DECLARED_NONE} (is_distributed is False)")
+    try:
+        subject.plugin().check(subject.accelerator)
+    except UnsupportedError as error:
+        raise NotSupported(f"{subject.record.name} does not support {subject.accelerator.name}: {error}") from error
+
+
+@contextlib.contextmanager
+def runtime(subject: Subject, **options: Any) -> Iterator[Runtime]:
+    """Return a context manager with a Runtime that uses a new instance of the strategy. It is torn down at the end.
+
+    The Runtime computes in float64, or in float32 if the device lacks float64, unless ``options`` has another precision.
+
+    Raises:
+        NotSupported: If the strategy does not run on this accelerator or on this number of processes.
+    """
+    check_is_suitable(subject)
+    options.setdefault("precision", "32-true" if subject.lacks("float64") else "64-true")
+    rt = subject.runtime(**options)
+    yield rt
+    rt.teardown()  # not after an error, because other processes may be waiting in a collective
+
+
+class Twins:
+    """A model that the strategy trains, and the same model, trained by one process on the CPU on the batches of the whole job.
+
+    Args:
+        subject: The subject.
+        rt: The Runtime.
+        model: The model, on the CPU.
+        make_optimizer: A function that returns an optimizer for parameters. By default, a step subtracts the gradient.
+
+    Attributes:
+        model: The prepared model.
+        optimizer: The prepared optimizer.
+        single: The model of one process.
+        single_optimizer: Its optimizer.
+    """
+
+    def __init__(
+        self, subject: Subject, rt: Runtime, model: torch.nn.Module, make_optimizer: Callable[[Any], torch.optim.Optimizer] | None = None
+    ) -> None:
+        make_optimizer = make_optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=1.0))
+        self._subject, self._rt = subject, rt
+        self.single = copy.deepcopy(model)
+        self.single_optimizer = make_optimizer(self.single.parameters())
+        self._own = copy.deepcopy(model)  # trained on this process's share alone, to recognise what was not reduced
+        self._own_optimizer = make_optimizer(self._own.parameters())
+        self._start = weights_of(self.single)
+        self.tolerance = 1e-12 if next(model.parameters()).dtype == torch.float64 else 1e-4
+        self.model, self.optimizer = rt.prepare(model, make_optimizer(model.parameters()))
+
+    def backward(self, batch: torch.Tensor, *, is_uneven: bool = False, factor: float = 1.0) -> None:
+        """Run a forward and a backward pass: with the strategy on this process's share of the batch, and in one process on all of it.
+
+        Args:
+            batch: The batch of the whole job.
+            is_uneven: Whether the shares are uneven.
+            factor: The factor of the loss of one process. The Runtime divides losses by the number of accumulation steps by itself.
+        """
+        size = self._subject.world_size
+        mine = share(batch, self._subject.rank, size, is_uneven=is_uneven)
+        scale = size / len(batch)
+        result = self.model(mine.to(self._rt.device))
+        self._rt.backward(result.square().sum() * scale)
+        (self.single(batch).square().sum() / len(batch) * factor).backward()
+        (self._own(mine).square().sum() * scale * factor).backward()
+
+    def step(self) -> None:
+        """Step all optimizers and clear the gradients."""
+        for optimizer in (self.optimizer, self.single_optimizer, self._own_optimizer):
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def weights(self) -> list[torch.Tensor]:
+        """Return the whole parameters of the strategy's model. Every process must call this."""
+        with self._rt.strategy.whole_parameters(self.model):
+            return weights_of(self._rt.unwrap_model(self.model))
+
+    def problem(self) -> str:
+        """Return how the strategy's weights differ from those of one process, naming the likely mistake; empty if they do not."""
+        names = [name for name, _ in self.single.named_parameters()]
+        ours, theirs, own = self.weights(), weights_of(self.single), weights_of(self._own)
+        if len(ours) != len(theirs):
+            return f"the model has {len(ours)} parameters after prepare, and had {len(theirs)} before"
+        scale = max(1.0, *(float(tensor.abs().max()) for tensor in theirs))
+        for name, one, other in zip(names, ours, theirs, strict=True):
+            if one.shape != other.shape:
+                return f"{name} has the shape {tuple(one.shape)} instead of {tuple(other.shape)}"
+        errors = [float((one - other).abs().max()) for one, other in zip(ours, theirs, strict=True)]
+        worst = max(range(len(errors)), key=errors.__getitem__)
+        if errors[worst] <= self.tolerance * scale:
+            self._own.load_state_dict(self.single.state_dict())
+            self._start = theirs
+            return ""
+        cause = self._cause(ours, theirs, own)
+        return f"the weights differ from those of one process on the whole batch by up to {errors[worst]:.1e}, in {names[worst]}: {cause}"
+
+    def check(self) -> None:
+        """Check that the strategy's weights are those of one process on the whole batch, on every process.
+
+        Raises:
+            AssertionError: If they are not. The message names the likely mistake.
+        """
+        agree(self._subject, self.problem())
+
+    def _cause(self, ours: list[torch.Tensor], theirs: list[torch.Tensor], own: list[torch.Tensor]) -> str:
+        size = self._subject.world_size
+        if size > 1 and _are_close(ours, own):
+            return f"each process trains on its own share, because gradients are not averaged over the {size} processes"
+        if _are_close(ours, self._start):
+            return "the step changed nothing"
+        for factor, cause in (
+            (size, f"gradients are summed over the {size} processes, not averaged"),
+            (1 / size, f"gradients are divided by the {size} processes twice"),
+        ):
+            scaled = [start + factor * (other - start) for start, other in zip(self._start, theirs, strict=True)]
+            if size > 1 and _are_close(ours, scaled):
+                return cause
+        if _are_close(ours, theirs):
+            return "gradients are computed or reduced in a lower precision than that of the parameters"
+        return "the gradients are wrong"
+
+
+def weights_of(module: torch.nn.Module) -> list[torch.Tensor]:
+    """Return copies on the CPU of the whole parameters of a module."""
+    return [whole(parameter) for parameter in module.parameters()]
+
+
+def is_engine(subject: Subject) -> bool:
+    return issubclass(subject.cls, EngineStrategy)
+
+
+def dtype_of(subject: Subject) -> torch.dtype:
+    """Return the dtype of models: float64, or float32 if the device lacks it."""
+    return torch.float32 if subject.lacks("float64") else torch.float64
+
+
+def _are_close(ours: Iterable[torch.Tensor], theirs: Iterable[torch.Tensor]) -> bool:
+    return all(torch.allclose(one, other, rtol=1e-4, atol=1e-6) for one, other in zip(ours, theirs, strict=True))
