@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from recordings import RANK_FILE, RANK_FILE_LINES, recordings
 
 import accelkit
 from accelkit.cluster.detection import SETTINGS
@@ -18,6 +18,7 @@ from accelkit_builtin.clusters.mpi import MPIEnvironment
 from accelkit_builtin.clusters.ray import RayEnvironment
 from accelkit_builtin.clusters.slurm import SlurmEnvironment
 from accelkit_builtin.clusters.torchelastic import TorchElasticEnvironment
+from accelkit_conformance.oracle.cluster_recordings import builtin_processes
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is not set; the cluster environment:RuntimeWarning")
 
@@ -25,8 +26,10 @@ CLASSES = {
     "kubeflow": KubeflowEnvironment, "local": LocalEnvironment, "lsf": LSFEnvironment, "mpi": MPIEnvironment, "ray": RayEnvironment,
     "slurm": SlurmEnvironment, "torchelastic": TorchElasticEnvironment,
 }  # fmt: skip
-RECORDED = recordings()
-NAMES = sorted({name for recording in RECORDED for name in recording.environ} | {"MASTER_ADDR", "MASTER_PORT", "SLURM_HET_JOB_ID"})
+RECORDED = builtin_processes()
+NAMES = sorted(
+    {name for recording in RECORDED for name in [*recording.environ, *recording.files]} | {"MASTER_ADDR", "MASTER_PORT", "SLURM_HET_JOB_ID"}
+)
 MANGLED = [
     "", " ", "0", "1", "2", "3", "-1", "+2", " 2 ", "1.0", "1e3", "0x10", "abc", "²", "٣", "9" * 30, "9" * 5000, "65535", "65536",
     "4294967294", "none", "null", "(null)", "2(x2)", "2(x2),1", "2(x", "(x2)", "1(x999999999)", "2,,1", "n[0-1]", "n[0-1", "n]", "n[1-0]",
@@ -35,14 +38,14 @@ MANGLED = [
 ]  # fmt: skip
 
 
-def generate(name: str, seed: int) -> tuple[dict[str, str], int | None, int | None]:
+def generate(name: str, seed: int, folder: Path) -> tuple[dict[str, str], int | None, int | None]:
     """A recorded environment (mostly of the one tried) with variables left out, replaced and added; and what a user may have said.
 
     From one number, as hypothesis takes four times as long to draw each part: the number is what it shows of a failure.
     """
     draw = random.Random(seed)
     own = [one for one in RECORDED if one.expected["environment"] == name]
-    base = {} if draw.random() < 0.05 else dict(draw.choice(own if draw.random() < 0.8 else RECORDED).environ)
+    base = {} if draw.random() < 0.05 else draw.choice(own if draw.random() < 0.8 else RECORDED).with_files(folder)
     for _ in range(draw.choice((0, 1, 1, 2, 2, 3, 5))):
         variable = draw.choice([*base, *base, draw.choice(NAMES)])
         text = "".join(map(chr, draw.choices(range(1, 0x250), k=draw.randrange(6))))
@@ -81,16 +84,9 @@ def sense(environment: accelkit.ClusterEnvironment, num_devices: int | None, num
     assert told["creates_processes_externally"] is (type(environment) is not LocalEnvironment)
 
 
-@pytest.fixture(scope="module")
-def rank_file(tmp_path_factory):
-    path = tmp_path_factory.mktemp("lsf") / "ranks"
-    path.write_text("\n".join(RANK_FILE_LINES))
-    return str(path)
-
-
 @pytest.mark.parametrize("examples", [1_000, pytest.param(10_000, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("name", sorted(CLASSES))
-def test_a_mangled_environment_gives_an_answer_or_a_clear_error(name, examples, rank_file):
+def test_a_mangled_environment_gives_an_answer_or_a_clear_error(name, examples, tmp_path):
     cls = CLASSES[name]
     answered = refused = 0
 
@@ -98,8 +94,7 @@ def test_a_mangled_environment_gives_an_answer_or_a_clear_error(name, examples, 
     @given(seed=st.integers(min_value=0, max_value=2**48))
     def check(seed):
         nonlocal answered, refused
-        base, num_devices, num_nodes = generate(name, seed)
-        environ = {key: rank_file if value == RANK_FILE else value for key, value in base.items()}
+        environ, num_devices, num_nodes = generate(name, seed, tmp_path)
         before = dict(environ)
         environment = cls(environ)
         environment.name, environment.plugin = name, "accelkit==0"
@@ -119,13 +114,13 @@ def test_a_mangled_environment_gives_an_answer_or_a_clear_error(name, examples, 
 
 
 @pytest.mark.parametrize("name", sorted(CLASSES))
-def test_a_variable_that_is_no_number_is_named_with_its_value(name, rank_file):
+def test_a_variable_that_is_no_number_is_named_with_its_value(name, tmp_path):
     """For every variable that is a number in a recording of this environment, and that it reads."""
     named = []
     for recording in RECORDED:
         if recording.expected["environment"] != name or "error" in recording.expected:
             continue
-        good = {key: rank_file if value == RANK_FILE else value for key, value in recording.environ.items()}
+        good = recording.with_files(tmp_path)
         for key in [key for key, value in good.items() if value.isdigit()]:
             environment = CLASSES[name](good | {key: "abc"})
             environment.name = name

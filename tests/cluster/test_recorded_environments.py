@@ -7,19 +7,21 @@ import os
 import warnings
 
 import pytest
-from recordings import FOLDER, recordings
 
 import accelkit
 from accelkit.cluster.detection import SETTINGS, describe, select_cluster
 from accelkit.specs.process_placement import PLACEMENT
+from accelkit_builtin.clusters.local import LocalEnvironment
+from accelkit_conformance.oracle import cluster_recordings
 
-RECORDINGS = recordings()
+FOLDER = cluster_recordings.folder_of(LocalEnvironment)
+RECORDINGS = cluster_recordings.builtin_processes()
 
 
 @pytest.mark.parametrize("recording", RECORDINGS, ids=lambda recording: recording.name)
 def test_a_recorded_process_is_understood(recording, tmp_path):
     expected = dict(recording.expected)
-    environ = recording.with_rank_file(tmp_path / "ranks")
+    environ = recording.with_files(tmp_path)
     before, whole = dict(environ), dict(os.environ)
     selection = select_cluster(environ=environ)
     with warnings.catch_warnings(record=True) as caught:
@@ -47,14 +49,11 @@ def test_every_recording_says_where_it_comes_from_and_is_consistent(path):
     fields = json.loads(path.read_text("utf-8"))
     assert fields["kind"] in ("run", "documentation")
     assert len(fields["source"]) > 20
-    told = [process["expected"] for process in fields["processes"] if "world_size" in process["expected"]]
-    by_job: dict[str, list[dict]] = {}
-    for one in told:
-        by_job.setdefault(str(one["job_id"]), []).append(one)
-    for ranks in by_job.values():
-        if len(ranks) == ranks[0]["world_size"]:
-            assert [one["global_rank"] for one in ranks] == list(range(len(ranks)))
-            assert len({(one["main_address"], one["main_port"]) for one in ranks}) == 1, "all ranks meet at one place"
+    processes = [one for one in RECORDINGS if one.name.rpartition("-")[0] == path.stem]
+    assert processes or "job" in fields
+    for job in cluster_recordings.jobs(processes):
+        assert [one.expected["global_rank"] for one in job] == list(range(len(job)))
+        assert len({(one.expected["main_address"], one.expected["main_port"]) for one in job}) == 1, "all ranks meet at one place"
 
 
 def test_the_nested_cases_are_recorded():
@@ -70,7 +69,7 @@ def test_the_nested_cases_are_recorded():
 def test_the_first_process_of_each_recorded_host_is_on_it(tmp_path, monkeypatch, error_text):
     """LSF gives no number of the machine: it is the host's place in the rank file."""
     recording = next(one for one in RECORDINGS if one.name == "lsf_jsrun-2")
-    environment = select_cluster(environ=recording.with_rank_file(tmp_path / "ranks")).environment
+    environment = select_cluster(environ=recording.with_files(tmp_path)).environment
     monkeypatch.setattr("socket.gethostname", lambda: "h41n02.cluster.example")
     assert environment.node_rank == 1
     monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")

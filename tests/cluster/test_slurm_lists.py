@@ -6,16 +6,16 @@ import json
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from recordings import FOLDER
 from slurm import INSTALL
 
 from accelkit_builtin.clusters.slurm_lists import expand_nodes, reserved_ports, tasks_on
 
-PAIRS = json.loads((FOLDER.parent / "node_lists.json").read_text("utf-8"))["pairs"]
+PAIRS = json.loads(Path(__file__).with_name("node_lists.json").read_text("utf-8"))["pairs"]
 CONFIGURATION = "ClusterName=x\nSlurmctldHost=localhost\nAuthType=auth/none\nNodeName=localhost\nPartitionName=p Nodes=ALL\n"
 
 

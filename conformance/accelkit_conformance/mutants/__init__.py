@@ -32,6 +32,8 @@ _MODULES = (
     "precision_conversion",
     "precision_steps",
     "strategy_reduction",
+    "cluster_values",
+    "cluster_claims",
 )
 MOST_OF_ONE_MECHANISM = 3
 

@@ -1,0 +1,109 @@
+"""Which processes a cluster environment claims: those of its own jobs, and no others. Foreign processes are those in the recorded
+environments of accelkit's own cluster environments."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from accelkit import ClusterEnvironment, Detection
+from accelkit.cluster.detection import make_environment
+from accelkit.discovery.catalog import plugins
+from accelkit_conformance.checks import check
+from accelkit_conformance.oracle.cluster_reading import environment_for, foreign_processes, own_processes, process_environment
+from accelkit_conformance.results import NotSupported
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from accelkit_conformance.oracle.cluster_recordings import Process
+    from accelkit_conformance.subject import Subject
+
+
+def _builtins(subject: Subject) -> list[ClusterEnvironment]:
+    """Return accelkit's own cluster environments, except the one under test."""
+    return [make_environment(one.name, {}) for one in plugins("cluster") if one.is_builtin and one.name != subject.record.name]
+
+
+def _claim(subject: Subject, argument: Mapping[str, str], environ: Mapping[str, str], place: str) -> Detection | None:
+    """Return the claim of a new instance that reads ``environ`` on a process with the variables ``argument``."""
+    claim = environment_for(subject, environ).detect_cluster(argument)
+    if claim is None:
+        return None
+    assert isinstance(claim, Detection), f"{place}: detect_cluster returned {claim!r:.80} ({type(claim).__name__}) instead of a Detection"
+    assert claim.name == subject.record.name, f"{place}: it claims the process for {claim.name!r}, not for {subject.record.name!r}"
+    assert isinstance(claim.rank, int), f"{place}: the rank of the claim is {claim.rank!r} ({type(claim.rank).__name__})"
+    assert claim.reason, f"{place}: the claim has no reason"
+    return claim
+
+
+def _processes(subject: Subject) -> list[Process]:
+    found = own_processes(subject)
+    if not found:
+        raise NotSupported("the plugin ships no recorded environment of its own jobs")
+    return found
+
+
+@check("smoke", needs_hardware=False, kind="cluster")
+def own_jobs_are_claimed(subject: Subject) -> None:
+    """``detect_cluster`` claims every process of the plugin's own jobs under its own name, with a reason and with a higher rank than any of
+    accelkit's own environments."""
+    others = _builtins(subject)
+    for one in _processes(subject):
+        with one.variables() as environ:
+            claim = _claim(subject, environ, environ, one.name)
+            assert claim is not None, f"{one.name}: it does not claim a process of its own job"
+            assert claim.rank >= 0, f"{one.name}: it declines a process of its own job: {claim.reason}"
+            for other in others:
+                rival = other.detect_cluster(environ)
+                assert rival is None or rival.rank < claim.rank, (
+                    f"{one.name}: {other.name} claims the process with the rank {rival.rank}, and its own claim has {claim.rank}"
+                )
+
+
+@check("smoke", needs_hardware=False, kind="cluster")
+def foreign_jobs_are_not_claimed(subject: Subject) -> None:
+    """On a process of another cluster environment, ``detect_cluster`` makes no claim, or one that ranks below that environment's claim. If
+    the rank is below 0, there is a reason."""
+    owners = {other.name: other for other in _builtins(subject)}
+    for one in foreign_processes(subject):
+        with one.variables() as environ:
+            claim = _claim(subject, environ, environ, one.name)
+            owner = owners[one.environment].detect_cluster(environ) if one.environment in owners else None
+        if claim is not None and owner is not None:
+            assert claim.rank < owner.rank, (
+                f"{one.name}: it claims a process of {one.environment} with the rank {claim.rank}: {claim.reason}; "
+                f"{one.environment} claims it with {owner.rank}"
+            )
+
+
+@check("smoke", needs_hardware=False, kind="cluster")
+def detection_uses_its_argument(subject: Subject) -> None:
+    """The claim depends only on the variables that are passed to ``detect_cluster``, neither on ``os.environ`` nor on an earlier call, and
+    these variables are not changed."""
+    for one in _processes(subject):
+        with one.variables() as environ:
+            before = dict(environ)
+            claim, nothing = _claim(subject, environ, {}, one.name), _claim(subject, {}, {}, "without variables")
+            assert environ == before, f"{one.name}: detect_cluster changed the variables that were passed to it"
+            with process_environment(environ):
+                found = _claim(subject, {}, environ, one.name)
+            assert found == nothing, f"{one.name}: without variables it makes the claim {found}, if os.environ has those of the process"
+            assert claim == _claim(subject, environ, environ, one.name), f"{one.name}: the claim depends on environ or on an earlier call"
+
+
+@check("smoke", needs_hardware=False, kind="cluster")
+def detection_survives_any_value(subject: Subject) -> None:
+    """``detect_cluster`` returns None or a Detection, whichever of the variables of a process is missing, empty or has an unexpected value,
+    because it is called in every program."""
+    for one in _processes(subject):
+        with one.variables() as environ:
+            for variable in environ:
+                for value in (None, "", "nonsense", "-1", "9" * 30, "²"):
+                    changed = {name: text for name, text in environ.items() if name != variable}
+                    changed |= {} if value is None else {variable: value}
+                    try:
+                        claim = environment_for(subject, changed).detect_cluster(changed)
+                    except Exception as error:
+                        how = f"without {variable}" if value is None else f"with {variable}={value!r:.20}"
+                        raise AssertionError(f"{one.name} {how}: detect_cluster raised {type(error).__name__}: {error}") from error
+                    assert claim is None or isinstance(claim, Detection), f"{one.name}: it returned {type(claim).__name__}"

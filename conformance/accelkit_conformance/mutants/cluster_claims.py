@@ -1,0 +1,72 @@
+"""Cluster environments that claim processes of others, or do not claim their own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from accelkit import Detection
+from accelkit_builtin.clusters.mpi import MPIEnvironment
+from accelkit_builtin.clusters.slurm import SlurmEnvironment
+from accelkit_builtin.clusters.torchelastic import TorchElasticEnvironment
+from accelkit_conformance.mutants import mutant
+
+
+@mutant("cluster_detection", "claims", kind="cluster", base="slurm")
+class ClaimsJobScript(SlurmEnvironment):
+    """The batch script is claimed too, so a program in it waits for processes that srun has not started."""
+
+    def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
+        job = environ.get("SLURM_JOB_ID")
+        return Detection("slurm", 50, f"SLURM_JOB_ID={job}") if job else None
+
+
+@mutant("cluster_detection", "claims", kind="cluster", base="slurm")
+class ClaimsEverything(SlurmEnvironment):
+    """Every process is claimed, because an installed plugin is taken for an active one."""
+
+    def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
+        return Detection("slurm", 95, "the SLURM plugin is installed")
+
+
+@mutant("cluster_detection", "claims", kind="cluster", base="torchelastic")
+class ClaimsTooLow(TorchElasticEnvironment):
+    """The claim ranks below that of the scheduler in whose job torchrun runs."""
+
+    def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
+        claim = super().detect_cluster(environ)
+        return None if claim is None else Detection(claim.name, 10, claim.reason)
+
+
+@mutant("cluster_detection", "claim_forms", kind="cluster", base="torchelastic")
+class ClaimsByBrand(TorchElasticEnvironment):
+    """The claim has the launcher's name instead of the name under which the environment is selected."""
+
+    def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
+        claim = super().detect_cluster(environ)
+        return None if claim is None else Detection("torchrun", claim.rank, claim.reason)
+
+
+@mutant("cluster_detection", "claim_forms", kind="cluster", base="mpi")
+class AnswersYes(MPIEnvironment):
+    """``detect_cluster`` returns True instead of a Detection."""
+
+    def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
+        return super().detect_cluster(environ) is not None  # type: ignore[return-value]
+
+
+@mutant("cluster_detection", "claim_sources", kind="cluster", base="slurm")
+class DetectsFromProcess(SlurmEnvironment):
+    """``detect_cluster`` looks at ``os.environ`` instead of the variables that are passed to it."""
+
+    def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
+        return super().detect_cluster({**environ, **os.environ})
+
+
+@mutant("cluster_detection", "claim_sources", kind="cluster", base="slurm")
+class DetectionRaises(SlurmEnvironment):
+    """``detect_cluster`` fails in every program on a machine where a variable is not a number."""
+
+    def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
+        int(environ.get("SLURM_STEP_ID") or 0)
+        return super().detect_cluster(environ)

@@ -1,0 +1,150 @@
+"""Reading of a cluster environment's properties, for the checks of the areas ``cluster_*``. Does not import torch."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from accelkit import AccelkitError, ClusterEnvironment
+from accelkit.cluster.detection import SETTINGS
+from accelkit_conformance.oracle import cluster_recordings
+from accelkit_conformance.oracle.cluster_recordings import Description, Process
+from accelkit_conformance.results import DECLARED_NONE, NotSupported
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+Answers = dict[str, Any]
+"""The values of the properties by name. An AccelkitError stands for a property that could not be read."""
+
+
+def own_processes(subject: Subject) -> list[Process]:
+    """Return the recorded processes of the plugin's own jobs, followed by those of the jobs that are made up from its descriptions."""
+    made_up = [one for description in own_descriptions(subject) for shape in description.shapes for one in description.job(*shape)]
+    return [*own_recordings(subject), *made_up]
+
+
+def own_recordings(subject: Subject) -> list[Process]:
+    """Return the recorded processes of the plugin's own jobs."""
+    return [one for one in _shipped(subject)[0] if one.environment == subject.record.name]
+
+
+def own_descriptions(subject: Subject) -> list[Description]:
+    """Return the plugin's descriptions of its jobs."""
+    return [one for one in _shipped(subject)[1] if one.expected["environment"] == subject.record.name]
+
+
+def own_jobs(subject: Subject) -> list[list[Process]]:
+    """Return the plugin's jobs: those that have been recorded completely, and those that are made up. Each is ordered by rank.
+
+    Raises:
+        NotSupported: If there is none.
+    """
+    found = cluster_recordings.jobs(own_recordings(subject))
+    found += [description.job(*shape) for description in own_descriptions(subject) for shape in description.shapes]
+    if not found:
+        raise NotSupported(f"the plugin ships neither a recorded job nor a description of one: see {HELP}")
+    return found
+
+
+HELP = "docs/vendors/cluster-environment.md, 'Record the environments of jobs'"
+
+
+def large_jobs(subject: Subject) -> list[list[Process]]:
+    """Return the plugin's jobs with several processes.
+
+    Raises:
+        NotSupported: If there is none.
+    """
+    found = [job for job in own_jobs(subject) if len(job) > 1]
+    if not found:
+        raise NotSupported(f"jobs of several processes: {DECLARED_NONE}, because the description of a job has only one process")
+    return found
+
+
+def foreign_processes(subject: Subject) -> list[Process]:
+    """Return the recorded processes of other cluster environments: those of accelkit, and those that the plugin ships."""
+    every = {one.name: one for one in [*cluster_recordings.builtin_processes(), *_shipped(subject)[0]]}
+    return [one for one in every.values() if one.environment != subject.record.name]
+
+
+def _shipped(subject: Subject) -> tuple[Sequence[Process], Sequence[Description]]:
+    folder = cluster_recordings.folder_of(subject.cls)
+    return ((), ()) if folder is None else cluster_recordings.read(folder)
+
+
+def environment_for(subject: Subject, environ: Mapping[str, str]) -> ClusterEnvironment:
+    """Return a new instance of the plugin that reads these variables."""
+    environment: ClusterEnvironment = subject.plugin()
+    environment.environ = environ
+    return environment
+
+
+def read(environment: ClusterEnvironment, name: str) -> Any:
+    """Return the value of a property, or the AccelkitError that reading it raised.
+
+    Raises:
+        AssertionError: If it raised any other error.
+    """
+    with errors_of(f"reading {name}"):
+        try:
+            return getattr(environment, name)
+        except AccelkitError as error:
+            return error
+
+
+@contextlib.contextmanager
+def errors_of(doing: str) -> Iterator[None]:
+    """Context manager for calls of the plugin, in which warnings are ignored. Errors of accelkit are passed on.
+
+    Raises:
+        AssertionError: If the block raises another error.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except (AccelkitError, AssertionError):
+        raise
+    except Exception as error:
+        raise AssertionError(
+            f"{doing} raised {type(error).__name__}: {error}; "
+            "read variables with self.number, self.address, self.port and self.text, whose errors name the variable"
+        ) from error
+
+
+def read_all(environment: ClusterEnvironment) -> Answers:
+    """Return the values of all properties."""
+    return {name: read(environment, name) for name in SETTINGS}
+
+
+@contextlib.contextmanager
+def job_answers(subject: Subject, job: Sequence[Process]) -> Iterator[list[Answers]]:
+    """Return a context manager for the answers of all processes of a job, after they have told each other their places if they have to."""
+    with contextlib.ExitStack() as stack:
+        environments = [environment_for(subject, stack.enter_context(one.variables())) for one in job]
+        with errors_of("working out the placement of the processes"):
+            if job[0].host and any(one.has_to_ask() for one in environments):
+                places = [
+                    dataclasses.replace(environment.place(), host=one.host, machine=one.host)
+                    for environment, one in zip(environments, job, strict=True)
+                ]
+                for environment in environments:
+                    environment.learn(places)
+        yield [read_all(environment) for environment in environments]
+
+
+@contextlib.contextmanager
+def process_environment(environ: Mapping[str, str]) -> Iterator[None]:
+    """Context manager that adds variables to ``os.environ``, and restores it."""
+    before = dict(os.environ)
+    os.environ.update(environ)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

@@ -1,0 +1,188 @@
+"""Recorded environments of cluster environments, and jobs that are made up from a description. Does not import torch.
+
+A plugin ships them as JSON files in a folder ``recorded`` in the package of its class. ``docs/vendors/cluster-environment.md`` describes
+the format.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import importlib
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from accelkit import PluginRecord
+from accelkit.discovery.catalog import plugins
+
+FOLDER = "recorded"
+SHAPES = ((1, 1), (1, 2), (2, 1), (2, 2), (3, 2))
+"""The numbers of machines, and of processes on each, of the jobs that are made up."""
+JOB_ID, PORT = 4711, 29511
+_PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Process:
+    """One process of a job.
+
+    Attributes:
+        name: The name of the file, and the place of the process in it.
+        environ: Its variables, without those that contain the path of a file.
+        files: The contents of files, by the variable that contains the path.
+        expected: ``environment`` (the name of the right cluster environment) and the values of its properties. A value of None cannot be
+            read before the processes join. ``error`` is a part of the text of the error that reading some other property raises.
+        host: The machine, if the job is made up.
+    """
+
+    name: str
+    environ: Mapping[str, str]
+    files: Mapping[str, str]
+    expected: Mapping[str, Any]
+    host: str = ""
+
+    @property
+    def environment(self) -> str:
+        """The name of the cluster environment to which the process belongs."""
+        return str(self.expected["environment"])
+
+    def with_files(self, folder: Path) -> dict[str, str]:
+        """Write the files to ``folder``, and return all variables."""
+        paths = {variable: folder / f"{self.name}-{variable}" for variable in self.files}
+        for variable, path in paths.items():
+            path.write_text(self.files[variable], "utf-8")
+        return {**self.environ, **{variable: str(path) for variable, path in paths.items()}}
+
+    @contextlib.contextmanager
+    def variables(self) -> Iterator[dict[str, str]]:
+        """Return a context manager for all variables of the process. Its files exist until the end of the block."""
+        if not self.files:
+            yield dict(self.environ)
+            return
+        with tempfile.TemporaryDirectory(prefix="accelkit-recorded-") as folder:
+            yield self.with_files(Path(folder))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Description:
+    """A description of a launcher's jobs, from which jobs of any size are made up.
+
+    Attributes:
+        name: The name of the file.
+        environ, files, expected: As in ``Process``, with placeholders such as ``{global_rank}``.
+        shapes: The shapes of the jobs that the launcher can start: the number of machines, and of processes on each.
+    """
+
+    name: str
+    environ: Mapping[str, str]
+    files: Mapping[str, str]
+    expected: Mapping[str, str]
+    shapes: Sequence[tuple[int, int]]
+
+    def job(
+        self, num_nodes: int, local_world_size: int, *, job_id: int = JOB_ID, port: int = PORT, hosts: Sequence[str] = ()
+    ) -> list[Process]:
+        """Return the processes of a job, ordered by rank. ``hosts`` are the names of its machines."""
+        hosts = hosts or [f"machine-{index}" for index in range(num_nodes)]
+        size = num_nodes * local_world_size
+        machines = [hosts[rank // local_world_size] for rank in range(size)]
+        everyone = {
+            "world_size": size,
+            "local_world_size": local_world_size,
+            "num_nodes": num_nodes,
+            "job_id": job_id,
+            "port": port,
+            "main_host": hosts[0],
+            "hosts": ",".join(hosts),
+            "rank_hosts": ",".join(machines),
+            "rank_addresses": ",".join(f"{host}:{port + 1 + rank}" for rank, host in enumerate(machines)),
+        }
+        return [
+            self.process(
+                f"{num_nodes}x{local_world_size}-{rank}",
+                everyone
+                | {"global_rank": rank, "local_rank": rank % local_world_size, "node_rank": rank // local_world_size, "host": host},
+            )
+            for rank, host in enumerate(machines)
+        ]
+
+    def process(self, name: str, values: Mapping[str, Any]) -> Process:
+        """Return the process for which the placeholders have these values."""
+        told = ("world_size", "global_rank", "local_rank", "local_world_size", "node_rank", "num_nodes")
+        expected = {key: _filled(text, values) if key != "environment" else text for key, text in self.expected.items()}
+        return Process(
+            f"{self.name}-{name}",
+            {key: _filled(text, values) for key, text in self.environ.items()},
+            {key: _filled(text, values) for key, text in self.files.items()},
+            {**{key: values[key] for key in told}, **expected},
+            str(values["host"]),
+        )
+
+
+def _filled(text: str, values: Mapping[str, Any]) -> str:
+    return _PLACEHOLDER.sub(lambda match: str(values.get(match[1], match[0])), text)
+
+
+def folder_of(cls: type) -> Path | None:
+    """Return the folder ``recorded`` in the package of the class or, if there is none, of the nearest base class that has one."""
+    for one in cls.__mro__:
+        for name in (one.__module__, one.__module__.rpartition(".")[0]):
+            module = sys.modules.get(name)
+            for place in getattr(module, "__path__", ()):
+                if (Path(place) / FOLDER).is_dir():
+                    return Path(place) / FOLDER
+    return None
+
+
+@functools.cache
+def read(folder: Path) -> tuple[tuple[Process, ...], tuple[Description, ...]]:
+    """Return the recorded processes and the descriptions in a folder, ordered by the names of the files.
+
+    Raises:
+        AssertionError: If a file does not have the right format.
+    """
+    processes: list[Process] = []
+    descriptions: list[Description] = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            fields = json.loads(path.read_text("utf-8"))
+            files = fields.get("files", {})
+            for index, one in enumerate(fields.get("processes", ())):
+                processes.append(Process(f"{path.stem}-{index}", dict(one["environ"]), files, {**one["expected"]}))
+                _ = processes[-1].environment
+            if "job" in fields:
+                shapes = tuple((nodes, local) for nodes, local in fields.get("shapes", SHAPES))
+                expected = {**fields.get("expected", {}), "environment": fields["environment"]}
+                descriptions.append(Description(path.stem, dict(fields["job"]), files, expected, shapes))
+        except (KeyError, TypeError, ValueError) as error:
+            raise AssertionError(f"{path} cannot be read as a recording: {type(error).__name__}: {error}") from error
+    return tuple(processes), tuple(descriptions)
+
+
+def builtin_processes() -> list[Process]:
+    """Return the recorded processes of accelkit's own cluster environments."""
+    own = next(record for record in plugins("cluster") if record.is_builtin)
+    folder = folder_of(_class_of(own))
+    assert folder is not None, "accelkit is not completely installed: its recorded environments are missing"
+    return list(read(folder)[0])
+
+
+def _class_of(record: PluginRecord) -> type:
+    module, _, name = record.value.partition(":")
+    found: type = getattr(importlib.import_module(module), name)
+    return found
+
+
+def jobs(processes: Sequence[Process]) -> list[list[Process]]:
+    """Return the jobs whose processes have all been recorded. Processes belong to one job if they are in one file with one job id."""
+    groups: dict[tuple[str, str], list[Process]] = {}
+    for one in processes:
+        if "world_size" in one.expected:
+            groups.setdefault((one.name.rpartition("-")[0], str(one.expected.get("job_id"))), []).append(one)
+    return [group for group in groups.values() if len(group) == group[0].expected["world_size"]]
