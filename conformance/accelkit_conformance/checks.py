@@ -35,7 +35,9 @@ AREAS = (
 )  # fmt: skip
 """The areas, in the order of reports. The module ``areas/<area>.py`` holds an area's checks; its docstring says what they assert."""
 
-SUBJECT_KINDS = ("accelerator", "precision", "cluster", "strategy")
+SUBJECT_KINDS = ("accelerator", "precision", "cluster", "strategy", "hooks")
+EVERY_KIND = "plugin"
+"""The kind of a check that tests plugins of every kind."""
 
 SIZES = ("2", "3")
 """The numbers of processes with which each distributed check runs."""
@@ -60,7 +62,7 @@ class Check:
         needs_hardware: Whether the subject is loaded before the check runs.
         is_distributed: Whether several processes run the check together. Its first parameter is their number.
         seconds: The time limit in seconds.
-        kind: The kind of plugin that the check tests.
+        kind: The kind of plugin that the check tests, or EVERY_KIND.
     """
 
     area: str
@@ -80,6 +82,10 @@ class Check:
         if self.cases is None:
             return [(self.profile, f"{self.area}/{self.name}")]
         return [(profile, f"{self.area}/{self.name}[{','.join(parameters)}]") for profile, parameters in self.cases()]
+
+    def is_for(self, kind: str) -> bool:
+        """Return whether the check tests plugins of this kind."""
+        return self.kind in (kind, EVERY_KIND)
 
     @property
     def description(self) -> str:

@@ -29,7 +29,7 @@ def in_child(record: PluginRecord, *steps: str) -> dict[str, Any]:
 
     Args:
         record: The plugin.
-        steps: Any of ``import``, ``probe``, ``fork`` and ``footprint``.
+        steps: Any of ``import``, ``probe`` (only for an accelerator), ``fork`` and ``footprint``.
 
     Raises:
         AssertionError: If the process ends before it answers. The message has the end of its output.
@@ -110,13 +110,13 @@ def main() -> None:
     cls: Any = loading.load_class(record)
     if "exit" in steps:
         _exit_after_backward(record, cls)
-    if "probe" in steps:
+    if "probe" in steps and record.kind == "accelerator":
         cls.probe()
     found["seconds"] = time.perf_counter() - start
     found["imported_torch"] = "torch" in set(sys.modules) - modules
     if "footprint" in steps:
         found["changes"] = before.changes()
-        found["initialized"] = _is_driver_up(cls.device_type)
+        found["initialized"] = _is_driver_up(getattr(cls, "device_type", ""))
     if "fork" in steps:
         child = os.fork()
         if child == 0:
@@ -145,7 +145,7 @@ def _exit_after_backward(record: PluginRecord, cls: Any) -> NoReturn:
 
 def _is_driver_up(device_type: str) -> bool:
     """Return whether ``torch.<device_type>`` reports that its driver is initialised. False for the CPU, or if torch has no such module."""
-    module = getattr(sys.modules["torch"], device_type, None)
+    module = getattr(sys.modules["torch"], device_type, None) if device_type else None
     asked = getattr(module, "is_initialized", None)
     return bool(asked()) if callable(asked) and device_type != "cpu" else False
 

@@ -1,37 +1,93 @@
-"""What accelkit requires of every plugin, even without its hardware: the class, its probe, its declarations and its metadata."""
+"""What accelkit requires of every plugin, of any kind and even without its hardware: its class, its declarations and its metadata."""
 
 from __future__ import annotations
 
-import inspect
+import contextlib
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from accelkit import Accelerator, Availability, Capabilities, DevicesError
+from accelkit import AccelkitError, Availability, Capabilities, DevicesError
 from accelkit.discovery import loading
+from accelkit.specs.static_checks import TORCH_AT_IMPORT, find_mistakes
 from accelkit.types import FROM_CODE
-from accelkit_conformance.checks import check
+from accelkit_conformance.checks import EVERY_KIND, check
 from accelkit_conformance.subject import raises
 from accelkit_conformance.subprocess_checks import in_child
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
+_SETTINGS = {
+    **dict.fromkeys(("world_size", "global_rank", "local_rank", "local_world_size", "node_rank", "num_nodes", "main_port"), int),
+    "main_address": str,
+    "creates_processes_externally": bool,
+    "restart_count": int,
+    "job_id": str | None,
+}
+"""The types of a cluster environment's settings."""
 
-@check("contract", needs_hardware=False)
+
+def _assert_no_mistakes(subject: Subject, rule: str) -> None:
+    found = find_mistakes(subject.record.kind, subject.cls, [rule])
+    assert not found, " | ".join(map(str, found))
+
+
+@check("contract", needs_hardware=False, kind=EVERY_KIND)
 def class_is_documented(subject: Subject) -> None:
     """The class has a docstring of its own."""
-    assert "__doc__" in vars(subject.cls), f"{subject.cls.__name__} has no docstring"
-    assert (subject.cls.__doc__ or "").strip(), "the docstring is empty"
+    _assert_no_mistakes(subject, "documented")
 
 
-@check("contract", needs_hardware=False)
-def device_type_is_an_identifier(subject: Subject) -> None:
-    """``device_type`` is an identifier in lower case, as in ``torch.device``."""
-    found = subject.cls.device_type  # type: ignore[attr-defined]
-    assert isinstance(found, str), f"device_type is {found!r}"
-    assert found.isidentifier(), f"device_type is {found!r}; letters, digits and _ are expected"
-    assert found == found.lower(), f"device_type is {found!r}; torch's device types are in lower case"
+@check("contract", needs_hardware=False, kind=EVERY_KIND)
+def names_are_known(subject: Subject) -> None:
+    """No public member resembles one of the specification that the class does not define: it would be misspelt, and never used."""
+    _assert_no_mistakes(subject, "names")
+
+
+@check("contract", needs_hardware=False, kind=EVERY_KIND)
+def members_have_the_right_form(subject: Subject) -> None:
+    """Methods, properties and attributes of the specification are methods, properties and attributes of the class. ``probe`` is a
+    classmethod, no method is a coroutine, and context managers are not bare generators."""
+    _assert_no_mistakes(subject, "forms")
+
+
+@check("contract", needs_hardware=False, kind=EVERY_KIND)
+def methods_keep_their_signatures(subject: Subject) -> None:
+    """Methods that the class overrides can be called with the arguments of the specification, the class implements all required methods,
+    and its constructor needs no arguments."""
+    _assert_no_mistakes(subject, "signatures")
+
+
+@check("contract", needs_hardware=False, kind=EVERY_KIND)
+def attributes_have_the_right_type(subject: Subject) -> None:
+    """Attributes of the class have the types of the specification. The ``device_type`` of an accelerator is an identifier in lower case."""
+    _assert_no_mistakes(subject, "attributes")
+
+
+@check("contract", needs_hardware=False, kind=EVERY_KIND)
+def capabilities_exist(subject: Subject) -> None:
+    """No declared or required capability is a misspelt dtype or prefix, such as ``autocast.bf16``."""
+    _assert_no_mistakes(subject, "capabilities")
+
+
+@check("contract", needs_hardware=False, kind=EVERY_KIND)
+def methods_return_values(subject: Subject) -> None:
+    """According to their source and annotations, no method returns None, or a string for a number, where the specification has another
+    type."""
+    _assert_no_mistakes(subject, "results")
+
+
+@check("contract", needs_hardware=False, kind=EVERY_KIND)
+def hooks_are_implemented(subject: Subject) -> None:
+    """Every hook implementation is marked with ``@hookimpl``, and has the name and only arguments of a hook."""
+    _assert_no_mistakes(subject, "hooks")
+
+
+@check("contract", needs_hardware=False, kind=EVERY_KIND)
+def import_needs_no_torch(subject: Subject) -> None:
+    """In a new process, importing the plugin does not import torch."""
+    assert not in_child(subject.record, "import")["imported_torch"], str(TORCH_AT_IMPORT)
 
 
 @check("contract", needs_hardware=False)
@@ -72,12 +128,18 @@ def probe_leaves_fork_usable(subject: Subject) -> None:
     assert found["fork"] == 0, f"a process that was forked after the probe ended with {found['fork']}"
 
 
-@check("contract", needs_hardware=False)
-def instance_needs_no_arguments(subject: Subject) -> None:
-    """The class can be instantiated without arguments. An instance has the name under which it is selected, and its ``repr`` contains the
-    name and the plugin."""
+@check("contract", needs_hardware=False, kind=EVERY_KIND)
+def instance_has_its_name(subject: Subject) -> None:
+    """The class can be instantiated without arguments. An instance has the name under which it is selected, unless it is a hook plugin."""
     instance = loading.instantiate(subject.cls, subject.record)
-    assert instance.name == subject.record.name
+    if subject.record.kind != "hooks":
+        assert instance.name == subject.record.name, f"its name is {instance.name!r} instead of {subject.record.name!r}"
+
+
+@check("contract", needs_hardware=False)
+def repr_names_the_plugin(subject: Subject) -> None:
+    """The ``repr`` of an instance contains its name and the plugin."""
+    instance = loading.instantiate(subject.cls, subject.record)
     assert subject.record.plugin in repr(instance), f"{instance!r} does not name its plugin"
     assert subject.record.name in repr(instance), f"{instance!r} does not contain its name"
 
@@ -95,12 +157,6 @@ def capabilities_are_known(subject: Subject) -> None:
 
 
 @check("contract", needs_hardware=False)
-def something_is_declared(subject: Subject) -> None:
-    """At least ``dtype.float32`` is declared, because a plugin without declarations promises nothing."""
-    assert subject.cls.declared_capabilities["dtype.float32"] != "undeclared", "dtype.float32 is not declared"  # type: ignore[attr-defined]
-
-
-@check("contract", needs_hardware=False)
 def invalid_devices_are_refused(subject: Subject) -> None:
     """For a value that does not name devices, ``parse_devices`` raises a DevicesError that contains the value."""
     instance = loading.instantiate(subject.cls, subject.record)
@@ -110,26 +166,7 @@ def invalid_devices_are_refused(subject: Subject) -> None:
             instance.parse_devices(nonsense)
 
 
-@check("contract", needs_hardware=False)
-def methods_keep_their_signatures(subject: Subject) -> None:
-    """Methods that the class overrides can be called with the arguments of the specification."""
-    for name, theirs in vars(Accelerator).items():
-        mine = inspect.getattr_static(subject.cls, name, None)
-        if name.startswith("_") or not inspect.isfunction(theirs) or mine is theirs or mine is None:
-            continue
-        function = mine.__func__ if isinstance(mine, classmethod | staticmethod) else mine
-        if not inspect.isfunction(function):
-            continue
-        wanted = [p for p in list(inspect.signature(theirs).parameters.values())[1:] if p.kind is p.POSITIONAL_OR_KEYWORD]
-        signature = inspect.signature(function)
-        given = {parameter.name: None for parameter in wanted}
-        try:
-            signature.bind(*([] if isinstance(mine, staticmethod) else [None]), **given)
-        except TypeError as error:
-            raise AssertionError(f"{name}{signature} cannot be called with the arguments of the specification: {error}") from error
-
-
-@check("contract", needs_hardware=False)
+@check("contract", needs_hardware=False, kind=EVERY_KIND)
 def metadata_declares_requirements(subject: Subject) -> None:
     """The distribution requires ``accelkit`` in its metadata, so that an incompatible version is detected before the plugin is imported."""
     import importlib_metadata
@@ -138,25 +175,8 @@ def metadata_declares_requirements(subject: Subject) -> None:
     if subject.record.is_builtin or subject.record.distribution == FROM_CODE:
         return
     names = {Requirement(need).name.lower() for need in importlib_metadata.distribution(subject.record.distribution).requires or []}
-    assert "accelkit" in names, f"{subject.record.plugin} does not require accelkit"
-
-
-@check("contract", needs_hardware=False, kind="precision")
-def precision_is_documented(subject: Subject) -> None:
-    """A precision's class has a docstring, and an instance has the name under which it is selected."""
-    _check_named(subject)
-
-
-@check("contract", needs_hardware=False, kind="strategy")
-def strategy_is_documented(subject: Subject) -> None:
-    """A strategy's class has a docstring, and an instance has the name under which it is selected."""
-    _check_named(subject)
-
-
-@check("contract", needs_hardware=False, kind="cluster")
-def cluster_is_documented(subject: Subject) -> None:
-    """A cluster environment's class has a docstring, and an instance has the name under which it is selected."""
-    _check_named(subject)
+    hint = 'add "accelkit>=0.1" to dependencies in pyproject.toml'
+    assert "accelkit" in names, f"{subject.record.plugin} does not require accelkit; {hint}"
 
 
 @check("contract", needs_hardware=False, kind="cluster")
@@ -172,14 +192,19 @@ def detection_changes_nothing(subject: Subject) -> None:
     assert dict(os.environ) == before, "it changed os.environ"
 
 
-def _check_named(subject: Subject) -> None:
-    assert issubclass(subject.cls, loading.base_class(subject.record.kind))
-    assert (vars(subject.cls).get("__doc__") or "").strip(), f"{subject.cls.__name__} has no docstring"
-    instance = loading.instantiate(subject.cls, subject.record)
-    assert instance.name == subject.record.name
+@check("contract", needs_hardware=False, kind="cluster")
+def settings_have_the_right_type(subject: Subject) -> None:
+    """The settings that can be read in this process have the types of the specification: ranks, sizes and the port are int. A setting
+    whose variable is missing may raise one of accelkit's errors."""
+    environment = loading.instantiate(subject.cls, subject.record)
+    for name, expected in _SETTINGS.items():
+        with contextlib.suppress(AccelkitError, KeyError):
+            value = getattr(environment, name)
+            is_right = isinstance(value, expected) and (expected is not int or not isinstance(value, bool))
+            assert is_right, f"{name} is {value!r} ({type(value).__name__}); expected {getattr(expected, '__name__', expected)}"
 
 
-@check("contract", needs_hardware=False)
+@check("contract", needs_hardware=False, kind=EVERY_KIND)
 def command_line_lists_it(subject: Subject) -> None:
     """``accelkit info NAME --kind KIND --json`` describes the plugin, and does not import torch."""
     import json

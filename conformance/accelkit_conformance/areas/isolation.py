@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from accelkit_conformance.checks import check
+from accelkit_conformance.checks import EVERY_KIND, check
 from accelkit_conformance.subprocess_checks import in_child
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
 
-@check("contract", needs_hardware=False)
+@check("contract", needs_hardware=False, kind=EVERY_KIND)
 def importing_changes_nothing(subject: Subject) -> None:
-    """Importing the plugin and probing leave torch's functions, the environment, threads, signal handlers and the working directory
-    unchanged."""
+    """Importing the plugin and, if it is an accelerator, probing leave torch's functions, the environment, threads, signal handlers and
+    the working directory unchanged."""
     changes = in_child(subject.record, "import", "probe", "footprint")["changes"]
     assert not changes, "it " + "; it ".join(changes)
 

@@ -45,7 +45,7 @@ def suite(profile: Profile, torch_version: str, kind: str = "accelerator") -> Su
     minor = ".".join(torch_version.split(".")[:2])
     held = PROFILES[: PROFILES.index(profile) + 1]
     entries = _read(minor)
-    tests = tuple(test for first, test in entries if first in held and checks.find(test)[0].kind == kind)
+    tests = tuple(test for first, test in entries if first in held and checks.find(test)[0].is_for(kind))
     return Suite(profile, minor, tests, hashlib.sha256("\n".join(sorted(tests)).encode()).hexdigest())
 
 
