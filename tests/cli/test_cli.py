@@ -113,6 +113,17 @@ def test_doctor_finds_what_is_broken_and_only_that(some, error_text):
     assert text.stderr.splitlines()[-1] == error_text
 
 
+def test_doctor_finds_mistakes_in_a_class_that_works_otherwise(plugin_site):
+    source = "from accelkit import Precision\nclass Half(Precision):\n    def convert_module(self, module):\n        module.half()\n"
+    plugin_site.install("vendor-half", source, entry_points="[accelkit.precisions]\nhalf = vendor_half:Half\n")
+    report = run_json("doctor", "half", code=1)
+    assert report["findings"] == ["half: Half.convert_module returns None"]
+    (row,) = report["plugins"]
+    assert row["status"] == "available"
+    assert [mistake["rule"] for mistake in row["mistakes"]] == ["results"], "a missing docstring does not concern users"
+    assert row["mistakes"][0]["hint"] == "return the module in every case"
+
+
 def test_doctor_on_a_slow_machine_does_not_advise_to_uninstall():
     check = run_json("doctor", "cpu", code=1, ACCELKIT_LOAD_TIMEOUT="0.05")["checks"]["torch can be imported"]
     assert "0.05 s" in check["reason"]
