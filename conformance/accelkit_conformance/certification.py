@@ -13,7 +13,7 @@ MANDATORY = (
     "training", "checkpoint", "determinism", "dataloader", "errors", "collectives", "ddp", "fsdp",
     "precision_dtypes", "precision_gradients",
     "strategy_gradients",
-    "cluster_ranks", "cluster_detection",
+    "cluster_ranks", "cluster_detection", "cluster_errors",
 )  # fmt: skip
 """Areas in which no failure may be declared. Failures may be declared in the others: layout, operators, autograd, modules, compile and
 bridges."""

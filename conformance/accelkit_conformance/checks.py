@@ -31,7 +31,7 @@ AREAS = (
     "collectives", "ddp", "fsdp", "bridges",
     "precision_dtypes", "precision_gradients",
     "strategy_gradients",
-    "cluster_ranks", "cluster_detection",
+    "cluster_ranks", "cluster_detection", "cluster_errors",
 )  # fmt: skip
 """The areas, in the order of reports. The module ``areas/<area>.py`` holds an area's checks; its docstring says what they assert."""
 

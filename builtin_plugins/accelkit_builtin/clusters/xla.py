@@ -41,8 +41,7 @@ class XLAEnvironment(ClusterEnvironment):
             UnsupportedError: If there are several CPU devices.
             ContradictionError: If the settings do not match the processes that were launched.
         """
-        is_on_cpu = self.environ.get("PJRT_DEVICE", "").upper() == "CPU"
-        if is_on_cpu and self.number("CPU_NUM_DEVICES", least=1, default=1) > 1:
+        if self._is_on_cpu and self.number("CPU_NUM_DEVICES", least=1, default=1) > 1:
             raise UnsupportedError(
                 "torch_xla.launch does not support several CPU devices",
                 plugin=self.plugin,
@@ -65,7 +64,7 @@ class XLAEnvironment(ClusterEnvironment):
     @property
     def global_rank(self) -> int:
         """Value of CLOUD_TPU_TASK_ID."""
-        return self.number(_RANK, default=0, below=self.world_size)
+        return self.number(_RANK, default=0 if self._is_on_cpu else None, below=self.world_size)
 
     @property
     def local_rank(self) -> int:
@@ -75,7 +74,7 @@ class XLAEnvironment(ClusterEnvironment):
     @property
     def local_world_size(self) -> int:
         """Value of PJRT_LOCAL_PROCESS_COUNT."""
-        return self.number(_LOCAL_SIZE, least=1, default=1)
+        return self.number(_LOCAL_SIZE, least=1, default=1 if self._is_on_cpu else None)
 
     @property
     def node_rank(self) -> int:
@@ -97,5 +96,14 @@ class XLAEnvironment(ClusterEnvironment):
         """Value of MASTER_PORT, else torch_xla's own port, 12355."""
         return self.port("MASTER_PORT", default=_PORT)
 
+    @property
+    def _is_on_cpu(self) -> bool:
+        """Whether torch_xla.launch runs the function in one process on the CPU, where it sets no variables of TPUs."""
+        return self.environ.get("PJRT_DEVICE", "").upper() == "CPU"
+
     def _addresses(self) -> list[str]:
-        return [part for part in (self.text(_ADDRESSES) or "localhost:0").split(",") if part]
+        written = self.text(_ADDRESSES) or ("localhost:0" if self._is_on_cpu else "")
+        addresses = [part for part in written.split(",") if part]
+        if not addresses:
+            raise self._error(f"{_ADDRESSES} is not set", "counts the processes of the job in it")
+        return addresses

@@ -34,6 +34,7 @@ _MODULES = (
     "strategy_reduction",
     "cluster_values",
     "cluster_claims",
+    "cluster_readers",
 )
 MOST_OF_ONE_MECHANISM = 3
 

@@ -1,0 +1,122 @@
+"""What a cluster environment says if variables are missing, have unexpected values or contradict each other: an error that names the
+variable, and never a job of another size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from accelkit import AccelkitError
+from accelkit.cluster.detection import SETTINGS
+from accelkit.specs.process_placement import PLACEMENT
+from accelkit_conformance.checks import check
+from accelkit_conformance.oracle import cluster_recordings
+from accelkit_conformance.oracle.cluster_reading import (
+    Answers,
+    environment_for,
+    large_jobs,
+    own_descriptions,
+    own_jobs,
+    read,
+    read_all,
+)
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+_PLACES = ("world_size", "global_rank", *PLACEMENT)
+_NO_NUMBERS = ("nonsense", "-1", "1.5", "9" * 30)
+
+
+def _last_processes(subject: Subject) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the name and the variables of the last process of each job with several processes."""
+    for job in large_jobs(subject):
+        with job[-1].variables() as environ:
+            yield job[-1].name, environ
+
+
+def _check_places(before: Answers, after: Answers, how: str) -> None:
+    """Check that every rank and size is as before, or cannot be read."""
+    for name in _PLACES:
+        if not isinstance(after[name], AccelkitError) and not isinstance(before[name], AccelkitError):
+            assert after[name] == before[name], f"{how}: {name} is silently {after[name]!r} instead of {before[name]!r}"
+
+
+@check("training", needs_hardware=False, kind="cluster")
+def missing_variables_are_named(subject: Subject) -> None:
+    """Without any one of the variables of a process, every rank and size is the same as before, or reading it raises an error that names a
+    variable. In particular, the process does not silently become a job of its own."""
+    for place, environ in _last_processes(subject):
+        before = read_all(environment_for(subject, environ))
+        for variable in environ:
+            rest = {name: value for name, value in environ.items() if name != variable}
+            after = read_all(environment_for(subject, rest))
+            _check_places(before, after, f"{place} without {variable}")
+            _check_errors(before, after, environ, f"{place} without {variable}")
+
+
+def _check_errors(before: Answers, after: Answers, variables: dict[str, str], how: str) -> None:
+    """Check that each new error names one of the variables."""
+    for name in SETTINGS:
+        error = after[name]
+        if isinstance(error, AccelkitError) and not isinstance(before[name], AccelkitError):
+            is_named = any(variable in str(error) for variable in variables)
+            assert is_named or _is_unknown(error), f"{how}: the error of {name} names no variable: {error}"
+            assert error.hint, f"{how}: the error of {name} does not say what to do: {error}"
+
+
+def _is_unknown(error: AccelkitError) -> bool:
+    """Return whether the error says that the value is not known before the processes join."""
+    return type(error).__name__ == "NotJoinedError"
+
+
+@check("training", needs_hardware=False, kind="cluster")
+def unexpected_values_are_named(subject: Subject) -> None:
+    """If a variable that was a number is not a number, is negative or is far too large, every rank and size is the same as before, or
+    reading it raises an error that names the variable."""
+    for place, environ in _last_processes(subject):
+        before = read_all(environment_for(subject, environ))
+        for variable in [name for name, value in environ.items() if value.isdigit()]:
+            for value in _NO_NUMBERS:
+                how = f"{place} with {variable}={value:.12}"
+                after = read_all(environment_for(subject, {**environ, variable: value}))
+                _check_places(before, after, how)
+                _check_errors(before, after, {variable: value}, how)
+
+
+@check("training", needs_hardware=False, kind="cluster")
+def any_text_is_survived(subject: Subject) -> None:
+    """Whatever text a variable contains, reading the properties gives values or an AccelkitError, and ranks stay below sizes."""
+    for place, environ in _last_processes(subject):
+        for variable in environ:
+            for value in ("", " ", "nonsense", "²", "n[0-", "2(x", "a b", "\x1b[31m", "0"):
+                how = f"{place} with {variable}={value!r}"
+                try:
+                    answers = read_all(environment_for(subject, {**environ, variable: value}))
+                except AssertionError as error:
+                    raise AssertionError(f"{how}: {error}") from error
+                for rank, size in (("global_rank", "world_size"), ("local_rank", "local_world_size"), ("node_rank", "num_nodes")):
+                    if not isinstance(answers[rank], AccelkitError) and not isinstance(answers[size], AccelkitError):
+                        assert 0 <= answers[rank] < answers[size], f"{how}: {rank}={answers[rank]}, {size}={answers[size]}"
+
+
+@check("training", needs_hardware=False, kind="cluster")
+def ranks_beyond_the_size_are_refused(subject: Subject) -> None:
+    """In a job that is made up with a global rank that equals ``world_size``, reading ``global_rank`` raises an error."""
+    own_jobs(subject)
+    for description in own_descriptions(subject):
+        for shape in description.shapes:
+            size = shape[0] * shape[1]
+            values = {
+                **dict.fromkeys(PLACEMENT, 0),
+                "world_size": size, "local_world_size": shape[1], "num_nodes": shape[0], "global_rank": size,
+                "job_id": cluster_recordings.JOB_ID, "port": cluster_recordings.PORT, "host": "machine-0", "main_host": "machine-0",
+                "hosts": ",".join(f"machine-{index}" for index in range(shape[0])),
+                "rank_hosts": ",".join(["machine-0"] * size), "rank_addresses": ",".join(["machine-0:29512"] * size),
+            }  # fmt: skip
+            if any("{global_rank}" in text for text in description.environ.values()):
+                with description.process("beyond", values).variables() as environ:
+                    found = read(environment_for(subject, environ), "global_rank")
+                    assert isinstance(found, AccelkitError), (
+                        f"{description.name}: global_rank is {found!r} in a job with {size} processes; use self.number(..., below=...)"
+                    )

@@ -1,0 +1,69 @@
+"""Cluster environments that do not notice missing, unexpected or contradictory variables."""
+
+from __future__ import annotations
+
+from accelkit import UsageError
+from accelkit_builtin.clusters.torchelastic import TorchElasticEnvironment
+from accelkit_conformance.mutants import mutant
+
+
+@mutant("cluster_errors", "defaults", kind="cluster", base="torchelastic")
+class AloneWithoutSize(TorchElasticEnvironment):
+    """Without WORLD_SIZE, the process trains alone."""
+
+    @property
+    def world_size(self) -> int:
+        return self.number("WORLD_SIZE", least=1, default=1)
+
+    @property
+    def global_rank(self) -> int:
+        return self.number("RANK") if self.world_size > 1 else 0
+
+
+@mutant("cluster_errors", "defaults", kind="cluster", base="torchelastic")
+class FirstWithoutRank(TorchElasticEnvironment):
+    """Without RANK, every process takes itself for the first one."""
+
+    @property
+    def global_rank(self) -> int:
+        return self.number("RANK", default=0)
+
+
+@mutant("cluster_errors", "defaults", kind="cluster", base="torchelastic")
+class NonsenseIsZero(TorchElasticEnvironment):
+    """A rank that is not a number is taken for 0."""
+
+    @property
+    def global_rank(self) -> int:
+        rank = self.text("RANK") or ""
+        return int(rank) if rank.isdecimal() else 0
+
+
+@mutant("cluster_errors", "error_forms", kind="cluster", base="torchelastic")
+class KeyErrors(TorchElasticEnvironment):
+    """A variable that is missing raises a KeyError, which blames the plugin."""
+
+    @property
+    def world_size(self) -> int:
+        return int(self.environ["WORLD_SIZE"])
+
+
+@mutant("cluster_errors", "error_forms", kind="cluster", base="torchelastic")
+class ErrorNamesNothing(TorchElasticEnvironment):
+    """The error does not say which variable is wrong."""
+
+    @property
+    def world_size(self) -> int:
+        size = self.text("WORLD_SIZE") or ""
+        if not size.isdecimal():
+            raise UsageError("the environment is invalid", plugin=self.plugin, why="a number is expected", hint="use the launcher")
+        return int(size)
+
+
+@mutant("cluster_errors", "error_forms", kind="cluster", base="torchelastic")
+class RankIsNotCompared(TorchElasticEnvironment):
+    """A rank that is not below the world size is returned."""
+
+    @property
+    def global_rank(self) -> int:
+        return self.number("RANK")
