@@ -14,6 +14,7 @@ MANDATORY = (
     "precision_dtypes", "precision_gradients",
     "strategy_gradients",
     "cluster_ranks", "cluster_detection", "cluster_errors",
+    "hooks_calls", "hooks_order",
 )  # fmt: skip
 """Areas in which no failure may be declared. Failures may be declared in the others: layout, operators, autograd, modules, compile and
 bridges."""

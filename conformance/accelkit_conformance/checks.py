@@ -32,6 +32,7 @@ AREAS = (
     "precision_dtypes", "precision_gradients",
     "strategy_gradients",
     "cluster_ranks", "cluster_detection", "cluster_errors",
+    "hooks_calls", "hooks_order",
 )  # fmt: skip
 """The areas, in the order of reports. The module ``areas/<area>.py`` holds an area's checks; its docstring says what they assert."""
 

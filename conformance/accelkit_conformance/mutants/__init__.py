@@ -35,6 +35,7 @@ _MODULES = (
     "cluster_values",
     "cluster_claims",
     "cluster_readers",
+    "hook_plugins",
 )
 MOST_OF_ONE_MECHANISM = 3
 

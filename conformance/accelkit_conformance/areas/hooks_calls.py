@@ -1,0 +1,116 @@
+"""The implementations of a hook plugin: they return in time and without an error, their results have the right types, and they leave
+everything else as it was."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from accelkit import Availability, Detection
+from accelkit_conformance.checks import check
+from accelkit_conformance.oracle import cluster_recordings
+from accelkit_conformance.oracle.hook_calls import HookCalls, train
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+_EVENTS = ("configured", "launched", "checkpoint_saved", "checkpoint_loaded", "preempted", "setup_device", "teardown")
+
+
+@check("smoke", needs_hardware=False, kind="hooks")
+def events_return_in_time(subject: Subject) -> None:
+    """Every hook that reacts to an event returns within two seconds, without an error, each time it is called."""
+    calls = HookCalls(subject)
+    for hook in calls.implemented(_EVENTS):
+        for _ in range(2):
+            calls.call(hook)
+
+
+@check("smoke", needs_hardware=False, kind="hooks")
+def statistics_are_numbers_by_name(subject: Subject) -> None:
+    """``get_device_stats`` returns finite numbers by name, and each name ends with a unit, as in ``memory.allocated.bytes``."""
+    calls = HookCalls(subject)
+    for hook in calls.implemented(("get_device_stats",)):
+        for found in calls.call(hook):
+            assert isinstance(found, Mapping), f"{hook} returned {found!r:.80} ({type(found).__name__}) instead of a dict of statistics"
+            for name, value in found.items():
+                assert "." in str(name), f"{hook}: the name {name!r} has no unit, as in memory.allocated.bytes"
+                is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+                assert is_number, f"{hook}: {name} is {value!r:.80} ({type(value).__name__}) instead of a number"
+
+
+@check("smoke", needs_hardware=False, kind="hooks")
+def doctor_checks_are_availabilities(subject: Subject) -> None:
+    """``doctor_checks`` returns an Availability for the name of each check, with a reason unless it is usable."""
+    calls = HookCalls(subject)
+    for hook in calls.implemented(("doctor_checks",)):
+        for found in calls.call(hook):
+            assert isinstance(found, Mapping), f"{hook} returned {found!r:.80} ({type(found).__name__}) instead of a dict of checks"
+            for name, value in found.items():
+                assert isinstance(value, Availability), f"{hook}: {name} is {value!r:.80} ({type(value).__name__}), not an Availability"
+                assert value.is_usable or value.reason, f"{hook}: {name} is {value.status} without a reason"
+
+
+@check("smoke", needs_hardware=False, kind="hooks")
+def precisions_of_others_are_left(subject: Subject) -> None:
+    """``make_precision`` returns a Precision or None, and None for a name that no plugin has."""
+    from accelkit import Precision
+
+    calls = HookCalls(subject)
+    for hook in calls.implemented(("make_precision",)):
+        known = calls.call(hook, name="32-true")
+        is_right = known is None or isinstance(known, Precision)
+        assert is_right, f"{hook}('32-true') returned {known!r:.80} ({type(known).__name__}) instead of a Precision or None"
+        unknown = calls.call(hook, name="no-such-precision")
+        assert unknown is None, f"{hook}('no-such-precision') returned {unknown!r:.80} instead of None, so a misspelt name is accepted"
+
+
+@check("smoke", needs_hardware=False, kind="hooks")
+def jobs_of_others_are_not_claimed(subject: Subject) -> None:
+    """``detect_cluster`` returns a Detection or None, does not change the variables, and claims no process of accelkit's own cluster
+    environments with a higher rank than theirs."""
+    from accelkit.cluster.detection import make_environment
+
+    calls = HookCalls(subject)
+    for hook in calls.implemented(("detect_cluster",)):
+        for one in cluster_recordings.builtin_processes():
+            with one.variables() as environ:
+                before = dict(environ)
+                owner = make_environment(one.environment, environ).detect_cluster(environ)
+                for claim in calls.call(hook, environ=environ):
+                    said = f"{hook} returned {claim!r:.80} ({type(claim).__name__}) instead of a Detection or None"
+                    assert isinstance(claim, Detection), said
+                    assert claim.reason, f"{one.name}: the claim has no reason"
+                    assert owner is None or claim.rank < owner.rank, f"{one.name}: it claims a process of {one.environment}: {claim.reason}"
+                assert environ == before, f"{one.name}: {hook} changed the variables"
+
+
+@check("smoke", needs_hardware=False, kind="hooks")
+def requeue_answers_yes_or_no(subject: Subject) -> None:
+    """``requeue`` returns True, False or None, or raises an error of accelkit. The check lets it start no program and connect to nothing;
+    an attempt counts as an answer."""
+    calls = HookCalls(subject)
+    for hook in calls.implemented(("requeue",)):
+        answer = calls.call_confined(hook)
+        said = f"{hook} returned {answer!r:.80} ({type(answer).__name__}) instead of True, False or None"
+        assert answer is None or isinstance(answer, bool), said
+
+
+@check("training", needs_hardware=False, kind="hooks")
+def training_is_unchanged(subject: Subject) -> None:
+    """A model that is trained, saved and loaded with the plugin has bit for bit the weights of one that is trained without it."""
+    import torch
+
+    without, with_plugin = train([]), train([subject.plugin()])
+    changed = [name for name, value in without.items() if not torch.equal(value, with_plugin[name])]
+    assert not changed, f"with the plugin, {', '.join(changed)} has other values after three steps"
+
+
+@check("training", needs_hardware=False, kind="hooks")
+def process_is_unchanged(subject: Subject) -> None:
+    """Calling the plugin's hooks changes neither ``os.environ``, nor the working directory, nor torch's default dtype and grad mode."""
+    calls = HookCalls(subject)
+    for hook in calls.implemented((*_EVENTS, "get_device_stats", "doctor_checks", "make_precision")):
+        calls.call(hook)
+        assert not calls.changes, f"{hook} changed {', '.join(calls.changes)}"

@@ -1,0 +1,74 @@
+"""How a hook plugin works together with others: wrappers pass on results and errors, and implementations do not stand in each other's
+way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from accelkit_conformance.checks import check
+from accelkit_conformance.oracle.hook_calls import HookCalls, inner_result
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+
+@check("smoke", needs_hardware=False, kind="hooks")
+def wrappers_pass_results_on(subject: Subject) -> None:
+    """A hook that wraps others returns a result of the same type as they did, and a list is not shorter. Otherwise, the accelerator's
+    statistics or the precision would be lost."""
+    calls = HookCalls(subject)
+    for hook in calls.wrapped():
+        inner = inner_result(hook)
+        found = calls.call_around(hook, lambda inner=inner: inner)
+        if calls.is_first_result(hook):
+            assert inner is None or isinstance(found, type(inner)), (
+                f"the wrapper of {hook} returned {found!r:.60} where {inner!r:.60} was the result: return the result of yield"
+            )
+        else:
+            is_right = isinstance(found, list) and len(found) >= (inner is not None)
+            assert is_right, f"the wrapper of {hook} returned {found!r:.60} instead of the list of results: return the result of yield"
+
+
+@check("smoke", needs_hardware=False, kind="hooks")
+def wrappers_pass_errors_on(subject: Subject) -> None:
+    """If a hook that the plugin wraps raises an error, the error passes through. Otherwise, a program goes on with a device that could not
+    be set up."""
+    calls = HookCalls(subject)
+
+    def fail() -> object:
+        raise RuntimeError("the wrapped hook fails")
+
+    for hook in calls.wrapped():
+        try:
+            found = calls.call_around(hook, fail)
+        except RuntimeError as error:
+            assert "the wrapped hook fails" in str(error), f"the wrapper of {hook} replaced the error by {error}"  # noqa: PT017
+        else:
+            raise AssertionError(f"the wrapper of {hook} swallowed the error of the wrapped hook and returned {found!r:.60}")
+
+
+@check("smoke", needs_hardware=False, kind="hooks")
+def wrapped_hooks_are_called_once(subject: Subject) -> None:
+    """A hook that the plugin wraps is called once."""
+    calls = HookCalls(subject)
+    for hook in calls.wrapped():
+        count: list[int] = []
+        calls.call_around(hook, lambda count=count, hook=hook: count.append(1) or inner_result(hook))
+        assert len(count) == 1, f"the wrapper of {hook} called the wrapped hook {len(count)} times"
+
+
+@check("smoke", needs_hardware=False, kind="hooks")
+def failures_of_others_are_not_blamed_on_it(subject: Subject) -> None:
+    """If another hook plugin fails, the error names that plugin and the hook, and not the plugin under test."""
+    from accelkit import HookError
+
+    calls = HookCalls(subject)
+    for hook in calls.implemented(("configured", "checkpoint_saved", "checkpoint_loaded", "setup_device", "teardown")):
+        try:
+            calls.call_with_failing_plugin(hook)
+        except HookError as error:
+            text = str(error)
+            assert hook in text, f"the error of {hook} does not name the hook: {text}"
+            assert subject.record.plugin not in text, f"another plugin's failing {hook} is blamed on {subject.record.plugin}: {text}"
+        else:
+            raise AssertionError(f"with the plugin, the error of another plugin's {hook} is lost")

@@ -1,0 +1,241 @@
+"""Calls of a hook plugin's implementations through accelkit's plugin manager, with a time limit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from accelkit import AccelkitError, Availability, Detection, hookimpl
+from accelkit.plugin_manager import PluginManager
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+SECONDS = 2.0
+_FORBIDDEN = ("subprocess.Popen", "os.system", "os.posix_spawn", "os.exec", "socket.connect", "os.kill")
+
+
+class _TooSlowError(BaseException):
+    """Raised in an implementation that exceeds the time limit. It is no Exception, so that the implementation does not catch it."""
+
+
+class _ConfinedError(BaseException):
+    """Raised if an implementation tries to start a program or to connect to something."""
+
+
+class HookCalls:
+    """The hooks of one new instance of the plugin under test, registered with a plugin manager of its own.
+
+    Attributes:
+        changes: What the last call changed in the state of the process. The change has been undone.
+    """
+
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+        self.changes: list[str] = []
+        self.manager = PluginManager()
+        self._plugin = subject.plugin()
+        self.manager.add(self._plugin, subject.record.plugin)
+
+    def implemented(self, hooks: Sequence[str]) -> list[str]:
+        """Return those of the hooks that the plugin implements or wraps."""
+        return [hook for hook in hooks if getattr(self.manager.hook, hook).get_hookimpls()]
+
+    def wrapped(self) -> list[str]:
+        """Return the hooks that the plugin wraps."""
+        every = [one.name for one in self.manager.get_hookcallers(self._plugin) or ()]
+        return [hook for hook in every if any(one.wrapper or one.hookwrapper for one in getattr(self.manager.hook, hook).get_hookimpls())]
+
+    def is_first_result(self, hook: str) -> bool:
+        """Return whether only the first result of the hook is used."""
+        return bool(getattr(self.manager.hook, hook).spec.opts["firstresult"])
+
+    def call(self, hook: str, **arguments: Any) -> Any:
+        """Call a hook and return its result or, if all results are used, the list of those that are not None.
+
+        Args:
+            hook: The name of the hook.
+            arguments: Arguments that replace the usual ones.
+
+        Raises:
+            AssertionError: If an implementation raises an error or exceeds the time limit.
+        """
+        try:
+            return self._limited(self.manager, hook, arguments)
+        except Exception as error:
+            raise AssertionError(f"{hook} raised {type(error).__name__}: {error}") from error
+
+    def call_around(self, hook: str, function: Callable[[], Any]) -> Any:
+        """Call a hook that ``function`` implements too, and return the result. Errors of ``function`` are passed on."""
+        manager = PluginManager()
+        manager.add(self._subject.plugin(), self._subject.record.plugin)
+        manager.add(_implementing(hook, function), "accelkit-conformance==0")
+        return self._limited(manager, hook, {})
+
+    def call_with_failing_plugin(self, hook: str) -> Any:
+        """Call a hook as a Runtime does, if another plugin's implementation raises an error."""
+
+        def fail() -> None:
+            raise ValueError("another plugin fails")
+
+        with self.manager.naming_failures(hook):
+            return self.call_around(hook, fail)
+
+    def call_confined(self, hook: str) -> Any:
+        """Like ``call``, but the implementation can neither start a program nor connect to anything. Return None if it tries to.
+
+        An error of accelkit is an answer too, for which None is returned.
+        """
+        try:
+            with _confined():
+                return self._limited(self.manager, hook, {})
+        except (_ConfinedError, AccelkitError):
+            return None
+        except Exception as error:
+            raise AssertionError(f"{hook} raised {type(error).__name__}: {error}") from error
+
+    def _limited(self, manager: PluginManager, hook: str, replaced: dict[str, Any]) -> Any:
+        with tempfile.TemporaryDirectory(prefix="accelkit-hooks-") as folder:
+            given = _arguments(hook, Path(folder)) | replaced
+            try:
+                with restored_state() as self.changes, _time_limit():
+                    return getattr(manager.hook, hook)(**given)
+            except _TooSlowError as error:
+                frames = [one for one in traceback.extract_tb(error.__traceback__) if one.name != "stop"]
+                where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno} ({frames[-1].name})"
+                raise AssertionError(f"{hook} did not return within {SECONDS:g} s: it was at {where}") from error
+
+
+def _arguments(hook: str, folder: Path) -> dict[str, Any]:
+    """Return the arguments with which a Runtime on the CPU calls the hook."""
+    import torch
+
+    from accelkit import Runtime
+
+    if hook in ("configured", "launched"):
+        return {"state": Runtime("cpu").state}
+    if hook in ("setup_device", "get_device_stats"):
+        return {"device": torch.device("cpu")}
+    if hook == "make_precision":
+        return {"name": "32-true", "accelerator": Runtime("cpu").accelerator, "device": torch.device("cpu")}
+    if hook == "detect_cluster":
+        return {"environ": {}}
+    return {"path": folder} if hook in ("checkpoint_saved", "checkpoint_loaded", "preempted") else {}
+
+
+def inner_result(hook: str) -> Any:
+    """Return a result that an implementation of the hook may have. None if results are ignored."""
+    from accelkit import Precision
+
+    results: dict[str, Any] = {
+        "get_device_stats": {"memory.allocated.bytes": 1.0},
+        "doctor_checks": {"driver": Availability.usable("it answers")},
+        "make_precision": Precision(),
+        "detect_cluster": Detection("local", 0, "no launcher started this process"),
+        "requeue": True,
+    }
+    return results.get(hook)
+
+
+def _implementing(hook: str, function: Callable[[], Any]) -> object:
+    """Return a hook plugin whose implementation of the hook calls ``function``."""
+
+    def implementation(self: object) -> Any:
+        return function()
+
+    return type("Implementing", (), {hook: hookimpl(implementation)})()
+
+
+def train(hooks: Sequence[object]) -> dict[str, Any]:
+    """Train a model with dropout for three steps on the CPU with these hook plugins, save and load it, and return its weights."""
+    with restored_state():
+        return _trained(hooks)
+
+
+def _trained(hooks: Sequence[object]) -> dict[str, Any]:
+    import torch
+
+    from accelkit import Runtime
+
+    torch.manual_seed(0)
+    runtime = Runtime("cpu", precision="32-true", hooks=hooks)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
+    model, optimizer = runtime.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for _ in range(3):
+        runtime.backward(model(torch.rand(8, 4)).square().mean())
+        optimizer.step()
+        optimizer.zero_grad()
+    with tempfile.TemporaryDirectory(prefix="accelkit-hooks-") as folder:
+        runtime.load_state(runtime.save_state(folder))
+    runtime.device_stats()
+    runtime.teardown()
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+@contextlib.contextmanager
+def restored_state() -> Iterator[list[str]]:
+    """Context manager that restores the state of the process, and fills the list that it yields with the names of what was changed."""
+    import torch
+
+    def state() -> dict[str, object]:
+        flags = {"torch's default dtype": torch.get_default_dtype(), "the grad mode": torch.is_grad_enabled()}
+        return {"the working directory": os.getcwd(), **flags, **{f"os.environ[{name!r}]": value for name, value in os.environ.items()}}
+
+    before, variables, dtype, is_grad, folder = state(), dict(os.environ), torch.get_default_dtype(), torch.is_grad_enabled(), os.getcwd()
+    changed: list[str] = []
+    try:
+        yield changed
+    finally:
+        after = state()
+        changed += sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+        os.environ.clear()
+        os.environ.update(variables)
+        torch.set_default_dtype(dtype)
+        torch.set_grad_enabled(is_grad)
+        os.chdir(folder)
+
+
+@contextlib.contextmanager
+def _time_limit() -> Iterator[None]:
+    """Context manager that raises a _TooSlowError in the block after ``SECONDS``. Must be used in the main thread."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise _TooSlowError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+_confined_depth: list[int] = []
+_is_watching: list[bool] = []
+
+
+@contextlib.contextmanager
+def _confined() -> Iterator[None]:
+    """Context manager in which starting a program and connecting raise a _ConfinedError."""
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if _confined_depth and event in _FORBIDDEN:
+            raise _ConfinedError(event)
+
+    if not _is_watching:
+        _is_watching.append(True)
+        sys.addaudithook(watch)
+    _confined_depth.append(1)
+    try:
+        yield
+    finally:
+        _confined_depth.pop()

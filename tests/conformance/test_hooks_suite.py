@@ -1,0 +1,42 @@
+"""The suite for hook plugins: a plugin that works passes, and mistakes fail with a message that names the hook and the defect."""
+
+from __future__ import annotations
+
+import pytest
+
+from accelkit.discovery import loading
+from accelkit_conformance import checks
+from accelkit_conformance.mutants import find
+from accelkit_conformance.mutants.hook_log import RECORD
+from accelkit_conformance.subject import Subject
+
+CHECKS = [one for one in checks.all_checks() if one.area in ("hooks_calls", "hooks_order")]
+
+
+def failure(record, test):
+    found, parameters = checks.find(test)
+    try:
+        found.function(Subject(record, loading.load_class(record)), *parameters)
+    except AssertionError as error:
+        return str(error)
+    return ""
+
+
+def test_a_plugin_that_works_passes():
+    assert {one.name: failure(RECORD, f"{one.area}/{one.name}") for one in CHECKS} == {one.name: "" for one in CHECKS}
+
+
+@pytest.mark.parametrize(
+    ("mutant", "test", "text"),
+    [
+        ("raises_at_start", "hooks_calls/events_return_in_time", "configured raised AttributeError"),
+        ("waits_for_server", "hooks_calls/events_return_in_time", "setup_device did not return within 2 s: it was at hook_plugins.py"),
+        ("statistic_is_text", "hooks_calls/statistics_are_numbers_by_name", "room.temperature is '21 C' (str) instead of a number"),
+        ("requeue_says_what", "hooks_calls/requeue_answers_yes_or_no", "requeue returned 'not requeued' (str)"),
+        ("sets_variables", "hooks_calls/process_is_unchanged", "configured changed os.environ['HOOK_LOG_RUN']"),
+        ("drops_precision", "hooks_order/wrappers_pass_results_on", "the wrapper of make_precision returned None"),
+        ("swallows_errors", "hooks_order/wrappers_pass_errors_on", "the wrapper of setup_device swallowed the error"),
+    ],
+)
+def test_a_mistake_is_named(mutant, test, text):
+    assert text in failure(find(mutant).record(RECORD), test)
