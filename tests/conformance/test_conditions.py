@@ -17,8 +17,12 @@ from accelkit.selection import resolve
 from accelkit_conformance import generated_selftest
 from accelkit_conformance.mutants.generated import Generated
 from accelkit_conformance.oracle import conditions, recorded_calls
-from accelkit_conformance.oracle.conditions import AXES, ConditionedCall
+from accelkit_conformance.oracle.condition_rows import AXES, rows
+from accelkit_conformance.oracle.conditions import ConditionedCall
+from accelkit_conformance.oracle.layouts import all_arranged
 from accelkit_conformance.oracle.pairwise import covering_rows
+from accelkit_conformance.oracle.sample_transfer import tensors
+from accelkit_conformance.oracle.variations import Variations
 from accelkit_conformance.subject import Subject
 
 ORDINARY = {axis: values[0] for axis, values in AXES.items()}
@@ -36,10 +40,10 @@ def test_every_pair_of_values_is_in_a_row(sizes):
 
 
 def test_every_layout_and_destination_is_tried_somewhere():
-    rows = conditions.rows(is_contiguous=True) + conditions.rows(is_contiguous=False)
-    assert ORDINARY not in rows
+    every = rows(is_contiguous=True) + rows(is_contiguous=False)
+    assert ORDINARY not in every
     for axis, values in AXES.items():
-        assert {row[axis] for row in rows} == set(values), axis
+        assert {row[axis] for row in every} >= set(values), axis
 
 
 def test_faults_that_depend_on_a_condition_are_found():
@@ -102,7 +106,7 @@ def failing(monkeypatch, is_wrong):
 
 def test_a_failure_names_the_fewest_conditions_and_the_smallest_length(subject, monkeypatch):
     failing(monkeypatch, lambda result: result.ndim > 0 and result.shape[-1] > 40 and not torch.is_grad_enabled())
-    conditions.check_under_conditions(subject, "neg", conditions.rows(is_contiguous=True))
+    conditions.check_under_conditions(subject, "neg", rows(is_contiguous=True))
     assert subject.failures
     for failure in subject.failures:
         text = str(failure.error)
@@ -112,9 +116,35 @@ def test_a_failure_names_the_fewest_conditions_and_the_smallest_length(subject, 
         assert "values:" not in text
 
 
+def test_a_fault_in_more_than_five_dimensions_is_found(subject, monkeypatch):
+    failing(monkeypatch, lambda result: result.ndim > 5)
+    conditions.check_under_conditions(subject, "neg", rows(is_contiguous=True) + rows(is_contiguous=False))
+    assert subject.failures
+    assert all("size: six dimensions" in str(failure.error) for failure in subject.failures)
+
+
+@pytest.mark.parametrize("overload", ["cumsum", "sort.stable", "median.dim", "cat", "amax"])
+def test_the_dimension_that_a_call_names_is_lengthened(overload):
+    _, func, args, kwargs = recorded_calls.recorded_call(overload)
+    variations = Variations(func, args, kwargs)
+    named = variations._named_dim
+    assert named is not None
+    before = tensors((args, kwargs))[0].shape
+    after = tensors(variations.arguments("long rows", "as recorded"))[0].shape
+    assert [dim for dim, (one, other) in enumerate(zip(before, after, strict=True)) if one != other] == [named % len(before)]
+
+
+def test_a_mixed_layout_is_that_of_one_tensor_only():
+    images = [torch.arange(16.0).view(1, 1, 4, 4), torch.arange(16.0).view(1, 1, 4, 4)]
+    for layout, strides in (("first channels_last", [1, 16]), ("others channels_last", [16, 1])):
+        found = all_arranged(images, layout)
+        assert [one.stride(1) for one in found] == strides
+        assert all(map(torch.equal, found, images))
+
+
 def test_a_failure_under_all_conditions_says_so(subject, monkeypatch):
     failing(monkeypatch, lambda result: True)
-    conditions.check_under_conditions(subject, "neg", conditions.rows(is_contiguous=True))
+    conditions.check_under_conditions(subject, "neg", rows(is_contiguous=True))
     assert [str(failure.error).partition(":")[0] for failure in subject.failures] == ["under ordinary conditions"] * 3, "it stops then"
 
 

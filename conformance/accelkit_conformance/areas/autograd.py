@@ -4,8 +4,9 @@ kernels."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from accelkit_conformance.areas.operators import names_of
 from accelkit_conformance.checks import Case, check
 from accelkit_conformance.profiles.operators import CORE, DTYPES, SMOKE
 from accelkit_conformance.subject import stay_on
@@ -55,33 +56,10 @@ def _recorded() -> Iterator[Case]:
 @check("full", requires=["dtype.float32"], over=_recorded, seconds=180)
 def conditions(subject: Subject, overload: str) -> None:
     """Like ``operators/conditions`` and ``layout/conditions``, for the calls that compute gradients."""
-    from accelkit_conformance.oracle.conditions import check_under_conditions, rows
+    from accelkit_conformance.oracle.condition_rows import rows
+    from accelkit_conformance.oracle.conditions import check_under_conditions
 
     check_under_conditions(subject, overload, rows(is_contiguous=True) + rows(is_contiguous=False))
-
-
-def _functions() -> dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]:
-    """Return functions whose backward kernels take the output gradient. Their arguments have the shapes (4, 2, 8, 8) and (8, 8)."""
-    import torch.nn.functional as F  # the usual name
-
-    return {
-        "mul": lambda x, w: x * w,
-        "matmul": lambda x, w: x @ w,
-        "gelu": lambda x, w: F.gelu(x + w),
-        "relu": lambda x, w: F.relu(x + w),
-        "sigmoid": lambda x, w: (x + w).sigmoid(),
-        "tanh": lambda x, w: (x + w).tanh(),
-        "softmax": lambda x, w: (x * w).softmax(-1),
-        "log_softmax": lambda x, w: (x * w).log_softmax(-1),
-        "layer_norm": lambda x, w: F.layer_norm(x, (8,), w[0], w[1]),
-        "batch_norm": lambda x, w: F.batch_norm(x, None, None, w[0, :2], w[1, :2], training=True),
-        "conv2d": lambda x, w: F.conv2d(x, w.view(8, 2, 2, 2)),
-        "max_pool2d": lambda x, w: F.max_pool2d(x * w, 2),
-        "avg_pool2d": lambda x, w: F.avg_pool2d(x * w, 2),
-        "interpolate": lambda x, w: F.interpolate(x * w, scale_factor=2, mode="bilinear"),
-        "index_select": lambda x, w: (x * w).select(2, 3),
-        "sum": lambda x, w: (x * w).sum(1),
-    }
 
 
 def _transposed(values: torch.Tensor) -> torch.Tensor:
@@ -104,34 +82,30 @@ _COTANGENTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 def output_gradients(subject: Subject, layout: str) -> None:
     """The backward kernels of common operators accept an output gradient that is expanded, transposed, strided or zero, and do not modify
     it."""
-    import torch
+    from accelkit_conformance.oracle.differentiable import COMMON, check_function, random_inputs
 
-    from accelkit_conformance.oracle.cotangents import cotangents
-    from accelkit_conformance.oracle.lacking_dtypes import lacking_dtypes
-    from accelkit_conformance.oracle.tolerance import check_result, relative_error
+    for name, function in COMMON.items():
+        check_function(subject, name, function, random_inputs((4, 2, 8, 8), (8, 8)), change=_COTANGENTS[layout])
 
-    generator = torch.Generator().manual_seed(3)
-    x, w = torch.randn(4, 2, 8, 8, generator=generator), torch.randn(8, 8, generator=generator)
 
-    def gradients(function: Any, device: torch.device, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
-        inputs = [one.to(device=device, dtype=dtype, copy=True).requires_grad_() for one in (x, w)]
-        output = function(*inputs)
-        given = _COTANGENTS[layout](cotangents([output], f"output_gradients[{layout}]")[0])
-        before = given.detach().cpu().clone()
-        found = torch.autograd.grad([output], inputs, [given])
-        assert torch.equal(given.cpu(), before), "backward changed the output gradient"
-        return found
+@check("training", requires=["dtype.float32"], over=names_of("differentiable", "SEVERAL_INPUTS", "training"))
+def some_inputs(subject: Subject, name: str) -> None:
+    """If only one input of a function requires a gradient, or all but one, these gradients have the same values as on the CPU."""
+    from accelkit_conformance.oracle.differentiable import SEVERAL_INPUTS, check_function, random_inputs
 
-    cpu = torch.device("cpu")
-    for name, function in _functions().items():
-        if lacking_dtypes(subject, lambda: gradients(function, cpu, torch.float32)):  # noqa: B023
-            continue
-        with subject.sample(name, {}):
-            truth, reference = (gradients(function, cpu, dtype) for dtype in (torch.float64, torch.float32))
-            found = gradients(function, subject.device, torch.float32)
-            others = max(map(relative_error, reference, truth))
-            for mine, theirs, true in zip(found, reference, truth, strict=True):
-                check_result(mine, theirs, true, subject.device, cancels=True, others=others)
+    function, shapes = SEVERAL_INPUTS[name]
+    numbers = range(len(shapes))
+    for wanted in dict.fromkeys([*((one,) for one in numbers), *(tuple(one for one in numbers if one != left) for left in numbers)]):
+        check_function(subject, f"{name}, inputs {wanted}", function, random_inputs(*shapes), wanted=wanted)
+
+
+@check("training", requires=["dtype.float32", "dtype.int64"])
+def repeated_indices(subject: Subject) -> None:
+    """If several indices name the same element, counted from the start or from the end, all of them add to its gradient."""
+    from accelkit_conformance.oracle.differentiable import INDEXING, check_function, random_inputs
+
+    for name, (function, wanted) in INDEXING.items():
+        check_function(subject, name, function, random_inputs((6, 4), (8, 4)), wanted=wanted)
 
 
 @check("smoke")
@@ -225,10 +199,11 @@ def another_device(subject: Subject) -> None:
     device."""
     import torch
 
+    from accelkit_conformance.oracle.differentiable import COMMON
     from accelkit_conformance.oracle.lacking_dtypes import lacking_dtypes
 
     image, matrix = torch.ones(4, 2, 8, 8), torch.ones(8, 8)
-    functions = [one for one in _functions().values() if not lacking_dtypes(subject, lambda: one(image, matrix))]  # noqa: B023
+    functions = [one for one in COMMON.values() if not lacking_dtypes(subject, lambda: one(image, matrix))]  # noqa: B023
     found = []
     for device in (subject.device, subject.second_device()):
         generator = torch.Generator().manual_seed(3)

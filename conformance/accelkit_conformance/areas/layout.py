@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from accelkit_conformance.areas.operators import forward_overloads
+from accelkit_conformance.areas.operators import forward_overloads, names_of
 from accelkit_conformance.checks import Case, check
 from accelkit_conformance.profiles.operators import CORE, SMOKE
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from accelkit_conformance.subject import Subject
 
-_GUARD = 16
+_GUARD = 17  # odd, so that slices do not start where a vector would
 _CANARY = -7.25
 _INPUT_LAYOUTS = ("strided", "offset", "transposed")
 # Operators whose result depends on the layout of the input.
@@ -70,7 +70,8 @@ def _is_movable(one: torch.Tensor) -> bool:
 @check("full", requires=["dtype.float32"], over=forward_overloads, seconds=180)
 def conditions(subject: Subject, overload: str) -> None:
     """Like ``operators/conditions``, with arguments and results that are strided, offset, transposed or channels last in memory."""
-    from accelkit_conformance.oracle.conditions import check_under_conditions, rows
+    from accelkit_conformance.oracle.condition_rows import rows
+    from accelkit_conformance.oracle.conditions import check_under_conditions
 
     check_under_conditions(subject, overload, rows(is_contiguous=False))
 
@@ -167,6 +168,18 @@ def channels_last(subject: Subject) -> None:
         assert result.is_contiguous(memory_format=torch.channels_last), f"{name} did not keep channels_last: strides {result.stride()}"
         assert torch.equal(result.cpu(), here), f"{name} of a channels_last tensor changed values"
     assert there.contiguous().stride() == here.stride()
+
+
+@check("training", requires=["dtype.float32"], over=names_of("differentiable", "IMAGES", "training"))
+def memory_formats(subject: Subject, name: str) -> None:
+    """For inputs in channels_last, and for each combination of one input in channels_last with contiguous ones, results and gradients have
+    the same values as on the CPU."""
+    from accelkit_conformance.oracle.differentiable import IMAGES, check_function, random_inputs
+    from accelkit_conformance.oracle.layouts import MIXED_LAYOUTS, all_arranged
+
+    function, shapes = IMAGES[name]
+    for layout in ("channels_last", *MIXED_LAYOUTS):
+        check_function(subject, f"{name}, {layout}", function, all_arranged(random_inputs(*shapes), layout))
 
 
 @check("training")

@@ -65,8 +65,10 @@ def peak_is_kept_and_reset(subject: Subject) -> None:
     def peak() -> float:
         return subject.accelerator.memory_stats(subject.device)["memory.peak.bytes"]
 
+    held = _block(subject)
     subject.accelerator.reset_peak_memory_stats(subject.device)
     before = subject.allocated_before()
+    assert before >= _BYTES, f"after a reset {before:.0f} bytes are counted as allocated, but a tensor has {_BYTES}"
     assert peak() == before, f"after a reset the peak is {peak():.0f} bytes, but {before:.0f} are allocated"
     block = _block(subject)
     during = subject.allocated()
@@ -75,6 +77,7 @@ def peak_is_kept_and_reset(subject: Subject) -> None:
     assert peak() - before <= 2 * _BYTES, f"the peak is {peak() - before:.0f} bytes above the start, but {_BYTES} were allocated"
     subject.accelerator.reset_peak_memory_stats(subject.device)
     assert peak() == subject.allocated(), f"after a reset the peak is {peak():.0f} bytes, but {subject.allocated():.0f} are allocated"
+    del held
 
 
 @check("training", requires=["memory_statistics"])
@@ -106,6 +109,34 @@ def memory_is_per_device(subject: Subject) -> None:
     block = _block(subject)
     after = subject.accelerator.memory_stats(other)["memory.allocated.bytes"]
     assert after == before, f"{block.numel() * 4} bytes on {subject.device} are counted on {other}"
+
+
+@check("smoke", requires=["memory_statistics"])
+def peaks_are_per_device(subject: Subject) -> None:
+    """A tensor on a device that is not the current one raises the peak of that device only, and resetting the peak of one device leaves
+    that of the other."""
+    import torch
+
+    other = subject.second_device()
+
+    def peaks() -> tuple[float, float]:
+        stats = [subject.accelerator.memory_stats(device) for device in (subject.device, other)]
+        return stats[0]["memory.peak.bytes"], stats[1]["memory.peak.bytes"]
+
+    for device in (subject.device, other):
+        subject.accelerator.reset_peak_memory_stats(device)
+    before = peaks()
+    torch.empty(_BYTES // 4, dtype=torch.float32, device=other)
+    assert peaks()[1] >= before[1] + _BYTES, (
+        f"{_BYTES} bytes were allocated on {other}, but its peak rose from {before[1]:.0f} to {peaks()[1]:.0f}"
+    )
+    assert peaks()[0] == before[0], f"a tensor on {other} changed the peak of {subject.device} from {before[0]:.0f} to {peaks()[0]:.0f}"
+    subject.accelerator.reset_peak_memory_stats(subject.device)
+    assert peaks()[1] >= before[1] + _BYTES, f"resetting the peak of {subject.device} changed that of {other}"
+    _block(subject)
+    subject.accelerator.reset_peak_memory_stats(other)
+    assert peaks()[1] == before[1], f"after a reset the peak of {other} is {peaks()[1]:.0f} bytes, not {before[1]:.0f}"
+    assert peaks()[0] >= before[0] + _BYTES, f"resetting the peak of {other} changed that of {subject.device}"
 
 
 @check("smoke", requires=["memory_limit"])

@@ -4,6 +4,7 @@ The results are on the device, and have the same dtype, shape and layout as on t
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,12 @@ def _forward() -> Iterator[Case]:
         for dtype in DTYPES:
             if opdb.supports(op, dtype):
                 yield profile_of(name, dtype), (name, dtype)
+
+
+def names_of(module: str, table: str, profile: Profile = "full") -> Callable[[], Iterator[Case]]:
+    """Return a function that yields a case of the profile for each name in a table of a module of ``oracle``."""
+
+    return lambda: ((profile, (name,)) for name in getattr(importlib.import_module(f"accelkit_conformance.oracle.{module}"), table))
 
 
 def _inplace() -> Iterator[Case]:
@@ -156,14 +163,7 @@ def overloads(subject: Subject, name: str) -> None:
     check_overloads(subject, {**opdb.operators(), **opdb.foreach_operators()}[name], calls_of_operator(name))
 
 
-def _further() -> Iterator[Case]:
-    from accelkit_conformance.oracle.extra_ops import FUNCTIONS
-
-    for name in FUNCTIONS:
-        yield "full", (name,)
-
-
-@check("full", requires=["dtype.float32"], over=_further)
+@check("full", requires=["dtype.float32"], over=names_of("extra_ops", "FUNCTIONS"))
 def other_calls(subject: Subject, name: str) -> None:
     """Calls that torch's own database does not contain give the same results as on the CPU: shifts, in-place integer operators, resampling,
     padding, fused layers, forward-mode gradients."""
@@ -198,7 +198,8 @@ def conditions(subject: Subject, overload: str) -> None:
     """A call gives the same results as on the CPU, whatever the size of its arguments, with NaN and infinities, with ``out=`` and in place,
     in each gradient mode, and on another device, thread or stream. Every pair of these conditions occurs in at least one call, and
     each of them in a call in bfloat16 and in float16."""
-    from accelkit_conformance.oracle.conditions import check_under_conditions, rows
+    from accelkit_conformance.oracle.condition_rows import rows
+    from accelkit_conformance.oracle.conditions import check_under_conditions
 
     check_under_conditions(subject, overload, rows(is_contiguous=True))
 
@@ -223,14 +224,7 @@ def special_values(subject: Subject, name: str, dtype: str) -> None:
         compare_forward(subject, op, given, is_variant=True)
 
 
-def _large() -> Iterator[Case]:
-    from accelkit_conformance.oracle.large_tensors import CALLS
-
-    for name in CALLS:
-        yield "full", (name,)
-
-
-@check("full", requires=["dtype.float32"], over=_large)
+@check("full", requires=["dtype.float32"], over=names_of("large_tensors", "CALLS"))
 def large_tensors(subject: Subject, name: str) -> None:
     """For a tensor of 16,777,228 elements, more than float32 can count one by one, the results are the same as on the CPU."""
     from torch.utils._pytree import tree_leaves
@@ -245,24 +239,37 @@ def large_tensors(subject: Subject, name: str) -> None:
         check_result(mine, theirs, None, subject.device)
 
 
-@check("smoke", requires=["dtype.int64"], over=["mul", "add", "sum", "prod", "cumsum", "pow", "shift", "matmul", "floor_divide"])
+@check("training", requires=["dtype.float32"], over=names_of("reductions", "ALONG_A_DIMENSION", "training"))
+def along_a_dimension(subject: Subject, name: str) -> None:
+    """Along each of six dimensions, and along up to 300 elements of which one is NaN, the results are the same as on the CPU."""
+    from accelkit_conformance.oracle.reductions import check_along_dimensions
+
+    check_along_dimensions(subject, name)
+
+
+@check("training", requires=["dtype.float32"], over=names_of("differentiable", "LONG", "training"))
+def long_dimensions(subject: Subject, name: str) -> None:
+    """If a dimension has 65,543 elements, the result and the gradients are the same as on the CPU."""
+    from accelkit_conformance.oracle.differentiable import LENGTH, LONG, check_function, random_inputs
+
+    function, shapes = LONG[name]
+    check_function(subject, name, function, random_inputs(*shapes), num_terms=LENGTH)
+
+
+_OF_INT32 = ("sum_of_int32", "prod_of_int32", "cumsum_of_int32", "cumprod_of_int32")
+
+
+@check(
+    "smoke", requires=["dtype.int64"], over=["mul", "add", "sum", "prod", "cumsum", "pow", "shift", "matmul", "floor_divide", *_OF_INT32]
+)
 def wide_integers(subject: Subject, name: str) -> None:
-    """int64 is computed in 64 bits: results above 2**40 are exact."""
+    """int64 is computed in 64 bits: results above 2**40 are exact. Sums and products of int32 are int64, and computed in 64 bits too."""
     import torch
 
-    numbers = torch.tensor([3_000_000_019, -2_999_999_929, 1_234_567_891, 7])
-    calls: dict[str, tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]] = {
-        "mul": (numbers, lambda x: x * x.flip(0)),
-        "add": (numbers * 2048, lambda x: x + x),
-        "sum": (numbers * 2048, lambda x: x.sum()),
-        "prod": (numbers, lambda x: x[:2].prod()),
-        "cumsum": (numbers * 2048, lambda x: x.cumsum(0)),
-        "pow": (numbers // 1000, lambda x: x**2),
-        "shift": (numbers, lambda x: x << 13),
-        "matmul": (numbers // 1000, lambda x: x.view(1, -1) @ x.view(-1, 1)),
-        "floor_divide": (numbers * 2048, lambda x: x // 7),
-    }
-    here, call = calls[name]
+    from accelkit_conformance.oracle.wide_integers import CALLS
+
+    here, call = CALLS[name]
+    subject.needs(str(here.dtype).removeprefix("torch."))
     found, expected = call(here.to(subject.device)), call(here)
     subject.stays(found)
     assert found.dtype == torch.int64

@@ -190,10 +190,12 @@ def _with_foreach() -> Iterator[Case]:
 @check("training", requires=["dtype.{1}"], over=_with_foreach)
 def many_tensors(subject: Subject, name: str, dtype: str) -> None:
     """Ten steps with ``foreach`` and, where torch supports it for the device, with ``fused`` on 40 parameters of 0 to 70,001 elements
-    each, with one parameter that has no gradient, give the same parameters as the for-loop implementation in float64 on the CPU."""
+    each, with one parameter that has no gradient, give the same parameters as the for-loop implementation in float64 on the CPU. The last
+    eight parameters and their gradients are transposed in memory."""
     import torch
 
     from accelkit_conformance.oracle import opdb
+    from accelkit_conformance.oracle.layouts import transposed
     from accelkit_conformance.oracle.tolerance import check_result
 
     info = opdb.optimizers()[name]
@@ -201,6 +203,8 @@ def many_tensors(subject: Subject, name: str, dtype: str) -> None:
     shapes = [shape for shape in _SHAPES * 5 if 0 not in shape or name not in _NOT_EMPTY]
     starts = [torch.randn(shape, generator=generator) for shape in shapes]
     gradients = [[torch.randn(one.shape, generator=generator) for one in starts] for _ in range(10)]
+    for given in (starts, *gradients):
+        given[-len(_SHAPES) :] = map(transposed, given[-len(_SHAPES) :])
 
     def trained(device: torch.device, dtype: torch.dtype, **way: bool) -> list[torch.Tensor]:
         parameters = [torch.nn.Parameter(one.to(device=device, dtype=dtype, copy=True)) for one in starts]

@@ -238,3 +238,15 @@ class Flickers(Broken):
             self.is_first = False
             return call().cpu()
         return call()
+
+
+@mutant("operators", "narrow integers")
+class AccumulatesInInt32(Broken):
+    """cumsum and cumprod of int32 are computed in int32, and their results converted to int64."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        if name not in ("cumsum", "cumprod") or args[0].dtype is not torch.int32 or kwargs.get("dtype") is not None:
+            return call()
+        return func(*args, dtype=torch.int32).to(torch.int64)

@@ -76,3 +76,25 @@ class RecordsWithoutGradients(Broken):
                 return func(*args, **(kwargs or {}))
 
         Records().__enter__()
+
+
+@mutant("autograd", "subsets of gradients")
+class SkipsBiasWithoutInputGradient(Broken):
+    """The backward pass of a convolution leaves the gradient of the bias zero if the input needs no gradient."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        is_affected = name == "convolution_backward" and not args[-1][0] and result[2] is not None
+        return (*result[:2], result[2] * 0) if is_affected else result
+
+
+@mutant("autograd", "repeated indices")
+class LosesAliasedIndices(Broken):
+    """put with accumulate=True loses what is put at an index counted from the start if the same index counted from the end is there too."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name not in ("put", "put_") or not (args[3] if len(args) > 3 else kwargs.get("accumulate")):
+            return call()
+        index = args[1].flatten()
+        is_lost = ((index[:, None] - args[0].numel()) == index).any(1)
+        return func(args[0], index, args[2].flatten().masked_fill(is_lost, 0), True)

@@ -113,3 +113,38 @@ class UsesItsInputAsWorkspace(Broken):
         if name in _AFFECTED and args[0].ndim == 1 and args[0].numel() > 1 and args[0].stride(0) == 2:
             args[0].as_strided(args[0].shape, args[0].stride(), max(0, args[0].storage_offset() - 1)).zero_()
         return result
+
+
+@mutant("layout", "memory formats")
+class ReadsOthersInTheFirstFormat(Broken):
+    """mul takes the memory format of the first image, channels_last, for the second too."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        first, *others = args
+        if name != "mul.Tensor" or first.ndim != 4 or first.is_contiguous() or not first.is_contiguous(memory_format=torch.channels_last):
+            return call()
+        if not isinstance(others[0], torch.Tensor) or others[0].shape != first.shape or not others[0].is_contiguous():
+            return call()
+        return func(first, others[0].as_strided(first.shape, first.stride()))
+
+
+@mutant("layout", "memory formats")
+class FlipsOneChannelKernels(Broken):
+    """A transposed convolution to one channel with weights in channels_last reads the kernel in the wrong order."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        is_affected = name == "convolution" and args[1].ndim == 4 and args[6] and args[1].shape[0] == 1 and args[1].stride(3) != 1
+        return func(args[0], args[1].flip(-1), *args[2:], **kwargs) if is_affected else call()
+
+
+@mutant("layout", "alignment")
+class ReadsFromAlignedAddresses(Broken):
+    """relu and exp of contiguous memory read it in blocks of four elements, from the start of the block in which it starts."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        x = args[0]
+        if name not in ("relu", "exp") or not x.is_contiguous() or not x.storage_offset() % 4:
+            return call()
+        return func(x.as_strided(x.shape, x.stride(), x.storage_offset() // 4 * 4), *args[1:], **kwargs)

@@ -34,3 +34,20 @@ class UpdatesThirtyTensors(Broken):
         for one, before in zip(args[0][30:], kept, strict=True):
             one.copy_(before)
         return result
+
+
+@mutant("optimizers", "many tensors")
+class IgnoresStridesOfTheOthers(Broken):
+    """The in-place foreach product updates a transposed tensor with the elements of the others in the order of the first's memory."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if not name.startswith(("_foreach_addcdiv_", "_foreach_addcmul_")):
+            return call()
+
+        def read(one: Any, first: Any) -> Any:
+            is_affected = first.ndim > 1 and not first.is_contiguous() and one.stride() == first.stride()
+            return one.contiguous().as_strided(first.shape, first.stride()) if is_affected else one
+
+        return func(
+            args[0], *([read(one, first) for one, first in zip(many, args[0], strict=True)] for many in args[1:3]), *args[3:], **kwargs
+        )

@@ -129,3 +129,26 @@ class KeepsArgumentsOfErrors(Broken):
             if name == "cat":
                 self.kept.append(args)
             raise
+
+
+@mutant("memory", "peaks")
+class ForgetsHeldMemoryAtReset(Broken):
+    """After reset_peak_memory_stats, memory that was allocated before is not counted."""
+
+    held: ClassVar[dict[Any, float]] = {}
+
+    def reset_peak_memory_stats(self, device: Any) -> None:
+        super().reset_peak_memory_stats(device)
+        self.held[device] = super().memory_stats(device)["memory.allocated.bytes"]
+
+    def memory_stats(self, device: Any) -> dict[str, float]:
+        return {name: max(value - self.held.get(device, 0.0), 0.0) for name, value in super().memory_stats(device).items()}
+
+
+@mutant("memory", "peaks")
+class ResetsEveryPeak(Broken):
+    """reset_peak_memory_stats resets the peaks of all devices."""
+
+    def reset_peak_memory_stats(self, device: Any) -> None:
+        for one in self.get_parallel_devices([0, 1]):
+            super().reset_peak_memory_stats(one)

@@ -1,15 +1,14 @@
 """Conditions of a call that may affect its result: the size, values and layout of its arguments, where its result goes, whether gradients
 are recorded, and on which device, thread and stream it runs.
 
-A check repeats each ATen call that was recorded on the CPU. It does so under a few combinations of these conditions, which together contain
-every pair of conditions (see :mod:`pairwise`).
+A check repeats each ATen call that was recorded on the CPU. It does so under a few combinations of these conditions (see
+:mod:`condition_rows`).
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,12 +16,12 @@ from torch.utils._pytree import tree_map, tree_map_only
 
 import accelkit
 from accelkit.selection import resolve
+from accelkit_conformance.oracle.condition_rows import AXES, Conditions
 from accelkit_conformance.oracle.lacking_dtypes import require_dtypes
-from accelkit_conformance.oracle.layouts import LAYOUTS, arranged
+from accelkit_conformance.oracle.layouts import all_arranged
 from accelkit_conformance.oracle.op_compare import check_inputs, check_results, flat, truth_of
 from accelkit_conformance.oracle.opdb import CHOOSES_AMONG_EQUALS
 from accelkit_conformance.oracle.overloads import in_place_overload, out_overload
-from accelkit_conformance.oracle.pairwise import covering_rows
 from accelkit_conformance.oracle.places import run_at
 from accelkit_conformance.oracle.recorded_calls import recorded_call
 from accelkit_conformance.oracle.reproducer import describe_sample, facts_of
@@ -31,53 +30,12 @@ from accelkit_conformance.oracle.targets import targets
 from accelkit_conformance.oracle.variations import Variations
 from accelkit_conformance.subject import Subject
 
-Conditions = Mapping[str, str]
-"""A value for each axis of ``AXES``."""
-
-AXES: dict[str, tuple[str, ...]] = {
-    "size": ("as recorded", "edge", "many rows", "long rows", "tiny"),
-    "values": ("as recorded", "special"),
-    "layout": ("contiguous", *LAYOUTS),
-    "destination": ("a new tensor", "out=", "strided out=", "in place", "strided in place"),
-    "gradients": ("enabled", "no_grad", "inference_mode", "recorded"),
-    "place": ("the current device", "another device", "another current device", "another thread", "another stream", "after an error"),
-    "dtype": ("as recorded", "bfloat16", "float16"),
-}
-"""The axes, each with its values. The first value of each is the ordinary one.
-
-The dtype is that of the arguments in float32.
-
-Sizes: ``edge`` is a last dimension whose length is a power of two or differs from it by one; ``many rows`` and
-``long rows`` lengthen the first and the last dimension, respectively, until the largest result has more than 2^16 elements (2^14 for slow
-calls) or, if no result grows, until the dimension itself is that long; ``tiny`` is a last dimension of length 0 or 1.
-"""
-
 # Calls that return indices of equal or incomparable elements, of which the device may choose any.
 _CHOOSE = re.compile(r"sort|topk|mode|median|arg|max|min|kth|cum|unique")
 # Calls whose CPU kernel assumes that its arguments are contiguous, without checking it.
 _CONTIGUOUS = re.compile(r"_weight_norm_interface")
 # Calls for which torch itself rejects out= on all devices except those that are built into torch.
 _NO_OUT = re.compile(r"mode$")
-
-
-@functools.cache
-def rows(*, is_contiguous: bool) -> list[dict[str, str]]:
-    """Return the combinations of conditions for calls with contiguous tensors, or for those in which a tensor is not contiguous.
-
-    They contain every pair of conditions, except that with the lower dtypes, they only contain every condition of the other axes:
-    in these dtypes, a small error may be too small to be noticed. The call under ordinary conditions is not among them.
-    """
-    if is_contiguous:
-        axes = {**AXES, "layout": AXES["layout"][:1], "destination": tuple(one for one in AXES["destination"] if "strided" not in one)}
-    else:
-        axes = {**AXES, "layout": AXES["layout"][1:], "destination": ("a new tensor", "strided out=", "strided in place")}
-    pairs = covering_rows({**axes, "dtype": AXES["dtype"][:1]})
-    lower = [
-        {axis: values[(row + place * shift) % len(values)] for place, (axis, values) in enumerate(axes.items())} | {"dtype": dtype}
-        for shift, dtype in enumerate(AXES["dtype"][1:])
-        for row in range(max(map(len, axes.values())))
-    ]
-    return [*(pairs[1:] if is_contiguous else pairs), *lower]
 
 
 class ConditionedCall:
@@ -138,7 +96,7 @@ class ConditionedCall:
         if prepared is None:
             return
         (args, kwargs), plain, truth, num_terms = prepared
-        given = tree_map_only(torch.Tensor, lambda one: arranged(one, conditions["layout"]), (args, kwargs))
+        given = all_arranged((args, kwargs), conditions["layout"])
         here = to_device(given, torch.device("cpu"))
         try:
             reference = self._run(here, conditions, plain)
@@ -245,7 +203,7 @@ def check_under_conditions(subject: Subject, overload: str, combinations: list[d
     Args:
         subject: The subject with the device.
         overload: An overload of ``recorded_calls.overloads``.
-        combinations: The combinations, as ``rows`` returns them.
+        combinations: The combinations, as ``condition_rows.rows`` returns them.
     """
     op, func, args, kwargs = recorded_call(overload)
     require_dtypes(subject, lambda: func(*args, **kwargs))

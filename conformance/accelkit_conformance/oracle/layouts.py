@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
-GUARD = 16
-"""The number of other elements before and after an ``offset`` copy."""
+from accelkit_conformance.oracle.sample_transfer import tensors
+
+GUARD = 17
+"""The number of other elements before and after an ``offset`` copy. It is odd, so that the copy does not start where a vector would."""
 
 
 def canary(dtype: torch.dtype) -> float:
@@ -41,9 +45,10 @@ def transposed(one: torch.Tensor) -> torch.Tensor:
 
 def channels_last(one: torch.Tensor) -> torch.Tensor:
     """Return a copy of a four- or five-dimensional tensor with its channels last in memory; a ``transposed`` copy of any other tensor."""
-    if one.ndim == 4:
-        return one.contiguous(memory_format=torch.channels_last)
-    return one.contiguous(memory_format=torch.channels_last_3d) if one.ndim == 5 else transposed(one)
+    memory_format = {4: torch.channels_last, 5: torch.channels_last_3d}.get(one.ndim)
+    if memory_format is None:
+        return transposed(one)
+    return torch.empty_like(one, memory_format=memory_format).copy_(one)  # contiguous() keeps the strides of a tensor with one channel
 
 
 LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -54,6 +59,22 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+MIXED_LAYOUTS = ("first channels_last", "others channels_last")
+"""Layouts of several tensors: that of the first differs from that of the others, which are contiguous or channels last in memory."""
+
+
 def arranged(one: torch.Tensor, layout: str) -> torch.Tensor:
     """Return a copy in this layout of ``LAYOUTS``; for ``contiguous``, or a tensor that is sparse or has no elements, the tensor itself."""
     return one if layout == "contiguous" or not one.numel() or one.layout is not torch.strided else LAYOUTS[layout](one)
+
+
+def all_arranged(nested: Any, layout: str) -> Any:
+    """Return a copy of nested data with every tensor in this layout, which may also be one of ``MIXED_LAYOUTS``."""
+    first = next(iter(tensors(nested)), None)
+
+    def change(one: torch.Tensor) -> torch.Tensor:
+        if layout not in MIXED_LAYOUTS:
+            return arranged(one, layout)
+        return arranged(one, "channels_last" if (one is first) == layout.startswith("first") else "contiguous")
+
+    return tree_map_only(torch.Tensor, change, nested)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def run_at(subject: Subject, place: str, device: torch.device, call: Callable[[], list[Any]]) -> list[Any]:
-    """Make a call on ``device`` and return its result. ``place`` is a value of ``conditions.AXES["place"]``."""
+    """Make a call on ``device`` and return its result. ``place`` is a value of ``condition_rows.AXES["place"]``."""
     if place == "another current device":
         with subject.module.device(device):
             return call()

@@ -22,6 +22,34 @@ from accelkit_conformance.results import NotSupported
 _TABLE = Path(__file__).parent / "recorded_calls.txt"
 _EACH = 12
 _MOST_ELEMENTS = 4096
+# Overloads that torch composes from others for a device that has no kernel for them, and for which devices usually have one. For each, the
+# operator whose samples call it.
+_OFTEN_IMPLEMENTED = {
+    "abs": "abs",
+    "constant_pad_nd": "constant_pad_nd",
+    "convolution": "nn.functional.conv2d",
+    "convolution_backward": "nn.functional.conv2d",
+    "cummax": "cummax",
+    "cummin": "cummin",
+    "embedding": "nn.functional.embedding",
+    "huber_loss_backward": "nn.functional.huber_loss",
+    "index_fill.int_Scalar": "index_fill",
+    "index_put": "index_put",
+    "kthvalue": "kthvalue",
+    "logical_and": "logical_and",
+    "logical_not": "logical_not",
+    "logical_or": "logical_or",
+    "logsumexp": "logsumexp",
+    "masked_fill.Scalar": "masked_fill",
+    "masked_scatter": "masked_scatter",
+    "mean": "mean",
+    "median.dim": "median",
+    "nan_to_num": "nan_to_num",
+    "put": "put",
+    "silu_backward": "nn.functional.silu",
+    "smooth_l1_loss_backward": "nn.functional.smooth_l1_loss",
+    "sum": "sum",
+}
 
 
 def overloads() -> Iterator[str]:
@@ -79,7 +107,7 @@ def _spelling(name: str) -> str:
 
 def _recorded() -> dict[str, str]:
     """Return, for each required functional overload, an operator that calls it: if possible, one with the same name, and otherwise the one
-    that calls the fewest overloads. Overloads with random or unpredictable results are left out."""
+    that calls the fewest overloads. Overloads with random or unpredictable results are left out. ``_OFTEN_IMPLEMENTED`` is added."""
     from accelkit_conformance.coverage import required
 
     wanted = {one.removeprefix("aten::") for one in required()}
@@ -91,7 +119,8 @@ def _recorded() -> dict[str, str]:
                 rank = (_spelling(name) != overload.partition(".")[0], len(calls), name)
                 if overload not in found or rank < found[overload][0]:
                     found[overload] = (rank, name)
-    return {overload: name for overload, (_, name) in sorted(found.items())}
+    names = {overload: name for overload, (_, name) in found.items()}
+    return dict(sorted((names | _OFTEN_IMPLEMENTED).items()))
 
 
 if __name__ == "__main__":

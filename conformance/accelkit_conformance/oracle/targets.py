@@ -37,7 +37,7 @@ def targets(destination: str, first: Any, results: list[Any], device: torch.devi
     """Return the tensors into which a call writes; none for a call that returns new tensors.
 
     Args:
-        destination: A value of ``conditions.AXES["destination"]``.
+        destination: A value of ``condition_rows.AXES["destination"]``.
         first: The first argument of the call, into which an in-place call writes.
         results: The results of the call on the CPU.
         device: The device of the call.

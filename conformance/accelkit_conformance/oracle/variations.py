@@ -34,6 +34,11 @@ _UNCHECKED = re.compile(
     r"|pdist_backward|cdist_backward|grid_sampler_.*backward|batch_norm|group_norm_backward|unfold_backward"
 )
 _INTERNAL = re.compile(r"^_|_backward|_forward")
+# Calls that take any number of dimensions only by mistake: their CPU kernel assumes two to five dimensions, without checking it.
+_FIXED_DIMENSIONS = re.compile(
+    r"pool|upsample|conv|col2im|im2col|grid|norm|pad|shuffle|loss|linalg|cholesky|lu_|_helper|embedding|pdist|triangular|geqrf"
+)
+_NUM_DIMENSIONS = 6
 # Slow calls, which are tested with fewer elements.
 _SLOW = re.compile(
     r"linalg|cdist|pdist|igamma|zeta|polygamma|unique_dim|cholesky|ormqr|geqrf|triangular_solve|multilabel|unfold|pool|upsample|_cross_entropy"
@@ -42,7 +47,7 @@ _SLOW = re.compile(
 
 
 class Variations:
-    """The arguments of a call that was recorded on the CPU, in the sizes and with the values of ``conditions.AXES``."""
+    """The arguments of a call that was recorded on the CPU, in the sizes and with the values of ``condition_rows.AXES``."""
 
     def __init__(self, func: Any, args: Any, kwargs: Any) -> None:
         self._func, self._given = func, (args, kwargs)
@@ -59,9 +64,11 @@ class Variations:
     def _find_arguments(self, size: str, values: str, length: int | None = None) -> Any:
         """Return the arguments with this size and these values; None if the call cannot have this size."""
         given = self._given
-        if size != "as recorded":
+        if size == "six dimensions":
+            given = self._with_more_dimensions
+        elif size != "as recorded":
             length = self.length(size) if length is None else length
-            given = None if length is None else self._stretched(0 if size == "many rows" else -1, length)
+            given = None if length is None else self._stretched(self._dim(size), length)
         if given is None or values == "as recorded":
             return given
         special = _all_nan if _MIXING.search(self._name) else _with_special_values
@@ -70,12 +77,12 @@ class Variations:
     def _find_length(self, size: str) -> int | None:
         """Return the length of the dimension that this size changes; None if the call cannot have this size."""
         source = random.Random(f"{self._name},{size}")  # noqa: S311 # the same on every run
-        if size == "as recorded":
+        if size in ("as recorded", "six dimensions"):
             return None
+        dim = self._dim(size)
         if size in ("edge", "tiny"):
             length = source.choice(_EDGES if size == "edge" else (0, 1))
-            return length if self._stretched(-1, length) is not None else None
-        dim = 0 if size == "many rows" else -1
+            return length if self._stretched(dim, length) is not None else None
         old = self._first().shape[dim] if self._first().ndim else 0
         one, other = self._stretched(dim, old + 1), self._stretched(dim, old + 3)
         if one is None or other is None:
@@ -85,6 +92,58 @@ class Variations:
         wanted = _MANY // 4 if _SLOW.search(self._name) else _MANY
         length = math.ceil((wanted + source.randrange(1, 4096)) / per_unit) | 1
         return length if length * per_unit <= _MOST_ELEMENTS and self._stretched(dim, length) is not None else None
+
+    def _dim(self, size: str) -> int:
+        """Return the dimension that this size changes.
+
+        It is the last one, or the one that the call's ``dim`` names. ``many rows`` changes the first one instead or, if that is the one
+        that ``dim`` names, the last.
+        """
+        ndim, named = self._first().ndim, self._named_dim
+        changed = -1 if named is None or not -ndim <= named < ndim else named % ndim - ndim
+        if size != "many rows":
+            return changed
+        return -1 if named is not None and changed == -ndim else 0
+
+    @functools.cached_property
+    def _named_dim(self) -> int | None:
+        """The argument ``dim`` of the call, or its first element; None if the call has no such argument."""
+        value = self._dim_argument(self._given)
+        value = value[0] if isinstance(value, list | tuple) and value else value
+        return value if type(value) is int else None
+
+    def _dim_argument(self, given: Any) -> Any:
+        for place, argument in enumerate(self._func._schema.arguments):
+            if argument.name == "dim":
+                return given[0][place] if place < len(given[0]) else given[1].get("dim", argument.default_value)
+        return None
+
+    @functools.cached_property
+    def _with_more_dimensions(self) -> Any:
+        """The arguments with further dimensions before those of the first tensor, and of each tensor that has as many as the first.
+
+        A ``dim`` that counts from the front still names the same dimension. None if the CPU rejects the call.
+        """
+        first = self._first()
+        added = _NUM_DIMENSIONS - first.ndim
+        is_excluded = _UNCHECKED.search(self._name) or _FIXED_DIMENSIONS.search(self._name) or "_backward" in self._name
+        if not 0 < added < _NUM_DIMENSIONS or first.layout is not torch.strided or is_excluded:
+            return None
+        front = (2, *[1] * (added - 1))
+
+        def change(leaf: Any) -> Any:
+            return leaf.repeat(*front, *[1] * leaf.ndim) if isinstance(leaf, torch.Tensor) and leaf.ndim == first.ndim else leaf
+
+        args, kwargs = tree_map(change, self._given)
+        places = [place for place, argument in enumerate(self._func._schema.arguments) if argument.name == "dim"]
+        shift = functools.partial(_shifted, by=added)
+        args = tuple(shift(one) if place in places else one for place, one in enumerate(args))
+        kwargs = {key: shift(one) if key == "dim" else one for key, one in kwargs.items()}
+        try:
+            after = [leaf.shape for leaf in _all_tensors(self._func, (args, kwargs))]
+        except Exception:
+            return None
+        return (args, kwargs) if after != self._shapes else None
 
     def _first(self) -> torch.Tensor:
         return tensors(self._given)[0]
@@ -143,6 +202,13 @@ def _stretch(given: Any, first: torch.Tensor, dim: int, old: int, length: int, *
 
     args, kwargs = given
     return tuple(change_list(one) for one in args), change_list(kwargs)
+
+
+def _shifted(dim: Any, by: int) -> Any:
+    """Return a dimension, or a list of them, in which those that count from the front are larger by ``by``."""
+    if isinstance(dim, list | tuple):
+        return [_shifted(one, by) for one in dim]
+    return dim + by if type(dim) is int and dim >= 0 else dim
 
 
 def _all_tensors(func: Any, given: Any) -> list[torch.Tensor]:

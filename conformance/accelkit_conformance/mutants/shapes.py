@@ -1,0 +1,40 @@
+"""Faults that depend on the number of dimensions, on long dimensions, or on which dimension a call names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accelkit_conformance.mutants import mutant
+from accelkit_conformance.mutants.broken import Broken
+
+
+@mutant("operators", "dimensions")
+class HasFourDimensions(Broken):
+    """cumsum and cumprod of a tensor of more than four dimensions run along its last dimension."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        return func(args[0], -1, **kwargs) if name in ("cumsum", "cumprod") and args[0].ndim > 4 else call()
+
+
+@mutant("operators", "dimensions")
+class CountsRowsIn16Bits(Broken):
+    """bmm and softmax compute the rows after the first 65,536 as the first ones."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if name in ("bmm", "_softmax") and result.ndim > 1 and len(result) > 65_536:
+            result[65_536:] = result[: len(result) - 65_536].clone()
+        return result
+
+
+@mutant("operators", "dimensions")
+class SkipsNansInLongRows(Broken):
+    """kthvalue over more than 128 elements takes NaN for the smallest number instead of the largest."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        dim = args[2] if len(args) > 2 else -1
+        if name != "kthvalue" or not args[0].ndim or args[0].shape[dim] <= 128:
+            return call()
+        return func(torch.nan_to_num(args[0], nan=-float("inf")), *args[1:], **kwargs)

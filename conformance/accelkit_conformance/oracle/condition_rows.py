@@ -1,0 +1,63 @@
+"""The conditions of a call that a check combines, and the combinations: they contain every pair of conditions (see :mod:`pairwise`)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+from accelkit_conformance.oracle.layouts import LAYOUTS, MIXED_LAYOUTS
+from accelkit_conformance.oracle.pairwise import covering_rows
+
+Conditions = Mapping[str, str]
+"""A value for each axis of ``AXES``."""
+
+AXES: dict[str, tuple[str, ...]] = {
+    "size": ("as recorded", "edge", "many rows", "long rows", "tiny"),
+    "values": ("as recorded", "special"),
+    "layout": ("contiguous", *LAYOUTS),
+    "destination": ("a new tensor", "out=", "strided out=", "in place", "strided in place"),
+    "gradients": ("enabled", "no_grad", "inference_mode", "recorded"),
+    "place": ("the current device", "another device", "another current device", "another thread", "another stream", "after an error"),
+    "dtype": ("as recorded", "bfloat16", "float16"),
+}
+"""The axes, each with its values. The first value of each is the ordinary one.
+
+The dtype is that of the arguments in float32.
+
+Sizes: ``edge`` is a last dimension whose length is a power of two or differs from it by one; ``many rows`` and
+``long rows`` lengthen the first and the last dimension, respectively, until the largest result has more than 2^16 elements (2^14 for slow
+calls) or, if no result grows, until the dimension itself is that long; ``tiny`` is a last dimension of length 0 or 1. If the call has an
+argument ``dim``, the dimension that it names takes the place of the last one, and ``many rows`` lengthens another.
+"""
+
+# Rows with values that are not on an axis. Six dimensions are further dimensions in front.
+_SIX = {"size": "six dimensions"}
+_CONTIGUOUS_ROWS: tuple[dict[str, str], ...] = (_SIX, _SIX | {"values": "special", "destination": "out="})
+_STRIDED_ROWS: tuple[dict[str, str], ...] = (
+    _SIX | {"layout": "strided"},
+    _SIX | {"layout": "transposed", "destination": "strided out="},
+    *({"layout": layout} for layout in MIXED_LAYOUTS),
+)
+
+
+@functools.cache
+def rows(*, is_contiguous: bool) -> list[dict[str, str]]:
+    """Return the combinations of conditions for calls with contiguous tensors, or for those in which a tensor is not contiguous.
+
+    They contain every pair of conditions, except that with the lower dtypes, they only contain every condition of the other axes:
+    in these dtypes, a small error may be too small to be noticed. Six dimensions and mixed layouts are each in one or two further rows.
+    The call under ordinary conditions is not among them.
+    """
+    if is_contiguous:
+        axes = {**AXES, "layout": AXES["layout"][:1], "destination": tuple(one for one in AXES["destination"] if "strided" not in one)}
+    else:
+        axes = {**AXES, "layout": AXES["layout"][1:], "destination": ("a new tensor", "strided out=", "strided in place")}
+    pairs = covering_rows({**axes, "dtype": AXES["dtype"][:1]})
+    lower = [
+        {axis: values[(row + place * shift) % len(values)] for place, (axis, values) in enumerate(axes.items())} | {"dtype": dtype}
+        for shift, dtype in enumerate(AXES["dtype"][1:])
+        for row in range(max(map(len, axes.values())))
+    ]
+    further = _CONTIGUOUS_ROWS if is_contiguous else _STRIDED_ROWS
+    ordinary = {axis: values[0] for axis, values in AXES.items()}
+    return [*(pairs[1:] if is_contiguous else pairs), *lower, *(ordinary | row for row in further)]

@@ -1,0 +1,198 @@
+"""Differentiable functions with their inputs, and the comparison of their results and gradients with those on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F  # the usual name
+
+from accelkit_conformance.oracle.cotangents import cotangents
+from accelkit_conformance.oracle.lacking_dtypes import lacking_dtypes
+from accelkit_conformance.oracle.sample_transfer import to_device, to_double
+from accelkit_conformance.oracle.tolerance import check_result, relative_error
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+Function = Callable[..., torch.Tensor]
+
+LENGTH = 65_543
+"""The length of the long dimension of ``LONG``: more than 16 bits count, and than the grid of a GPU has blocks in its second dimension."""
+
+
+def random_inputs(*shapes: Sequence[int]) -> list[torch.Tensor]:
+    """Return tensors of random numbers, the same ones every time."""
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randn(*shape, generator=generator) for shape in shapes]
+
+
+def check_function(
+    subject: Subject,
+    name: str,
+    function: Function,
+    inputs: Sequence[torch.Tensor],
+    *,
+    wanted: Sequence[int] | None = None,
+    change: Callable[[torch.Tensor], torch.Tensor] = lambda values: values,
+    num_terms: int = 1,
+) -> None:
+    """Compare a function's result and gradients on the device with those in double precision on the CPU.
+
+    Does nothing if the device lacks a dtype that the function needs.
+
+    Args:
+        subject: The subject with the device.
+        name: The name of the function, which is the seed of the output gradient.
+        function: The function. It takes the inputs and returns one tensor.
+        inputs: The inputs in float32 on the CPU. Their memory layout is kept.
+        wanted: The indices of the inputs with respect to which gradients are computed. None: all. Empty: only the result is compared.
+        change: Returns the output gradient to use, given a random one.
+        num_terms: The largest number of terms that are summed in one element of a result.
+
+    Raises:
+        AssertionError: If a result differs, or if the backward pass changes the output gradient.
+    """
+    chosen = range(len(inputs)) if wanted is None else wanted
+
+    def results(given: list[torch.Tensor]) -> list[torch.Tensor]:
+        given = [one.requires_grad_(number in chosen) for number, one in enumerate(given)]
+        output = function(*given)
+        if not chosen:
+            return [output.detach()]
+        gradient = change(cotangents([output], name)[0])
+        before = gradient.detach().cpu().clone()
+        gradients = torch.autograd.grad([output], [given[number] for number in chosen], [gradient])
+        assert torch.equal(gradient.cpu(), before), "backward changed the output gradient"
+        return [output.detach(), *gradients]
+
+    cpu = torch.device("cpu")
+    if lacking_dtypes(subject, lambda: results(to_device(list(inputs), cpu))):
+        return
+    with subject.sample(name, {}):
+        truth, reference = results(to_double(list(inputs))), results(to_device(list(inputs), cpu))
+        found = results(to_device(list(inputs), subject.device))
+        others = max(map(relative_error, reference, truth))
+        for mine, theirs, true in zip(found, reference, truth, strict=True):
+            check_result(mine, theirs, true, subject.device, cancels=True, others=others, num_terms=num_terms)
+
+
+COMMON: Mapping[str, Function] = {
+    "mul": lambda x, w: x * w,
+    "matmul": lambda x, w: x @ w,
+    "gelu": lambda x, w: F.gelu(x + w),
+    "relu": lambda x, w: F.relu(x + w),
+    "sigmoid": lambda x, w: (x + w).sigmoid(),
+    "tanh": lambda x, w: (x + w).tanh(),
+    "softmax": lambda x, w: (x * w).softmax(-1),
+    "log_softmax": lambda x, w: (x * w).log_softmax(-1),
+    "layer_norm": lambda x, w: F.layer_norm(x, (8,), w[0], w[1]),
+    "batch_norm": lambda x, w: F.batch_norm(x, None, None, w[0, :2], w[1, :2], training=True),
+    "conv2d": lambda x, w: F.conv2d(x, w.view(8, 2, 2, 2)),
+    "max_pool2d": lambda x, w: F.max_pool2d(x * w, 2),
+    "avg_pool2d": lambda x, w: F.avg_pool2d(x * w, 2),
+    "interpolate": lambda x, w: F.interpolate(x * w, scale_factor=2, mode="bilinear"),
+    "index_select": lambda x, w: (x * w).select(2, 3),
+    "sum": lambda x, w: (x * w).sum(1),
+}
+"""Functions whose backward kernels take the output gradient. Their inputs have the shapes (4, 2, 8, 8) and (8, 8)."""
+
+SEVERAL_INPUTS: Mapping[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
+    "layer_norm": (lambda x, w, b: F.layer_norm(x, (5,), w, b), ((4, 5), (5,), (5,))),
+    "group_norm": (lambda x, w, b: F.group_norm(x, 2, w, b), ((3, 4, 5), (4,), (4,))),
+    "batch_norm": (lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True), ((4, 3, 5), (3,), (3,))),
+    "instance_norm": (lambda x, w, b: F.instance_norm(x, None, None, w, b), ((4, 3, 5), (3,), (3,))),
+    "rms_norm": (lambda x, w: F.rms_norm(x, (5,), w), ((4, 5), (5,))),
+    "linear": (F.linear, ((3, 4, 5), (6, 5), (6,))),
+    "bilinear": (F.bilinear, ((3, 4), (3, 5), (2, 4, 5), (2,))),
+    "conv1d": (F.conv1d, ((2, 3, 8), (4, 3, 3), (4,))),
+    "conv2d": (F.conv2d, ((2, 3, 6, 5), (4, 3, 3, 2), (4,))),
+    "conv3d": (F.conv3d, ((2, 3, 4, 5, 4), (4, 3, 2, 2, 2), (4,))),
+    "conv_transpose2d": (F.conv_transpose2d, ((2, 3, 6, 5), (3, 4, 3, 2), (4,))),
+    "addmm": (torch.addmm, ((3, 5), (3, 4), (4, 5))),
+    "bmm": (torch.bmm, ((2, 3, 4), (2, 4, 5))),
+    "attention": (F.scaled_dot_product_attention, ((1, 2, 4, 8), (1, 2, 6, 8), (1, 2, 6, 8))),
+    "prelu": (F.prelu, ((3, 4, 5), (4,))),
+    "addcmul": (torch.addcmul, ((3, 4), (3, 4), (4,))),
+    "lerp": (torch.lerp, ((3, 4), (3, 4), (3, 4))),
+    "cdist": (torch.cdist, ((3, 4), (5, 4))),
+}
+"""Functions of several inputs, with the shapes of these."""
+
+
+def _indices(like: torch.Tensor, count: int = 6) -> torch.Tensor:
+    """Return indices of ``count`` elements, which are repeated, not sorted, and partly counted from the end."""
+    return torch.tensor([-1, count - 1, 0, 5, -count, 2, 2, -1]).to(like.device)
+
+
+def _positive(like: torch.Tensor) -> torch.Tensor:
+    return _indices(like) % 6
+
+
+INDEXING: Mapping[str, tuple[Function, tuple[int, ...]]] = {
+    "getitem": (lambda x, y: x[_indices(x)], (0,)),
+    "getitem of columns": (lambda x, y: x[:, _positive(x).view(2, 4) % 4], (0,)),
+    "getitem of two": (lambda x, y: x[_indices(x), _indices(x).clamp(-4, 3)], (0,)),
+    "index_put": (lambda x, y: x.index_put((_indices(x),), y, accumulate=True), (0, 1)),
+    "index_add": (lambda x, y: x.index_add(0, _positive(x), y), (0, 1)),
+    "index_select": (lambda x, y: x.index_select(0, _positive(x)), (0,)),
+    "gather": (lambda x, y: x.gather(0, _positive(x).view(8, 1).expand(8, 4)), (0,)),
+    "scatter_add": (lambda x, y: x.scatter_add(0, _positive(x).view(8, 1).expand(8, 4), y), (0, 1)),
+    "take": (lambda x, y: x.take(_indices(x, 24)), (0,)),
+    "put": (lambda x, y: x.put(_indices(x, 24), y[:, 0], accumulate=True), (0, 1)),
+    "embedding": (lambda x, y: F.embedding(_positive(x), x), (0,)),
+    "embedding_bag": (lambda x, y: F.embedding_bag(_positive(x).view(2, 4), x, mode="sum"), (0,)),
+}
+"""Functions of inputs of the shapes (6, 4) and (8, 4), in which several indices name the same element, each with the indices of the inputs
+that it uses."""
+
+LONG: Mapping[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
+    "mm_rows": (torch.mm, ((LENGTH, 3), (3, 2))),
+    "mm_terms": (torch.mm, ((2, LENGTH), (LENGTH, 3))),
+    "mm_columns": (torch.mm, ((2, 3), (3, LENGTH))),
+    "bmm": (torch.bmm, ((LENGTH, 2, 1), (LENGTH, 1, 2))),
+    "linear": (F.linear, ((LENGTH, 3), (2, 3), (2,))),
+    "conv1d_images": (F.conv1d, ((LENGTH, 1, 3), (2, 1, 2))),
+    "conv1d_places": (F.conv1d, ((1, 1, LENGTH), (2, 1, 2))),
+    "layer_norm": (lambda x, w: F.layer_norm(x, (3,), w), ((LENGTH, 3), (3,))),
+    "batch_norm": (lambda x, w: F.batch_norm(x, None, None, w, training=True), ((LENGTH, 2), (2,))),
+    "softmax_rows": (lambda x: x.softmax(1), ((LENGTH, 3),)),
+    "softmax_columns": (lambda x: x.softmax(0), ((3, LENGTH),)),
+    "sum_rows": (lambda x: x.sum(1), ((LENGTH, 3),)),
+    "sum_columns": (lambda x: x.sum(0), ((3, LENGTH),)),
+    "max": (lambda x: x.max(1).values, ((LENGTH, 3),)),
+    "cumsum": (lambda x: x.cumsum(1), ((LENGTH, 3),)),
+    "sort": (lambda x: x.sort(1).values, ((LENGTH, 3),)),
+    "transpose": (lambda x: x.t().contiguous(), ((LENGTH, 3),)),
+    "broadcast": (lambda x, y: x * y, ((LENGTH, 1), (1, 3))),
+    "index_select": (lambda x: x.index_select(0, torch.tensor([0, 65_536, LENGTH - 1, 7]).to(x.device)), ((LENGTH, 2),)),
+    "max_pool1d": (lambda x: F.max_pool1d(x, 2), ((LENGTH, 1, 4),)),
+    "cat": (lambda x, y: torch.cat([x, y], 1), ((LENGTH, 1), (LENGTH, 2))),
+}
+"""Functions of inputs with a dimension of 65,543, with the shapes of the inputs."""
+
+IMAGES: Mapping[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
+    "conv2d": (F.conv2d, ((2, 3, 6, 5), (4, 3, 3, 2))),
+    "conv2d_one_channel": (F.conv2d, ((2, 1, 6, 5), (4, 1, 3, 2))),
+    "conv2d_depthwise": (lambda x, w: F.conv2d(x, w, groups=4), ((2, 4, 6, 5), (4, 1, 3, 2))),
+    "conv2d_one_image": (F.conv2d, ((1, 3, 6, 5), (4, 3, 3, 2))),
+    "conv_transpose2d": (F.conv_transpose2d, ((2, 3, 6, 5), (3, 4, 3, 2))),
+    "conv_transpose2d_one_channel": (F.conv_transpose2d, ((2, 1, 6, 5), (1, 4, 3, 2))),
+    "conv3d": (F.conv3d, ((2, 3, 4, 5, 4), (4, 3, 2, 2, 2))),
+    "add": (torch.add, ((2, 3, 4, 5), (2, 3, 4, 5))),
+    "mul": (torch.mul, ((2, 3, 4, 5), (2, 3, 4, 5))),
+    "mul_one_channel": (torch.mul, ((2, 1, 4, 5), (2, 1, 4, 5))),
+    "broadcast": (torch.mul, ((2, 3, 4, 5), (2, 3, 1, 1))),
+    "cat": (lambda x, y: torch.cat([x, y], 1), ((2, 3, 4, 5), (2, 2, 4, 5))),
+    "stack": (lambda x, y: torch.stack([x, y]), ((2, 3, 4, 5), (2, 3, 4, 5))),
+    "where": (lambda x, y: torch.where(x > 0, x, y), ((2, 3, 4, 5), (2, 3, 4, 5))),
+    "addcmul": (torch.addcmul, ((2, 3, 4, 5), (2, 3, 4, 5), (2, 3, 4, 5))),
+    "group_norm": (lambda x, y: F.group_norm(x * y, 2), ((2, 4, 4, 5), (2, 4, 4, 5))),
+    "batch_norm": (lambda x, y: F.batch_norm(x + y, None, None, training=True), ((2, 3, 4, 5), (2, 3, 4, 5))),
+    "max_pool2d": (lambda x, y: F.max_pool2d(x, 2) * y, ((2, 3, 4, 6), (2, 3, 2, 3))),
+    "interpolate": (lambda x, y: F.interpolate(x, size=(7, 5), mode="bilinear") * y, ((2, 3, 4, 5), (2, 3, 7, 5))),
+    "pixel_shuffle": (lambda x, y: F.pixel_shuffle(x, 2) * y, ((2, 4, 3, 3), (2, 1, 6, 6))),
+    "flatten": (lambda x, w: x.flatten(1) @ w.flatten(1).t(), ((2, 3, 4, 5), (6, 3, 4, 5))),
+}
+"""Functions of images and volumes, with the shapes of the inputs."""
