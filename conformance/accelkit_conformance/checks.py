@@ -125,7 +125,7 @@ def check(
 
 def one_and_several() -> list[Case]:
     """Return the cases of a check that runs on one process, in the profile training, and on several, in the profile distributed."""
-    return [("training", ("1",)), *(("distributed", (size,)) for size in SIZES)]  # type: ignore[list-item]
+    return [("training", ("1",)), *(("distributed", (size,)) for size in SIZES)]
 
 
 def checks_of(area: str) -> list[Check]:
