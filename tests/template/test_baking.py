@@ -75,9 +75,6 @@ def bake_and_test(clean, folder, kind, facets, *, also_by_command):
         if kind:
             assert "\nkind          accelerator\n" in clean.accelkit("info", "acme").stdout, "another facet has the same name"
         for facet, name, _ in names(facets) if also_by_command else ():
-            if facet == "hooks":
-                clean.accelkit("doctor", name)
-                continue
             smoke = clean.accelkit("conformance", "run", name, "--kind", facet, "--profile", "smoke", ok=False)
             assert smoke.returncode == (0 if is_here or facet != "accelerator" else 4), smoke.stderr
         check_sources(package, clean)

@@ -7,7 +7,7 @@ import shutil
 FILES = {
     "accelerator": ("src/*/accelerator.py", "src/*/expected_failures.toml", "tests/test_contract.py", "tests/test_probe.py"),
     "precision": ("src/*/precision.py", "tests/test_precision.py"),
-    "cluster": ("src/*/cluster.py", "tests/test_cluster.py"),
+    "cluster": ("src/*/cluster.py", "src/*/recorded", "tests/test_cluster.py"),
     "strategy": ("src/*/strategy.py", "tests/test_strategy.py", "tests/training.py"),
     "hooks": ("src/*/hooks.py", "tests/test_hooks.py"),
 }
@@ -18,9 +18,7 @@ def clean(facets):
     """Remove the files of other facets, and the ``__pycache__`` folders that pip may have created in the template."""
     for facet, patterns in FILES.items():
         for path in [path for pattern in patterns for path in pathlib.Path().glob(pattern) if facet not in facets]:
-            path.unlink()
-    if facets == ["hooks"]:  # the conformance suite has no tests for hook plugins
-        pathlib.Path("tests/test_conformance.py").unlink()
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     for path in list(pathlib.Path().rglob("__pycache__")):
         shutil.rmtree(path)
 

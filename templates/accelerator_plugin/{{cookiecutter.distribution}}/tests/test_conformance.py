@@ -14,3 +14,6 @@ test_{{ cookiecutter.accelerator }}_cluster = conformance("{{ cookiecutter.accel
 {% if cookiecutter.__has_strategy %}
 test_{{ cookiecutter.accelerator }}_strategy = conformance("{{ cookiecutter.accelerator }}_parallel", kind="strategy", profile="smoke")
 {% endif %}
+{% if cookiecutter.__has_hooks %}
+test_{{ cookiecutter.accelerator }}_hooks = conformance("{{ cookiecutter.accelerator }}_hooks", kind="hooks", profile="smoke")
+{% endif %}
