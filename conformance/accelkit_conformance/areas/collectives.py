@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
 _COLLECTIVES = (
-    "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single", "gather",
-    "scatter",
+    "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single",
+    "all_to_all_uneven", "all_to_all", "gather", "scatter",
 )  # fmt: skip
 _KINDS = [f"{size},{name}" for size in SIZES for name in _COLLECTIVES]
 _DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "int32", "uint8")
@@ -266,8 +266,9 @@ def waits_for_queued_work(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=_KINDS, is_distributed=True)
 def every_kind_of_tensor(subject: Subject, size: str, collective: str) -> None:
-    """The collective gives the right result, or raises an error, for combinations of dtype, length (up to 65,537 elements), offset in a
-    storage, reduction, root, group, and blocking or asynchronous call. The combinations contain every pair of these settings."""
+    """The collective gives the right result, or raises an error, for combinations of dtype, length (up to 65,537 elements), offset and
+    stride in a storage, reduction, root, group, and blocking or asynchronous call. They contain every pair of these settings. In
+    ``all_to_all`` and ``all_to_all_uneven``, the parts have different lengths, and one of them is empty."""
     from accelkit_conformance.oracle.collective_cases import check_every_case
 
     check_every_case(subject, collective)

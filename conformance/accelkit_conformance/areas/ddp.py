@@ -107,6 +107,36 @@ def weights_stay_equal(subject: Subject, size: str) -> None:
 
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
+def unused_parameters(subject: Subject, size: str) -> None:
+    """With ``find_unused_parameters=True``, a parameter that only some ranks have used has the average of all ranks' gradients on every
+    rank, and one that no rank has used has no gradient. Which of them are used may change from pass to pass, and the gradients may be
+    reduced in one bucket or in several."""
+    import torch
+
+    from accelkit_conformance.oracle.partial_models import PartialModel
+
+    n = int(size)
+    for buckets in ({}, {"bucket_cap_mb": 1e-4, "gradient_as_bucket_view": True}):
+        torch.default_generator.manual_seed(0)
+        model = PartialModel()
+        single = copy.deepcopy(model)
+        ddp: Any = torch.nn.parallel.DistributedDataParallel(model.to(subject.device), find_unused_parameters=True, **buckets)
+        batch = torch.randn(n, 3, 4)
+        for used in ([{0}] * n, [{rank % 3} for rank in range(n)], [{2}, *[set()] * (n - 1)], [{0, 1, 2}] * n):
+            ddp.zero_grad()
+            single.zero_grad()
+            ddp(batch[subject.rank].to(subject.device), used[subject.rank]).sum().backward()
+            (sum(single(batch[rank], used[rank]).sum() for rank in range(n)) / n).backward()
+            for (name, ours), theirs in zip(ddp.named_parameters(), single.parameters(), strict=True):
+                assert (ours.grad is None) == (theirs.grad is None), (
+                    f"{name} has a gradient: {ours.grad is not None}, where {used} are used"
+                )
+                if theirs.grad is not None:
+                    subject.stays(ours.grad)
+                    torch.testing.assert_close(ours.grad.cpu(), theirs.grad, rtol=1e-4, atol=1e-6)
+
+
+@check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def synchronised_batch_norm(subject: Subject, size: str) -> None:
     """The outputs, gradients and statistics of SyncBatchNorm equal those of one process on the whole batch."""
     import torch

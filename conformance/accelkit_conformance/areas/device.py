@@ -58,6 +58,14 @@ def tensors_know_their_device(subject: Subject) -> None:
             assert tensor.device == device, f"torch.{name} on {device} made a tensor on {tensor.device}"
 
 
+@check("training", requires=["numbered_devices"])
+def factories_use_the_index(subject: Subject) -> None:
+    """Every factory function with ``device=`` creates its tensor on the device with the given index, also if another device is current."""
+    from accelkit_conformance.oracle.factories import check_factories
+
+    check_factories(subject)
+
+
 @check("smoke")
 def results_stay(subject: Subject) -> None:
     """The results of operators, methods, indexing, reductions, in-place operators and conversions of tensors on the device are also on the
@@ -111,6 +119,38 @@ def current_device_is_kept(subject: Subject) -> None:
         assert torch.empty(1, device=subject.device_type).device == other, "setup_device did not make the device current"
     finally:
         subject.accelerator.setup_device(subject.device)
+
+
+@check("training", requires=["numbered_devices"])
+def threads_have_their_own_device(subject: Subject) -> None:
+    """A device that one thread makes current, for itself or in a context, is not current in another thread."""
+    import threading
+
+    import torch
+
+    other, module = subject.second_device(), subject.module
+    found: dict[str, int] = {}
+    is_set, is_seen = threading.Event(), threading.Event()
+
+    def run() -> None:
+        with module.device(other):
+            found["inside"] = module.current_device()
+            is_set.set()
+            is_seen.wait(10)
+            found["later"] = module.current_device()
+        module.set_device(other)
+
+    thread = threading.Thread(target=run, name="accelkit-conformance-device")
+    thread.start()
+    is_set.wait(10)
+    current, made = module.current_device(), torch.empty(1, device=subject.device_type).device
+    module.set_device(subject.device)
+    is_seen.set()
+    thread.join()
+    assert found == {"inside": other.index, "later": other.index}, f"in a thread on {other}, the current device was {found}"
+    for when, index in {"while another thread used": current, "after another thread chose": module.current_device()}.items():
+        assert index == subject.device.index, f"{when} {other}, the current device was {index}, not {subject.device.index}"
+    assert made == subject.device, f"while another thread used {other}, a tensor without an index was created on {made}"
 
 
 @check("smoke", requires=["numbered_devices"])

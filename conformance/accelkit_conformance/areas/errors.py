@@ -146,3 +146,20 @@ def missing_operators_raise(subject: Subject) -> None:
     with raises(NotImplementedError, RuntimeError, about="nowhere", doing="an operator that no device has"):
         operator(torch.ones(2, device=subject.device))
     _works(subject)
+
+
+@check("training", requires=["numbered_devices"])
+def errors_keep_the_current_device(subject: Subject) -> None:
+    """After an error of an operator on a device that is not current, the same device and stream are current as before."""
+    from accelkit_conformance.oracle.mistakes import check_current_device
+
+    check_current_device(subject)
+
+
+@check("training", requires=["dtype.int64"], seconds=240.0)
+def index_tensors_outside(subject: Subject) -> None:
+    """An index tensor that contains an index outside the tensor raises an error, at the latest when the device is synchronized, in every
+    operator that reads or writes by index. It runs in a process of its own, because the error makes some devices unusable."""
+    from accelkit_conformance.oracle.mistakes import check_indices
+
+    check_indices(subject)

@@ -161,46 +161,9 @@ def continuous_distributions(subject: Subject, name: str) -> None:
 )
 def discrete_distributions(subject: Subject, name: str) -> None:
     """Among 20,000 draws (2,000 of ``randperm``), each value has its expected frequency, within five standard deviations."""
-    import torch
+    from accelkit_conformance.oracle.samplers import check_discrete_draws
 
-    subject.needs(*{"randint": ("int64",), "randperm": ("int64",), "multinomial": ("int64",), "dropout": ("bool",)}.get(name, ()))
-    device = subject.device
-    weights = torch.tensor([0.1, 0.2, 0.3, 0.4], device=device)
-    draws: dict[str, tuple[Callable[[], torch.Tensor], list[float]]] = {
-        "bernoulli": (lambda: torch.empty(_DRAWS, device=device).bernoulli_(0.3), [0.7, 0.3]),
-        "bernoulli_tensor": (lambda: torch.bernoulli(torch.full((_DRAWS,), 0.8, device=device)), [0.2, 0.8]),
-        "randint": (lambda: torch.randint(0, 5, (_DRAWS,), device=device), [0.2] * 5),
-        "randperm": (lambda: torch.tensor([_first_of_permutation(subject) for _ in range(2000)]).to(device), [0.25] * 4),
-        "multinomial": (lambda: torch.multinomial(weights, _DRAWS, replacement=True), [0.1, 0.2, 0.3, 0.4]),
-        "dropout": (lambda: torch.nn.functional.dropout(torch.ones(_DRAWS, device=device), 0.25) * 0.75, [0.25, 0.75]),
-        "random_": (
-            lambda: torch.cat([torch.empty(_DRAWS // 2, device=device).random_(4), torch.empty(_DRAWS // 2, device=device).random_(0, 4)]),
-            [0.25] * 4,
-        ),
-        "poisson": (lambda: torch.poisson(torch.full((_DRAWS,), 0.7, device=device)).clamp(max=3), [0.49659, 0.34761, 0.12166, 0.03414]),
-        "binomial": (
-            lambda: torch.binomial(torch.full((_DRAWS,), 2.0, device=device), torch.tensor(0.3, device=device)),
-            [0.49, 0.42, 0.09],
-        ),
-        "geometric_": (lambda: torch.empty(_DRAWS, device=device).geometric_(0.5).clamp(max=4) - 1, [0.5, 0.25, 0.125, 0.125]),
-    }
-    draw, frequencies = draws[name]
-    drawn = draw()
-    subject.stays(drawn)
-    counts = torch.bincount(drawn.cpu().round().long(), minlength=len(frequencies))
-    assert len(counts) == len(frequencies), f"{name} drew {len(counts) - 1}"
-    total = int(counts.sum())
-    for value, (count, frequency) in enumerate(zip(counts.tolist(), frequencies, strict=True)):
-        deviation = abs(count - total * frequency) / math.sqrt(total * frequency * (1 - frequency))
-        assert deviation < 5, f"{name} drew {value} {count} times in {total}; {total * frequency:.0f} are expected"
-
-
-def _first_of_permutation(subject: Subject) -> int:
-    import torch
-
-    drawn = torch.randperm(4, device=subject.device)
-    subject.stays(drawn)
-    return int(drawn[0])  # read one by one, because a device that traces lazily would otherwise compile all draws as one graph
+    check_discrete_draws(subject, name, _DRAWS)
 
 
 @check("training", over=["standard_gamma", "dirichlet", "normal_of_tensors"])
@@ -298,3 +261,31 @@ def dropout_in_attention(subject: Subject) -> None:
     from accelkit_conformance.oracle.samplers import check_dropout_in_attention
 
     check_dropout_in_attention(subject)
+
+
+@check("training", requires=["random_state"], over=["manual_seed", "manual_seed_all", "seed", "seed_all"])
+def seeding_functions(subject: Subject, name: str) -> None:
+    """``manual_seed`` and ``seed`` of the device's module seed the current device only; ``manual_seed_all`` and ``seed_all`` seed every
+    device. ``seed`` and ``seed_all`` choose another seed each time."""
+    from accelkit_conformance.oracle.random_states import check_seeder
+
+    check_seeder(subject, name)
+
+
+@check("training", requires=["random_state"])
+def initial_seeds(subject: Subject) -> None:
+    """``initial_seed`` of a generator, and of the device's module, returns the seed that was set, up to 2**63 - 1, and the one that
+    ``seed`` chose. The state of a generator, set on another generator, repeats its numbers, whatever its seed is."""
+    from accelkit_conformance.oracle.random_states import check_initial_seeds
+
+    check_initial_seeds(subject)
+
+
+@check("training", requires=["random_state", "numbered_devices"], over=["accelerator", "module", "name", "all", "fork_rng"])
+def states_belong_to_a_device(subject: Subject, way: str) -> None:
+    """The state of a device that is not current can be saved and restored, and this does not change the numbers that the current device
+    draws: with the accelerator's functions, with those of the device's module (given a device, its name, or for all devices), and with
+    ``fork_rng``."""
+    from accelkit_conformance.oracle.random_states import check_state_of_a_device
+
+    check_state_of_a_device(subject, way)

@@ -176,3 +176,35 @@ def files_load_elsewhere(subject: Subject) -> None:
         code = "import sys, torch; print(torch.load(sys.argv[1], map_location='cpu')['w'].tolist())"
         run = subprocess.run([sys.executable, "-P", "-c", code, str(path)], capture_output=True, text=True, check=False, timeout=60)
         assert run.stdout.strip() == "[0.0, 1.0, 2.0, 3.0]", run.stderr[-500:]
+
+
+@check("training", requires=["numbered_devices"])
+def another_current_device(subject: Subject) -> None:
+    """Whichever device is current, a tensor is loaded to the device on which it was saved, or to the one with the index that
+    ``map_location`` names. A ``map_location`` without an index, and ``to`` without an index, mean the current device."""
+    import torch
+
+    other, kind = subject.second_device(), subject.device_type
+    for current, saved in ((subject.device, other), (other, subject.device)):
+        file = _saved([torch.arange(5.0, device=saved), torch.arange(5.0)]).getvalue()
+        with subject.module.device(current):
+            for location, expected in {
+                None: (saved, torch.device("cpu")), str(current): (current, current), str(saved): (saved, saved), saved: (saved, saved),
+                kind: (current, current), torch.device(kind): (current, current),
+            }.items():  # fmt: skip
+                loaded = torch.load(io.BytesIO(file), map_location=location)
+                for tensor, device in zip(loaded, expected, strict=True):
+                    doing = f"with map_location={location!r} and {current} current, a tensor of {saved} or the CPU"
+                    assert tensor.device == device, f"{doing} was loaded to {tensor.device}, not to {device}"
+                    assert tensor.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0], f"{doing} has the values {tensor.tolist()}"
+            moved = torch.ones(2).to(kind)
+            assert moved.device == current, f"to({kind!r}) with {current} current moved a tensor to {moved.device}"
+
+
+@check("training", over=["whole", "mmap", "weights_only=False", "pickle"])
+def large_tensors(subject: Subject, way: str) -> None:
+    """Tensors of 1 MiB and 5 MiB, and those that are a few bytes longer or shorter, are saved and loaded with every byte: onto the device
+    and the CPU, from a file, from a file that is mapped into memory, and with pickle."""
+    from accelkit_conformance.oracle.saved_files import check_large_tensors
+
+    check_large_tensors(subject, way)

@@ -216,6 +216,23 @@ def events_are_done_after_waiting(subject: Subject) -> None:
         assert x[0].item() == value * 2
 
 
+@check("training", requires=["events", "pinned_memory"])
+def a_new_recording_replaces_the_old(subject: Subject) -> None:
+    """After an event that was done is recorded again, it is done only when the new work is done, and streams that wait for it see the
+    results of this work."""
+    from accelkit_conformance.oracle.queued_copies import check_new_recording
+
+    check_new_recording(subject)
+
+
+@check("training", requires=["streams", "events", "pinned_memory", "numbered_devices"], over=["wait_stream", "wait_event", "event.wait"])
+def waiting_for_another_device(subject: Subject, way: str) -> None:
+    """A stream that has waited for a stream or an event of another device sees the values that the work there wrote."""
+    from accelkit_conformance.oracle.queued_copies import check_waiting_for_another_device
+
+    check_waiting_for_another_device(subject, way)
+
+
 @check("training", requires=["streams"])
 def memory_is_not_reused_too_early(subject: Subject) -> None:
     """If a tensor is freed after ``record_stream`` while another stream still reads it, its memory is not reused before that stream is
@@ -241,13 +258,25 @@ def memory_is_not_reused_too_early(subject: Subject) -> None:
 
 @check("smoke", requires=["streams"])
 def streams_are_per_device(subject: Subject) -> None:
-    """Entering a stream of another device makes that device current, and leaving it restores the previous device."""
+    """Entering a stream of another device makes that device and the stream current. Leaving it, even through an error, restores the
+    previous device and the previous streams of both devices."""
     import torch
 
-    from accelkit_conformance.oracle.device_streams import make_stream, on_stream
+    from accelkit_conformance.oracle.device_streams import current_stream, make_stream, on_stream
 
-    other = subject.second_device()
-    stream = make_stream(subject, other)
-    with on_stream(subject, stream):
-        assert torch.empty(1, device=subject.device_type).device == other
-    assert torch.empty(1, device=subject.device_type).device == subject.device
+    devices = (subject.device, subject.second_device())
+    before = [current_stream(subject, device) for device in devices]
+    own, stream = (make_stream(subject, device) for device in devices)
+    for error in (None, KeyError):
+        try:
+            with on_stream(subject, own), on_stream(subject, stream):
+                assert torch.empty(1, device=subject.device_type).device == devices[1]
+                for device, entered in zip(devices, (own, stream), strict=True):
+                    assert current_stream(subject, device) == entered, f"the stream of {device} that was entered is not current"
+                if error is not None:
+                    raise error
+        except KeyError:
+            pass
+        assert torch.empty(1, device=subject.device_type).device == subject.device
+        for device, stream_before in zip(devices, before, strict=True):
+            assert current_stream(subject, device) == stream_before, f"the previous stream of {device} is not current again"

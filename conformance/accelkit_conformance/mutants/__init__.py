@@ -21,6 +21,8 @@ _MODULES = (
     "layouts",
     "memory",
     "random",
+    "random_states",
+    "places",
     "copies",
     "ordering",
     "mixed_precision",

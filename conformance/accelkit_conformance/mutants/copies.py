@@ -191,3 +191,13 @@ class UnpicklesWithoutGradient(Broken):
             return original(data, requires_grad and data.device.type != "fake_xpu", hooks)
 
         torch._utils._rebuild_parameter = rebuild  # type: ignore[assignment]
+
+
+@mutant("transfer", "queued copies")
+class PacksTooEarly(Broken):
+    """A non-blocking copy from a strided tensor in pinned memory packs it at once, before earlier copies of the stream are done."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name == "copy_" and args[1].device.type == "cpu" and not args[1].is_contiguous():
+            return func(args[0], args[1].clone(), *args[2:], **kwargs)
+        return call()

@@ -202,3 +202,49 @@ class SynchronisesNoBuffers(Broken):
             original(model, *args, **{**named, "broadcast_buffers": False})
 
         torch.nn.parallel.DistributedDataParallel.__init__ = init  # type: ignore[method-assign]
+
+
+@mutant("collectives", "uneven parts")
+class SendsNoEmptyParts(_Collectives):
+    """all_to_all does not receive the last part of a list that contains an empty one."""
+
+    def install(self) -> None:
+        def all_to_all(original: Any, outputs: Any, inputs: Any, *rest: Any, **named: Any) -> Any:
+            kept = outputs[-1].clone()
+            work = original(outputs, inputs, *rest, **named)
+            if any(not one.numel() for one in outputs):
+                if work is not None:
+                    work.wait()
+                outputs[-1].copy_(kept)
+            return work
+
+        self.replace("all_to_all", all_to_all)
+
+
+@mutant("collectives", "strided tensors")
+class BroadcastsACopy(_Collectives):
+    """An asynchronous broadcast of a strided tensor is received in a contiguous copy, which is not copied back."""
+
+    def install(self) -> None:
+        def broadcast(original: Any, tensor: Any, *rest: Any, async_op: bool = False, **named: Any) -> Any:
+            return original(tensor.contiguous() if async_op else tensor, *rest, async_op=async_op, **named)
+
+        self.replace("broadcast", broadcast)
+
+
+@mutant("ddp", "unused parameters")
+class EachRankUsesItsOwn(Broken):
+    """all_reduce of int32 returns each rank's own values, so that DDP does not learn which parameters other ranks have used."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        if not name.startswith("c10d::allreduce_") or args[0][0].dtype is not torch.int32:
+            return call()
+        kept = [one.clone() for one in args[0]]
+        result = call()
+        self.synchronize(args[0][0].device)
+        torch.distributed.Work.unbox(result[1]).wait()  # type: ignore[attr-defined]
+        for one, before in zip(args[0], kept, strict=True):
+            one.copy_(before)
+        return result

@@ -134,3 +134,34 @@ def _change_under_autocast(names: tuple[str, ...], change: Callable[[Any, Any], 
             return result
 
     Faults().__enter__()
+
+
+@mutant("precision", "several gradients")
+class LooksAtTheFirstGradient(Broken):
+    """The gradient scaler looks for infinities only in the first of the gradients that have the same dtype."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if not name.startswith("_amp_foreach_non_finite_check_and_unscale"):
+            return call()
+        func([args[0][0]], *args[1:], **kwargs)
+        found = args[1].clone()
+        if len(args[0]) > 1:
+            func(args[0][1:], *args[1:], **kwargs)
+        args[1].copy_(found)
+        return None
+
+
+@mutant("precision", "recomputation")
+class RepeatsInFloat32(Broken):
+    """The forward pass that activation checkpointing repeats runs without autocast."""
+
+    def install(self) -> None:
+        from torch.utils import checkpoint
+
+        original = checkpoint._get_autocast_kwargs
+
+        def autocast_options(device_type: str = "cuda") -> Any:
+            device, host = original(device_type)
+            return device and {**device, "enabled": False}, host
+
+        checkpoint._get_autocast_kwargs = autocast_options

@@ -167,3 +167,62 @@ class AddsInAnyOrder(Broken):
             factor = 1 + 3e-7 * (self.runs % 3)
             return result.mul_(factor) if name.partition(".")[0].endswith("_") else result * factor
         return result
+
+
+@mutant("streams", "recordings")
+class KeepsTheFirstRecording(Broken):
+    """Recording an event again has no effect once the event has been waited for."""
+
+    def install(self) -> None:
+        import torch
+
+        class Event(torch.Event):
+            is_over = False
+
+            def synchronize(self) -> None:
+                super().synchronize()
+                self.is_over = True
+
+            def record(self, stream: Any = None) -> None:
+                if not self.is_over:
+                    super().record(*([] if stream is None else [stream]))
+
+        torch.Event = Event  # type: ignore[misc]
+
+
+@mutant("streams", "other devices")
+class WaitsOnItsDeviceOnly(_Slow):
+    """Stream.wait_stream and Stream.wait_event do not wait for another device."""
+
+    def install(self) -> None:
+        super().install()
+        import torch
+
+        class Stream(torch.Stream):
+            def wait_stream(self, other: Any) -> None:
+                if other.device == self.device:
+                    super().wait_stream(other)
+
+            def wait_event(self, event: Any) -> None:
+                if event.device in (None, self.device):
+                    super().wait_event(event)
+
+        torch.Stream = Stream  # type: ignore[misc]
+
+
+@mutant("streams", "other devices")
+class ForgetsTheOtherStream(Broken):
+    """Leaving a stream of a device that is not current restores the device, but leaves the stream current there."""
+
+    def install(self) -> None:
+        import torch
+
+        class Stream(torch.Stream):
+            def __exit__(self, *exc_info: Any) -> None:
+                super().__exit__(*exc_info)
+                index = torch.accelerator.current_device_index()
+                if self.device_index != index:
+                    torch.accelerator.set_stream(self)
+                    torch.accelerator.set_device_index(index)
+
+        torch.Stream = Stream  # type: ignore[misc]

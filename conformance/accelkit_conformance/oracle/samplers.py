@@ -145,6 +145,52 @@ def check_dropout_in_attention(subject: Subject) -> None:
     assert off < 1e-3, "the gradient does not have the mask of the forward pass"
 
 
+def check_discrete_draws(subject: Subject, name: str, num_draws: int) -> None:
+    """Make the assertions of ``random/discrete_distributions``.
+
+    Raises:
+        AssertionError: If one does not hold.
+    """
+    subject.needs(*{"randint": ("int64",), "randperm": ("int64",), "multinomial": ("int64",), "dropout": ("bool",)}.get(name, ()))
+    device = subject.device
+    weights = torch.tensor([0.1, 0.2, 0.3, 0.4], device=device)
+    draws: dict[str, tuple[Callable[[], torch.Tensor], list[float]]] = {
+        "bernoulli": (lambda: torch.empty(num_draws, device=device).bernoulli_(0.3), [0.7, 0.3]),
+        "bernoulli_tensor": (lambda: torch.bernoulli(torch.full((num_draws,), 0.8, device=device)), [0.2, 0.8]),
+        "randint": (lambda: torch.randint(0, 5, (num_draws,), device=device), [0.2] * 5),
+        "randperm": (lambda: torch.tensor([_first_of_permutation(subject) for _ in range(2000)]).to(device), [0.25] * 4),
+        "multinomial": (lambda: torch.multinomial(weights, num_draws, replacement=True), [0.1, 0.2, 0.3, 0.4]),
+        "dropout": (lambda: torch.nn.functional.dropout(torch.ones(num_draws, device=device), 0.25) * 0.75, [0.25, 0.75]),
+        "random_": (
+            lambda: torch.cat(
+                [torch.empty(num_draws // 2, device=device).random_(4), torch.empty(num_draws // 2, device=device).random_(0, 4)]
+            ),
+            [0.25] * 4,
+        ),
+        "poisson": (lambda: torch.poisson(torch.full((num_draws,), 0.7, device=device)).clamp(max=3), [0.49659, 0.34761, 0.12166, 0.03414]),
+        "binomial": (
+            lambda: torch.binomial(torch.full((num_draws,), 2.0, device=device), torch.tensor(0.3, device=device)),
+            [0.49, 0.42, 0.09],
+        ),
+        "geometric_": (lambda: torch.empty(num_draws, device=device).geometric_(0.5).clamp(max=4) - 1, [0.5, 0.25, 0.125, 0.125]),
+    }
+    draw, frequencies = draws[name]
+    drawn = draw()
+    subject.stays(drawn)
+    counts = torch.bincount(drawn.cpu().round().long(), minlength=len(frequencies))
+    assert len(counts) == len(frequencies), f"{name} drew {len(counts) - 1}"
+    total = int(counts.sum())
+    for value, (count, frequency) in enumerate(zip(counts.tolist(), frequencies, strict=True)):
+        deviation = abs(count - total * frequency) / math.sqrt(total * frequency * (1 - frequency))
+        assert deviation < 5, f"{name} drew {value} {count} times in {total}; {total * frequency:.0f} are expected"
+
+
+def _first_of_permutation(subject: Subject) -> int:
+    drawn = torch.randperm(4, device=subject.device)
+    subject.stays(drawn)
+    return int(drawn[0])  # read one by one, because a device that traces lazily would otherwise compile all draws as one graph
+
+
 def _normal(x: torch.Tensor) -> torch.Tensor:
     return 0.5 * (1 + (x / math.sqrt(2)).erf())
 

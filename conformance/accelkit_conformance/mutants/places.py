@@ -1,0 +1,107 @@
+"""Faults that show on a device that is not current, in another thread, or after an error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accelkit_conformance.mutants import mutant
+from accelkit_conformance.mutants.broken import Broken
+
+
+@mutant("device", "the current device")
+class WindowsOnTheCurrentDevice(Broken):
+    """arange, full and the window functions create their tensors on the current device, whatever index they are given."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        if name.startswith(("full", "arange", "hann_window", "kaiser_window")) and kwargs.get("device") is not None:
+            current: Any = self.device_module
+            return func(*args, **{**kwargs, "device": torch.device("fake_xpu", current.current_device())})
+        return call()
+
+
+@mutant("device", "the current device")
+class ThreadsShareTheDevice(Broken):
+    """The device module's context manager makes its device current in every thread."""
+
+    def install(self) -> None:
+        module: Any = self.device_module
+        chosen: list[int] = []
+        context, original = module.device, module.current_device
+
+        class Shared(context):  # type: ignore[misc, valid-type]
+            def __enter__(self) -> None:
+                super().__enter__()
+                chosen.append(original())
+
+            def __exit__(self, *exc_info: Any) -> None:
+                super().__exit__(*exc_info)
+                chosen.pop()
+
+        module.device = Shared
+        module.current_device = lambda: chosen[-1] if chosen else original()
+
+
+@mutant("errors", "state after an error")
+class ErrorsChangeTheStream(Broken):
+    """A kernel that raises an error leaves a stream of its own current on its device."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        try:
+            return call()
+        except (RuntimeError, IndexError):
+            import torch
+
+            module: Any = self.device_module
+            tensor = next((one for one in args if isinstance(one, torch.Tensor)), None)
+            if tensor is not None and tensor.device.type == "fake_xpu":
+                with module.device(tensor.device):
+                    module.set_stream(module.Stream(tensor.device))
+            raise
+
+
+@mutant("errors", "indices")
+class GathersZeros(Broken):
+    """gather, index_select and embedding return zeros for indices that are outside the tensor."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        try:
+            return call()
+        except (IndexError, RuntimeError) as error:
+            if name.startswith(("gather", "index_select", "embedding")) and "out of" in str(error):
+                index = args[1] if name.startswith("embedding") else args[2]
+                return args[0].new_zeros(index.shape if not name.startswith("embedding") else (*index.shape, args[0].shape[1]))
+            raise
+
+
+@mutant("serialization", "locations")
+class LoadsToTheFirstDevice(Broken):
+    """A map_location that is a device without an index means device 0."""
+
+    def install(self) -> None:
+        import torch
+
+        def load(storage: Any, location: str) -> Any:
+            return storage.to(device=torch.device("fake_xpu", 0)) if location == "fake_xpu" else None
+
+        torch.serialization.register_package(5, lambda storage: None, load)
+
+
+@mutant("serialization", "large tensors")
+class SavesWholePages(Broken):
+    """A storage of more than 1 MiB is saved only up to its last whole page of 4 KiB; the rest is zero."""
+
+    def install(self) -> None:
+        import torch
+
+        original = torch.UntypedStorage.cpu
+
+        def cpu(storage: Any) -> Any:
+            host = original(storage)
+            size = host.nbytes()
+            if storage.device.type == "fake_xpu" and size > 1 << 20:
+                torch.tensor([], dtype=torch.uint8).set_(host)[size // 4096 * 4096 :] = 0
+            return host
+
+        torch.UntypedStorage.cpu = cpu  # type: ignore[method-assign]

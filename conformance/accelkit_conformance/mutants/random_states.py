@@ -1,0 +1,43 @@
+"""Faults of the functions that seed, save and restore the generators of several devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accelkit_conformance.mutants import mutant
+from accelkit_conformance.mutants.broken import Broken
+
+
+@mutant("random", "which device")
+class StatesOfTheCurrentDevice(Broken):
+    """get_rng_state and get_rng_state_all of the device's module return the state of the current device."""
+
+    def install(self) -> None:
+        module: Any = self.device_module
+        original = module.get_rng_state
+        module.get_rng_state = lambda device="fake_xpu": original("fake_xpu")
+        module.get_rng_state_all = lambda: [original("fake_xpu") for _ in range(module.device_count())]
+
+
+@mutant("random", "which device")
+class SeedsTheFirstDevice(Broken):
+    """seed_all seeds device 0 only, whichever device is current."""
+
+    def install(self) -> None:
+        module: Any = self.device_module
+
+        def seed_all() -> None:
+            with module.device(0):
+                module.seed()
+
+        module.seed_all = seed_all
+
+
+@mutant("random", "seeds")
+class ReportsFloatSeeds(Broken):
+    """initial_seed returns the seed rounded to double precision."""
+
+    def install(self) -> None:
+        module: Any = self.device_module
+        original = module.initial_seed
+        module.initial_seed = lambda: int(float(original()))

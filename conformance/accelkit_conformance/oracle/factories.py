@@ -1,0 +1,76 @@
+"""Functions that create a tensor on a given device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+_Make = Callable[[torch.device], torch.Tensor]
+
+FLOATS: dict[str, _Make] = {
+    "empty": lambda device: torch.empty(2, device=device),
+    "empty_strided": lambda device: torch.empty_strided((2, 3), (1, 2), device=device),
+    "empty_permuted": lambda device: torch.empty_permuted((2, 3), (1, 0), device=device),
+    "zeros": lambda device: torch.zeros(2, device=device),
+    "ones": lambda device: torch.ones(2, device=device),
+    "full": lambda device: torch.full((2,), 1.5, device=device),
+    "scalar_tensor": lambda device: torch.scalar_tensor(1.5, device=device),
+    "tensor": lambda device: torch.tensor([1.5], device=device),
+    "as_tensor": lambda device: torch.as_tensor([1.5], device=device),
+    "arange": lambda device: torch.arange(3.0, device=device),
+    "linspace": lambda device: torch.linspace(0, 1, 4, device=device),
+    "logspace": lambda device: torch.logspace(0, 1, 4, device=device),
+    "eye": lambda device: torch.eye(3, device=device),
+    "eye of a rectangle": lambda device: torch.eye(2, 3, device=device),
+    "rand": lambda device: torch.rand(2, device=device),
+    "randn": lambda device: torch.randn(2, device=device),
+    "normal": lambda device: torch.normal(0.0, 1.0, (2,), device=device),
+    "hann_window": lambda device: torch.hann_window(5, device=device),
+    "hamming_window": lambda device: torch.hamming_window(5, device=device),
+    "bartlett_window": lambda device: torch.bartlett_window(5, device=device),
+    "blackman_window": lambda device: torch.blackman_window(5, device=device),
+    "kaiser_window": lambda device: torch.kaiser_window(5, device=device),
+    "fftfreq": lambda device: torch.fft.fftfreq(5, device=device),
+    "rfftfreq": lambda device: torch.fft.rfftfreq(5, device=device),
+    "zeros_like": lambda device: torch.zeros_like(torch.ones(2), device=device),
+    "ones_like": lambda device: torch.ones_like(torch.ones(2), device=device),
+    "full_like": lambda device: torch.full_like(torch.ones(2), 3.0, device=device),
+    "empty_like": lambda device: torch.empty_like(torch.ones(2), device=device),
+    "rand_like": lambda device: torch.rand_like(torch.ones(2), device=device),
+    "randn_like": lambda device: torch.randn_like(torch.ones(2), device=device),
+    "new_zeros": lambda device: torch.ones(2).new_zeros(2, device=device),
+    "new_ones": lambda device: torch.ones(2).new_ones(2, device=device),
+    "new_full": lambda device: torch.ones(2).new_full((2,), 3.0, device=device),
+    "new_empty": lambda device: torch.ones(2).new_empty(2, device=device),
+    "new_tensor": lambda device: torch.ones(2).new_tensor([1.5], device=device),
+}
+"""Functions that create a float32 tensor on a device, by name."""
+
+INTEGERS: dict[str, _Make] = {
+    "randint": lambda device: torch.randint(9, (2,), device=device),
+    "randint_like": lambda device: torch.randint_like(torch.ones(2), 9, device=device),
+    "randperm": lambda device: torch.randperm(5, device=device),
+    "tril_indices": lambda device: torch.tril_indices(3, 3, device=device),
+    "triu_indices": lambda device: torch.triu_indices(3, 3, device=device),
+}
+"""Functions that need int64 on the device, by name."""
+
+
+def check_factories(subject: Subject) -> None:
+    """Call every factory function with each device that is not current, and check where the tensor is."""
+    makers = FLOATS | ({} if subject.lacks("int64") else INTEGERS)
+    for device in (subject.second_device(), subject.device):
+        current = subject.device if device != subject.device else subject.second_device()
+        for name, make in makers.items():
+            with subject.sample(f"{name} on {device}, with {current} current", {"name": name}), subject.module.device(current):
+                made = make(device)
+                assert made.device == device, f"torch.{name} on {device} made a tensor on {made.device}"
+                if name.startswith(("empty", "new_empty", "rand", "normal")):
+                    continue
+                expected = make(torch.device("cpu"))
+                assert torch.allclose(made.cpu(), expected), f"torch.{name} gave {made.tolist()}, not {expected.tolist()}"

@@ -1,0 +1,142 @@
+"""Calls that must raise an error. As a program, this module makes some of them in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from accelkit import PluginRecord
+from accelkit_conformance import subprocess_checks
+from accelkit_conformance.oracle.device_streams import current_stream
+from accelkit_conformance.results import NotSupported
+from accelkit_conformance.subject import Subject, raises
+
+if TYPE_CHECKING:
+    from accelkit import Accelerator
+
+_Call = Callable[[torch.Tensor], object]
+
+_MISTAKES: dict[str, _Call] = {
+    "add": lambda x: x + x[:, :2],
+    "mm": lambda x: x @ x,
+    "cat": lambda x: torch.cat([x, x[:, :2]]),
+    "view": lambda x: x.view(7),
+    "cholesky": lambda x: torch.linalg.cholesky(x @ x.t() - 100),
+    "layer_norm": lambda x: torch.nn.functional.layer_norm(x, (7,)),
+    "sum": lambda x: x.sum(5),
+    "copy_": lambda x: x.copy_(torch.ones(7)),
+    "index_select": lambda x: x.index_select(7, torch.tensor([0], device=x.device)),
+    "backward": lambda x: x.requires_grad_().exp().backward(),
+}
+"""Mistakes that every device detects before it computes, by name. Each is made with a matrix of 2 by 3 ones."""
+
+
+def check_current_device(subject: Subject) -> None:
+    """Make the assertions of ``errors/errors_keep_the_current_device``.
+
+    Raises:
+        AssertionError: If one does not hold.
+        NotSupported: If there is only one device.
+    """
+    module, other = subject.module, subject.second_device()
+    has_streams = subject.capabilities.can("streams")
+    streams = [current_stream(subject, device) for device in subject.devices] if has_streams else []
+    for name, mistake in _MISTAKES.items():
+        x = torch.ones(2, 3, device=other)
+        with raises(RuntimeError, IndexError, doing=f"a mistake in {name}"):
+            mistake(x)
+        index = module.current_device()
+        module.set_device(subject.device)
+        assert index == subject.device.index, f"after an error of {name} on {other}, device {index} is current"
+        if has_streams:
+            found = [current_stream(subject, device) for device in subject.devices]
+            assert found == streams, f"after an error of {name} on {other}, other streams are current"
+
+
+def _index(x: torch.Tensor, value: int = 9) -> torch.Tensor:
+    return torch.tensor([0, value], device=x.device)
+
+
+_INDICES: dict[str, _Call] = {
+    "x[index]": lambda x: x[_index(x)],
+    "x[-index]": lambda x: x[_index(x, -9)],
+    "x[index] = value": lambda x: x.__setitem__(_index(x), 1.0),
+    "index_select": lambda x: x.index_select(0, _index(x)),
+    "gather": lambda x: x.gather(0, _index(x)),
+    "take": lambda x: x.take(_index(x)),
+    "embedding": lambda x: torch.nn.functional.embedding(_index(x), x.view(2, 2)),
+    "scatter_": lambda x: x.scatter_(0, _index(x), 1.0),
+    "scatter_ of a tensor": lambda x: x.scatter_(0, _index(x), torch.ones_like(x)),
+    "scatter_add_": lambda x: x.scatter_add_(0, _index(x), torch.ones_like(x)),
+    "scatter_reduce_": lambda x: x.scatter_reduce_(0, _index(x), torch.ones_like(x), "amax"),
+    "index_add_": lambda x: x.index_add_(0, _index(x), torch.ones(2, device=x.device)),
+    "index_copy_": lambda x: x.index_copy_(0, _index(x), torch.ones(2, device=x.device)),
+    "index_fill_": lambda x: x.index_fill_(0, _index(x), 1.0),
+    "index_put_, accumulating": lambda x: x.index_put_((_index(x),), torch.ones(2, device=x.device), accumulate=True),
+    "put_": lambda x: x.put_(_index(x), torch.ones(2, device=x.device)),
+    "nll_loss": lambda x: torch.nn.functional.nll_loss(x.view(2, 2), _index(x)),
+    "one_hot": lambda x: torch.nn.functional.one_hot(_index(x), 3),
+}
+"""Calls with an index outside a tensor of four elements, by name."""
+
+
+def check_indices(subject: Subject) -> None:
+    """Make the assertions of ``errors/index_tensors_outside``.
+
+    Raises:
+        AssertionError: If one does not hold.
+        NotSupported: If the calls cannot be made in another process.
+    """
+    if subject.device_type == "xla":
+        raise NotSupported("XLA defines the result of an index outside a tensor: it is clamped")
+    index = subject.devices.index(subject.device)
+    remaining = list(_INDICES)
+    while remaining:
+        request = subprocess_checks.about(subject.record) | {"calls": remaining, "index": index}
+        answers: dict[str, str] = subprocess_checks.ask(__name__, request, 60.0)
+        for name, answer in answers.items():
+            with subject.sample(name, {"name": name}):
+                assert answer != "no error", f"{name} with an index outside the tensor did not raise an error"
+        remaining = remaining[len(answers) :]
+
+
+def main() -> None:
+    """Make the calls of a request, until one leaves the device unusable. Runs in the child process."""
+    request = json.load(sys.stdin)
+    sys.path[:] = request["sys_path"]
+    record = PluginRecord(**request["record"])
+    from accelkit.discovery import loading
+
+    cls = loading.load_class(record)
+    accelerator: Accelerator = loading.instantiate(cls, record)
+    accelerator.load()
+    device = accelerator.get_parallel_devices(list(range(accelerator.auto_device_count())))[request["index"]]
+    accelerator.setup_device(device)
+    answers: dict[str, str] = {}
+    for name in request["calls"]:
+        try:
+            x = torch.ones(4, device=device)
+            _INDICES[name](x)
+            accelerator.synchronize(device)
+            x.cpu()
+            answers[name] = "no error"
+        except Exception as error:
+            answers[name] = f"{type(error).__name__}: {error}"
+            if not _works(device):
+                break
+    subprocess_checks.answer(answers)
+
+
+def _works(device: torch.device) -> bool:
+    try:
+        return bool((torch.ones(3, device=device) + 1).sum().item() == 6)
+    except RuntimeError:
+        return False
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Copies that a busy stream has yet to make: what follows them must wait."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from typing import TYPE_CHECKING
+
+import torch
+
+from accelkit_conformance.oracle.device_streams import make_event, make_stream, on_stream
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+_LENGTH = 64
+_NUM_COPIES = 4
+
+
+@functools.cache
+def _large(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return 32 MiB in pinned memory and on the device. They are kept, because pinning memory takes long."""
+    return torch.zeros(8 << 20).pin_memory(), torch.zeros(8 << 20, device=device)
+
+
+def keep_busy(device: torch.device) -> None:
+    """Queue copies on the current stream of the device that take some milliseconds."""
+    here, there = _large(device)
+    for _ in range(_NUM_COPIES):
+        here.copy_(there, non_blocking=True)
+
+
+def check_order_of_copies(subject: Subject, dtype: str) -> None:
+    """Make the assertions of ``transfer/pinned_copies_keep_their_order``.
+
+    Raises:
+        AssertionError: If one does not hold.
+    """
+    subject.needs(dtype)
+    values = torch.arange(1.0, _LENGTH + 1)
+    for host_dtype, from_step, host_step, to_step in itertools.product({"float32", dtype}, (1, 2), (1, 2), (1, 2)):
+        source = torch.zeros(_LENGTH * from_step, device=subject.device)[::from_step]
+        source.copy_(values)
+        host = torch.zeros(_LENGTH * host_step, dtype=getattr(torch, host_dtype)).pin_memory()[::host_step]
+        target = torch.zeros(_LENGTH * to_step, dtype=getattr(torch, dtype), device=subject.device)[::to_step]
+        subject.synchronize()
+        keep_busy(subject.device)
+        host.copy_(source, non_blocking=True)
+        target.copy_(host, non_blocking=True)
+        subject.synchronize()
+        settings = f"float32 to {host_dtype} to {dtype}, with the steps {from_step}, {host_step} and {to_step}"
+        assert host.float().tolist() == values.tolist(), f"{settings}: the copy to the host gave {host.tolist()[:4]} ..."
+        assert target.float().tolist() == values.tolist(), f"{settings}: the copy to the device gave {target.tolist()[:4]} ..."
+
+
+def check_new_recording(subject: Subject) -> None:
+    """Make the assertions of ``streams/a_new_recording_replaces_the_old``.
+
+    Raises:
+        AssertionError: If one does not hold.
+    """
+    event, producer, consumer = make_event(subject), make_stream(subject), make_stream(subject)
+    for value in (1.0, 2.0, 3.0):
+        host, source = torch.zeros(_LENGTH).pin_memory(), torch.full((_LENGTH,), value, device=subject.device)
+        target = torch.zeros(_LENGTH, device=subject.device)
+        subject.synchronize()
+        with on_stream(subject, producer):
+            keep_busy(subject.device)
+            host.copy_(source, non_blocking=True)
+            event.record()
+        consumer.wait_event(event)
+        with on_stream(subject, consumer):
+            target.copy_(host, non_blocking=True)
+        if event.query():
+            assert producer.query(), "an event that was recorded again reports that it is done before the work that precedes it"
+        event.synchronize()
+        assert host.tolist() == [value] * _LENGTH, "the work before an event was not done after waiting for the event"
+        assert event.query(), "an event reports that it is not done after it was synchronized"
+        consumer.synchronize()
+        assert target.tolist() == [value] * _LENGTH, "a stream did not wait for an event that was recorded again"
+
+
+def check_waiting_for_another_device(subject: Subject, way: str) -> None:
+    """Make the assertions of ``streams/waiting_for_another_device``.
+
+    Raises:
+        AssertionError: If one does not hold.
+        NotSupported: If there is only one device.
+    """
+    for here, there in itertools.permutations((subject.device, subject.second_device())):
+        host, source = torch.zeros(_LENGTH).pin_memory(), torch.ones(_LENGTH, device=here)
+        target = torch.zeros(_LENGTH, device=there)
+        producer, consumer = make_stream(subject, here), make_stream(subject, there)
+        for device in (here, there):
+            subject.accelerator.synchronize(device)
+        with on_stream(subject, producer):
+            keep_busy(here)
+            host.copy_(source, non_blocking=True)
+            event = make_event(subject)
+            event.record()
+        if way == "wait_stream":
+            consumer.wait_stream(producer)
+        elif way == "wait_event":
+            consumer.wait_event(event)
+        else:
+            event.wait(consumer)
+        with on_stream(subject, consumer):
+            target.copy_(host, non_blocking=True)
+        consumer.synchronize()
+        assert target.tolist() == [1.0] * _LENGTH, f"after {way}, a stream of {there} read the values from before the work on {here}"

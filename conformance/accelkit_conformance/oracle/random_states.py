@@ -1,0 +1,107 @@
+"""Which devices' generators the functions of the device's module seed, save and restore."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from accelkit_conformance.results import NotSupported
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+
+def check_seeder(subject: Subject, name: str) -> None:
+    """Make the assertions of ``random/seeding_functions``.
+
+    Raises:
+        AssertionError: If one does not hold.
+        NotSupported: If the device's module does not have the function.
+    """
+    function = _function(subject, name)
+    is_random = not name.startswith("manual")
+    torch.manual_seed(1)
+    old = [_drawn(device) for device in subject.devices]
+    torch.manual_seed(1)
+    function() if is_random else function(6)
+    new = [_drawn(device) for device in subject.devices]
+    for device, before, after in zip(subject.devices, old, new, strict=True):
+        is_seeded = name.endswith("_all") or device == subject.device
+        assert torch.equal(before, after) != is_seeded, f"{name} {'did not seed' if is_seeded else 'seeded'} {device}"
+    function() if is_random else function(6)
+    is_repeated = torch.equal(_drawn(subject.device), new[subject.devices.index(subject.device)])
+    assert is_repeated != is_random, f"{name} for the second time {'repeats' if is_random else 'changes'} the numbers of {subject.device}"
+
+
+def check_initial_seeds(subject: Subject) -> None:
+    """Make the assertions of ``random/initial_seeds``.
+
+    Raises:
+        AssertionError: If one does not hold.
+    """
+    asked: Callable[[], int] | None = getattr(subject.module, "initial_seed", None)
+    for seed in (0, 5, 2**31 + 1, 2**32 + 7, 2**53 + 1, 2**63 - 1):
+        generator = torch.Generator(device=subject.device).manual_seed(seed)
+        assert generator.initial_seed() == seed, f"a generator that was seeded with {seed} returns {generator.initial_seed()}"
+        copy = torch.Generator(device=subject.device)
+        copy.set_state(generator.get_state())
+        first, second = (torch.rand(9, device=subject.device, generator=one).cpu() for one in (generator, copy))
+        assert torch.equal(first, second), f"the state of a generator that was seeded with {seed} does not repeat its numbers"
+        if asked is not None:
+            torch.manual_seed(seed)
+            assert asked() == seed, f"after torch.manual_seed({seed}), initial_seed() returns {asked()}"
+    found = generator.seed()
+    assert generator.initial_seed() == found, f"seed() returned {found}, and initial_seed() {generator.initial_seed()}"
+
+
+def check_state_of_a_device(subject: Subject, way: str) -> None:
+    """Make the assertions of ``random/states_belong_to_a_device``.
+
+    Raises:
+        AssertionError: If one does not hold.
+        NotSupported: If there is only one device, or if its module does not have the functions.
+    """
+    mine, other = subject.device, subject.second_device()
+    save, restore = _functions(subject, way)
+    torch.manual_seed(4)
+    torch.rand(5, device=other)
+    if way == "fork_rng":
+        with torch.random.fork_rng(devices=[other.index], device_type=other.type):
+            first = _drawn(other)
+            torch.rand(3, device=mine)
+    else:
+        state = save(other)
+        first = _drawn(other)
+        torch.rand(3, device=mine)
+        restore(state, other)
+    again, following = _drawn(other), _drawn(mine)
+    assert torch.equal(again, first), f"the state of {other} was not restored while {mine} was current"
+    torch.manual_seed(4)
+    torch.rand(3, device=mine)
+    is_kept = torch.equal(_drawn(mine), following)
+    assert is_kept or way == "all", f"restoring the state of {other} changed the numbers that {mine} draws"
+
+
+def _functions(subject: Subject, way: str) -> tuple[Callable[[torch.device], Any], Callable[[Any, torch.device], None]]:
+    """Return a function that saves the state of a device, and one that restores it."""
+    if way == "accelerator":
+        return subject.accelerator.get_rng_state, subject.accelerator.set_rng_state
+    suffix = "_all" if way == "all" else ""
+    get, put = (_function(subject, f"{name}_rng_state{suffix}") for name in ("get", "set"))
+    if way == "all":
+        return lambda device: get(), lambda states, device: put(states)
+    name = str if way == "name" else lambda device: device
+    return lambda device: get(name(device)), lambda state, device: put(state, name(device))
+
+
+def _function(subject: Subject, name: str) -> Callable[..., Any]:
+    function: Callable[..., Any] | None = getattr(subject.module, name, None)
+    if function is None:
+        raise NotSupported(f"torch.{subject.device_type} has no {name}")
+    return function
+
+
+def _drawn(device: torch.device) -> torch.Tensor:
+    return torch.rand(20, device=device).cpu()

@@ -1,0 +1,82 @@
+"""Gradient scaling of parameters of several dtypes, and autocast in forward passes that are repeated."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import torch
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+_SCALE = 1024.0
+
+
+def check_several_dtypes(subject: Subject, way: str) -> None:
+    """Make the assertions of ``precision/scaler_with_several_dtypes``.
+
+    Raises:
+        AssertionError: If one does not hold.
+    """
+    dtypes = [dtype for dtype in ("float32", "bfloat16", "float64") if not subject.lacks(dtype)]
+    for poisoned, value in itertools.product((None, *range(2 * len(dtypes))), (float("inf"), float("nan"))):
+        parameters = [
+            torch.nn.Parameter(torch.ones(3, dtype=getattr(torch, dtype), device=subject.device)) for dtype in (*dtypes, *reversed(dtypes))
+        ]
+        num_groups = 2 if way == "two_optimizers" else 1
+        groups = [parameters[start::num_groups] for start in range(num_groups)]
+        optimizers = [torch.optim.SGD(group, lr=0.5) for group in groups]
+        scaler = torch.amp.GradScaler(subject.device_type, init_scale=_SCALE)
+        scaler.scale(sum(parameter.float().sum() for parameter in parameters)).backward()
+        if poisoned is not None:
+            gradient = parameters[poisoned].grad
+            assert gradient is not None
+            gradient[1] = value
+        for optimizer in optimizers:
+            if way == "twice":
+                scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+        scaler.update()
+        settings = f"with {value} in {'no gradient' if poisoned is None else f'the gradient of parameter {poisoned}'} of {len(parameters)}"
+        for index, parameter in enumerate(parameters):
+            is_skipped = poisoned is not None and poisoned % num_groups == index % num_groups
+            expected = [1.0 if is_skipped else 0.5] * 3
+            assert parameter.tolist() == expected, f"{settings}, parameter {index} ({parameter.dtype}) became {parameter.tolist()}"
+        expected_scale = _SCALE if poisoned is None else _SCALE / 2
+        assert scaler.get_scale() == expected_scale, f"{settings}, the scale became {scaler.get_scale()}, not {expected_scale}"
+
+
+def check_recomputation(subject: Subject, dtype: str, *, is_reentrant: bool) -> None:
+    """Make the assertions of ``precision/autocast_in_recomputation``.
+
+    Raises:
+        AssertionError: If one does not hold.
+    """
+    kind = subject.accelerator.autocast_device_type
+    start, weight = torch.rand(4, 4, device=subject.device), torch.rand(4, 4, device=subject.device)
+    gradients: list[list[torch.Tensor]] = []
+    for is_repeated in (False, True):
+        seen: list[list[torch.dtype]] = []
+        x, w = start.clone().requires_grad_(), weight.clone().requires_grad_()
+
+        def forward(x: torch.Tensor, w: torch.Tensor = w, seen: list[list[torch.dtype]] = seen) -> torch.Tensor:
+            low = x @ w
+            with torch.autocast(kind, enabled=False):
+                high = low.float() @ w
+            again = high @ w
+            seen.append([low.dtype, high.dtype, again.dtype])
+            return again
+
+        with torch.autocast(kind, dtype=getattr(torch, dtype)), set_checkpoint_early_stop(False):
+            y = checkpoint(forward, x, use_reentrant=is_reentrant) if is_repeated else forward(x)
+        y.float().sum().backward()
+        expected = [getattr(torch, dtype), torch.float32, getattr(torch, dtype)]
+        assert seen == [expected] * (2 if is_repeated else 1), f"the passes computed in {seen}, not each in {expected}"
+        assert x.grad is not None
+        assert w.grad is not None
+        gradients.append([x.grad.cpu(), w.grad.cpu()])
+        assert not torch.is_autocast_enabled(kind), "autocast is still on after the backward pass"
+    for once, repeated in zip(*gradients, strict=True):
+        torch.testing.assert_close(repeated, once, rtol=1e-2, atol=1e-2)
