@@ -41,7 +41,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 _PAIRS = (("global_rank", "world_size"), ("local_rank", "local_world_size"), ("node_rank", "num_nodes"))
 
 
-@check("training", needs_hardware=False, kind="cluster")
+@check("full", needs_hardware=False, kind="cluster")
 def jobs_are_recorded(subject: Subject) -> None:
     """The plugin ships recorded environments: all processes of at least one job, or a description from which jobs can be made up."""
     folder = cluster_recordings.folder_of(subject.cls)
