@@ -167,7 +167,7 @@ class Float16Mixed(AutocastPrecision):
         """Return the state for a copy. When a module with this precision is copied, the copy gets its own scaler with the same scale."""
         state = dict(vars(self))
         if "_scaler" in state:
-            state["_scaler"] = self._scaler.state_dict()
+            state["_scaler"] = self.state_dict()  # with the results of steps that the scaler has not seen yet
             del state["_unscaled"], state["_versions"]  # these refer to optimizers
         return state
 

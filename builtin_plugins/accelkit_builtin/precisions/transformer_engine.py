@@ -41,7 +41,7 @@ class TransformerEngine(NarrowPrecision):
         options: Options of Transformer Engine.
     """
 
-    required_capabilities: ClassVar[tuple[str, ...]] = ("transformer_engine",)
+    required_capabilities: ClassVar[tuple[str, ...]] = ("transformer_engine", "dtype.bfloat16")
     dtype_name = "bfloat16"
 
     def __init__(self, options: TransformerEngineOptions | None = None) -> None:

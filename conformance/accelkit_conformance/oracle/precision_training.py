@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -62,6 +63,25 @@ class Trainer:
         """Run a forward and a backward pass of the loss, multiplied by ``times``."""
         self.runtime.backward(self.loss() * times)
 
+    def scale(self) -> float:
+        """Return the factor by which the precision multiplies the next loss."""
+        return float(self.precision.pre_backward(torch.ones((), device=self.data[0].device)))
+
+    def poison(self, value: float) -> None:
+        """Put ``value`` into the gradient of the last trainable parameter, in the last place."""
+        last = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None][-1]
+        with torch.no_grad():
+            last.view(-1)[-1] = value
+
+    def poisoned_step(self, value: float) -> None:
+        """Run a backward pass and a step with ``value`` in a gradient."""
+        self.optimizer.zero_grad()
+        self.backward()
+        self.poison(value)
+        with warnings.catch_warnings():  # a precision may warn that gradients were changed while they were scaled
+            warnings.simplefilter("ignore")
+            self.optimizer.step()
+
     def finite_gradients(self) -> dict[str, torch.Tensor]:
         """Run backward passes until the unscaled gradients are finite, and return them in float64 on the CPU.
 
@@ -98,11 +118,15 @@ class Trainer:
 
 
 def trainer(subject: Subject, name: str = "perceptron", optimizer: MakeOptimizer = sgd, **options: Any) -> Trainer:
-    """Return a trainer of the named model, with a new Runtime and a new instance of the precision under test."""
+    """Return a trainer of the named model, with a new Runtime and a new instance of the precision under test.
+
+    If several processes run the check together, each has its part of the batch.
+    """
     runtime = subject.runtime(**options)
-    model, *data = model_and_data(name)
+    model, *data = model_and_data(name, rows=ROWS * subject.world_size)
     model, made = runtime.prepare(model, optimizer(model.parameters()))
-    x, y = (one.to(runtime.device) for one in data)
+    own = slice(ROWS * subject.rank, ROWS * (subject.rank + 1))
+    x, y = (one[own].to(runtime.device) for one in data)
     return Trainer(runtime, model, made, (x, y))
 
 

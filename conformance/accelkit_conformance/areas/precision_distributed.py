@@ -1,0 +1,137 @@
+"""A precision works under ``ddp`` and ``fsdp`` on two and three processes, as on one, or refuses the strategy with a clear error."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from accelkit_conformance.checks import check
+
+if TYPE_CHECKING:
+    from accelkit_conformance.oracle.precision_training import Trainer
+    from accelkit_conformance.subject import Subject
+
+_CASES = ("2,ddp", "3,ddp", "2,fsdp", "3,fsdp")
+
+
+def _trainer(subject: Subject, strategy: str, **options: Any) -> Trainer | None:
+    """Return a trainer under a strategy, or None if the precision or the strategy refuses, with an error that names the precision."""
+    from accelkit import AccelkitError
+    from accelkit_conformance.oracle.precision_training import trainer
+
+    try:
+        return trainer(subject, strategy=strategy, **options)
+    except AccelkitError as error:
+        refusal = str(error)
+    assert subject.record.name in refusal, f"the refusal does not name the precision: {refusal}"
+    return None
+
+
+@check("distributed", kind="precision", over=_CASES, is_distributed=True)
+def gradients_equal_one_process(subject: Subject, size: str, strategy: str) -> None:
+    """The gradients and the weights after a step are those of one process on the whole batch in float64, within the tolerance of the
+    dtype, and the same on all processes."""
+    from accelkit_conformance.oracle.precision_models import ROWS
+    from accelkit_conformance.oracle.precision_training import check_close, exact, gradients_of, mean_square, sgd, weights_of
+
+    trained = _trainer(subject, strategy)
+    if trained is None:
+        return
+    model, x, y = exact(rows=ROWS * int(size))
+    mean_square(model(x), y).backward()
+    check_close(subject, trained.finite_gradients(), gradients_of(model), "gradients")
+    trained.optimizer.step()
+    sgd(model.parameters()).step()
+    weights = weights_of(trained.model)
+    check_close(subject, weights, weights_of(model), "weights after a step")
+    _check_same_everywhere(weights)
+
+
+@check("distributed", kind="precision", over=_CASES, is_distributed=True)
+def clipping_uses_the_norm_of_the_whole(subject: Subject, size: str, strategy: str) -> None:
+    """``clip_grad_norm_`` returns the norm of the gradients of the whole batch and model on every process, and a step with gradients
+    clipped to half of it is that of float64."""
+    import torch
+
+    from accelkit_conformance.oracle.precision_declarations import declaration_of
+    from accelkit_conformance.oracle.precision_models import ROWS
+    from accelkit_conformance.oracle.precision_training import check_close, exact, mean_square, sgd, weights_of, whole
+
+    trained = _trainer(subject, strategy)
+    if trained is None:
+        return
+    model, x, y = exact(rows=ROWS * int(size))
+    mean_square(model(x), y).backward()
+    names = {name.removeprefix("module.") for name in weights_of(trained.model)}
+    own = [parameter for name, parameter in model.named_parameters() if name in names]
+    right = float(torch.nn.utils.clip_grad_norm_(own, float("inf")))
+    norms: list[Any] = []
+    trained.step(clip=lambda: norms.append(trained.runtime.clip_grad_norm_(trained.model.parameters(), right / 2)))
+    found = float(whole(norms[-1]))
+    assert abs(found - right) <= declaration_of(subject.plugin()).tolerance * right, (
+        f"clip_grad_norm_ returned {found:.4g}, not {right:.4g}"
+    )
+    torch.nn.utils.clip_grad_norm_(own, right / 2)
+    sgd(own).step()
+    check_close(subject, weights_of(trained.model), weights_of(model), "weights after clipping and a step")
+
+
+@check("distributed", kind="precision", over=_CASES, is_distributed=True)
+def all_processes_skip_together(subject: Subject, size: str, strategy: str) -> None:
+    """If the loss of one process is infinite, a precision that scales losses skips the step on all of them, and they have the same smaller
+    scale afterwards. Other precisions keep the same weights on all processes."""
+    import torch
+
+    from accelkit.specs.overrides import overrides
+    from accelkit.specs.precision import Precision
+    from accelkit_conformance.oracle.precision_training import weights_of
+
+    trained = _trainer(subject, strategy)
+    if trained is None:
+        return
+    trained.step()
+    before, scale = weights_of(trained.model), trained.scale()
+    if overrides(trained.precision, Precision, "pre_backward"):
+        trained.optimizer.zero_grad()
+        trained.backward(float("inf") if subject.rank == 0 else 1.0)
+        trained.optimizer.step()
+        if trained.runtime.optimizer_step_was_skipped or trained.scale() != scale:
+            for name, weight in weights_of(trained.model).items():
+                assert torch.equal(weight, before[name]), f"a step with an infinite loss on one process changed {name}"
+            assert trained.scale() < scale, f"the scale is still {scale:g}"
+        trained.step()
+    _check_same_everywhere({"the scale": torch.tensor(trained.scale()), **weights_of(trained.model)})
+
+
+@check("distributed", kind="precision", over=_CASES, is_distributed=True)
+def accumulation_over_processes(subject: Subject, size: str, strategy: str) -> None:
+    """With ``gradient_accumulation_steps=2``, the step after two passes is that of float64 on the whole batch."""
+    from accelkit_conformance.oracle.precision_models import ROWS
+    from accelkit_conformance.oracle.precision_training import check_close, exact, mean_square, sgd, weights_of
+
+    trained = _trainer(subject, strategy, gradient_accumulation_steps=2)
+    if trained is None:
+        return
+    x, y = trained.data
+    for _ in range(40):  # a scaler may skip the first steps
+        trained.optimizer.zero_grad()
+        for half in (slice(0, ROWS // 2), slice(ROWS // 2, ROWS)):
+            with trained.runtime.accumulate(trained.model):
+                trained.runtime.backward(mean_square(trained.model(x[half]), y[half]))
+                trained.optimizer.step()
+        if not trained.runtime.optimizer_step_was_skipped:
+            break
+    model, x, y = exact(rows=ROWS * int(size))
+    mean_square(model(x), y).backward()
+    sgd(model.parameters()).step()
+    check_close(subject, weights_of(trained.model), weights_of(model), "weights after two passes and a step")
+
+
+def _check_same_everywhere(tensors: dict[str, Any]) -> None:
+    """Check that all processes have the same tensors, bit for bit."""
+    import torch.distributed as dist
+
+    everywhere: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everywhere, {name: tensor.tolist() for name, tensor in tensors.items()})
+    for name, value in everywhere[0].items():
+        different = [rank for rank, other in enumerate(everywhere) if other[name] != value]
+        assert not different, f"{name} is not the same on rank 0 and rank {different[0]}"
