@@ -79,8 +79,11 @@ def _constants(function: Any) -> tuple[Any, ...]:
 def teardown_leaves_torch_as_it_was(subject: Subject) -> None:
     """After a step and ``Runtime.teardown``, torch's default dtype, autocast state, precision of float32 products, grad mode, determinism
     and number of threads are what they were before the Runtime."""
+    import torch
+
     from accelkit_conformance.oracle.precision_training import trainer
 
+    torch.set_float32_matmul_precision("highest")  # the default, which an earlier test may have changed
     before = _torch_settings(subject)
     trained = trainer(subject)
     trained.step()

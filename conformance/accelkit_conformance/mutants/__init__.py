@@ -34,6 +34,8 @@ _MODULES = (
     "frameworks",
     "precision_conversion",
     "precision_steps",
+    "precision_scalers",
+    "precision_instances",
     "strategy_reduction",
     "cluster_values",
     "cluster_claims",

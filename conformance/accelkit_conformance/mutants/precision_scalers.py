@@ -1,0 +1,118 @@
+"""Faults of precisions in unscaling, in skipping steps and in the scale."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from accelkit_builtin.precisions.p16_mixed import Float16Mixed
+from accelkit_conformance.mutants import mutant
+
+
+@mutant("precision_scaling", "unscaling", kind="precision", base="16-mixed")
+class ClipsScaledGradients(Float16Mixed):
+    """Gradients are unscaled only in the step, so clipping sees scaled ones."""
+
+    def unscale_gradients(self, optimizer: Any) -> None:
+        return None
+
+    def optimizer_step(self, optimizer: Any, step: Any, closure: Any = None) -> Any:
+        super().unscale_gradients(optimizer)
+        return None if self._has_found_infinity(optimizer) else step()
+
+
+@mutant("precision_scaling", "unscaling", kind="precision", base="16-mixed")
+class UnscalesAgain(Float16Mixed):
+    """Each call divides the gradients by the scale, also the second one before a step."""
+
+    def unscale_gradients(self, optimizer: Any) -> None:
+        if optimizer in self._unscaled:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        parameter.grad /= self._scaler.get_scale()
+        else:
+            super().unscale_gradients(optimizer)
+
+
+@mutant("precision_scaling", "skipping", kind="precision", base="16-mixed")
+class NeverSkips(Float16Mixed):
+    """The step takes place even if a gradient is infinite."""
+
+    def optimizer_step(self, optimizer: Any, step: Any, closure: Any = None) -> Any:
+        self.unscale_gradients(optimizer)
+        return step()
+
+
+@mutant("precision_scaling", "skipping", kind="precision", base="16-mixed")
+class StepsWithZeros(Float16Mixed):
+    """Instead of skipping a step, the gradients are set to zero, so momentum still changes the parameters, and schedulers step."""
+
+    def optimizer_step(self, optimizer: Any, step: Any, closure: Any = None) -> Any:
+        self.unscale_gradients(optimizer)
+        if self._has_found_infinity(optimizer):
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        parameter.grad.zero_()
+        return step()
+
+
+@mutant("precision_scaling", "skipping", kind="precision", base="16-mixed")
+class SkipsAllOptimizers(Float16Mixed):
+    """If one optimizer has an infinite gradient, all others are skipped too."""
+
+    def check_optimizer(self, optimizer: Any) -> None:
+        super().check_optimizer(optimizer)
+        self._all = [*getattr(self, "_all", []), optimizer]
+
+    def optimizer_step(self, optimizer: Any, step: Any, closure: Any = None) -> Any:
+        for other in self._all:
+            self.unscale_gradients(other)
+        return None if any(self._has_found_infinity(other) for other in self._all) else step()
+
+
+@mutant("precision_scaling", "the scale", kind="precision", base="16-mixed")
+class KeepsItsScale(Float16Mixed):
+    """Steps with infinite gradients are skipped, but the scale stays what it was."""
+
+    def pre_backward(self, loss: Any) -> Any:
+        self._unscaled.clear()
+        self._scaler._per_optimizer_states.clear()
+        self._has_scaled = True
+        return self._scaler.scale(loss)
+
+
+@mutant("precision_scaling", "the scale", kind="precision", base="16-mixed")
+class NeverGrows(Float16Mixed):
+    """The scale becomes smaller after infinite gradients, but it never grows again."""
+
+    def post_backward(self, loss: Any) -> None:
+        super().post_backward(loss)
+        if self._scaler._growth_tracker is not None:
+            self._scaler._growth_tracker.zero_()
+
+
+@mutant("precision_state", "checkpoints", kind="precision", base="16-mixed")
+class ForgetsItsScale(Float16Mixed):
+    """The state is empty, so a restored training begins with the first scale again."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+
+@mutant("precision_state", "checkpoints", kind="precision", base="16-mixed")
+class SavesTheScaleBeforeItsUpdate(Float16Mixed):
+    """The saved state is that before the last step, so its effect on the scale is lost."""
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[str, Any] = self._scaler.state_dict()
+        return state
+
+
+@mutant("precision_state", "checkpoints", kind="precision", base="16-mixed")
+class NeedsItsState(Float16Mixed):
+    """A checkpoint of a precision without a state resets the scale to 1."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict({**super().state_dict(), "scale": 1.0, "_growth_tracker": 0, **state})
