@@ -209,3 +209,13 @@ def test_autocast_is_the_precisions_own():
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.bfloat16
     with accelkit.Runtime(accelerator="cpu").autocast():
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.float32
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda thing: pickle.loads(pickle.dumps(thing))], ids=["deepcopy", "pickle"])
+def test_a_copy_after_a_skipped_step_has_the_scale_of_the_next_pass(duplicate):
+    rt, net = prepared("16-mixed")
+    optimizer = rt.prepare(torch.optim.SGD(net.parameters(), lr=0.1))
+    rt.backward(net(torch.ones(2, 4))["logits"].sum() * torch.inf)
+    optimizer.step()
+    assert rt.optimizer_step_was_skipped
+    assert duplicate(rt.precision).scale == rt.precision.scale == 32768.0
