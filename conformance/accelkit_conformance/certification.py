@@ -13,7 +13,8 @@ MANDATORY = (
     "training", "checkpoint", "determinism", "dataloader", "errors", "collectives", "ddp", "fsdp",
     "precision_dtypes", "precision_gradients", "precision_scaling", "precision_state",
     "precision_lifecycle", "precision_distributed",
-    "strategy_gradients",
+    "strategy_gradients", "strategy_steps", "strategy_state", "strategy_processes",
+    "precision_dtypes", "precision_gradients",
     "cluster_ranks", "cluster_detection", "cluster_errors",
     "hooks_calls", "hooks_order",
 )  # fmt: skip

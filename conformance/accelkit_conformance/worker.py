@@ -82,6 +82,7 @@ class Worker:
         self._expectations = [Expectation.from_dict(one) for one in request["expectations"]]
         self._record = PluginRecord(**request["record"])
         self._rendezvous = request.get("rendezvous", "")
+        self._num_joins = 0  # a check may have destroyed the process group, and a file serves for one
         cls = loading.load_class(self._record)
         self.subject = Subject(
             self._record, cls, rank=request["rank"], world_size=request["world_size"], most_samples=request["most_samples"]
@@ -231,10 +232,11 @@ class Worker:
         subject = self.subject
         if dist.is_initialized() or subject.world_size == 1:
             return
+        self._num_joins += 1
         own = [f"{one.device_type}:{backend_of(one.device(0), one.process_group_backend)}" for one, _ in self._accelerators]
         dist.init_process_group(
             own[0].partition(":")[2] if self._record.kind == "accelerator" else ",".join(dict.fromkeys(["cpu:gloo", *own])),
-            init_method=f"file://{self._rendezvous}",
+            init_method=f"file://{self._rendezvous}-{self._num_joins}",
             rank=subject.rank,
             world_size=subject.world_size,
             timeout=datetime.timedelta(seconds=_GROUP_SECONDS),

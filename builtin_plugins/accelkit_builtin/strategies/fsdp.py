@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+import math
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal
 
 from accelkit import Accelerator, BrokenPluginError, Precision, Strategy, UnsupportedError, UsageError, hookimpl
 from accelkit_builtin.precisions.bitsandbytes_8bit import Bitsandbytes8Bit
+from accelkit_builtin.strategies.fsdp_initialization import broadcast_weights, fill, owns_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -115,7 +117,7 @@ class FSDPStrategy(Strategy):
         return module if _is_on_meta(module) else module.to(device)
 
     def wrap_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
-        """Shard the module in place and return it.
+        """Shard the module in place and return it. Every process gets the parameters and buffers of rank 0, unless they are on ``meta``.
 
         Its parameters become sharded DTensors, and its class is replaced by a subclass that gathers parameters and reduces gradients.
 
@@ -127,13 +129,15 @@ class FSDPStrategy(Strategy):
         was_on_meta = _is_on_meta(module)
         if was_on_meta:
             self._check_resettable(module)
+        else:
+            broadcast_weights(module)
         settings = self._settings(device)
         for inner in self._inner(module):
             fully_shard(inner, **settings)
         fully_shard(module, **settings)
         if was_on_meta:
             module.to_empty(device="cpu" if self.options.cpu_offload else device)
-            _fill(module)
+            fill(module)
         return module
 
     def no_sync(self, module: torch.nn.Module) -> AbstractContextManager[Any]:
@@ -144,6 +148,23 @@ class FSDPStrategy(Strategy):
 
     def join(self, modules: Sequence[torch.nn.Module]) -> None:
         """Return None: this is not supported, because gathering parameters needs every process in every step."""
+
+    def clip_grad_norm_(
+        self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float, **kwargs: Any
+    ) -> torch.Tensor:
+        """Clip as every strategy does. torch has no maximum norm of a process's empty shard, so that one is computed here."""
+        import torch
+
+        if norm_type != math.inf:
+            return super().clip_grad_norm_(parameters, max_norm, norm_type, **kwargs)
+        held = [parameters] if isinstance(parameters, torch.Tensor) else parameters
+        shards = [_local(one.grad) for one in held if one.grad is not None]
+        total = _largest(shards)
+        if kwargs.get("error_if_nonfinite") and not total.isfinite():
+            raise RuntimeError(f"the norm of order inf of the gradients is {total.item()}, so they cannot be clipped")
+        for shard in shards:
+            shard.mul_((max_norm / (total + 1e-6)).clamp(max=1.0).to(shard.device))
+        return total
 
     def _settings(self, device: torch.device) -> dict[str, Any]:
         import torch
@@ -199,7 +220,7 @@ class FSDPStrategy(Strategy):
 
     def _check_resettable(self, module: torch.nn.Module) -> None:
         unable = sorted(
-            {type(owner).__name__ for owner in module.modules() if _owns_tensors(owner) and not hasattr(owner, "reset_parameters")}
+            {type(owner).__name__ for owner in module.modules() if owns_tensors(owner) and not hasattr(owner, "reset_parameters")}
         )
         if unable:
             raise UnsupportedError(
@@ -214,52 +235,20 @@ def _is_on_meta(module: torch.nn.Module) -> bool:
     return any(parameter.is_meta for parameter in module.parameters())
 
 
-def _owns_tensors(module: torch.nn.Module) -> bool:
-    return any(True for named in (module.parameters, module.buffers) for _ in named(recurse=False))
+def _local(tensor: Any) -> torch.Tensor:
+    local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local
 
 
-def _fill(module: torch.nn.Module) -> None:
-    """Let each module fill its own whole parameters on the CPU, with one seed for all processes, and keep this process's shards.
-
-    DTensor draws different random numbers for each shard only on devices whose generator has an offset. On other devices, all shards
-    would get the same numbers.
-    """
+def _largest(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the largest absolute value in the tensors of all processes, or 0 if there is none."""
     import torch
     import torch.distributed as dist
 
-    seed = torch.empty((), dtype=torch.int64).random_()  # advances the generator, as initializing the model would
-    seed = seed.to(next(module.parameters()).device)
-    dist.broadcast(seed, src=0)
-    before = torch.default_generator.get_state()
-    torch.default_generator.manual_seed(int(seed.item()))
-    try:
-        for owner in module.modules():
-            if _owns_tensors(owner):
-                _fill_one(owner)
-    finally:
-        torch.default_generator.set_state(before)
-
-
-def _fill_one(owner: Any) -> None:
-    import torch
-    from torch.distributed.tensor import DTensor, distribute_tensor
-
-    shards = dict(owner.named_parameters(recurse=False, remove_duplicate=False))
-    for name, shard in shards.items():
-        setattr(owner, name, torch.nn.Parameter(torch.empty(shard.shape, dtype=shard.dtype), shard.requires_grad))
-    try:
-        owner.reset_parameters()
-        with torch.no_grad():
-            for name, shard in shards.items():
-                whole = getattr(owner, name)
-                if isinstance(shard, DTensor):
-                    mine = distribute_tensor(whole.to(shard.device), shard.device_mesh, shard.placements, src_data_rank=None)
-                    shard.to_local().copy_(mine.to_local())
-                else:
-                    shard.copy_(whole)
-    finally:
-        for name, shard in shards.items():
-            setattr(owner, name, shard)
+    found = [tensor.detach().abs().max() for tensor in tensors if tensor.numel()]
+    largest = torch.stack(found).max() if found else torch.zeros((), dtype=tensors[0].dtype, device=tensors[0].device)
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    return largest
 
 
 @contextlib.contextmanager

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 @check("smoke", kind="strategy", over=lambda: [("smoke", ("1",)), ("smoke", ("2",)), ("distributed", ("3",))], is_distributed=True)
 def steps_equal_one_process(subject: Subject, size: str) -> None:
     """Two steps give the weights of one process, and results and parameters are on the device."""
-    from accelkit_conformance.oracle.strategy_training import BlockModel, Twins, dtype_of, make, make_batches, runtime
+    from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
+    from accelkit_conformance.oracle.strategy_training import Twins, dtype_of, runtime
 
     dtype = dtype_of(subject)
     with runtime(subject) as rt:
@@ -32,7 +33,8 @@ def steps_equal_one_process(subject: Subject, size: str) -> None:
 def uneven_batches(subject: Subject, size: str) -> None:
     """If the processes have batches of different sizes, and each loss is divided by the number of samples of all of them, a step is that of
     one process."""
-    from accelkit_conformance.oracle.strategy_training import BlockModel, Twins, dtype_of, make, make_batches, runtime
+    from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
+    from accelkit_conformance.oracle.strategy_training import Twins, dtype_of, runtime
 
     dtype = dtype_of(subject)
     with runtime(subject) as rt:
@@ -47,7 +49,8 @@ def uneven_batches(subject: Subject, size: str) -> None:
 def accumulation(subject: Subject, size: str) -> None:
     """With ``gradient_accumulation_steps=3``, the steps inside ``accumulate`` give the weights of one process that sees all three
     batches."""
-    from accelkit_conformance.oracle.strategy_training import BlockModel, Twins, dtype_of, make, make_batches, runtime
+    from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
+    from accelkit_conformance.oracle.strategy_training import Twins, dtype_of, runtime
 
     dtype = dtype_of(subject)
     with runtime(subject, gradient_accumulation_steps=3) as rt:
@@ -67,7 +70,8 @@ def accumulation(subject: Subject, size: str) -> None:
 def no_sync(subject: Subject, size: str) -> None:
     """A backward pass inside ``no_sync`` is part of the next step: after a pass outside it, a step is that of one process that saw both
     batches. The passes after that are reduced again."""
-    from accelkit_conformance.oracle.strategy_training import BlockModel, Twins, dtype_of, make, make_batches, runtime
+    from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
+    from accelkit_conformance.oracle.strategy_training import Twins, dtype_of, runtime
 
     dtype = dtype_of(subject)
     with runtime(subject) as rt:
@@ -90,17 +94,8 @@ def no_sync_does_not_reduce(subject: Subject, size: str) -> None:
 
     from accelkit import Strategy
     from accelkit.specs.overrides import overrides
-    from accelkit_conformance.oracle.strategy_training import (
-        BlockModel,
-        Twins,
-        agree,
-        dtype_of,
-        is_engine,
-        make,
-        make_batches,
-        runtime,
-        share,
-    )
+    from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
+    from accelkit_conformance.oracle.strategy_training import Twins, agree, dtype_of, is_engine, runtime, share
 
     dtype = dtype_of(subject)
     if not overrides(subject.plugin(), Strategy, "no_sync") or is_engine(subject):
@@ -127,7 +122,8 @@ def no_sync_does_not_reduce(subject: Subject, size: str) -> None:
 def unused_parameters(subject: Subject, size: str) -> None:
     """A model with a layer that no process uses trains as in one process and leaves that layer unchanged, or a step raises an error
     on every process that says that parameters are unused."""
-    from accelkit_conformance.oracle.strategy_training import Twins, UnusedModel, agree, dtype_of, make, make_batches, runtime
+    from accelkit_conformance.oracle.strategy_models import UnusedModel, make, make_batches
+    from accelkit_conformance.oracle.strategy_training import Twins, agree, dtype_of, runtime
 
     dtype = dtype_of(subject)
     with runtime(subject) as rt:
@@ -148,7 +144,8 @@ def unused_parameters(subject: Subject, size: str) -> None:
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def frozen_parameters(subject: Subject, size: str) -> None:
     """Parameters that do not require gradients stay as they are, and the others are trained as in one process."""
-    from accelkit_conformance.oracle.strategy_training import BlockModel, Twins, agree, dtype_of, make, make_batches, runtime
+    from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
+    from accelkit_conformance.oracle.strategy_training import Twins, agree, dtype_of, runtime
 
     dtype = dtype_of(subject)
     with runtime(subject) as rt:
@@ -168,7 +165,8 @@ def frozen_parameters(subject: Subject, size: str) -> None:
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def shared_parameters(subject: Subject, size: str) -> None:
     """A weight that two layers share is still shared after ``prepare``, and is trained as in one process."""
-    from accelkit_conformance.oracle.strategy_training import TiedModel, Twins, agree, dtype_of, make, make_batches, runtime
+    from accelkit_conformance.oracle.strategy_models import TiedModel, make, make_batches
+    from accelkit_conformance.oracle.strategy_training import Twins, agree, dtype_of, runtime
 
     dtype = dtype_of(subject)
     with runtime(subject) as rt:
@@ -187,7 +185,8 @@ def two_models(subject: Subject, size: str) -> None:
     """Two models with an optimizer each, prepared one after the other and trained in turns, are trained as in one process; or preparing the
     second raises UnsupportedError."""
     from accelkit import UnsupportedError
-    from accelkit_conformance.oracle.strategy_training import BlockModel, TiedModel, Twins, dtype_of, make, make_batches, runtime
+    from accelkit_conformance.oracle.strategy_models import BlockModel, TiedModel, make, make_batches
+    from accelkit_conformance.oracle.strategy_training import Twins, dtype_of, runtime
 
     dtype = dtype_of(subject)
     with runtime(subject) as rt:
@@ -208,7 +207,8 @@ def buffers(subject: Subject, size: str) -> None:
     """Buffers are on the device, keep their values and dtypes through ``prepare``, and what the forward pass adds to them is kept."""
     import torch
 
-    from accelkit_conformance.oracle.strategy_training import BufferedModel, Twins, agree, dtype_of, make, make_batches, runtime, whole
+    from accelkit_conformance.oracle.strategy_models import BufferedModel, make, make_batches
+    from accelkit_conformance.oracle.strategy_training import Twins, agree, dtype_of, runtime, whole
 
     dtype = dtype_of(subject)
     with runtime(subject) as rt:

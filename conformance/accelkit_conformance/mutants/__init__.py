@@ -41,6 +41,8 @@ _MODULES = (
     "cluster_claims",
     "cluster_readers",
     "hook_plugins",
+    "strategy_training",
+    "strategy_engines",
 )
 MOST_OF_ONE_MECHANISM = 3
 

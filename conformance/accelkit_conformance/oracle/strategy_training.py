@@ -18,93 +18,6 @@ from accelkit import EngineStrategy, Runtime, UnsupportedError
 from accelkit_conformance.results import DECLARED_NONE, NotSupported
 from accelkit_conformance.subject import Subject
 
-WIDTH = 6
-SAMPLES = 12
-
-
-class Block(torch.nn.Module):
-    """A residual block."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = torch.nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + torch.tanh(self.linear(x))
-
-
-class BlockModel(torch.nn.Module):
-    """A model with repeated blocks in a ModuleList, which strategies that shard treat separately."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inward = torch.nn.Linear(4, WIDTH)
-        self.blocks = torch.nn.ModuleList([Block(), Block()])
-        self.outward = torch.nn.Linear(WIDTH, 2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.inward(x)
-        for block in self.blocks:
-            x = block(x)
-        result: torch.Tensor = self.outward(x)
-        return result
-
-
-class TiedModel(torch.nn.Module):
-    """A model in which two layers have the same weight."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = torch.nn.Linear(4, 4)
-        self.second = torch.nn.Linear(4, 4)
-        self.second.weight = self.first.weight
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.second(torch.tanh(self.first(x)))
-        return result
-
-
-class UnusedModel(torch.nn.Module):
-    """A model with a layer that the forward pass does not use."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.used = torch.nn.Linear(4, 2)
-        self.unused = torch.nn.Linear(4, 2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.tanh(self.used(x))
-
-
-class BufferedModel(torch.nn.Module):
-    """A model with a buffer that takes part in the forward pass and one that counts its passes."""
-
-    scale: torch.Tensor
-    passes: torch.Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = torch.nn.Linear(4, 2)
-        self.register_buffer("scale", torch.tensor([1.5, 0.5]))
-        self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.training:
-            self.passes += 1
-        return torch.tanh(self.linear(x)) * self.scale
-
-
-def make(cls: Callable[[], torch.nn.Module], dtype: torch.dtype, seed: int = 0) -> torch.nn.Module:
-    """Return a new model with the same parameters on every process."""
-    torch.default_generator.manual_seed(seed)
-    return cls().to(dtype)
-
-
-def make_batches(count: int, dtype: torch.dtype, samples: int = SAMPLES) -> list[torch.Tensor]:
-    """Return batches of the whole job, the same on every process."""
-    generator = torch.Generator().manual_seed(1)
-    return [torch.randn(samples, 4, generator=generator, dtype=torch.float64).to(dtype) for _ in range(count)]
-
 
 def share(batch: torch.Tensor, rank: int, size: int, *, is_uneven: bool = False) -> torch.Tensor:
     """Return the samples of a rank. If they are uneven, each rank has fewer than the one before it, but at least one."""
@@ -217,6 +130,11 @@ class Twins:
         """Step all optimizers and clear the gradients."""
         for optimizer in (self.optimizer, self.single_optimizer, self._own_optimizer):
             optimizer.step()
+        self.zero_grad()
+
+    def zero_grad(self) -> None:
+        """Clear the gradients of all models."""
+        for optimizer in (self.optimizer, self.single_optimizer, self._own_optimizer):
             optimizer.zero_grad()
 
     def weights(self) -> list[torch.Tensor]:
@@ -272,6 +190,11 @@ class Twins:
 def weights_of(module: torch.nn.Module) -> list[torch.Tensor]:
     """Return copies on the CPU of the whole parameters of a module."""
     return [whole(parameter) for parameter in module.parameters()]
+
+
+def are_equal(ours: Iterable[torch.Tensor], theirs: Iterable[torch.Tensor]) -> bool:
+    """Return whether all tensors are equal, bit for bit."""
+    return all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
 
 
 def is_engine(subject: Subject) -> bool:

@@ -160,7 +160,7 @@ def _rendezvous_errors(cluster: ClusterEnvironment) -> Iterator[None]:
 
 
 _stores: dict[tuple[str, int], Store] = {}
-_num_stores: collections.Counter[str] = collections.Counter()
+_num_stores: collections.Counter[tuple[str, str, int]] = collections.Counter()
 
 
 def _next_store(what: str, cluster: ClusterEnvironment, timeout: datetime.timedelta) -> Store:
@@ -175,8 +175,9 @@ def _next_store(what: str, cluster: ClusterEnvironment, timeout: datetime.timede
         host = f"[{address}]" if ":" in address else address
         store, _, _ = next(rendezvous(f"tcp://{host}:{port}", cluster.global_rank, cluster.world_size, timeout=timeout))
         _stores[address, port] = store
-    _num_stores[what] += 1
-    return PrefixStore(f"accelkit/{what}/{_num_stores[what]}", _stores[address, port])
+    use = (what, address, port)  # counted for each address, because this process may have been in jobs in which others were not
+    _num_stores[use] += 1
+    return PrefixStore(f"accelkit/{what}/{_num_stores[use]}", _stores[address, port])
 
 
 def backends_of(device: torch.device, backend: str | None) -> str:

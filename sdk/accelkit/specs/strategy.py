@@ -173,12 +173,12 @@ class Strategy:
     def join(self, modules: Sequence[torch.nn.Module]) -> AbstractContextManager[Any] | None:
         """Return a context manager inside which processes may have different numbers of batches, or None if that is not supported.
 
-        Called by ``Runtime.join_uneven_inputs`` on every process.
+        Called by ``Runtime.join_uneven_inputs`` on every process. The default returns None if the strategy is distributed.
 
         Args:
             modules: The modules that ``wrap_module`` returned.
         """
-        return nullcontext()
+        return None if self.is_distributed else nullcontext()
 
     def clip_grad_norm_(
         self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float, **kwargs: Any

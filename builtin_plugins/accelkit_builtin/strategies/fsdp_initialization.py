@@ -1,0 +1,65 @@
+"""The first weights of a model that ``fsdp`` shards: those of rank 0, or, for a model on the meta device, new ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+
+def broadcast_weights(module: torch.nn.Module) -> None:
+    """Send the parameters and buffers of rank 0 to all processes. ``fully_shard`` would put the shards of different models together."""
+    import torch.distributed as dist
+
+    if dist.get_world_size() > 1:
+        for tensor in (*module.parameters(), *module.buffers()):
+            dist.broadcast(tensor.detach(), src=0)
+
+
+def owns_tensors(module: torch.nn.Module) -> bool:
+    return any(True for named in (module.parameters, module.buffers) for _ in named(recurse=False))
+
+
+def fill(module: torch.nn.Module) -> None:
+    """Let each module fill its own whole parameters on the CPU, with one seed for all processes, and keep this process's shards.
+
+    DTensor draws different random numbers for each shard only on devices whose generator has an offset. On other devices, all shards
+    would get the same numbers.
+    """
+    import torch
+    import torch.distributed as dist
+
+    seed = torch.empty((), dtype=torch.int64).random_()  # advances the generator, as initializing the model would
+    seed = seed.to(next(module.parameters()).device)
+    dist.broadcast(seed, src=0)
+    before = torch.default_generator.get_state()
+    torch.default_generator.manual_seed(int(seed.item()))
+    try:
+        for owner in module.modules():
+            if owns_tensors(owner):
+                _fill_one(owner)
+    finally:
+        torch.default_generator.set_state(before)
+
+
+def _fill_one(owner: Any) -> None:
+    import torch
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    shards = dict(owner.named_parameters(recurse=False, remove_duplicate=False))
+    for name, shard in shards.items():
+        setattr(owner, name, torch.nn.Parameter(torch.empty(shard.shape, dtype=shard.dtype), shard.requires_grad))
+    try:
+        owner.reset_parameters()
+        with torch.no_grad():
+            for name, shard in shards.items():
+                whole = getattr(owner, name)
+                if isinstance(shard, DTensor):
+                    mine = distribute_tensor(whole.to(shard.device), shard.device_mesh, shard.placements, src_data_rank=None)
+                    shard.to_local().copy_(mine.to_local())
+                else:
+                    shard.copy_(whole)
+    finally:
+        for name, shard in shards.items():
+            setattr(owner, name, shard)

@@ -1,0 +1,155 @@
+"""Strategies: the processes of a job can have different numbers of batches or are told that they cannot, an error is passed on, sharding
+saves memory, and the process group ends with the Runtime."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+from accelkit.discovery import subprocess_env
+from accelkit_conformance.checks import SIZES, check, one_and_several
+from accelkit_conformance.results import DECLARED_NONE, NotSupported
+from accelkit_conformance.subprocess_checks import as_request
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+_PURPOSE = "rank 1 fails on purpose"
+
+
+@check("distributed", kind="strategy", over=SIZES, is_distributed=True, seconds=40)
+def uneven_numbers_of_batches(subject: Subject, size: str) -> None:
+    """Inside ``join_uneven_inputs``, processes with different numbers of batches all reach the end with equal weights, or it raises
+    UnsupportedError."""
+    import torch.distributed as dist
+
+    from accelkit import UnsupportedError
+    from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
+    from accelkit_conformance.oracle.strategy_training import Twins, agree, are_equal, dtype_of, runtime
+
+    dtype = dtype_of(subject)
+    with runtime(subject) as rt:
+        twins = Twins(subject, rt, make(BlockModel, dtype))
+        try:
+            joined = rt.join_uneven_inputs([twins.model])
+        except UnsupportedError as error:
+            raise NotSupported(f"uneven numbers of batches: {DECLARED_NONE} ({error})") from error
+        with joined:
+            for batch in make_batches(subject.rank + 1, dtype):
+                rt.backward(twins.model(batch.to(rt.device)).square().mean())
+                twins.optimizer.step()
+                twins.optimizer.zero_grad()
+        everyone: list[Any] = [None] * int(size)
+        dist.all_gather_object(everyone, twins.weights())
+        is_equal = all(are_equal(everyone[0], other) for other in everyone)
+        agree(subject, "" if is_equal else "after join_uneven_inputs, the processes have different weights")
+
+
+@check("training", kind="strategy", over=one_and_several, is_distributed=True)
+def errors_are_passed_on(subject: Subject, size: str) -> None:
+    """An error that is raised inside ``accumulate``, ``no_sync``, ``whole_parameters`` or ``join`` of the strategy leaves the context as
+    the same error."""
+    from accelkit_conformance.oracle.strategy_models import BlockModel, make
+    from accelkit_conformance.oracle.strategy_training import Twins, agree, dtype_of, runtime
+
+    with runtime(subject, gradient_accumulation_steps=2) as rt:
+        twins = Twins(subject, rt, make(BlockModel, dtype_of(subject)))
+        contexts = {
+            "accumulate": lambda: rt.accumulate(twins.model),
+            "no_sync": lambda: rt.no_sync(twins.model),
+            "whole_parameters": lambda: rt.strategy.whole_parameters(twins.model),
+            "join": lambda: rt.strategy.join([twins.model]),
+        }
+        for name, context in contexts.items():
+            problem, entered = f"{name} swallows an error that is raised inside it", context()
+            if entered is None:
+                continue
+            try:
+                with entered:
+                    raise LookupError(_PURPOSE)
+            except LookupError:
+                problem = ""
+            agree(subject, problem)
+
+
+@check("training", kind="strategy", over=one_and_several, is_distributed=True)
+def teardown_leaves_no_group(subject: Subject, size: str) -> None:
+    """A process group that the Runtime creates is gone after ``teardown``. A second Runtime of the same processes trains."""
+    from accelkit_conformance.oracle.strategy_jobs import jobs
+    from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
+    from accelkit_conformance.oracle.strategy_training import Twins, dtype_of
+
+    dtype = dtype_of(subject)
+    (batch,) = make_batches(1, dtype)
+    with jobs(subject) as (job, _):
+        for _ in range(2):
+            with job(int(size)) as rt:
+                assert rt is not None
+                twins = Twins(subject, rt, make(BlockModel, dtype))
+                twins.backward(batch)
+                twins.step()
+                twins.check()
+
+
+@check("full", kind="strategy", over=SIZES, is_distributed=True)
+def sharding_saves_memory(subject: Subject, size: str) -> None:
+    """If parameters are sharded, a process holds its share of the parameters and of the optimizer's state after a step, and at most 30 %
+    more."""
+    import torch
+
+    from accelkit import Strategy
+    from accelkit.specs.overrides import overrides
+    from accelkit_conformance.oracle.strategy_models import WideModel, make
+    from accelkit_conformance.oracle.strategy_training import agree, dtype_of, runtime
+
+    if subject.capabilities["memory_statistics"] == "none" or subject.device_type == "cpu":
+        raise NotSupported(f"memory_statistics: {DECLARED_NONE}")
+    with runtime(subject) as rt:
+        before = subject.allocated_before()
+        model = make(WideModel, dtype_of(subject))
+        whole = 3 * sum(parameter.nbytes for parameter in model.parameters())  # with the two moments of Adam
+        model, optimizer = rt.prepare(model, torch.optim.Adam(model.parameters()))
+        is_sharded = any(hasattr(one, "full_tensor") for one in model.parameters()) or overrides(rt.strategy, Strategy, "whole_parameters")
+        if not is_sharded:
+            raise NotSupported(f"sharding: {DECLARED_NONE} (parameters are whole)")
+        rt.backward(model(torch.ones(2, WideModel.WIDTH, dtype=dtype_of(subject), device=rt.device)).square().mean())
+        optimizer.step()
+        optimizer.zero_grad()
+        rt.wait_for_everyone()
+        used = subject.allocated_before() - before
+        allowed = 1.3 * whole / int(size)
+        agree(
+            subject,
+            ""
+            if used <= allowed
+            else f"parameters are sharded over {size} processes, and after a step this one holds {used:.0f} bytes; "
+            f"its share of parameters and optimizer state is {whole / int(size):.0f} of {whole}",
+        )
+
+
+@check("full", kind="strategy", seconds=320)
+def an_error_of_one_rank_ends_the_job(subject: Subject) -> None:
+    """If one of two launched processes raises an error while the other waits for it in a step, the whole job ends, and its output has the
+    error."""
+    from accelkit import AccelkitError
+    from accelkit_conformance.oracle.strategy_training import check_is_suitable
+
+    if not subject.cls.is_distributed:  # type: ignore[attr-defined]
+        raise NotSupported(f"several processes: {DECLARED_NONE} (is_distributed is False)")
+    check_is_suitable(subject)
+    try:
+        subject.accelerator.parse_devices(2)
+    except AccelkitError as error:
+        raise NotSupported(f"two processes need as many devices: {error}") from error
+    program = ["-m", "accelkit_conformance.oracle.strategy_failure", json.dumps(as_request(subject.record)), _PURPOSE]
+    command = ["launch", "--accelerator", subject.accelerator.name, "--devices", "2", *program]
+    try:
+        run = subprocess.run(
+            [*subprocess_env.command("accelkit"), *command], capture_output=True, text=True, errors="replace", timeout=150, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise AssertionError("rank 1 raised an error, and the job did not end within 150 s") from error
+    output = run.stdout + run.stderr
+    assert run.returncode != 0, "rank 1 raised an error, and the job ended with status 0: the error was swallowed"
+    assert _PURPOSE in output, f"rank 1 raised an error, and the job does not report it: {output[-600:]}"

@@ -1,0 +1,138 @@
+"""Strategies: all processes begin with the weights of rank 0, and the state that they save together is that of one model, which a job of
+another size can load."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from accelkit_conformance.checks import SIZES, check, one_and_several
+from accelkit_conformance.results import DECLARED_NONE, NotSupported
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+
+@check("distributed", kind="strategy", over=SIZES, is_distributed=True)
+def initial_weights_are_those_of_rank_0(subject: Subject, size: str) -> None:
+    """After ``prepare``, processes whose models had different parameters and buffers all have those of rank 0."""
+    import torch
+
+    from accelkit_conformance.oracle.strategy_models import BufferedModel, make
+    from accelkit_conformance.oracle.strategy_training import Twins, agree, dtype_of, runtime, whole
+
+    dtype = dtype_of(subject)
+
+    def model_of(rank: int) -> torch.nn.Module:
+        model = make(BufferedModel, dtype, seed=rank)
+        model.scale.fill_(rank + 1)  # type: ignore[union-attr,operator]
+        return model
+
+    with runtime(subject) as rt:
+        first, twins = model_of(0), Twins(subject, rt, model_of(subject.rank))
+        weights, problem = twins.weights(), ""
+        for (name, theirs), mine in zip(first.named_parameters(), weights, strict=True):
+            if not torch.equal(mine, theirs):
+                problem = problem or f"after prepare, {name} is not that of rank 0: the weights of rank 0 are not broadcast"
+        buffers = dict(rt.unwrap_model(twins.model).named_buffers())
+        for name, theirs in first.named_buffers():
+            if not torch.equal(whole(buffers[name]), theirs):
+                problem = problem or f"after prepare, the buffer {name} is not that of rank 0: the buffers of rank 0 are not broadcast"
+        agree(subject, problem)
+
+
+@check("training", kind="strategy", over=one_and_several, is_distributed=True)
+def state_dict_is_that_of_the_model(subject: Subject, size: str) -> None:
+    """``get_state_dict`` gathers the whole weights after a step, under the names of the model without wrappers."""
+    import torch
+
+    from accelkit import AccelkitError
+    from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
+    from accelkit_conformance.oracle.strategy_training import Twins, agree, dtype_of, runtime, whole
+
+    dtype = dtype_of(subject)
+    with runtime(subject) as rt:
+        twins = Twins(subject, rt, make(BlockModel, dtype))
+        (batch,) = make_batches(1, dtype)
+        twins.backward(batch)
+        twins.step()
+        try:
+            found = rt.get_state_dict(twins.model)
+        except AccelkitError as error:
+            raise NotSupported(f"state dicts: {DECLARED_NONE} ({error})") from error
+        problem, expected = "", twins.single.state_dict()
+        if found or rt.is_main_process:
+            if list(found) != list(expected):
+                problem = f"the names in the state dict are {list(found)} instead of {list(expected)}: what does unwrap_module return?"
+            for name in expected if not problem else ():
+                if not torch.allclose(whole(found[name]), expected[name], rtol=0, atol=1e-4):
+                    problem = f"{name} in the state dict is not the trained weight"
+        agree(subject, problem)
+
+
+@check("training", kind="strategy", over=one_and_several, is_distributed=True)
+def state_is_restored(subject: Subject, size: str) -> None:
+    """After ``load_state``, the weights are those at ``save_state``, bit for bit, and the next step with momentum gives what it gave
+    before."""
+    from accelkit_conformance.oracle.strategy_jobs import saving, shared_folder
+    from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
+    from accelkit_conformance.oracle.strategy_training import Twins, agree, are_equal, dtype_of, runtime
+
+    dtype = dtype_of(subject)
+    with runtime(subject) as rt, shared_folder(subject) as folder:
+        twins = Twins(subject, rt, make(BlockModel, dtype), _with_momentum)
+        first, second = make_batches(2, dtype)
+        twins.backward(first)
+        twins.step()
+        saved = twins.weights()
+        with saving():
+            rt.save_state(folder)
+        twins.backward(second)
+        twins.step()
+        after = twins.weights()
+        rt.load_state(folder)
+        agree(subject, "" if are_equal(twins.weights(), saved) else "load_state did not restore the weights that save_state saved")
+        twins.backward(second)
+        twins.step()
+        agree(subject, "" if are_equal(twins.weights(), after) else "a step after load_state differs from the same step before it")
+
+
+@check("full", kind="strategy", over=SIZES, is_distributed=True, seconds=90)
+def state_loads_on_another_number_of_processes(subject: Subject, size: str) -> None:
+    """What two processes save, one process loads (``[2]``) and three processes load (``[3]``): the next step with momentum is that of a
+    training that was not interrupted."""
+    from accelkit_conformance.oracle.strategy_jobs import jobs, saving
+    from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
+    from accelkit_conformance.oracle.strategy_training import Twins, dtype_of
+
+    dtype = dtype_of(subject)
+    first, second = make_batches(2, dtype)
+    with saving():
+        subject.plugin().check_state()
+    reference = make(BlockModel, dtype)
+    with jobs(subject) as (job, folder):
+        with job(2) as rt:
+            if rt is not None:
+                twins = Twins(job.subject, rt, make(BlockModel, dtype), _with_momentum)
+                twins.backward(first)
+                twins.step()
+                rt.save_state(folder)
+        reference_optimizer = _with_momentum(reference.parameters())
+        (reference(first).square().sum() / len(first)).backward()
+        reference_optimizer.step()
+        reference_optimizer.zero_grad()
+        with job(1 if size == "2" else 3) as rt:
+            if rt is not None:
+                twins = Twins(job.subject, rt, make(BlockModel, dtype, seed=5), _with_momentum)
+                rt.load_state(folder)
+                twins.single.load_state_dict(reference.state_dict())
+                twins.single_optimizer.load_state_dict(reference_optimizer.state_dict())
+                twins.check()
+                twins.backward(second)
+                twins.step()
+                twins.check()
+
+
+def _with_momentum(parameters: Any) -> Any:
+    import torch
+
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)

@@ -1,0 +1,146 @@
+"""Strategies: gradients are clipped by the norm of the whole model, an infinite gradient of one process skips the step of all, and a
+strategy that owns the optimizer steps and clears gradients when it is told to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from accelkit_conformance.checks import check, one_and_several
+from accelkit_conformance.results import DECLARED_NONE, NotSupported
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+
+def _norms() -> list[Any]:
+    return [(profile, (*parameters, norm)) for profile, parameters in one_and_several() for norm in ("2", "inf")]
+
+
+@check("training", kind="strategy", over=_norms, is_distributed=True)
+def clip_by_norm(subject: Subject, size: str, norm: str) -> None:
+    """``clip_grad_norm_`` returns the norm of the gradients of the whole model, and the step is that of one process that clips."""
+    import torch
+
+    from accelkit import UnsupportedError
+    from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
+    from accelkit_conformance.oracle.strategy_training import Twins, agree, dtype_of, runtime, whole
+
+    dtype = dtype_of(subject)
+    with runtime(subject) as rt:
+        twins = Twins(subject, rt, make(BlockModel, dtype))
+        (batch,) = make_batches(1, dtype)
+        twins.backward(batch)
+        try:
+            found = rt.clip_grad_norm_(twins.model.parameters(), 0.1, float(norm))
+        except UnsupportedError as error:
+            raise NotSupported(f"clipping by the {norm}-norm: {DECLARED_NONE} ({error})") from error
+        expected = float(torch.nn.utils.clip_grad_norm_(twins.single.parameters(), 0.1, float(norm)))
+        twins.step()
+        value = float(whole(found))
+        is_right = abs(value - expected) <= twins.tolerance * max(1.0, expected)
+        agree(subject, "" if is_right else f"clip_grad_norm_ returned {value}, and the norm over the whole model is {expected}")
+        twins.check()
+
+
+@check("training", kind="strategy", over=one_and_several, is_distributed=True)
+def clip_by_value(subject: Subject, size: str) -> None:
+    """After ``clip_grad_value_``, the step is that of one process that clips each gradient to the same value."""
+    import torch
+
+    from accelkit import UnsupportedError
+    from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
+    from accelkit_conformance.oracle.strategy_training import Twins, dtype_of, runtime
+
+    dtype = dtype_of(subject)
+    with runtime(subject) as rt:
+        twins = Twins(subject, rt, make(BlockModel, dtype))
+        (batch,) = make_batches(1, dtype)
+        twins.backward(batch)
+        try:
+            rt.clip_grad_value_(twins.model.parameters(), 0.01)
+        except UnsupportedError as error:
+            raise NotSupported(f"clipping by value: {DECLARED_NONE} ({error})") from error
+        torch.nn.utils.clip_grad_value_(twins.single.parameters(), 0.01)
+        twins.step()
+        twins.check()
+
+
+@check("training", kind="strategy", over=one_and_several, is_distributed=True)
+def infinite_gradients_skip_the_step_of_all(subject: Subject, size: str) -> None:
+    """With ``16-mixed``, an infinite gradient of rank 0 leaves the weights and the learning rate of every process as they are, and the
+    Runtime says so. The next step is made."""
+    import torch
+
+    from accelkit import UnsupportedError
+    from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
+    from accelkit_conformance.oracle.strategy_training import Twins, agree, are_equal, runtime
+
+    if subject.capabilities["autocast.float16"] == "none":
+        raise NotSupported(f"autocast.float16: {DECLARED_NONE}")
+    try:
+        with runtime(subject, precision="16-mixed") as rt:
+            twins = Twins(subject, rt, make(BlockModel, torch.float32))
+            scheduler = rt.prepare(torch.optim.lr_scheduler.StepLR(twins.optimizer, 1, gamma=0.5))
+            (batch,) = make_batches(1, torch.float32)
+            for is_infinite in (True, False):
+                before = twins.weights()
+                factor = float("inf") if is_infinite and subject.rank == 0 else 1e-3
+                rt.backward(twins.model(batch.to(rt.device)).square().mean() * factor)
+                twins.optimizer.step()
+                scheduler.step()
+                twins.optimizer.zero_grad()
+                is_unchanged, rate = are_equal(twins.weights(), before), twins.optimizer.param_groups[0]["lr"]
+                problem = ""
+                if is_infinite and not is_unchanged:
+                    problem = "an infinite gradient of rank 0 changed the weights: the step is not skipped on every process"
+                elif not is_infinite and is_unchanged:
+                    problem = "the step after a skipped one changed nothing"
+                elif rt.optimizer_step_was_skipped is not is_infinite:
+                    problem = f"optimizer_step_was_skipped is {rt.optimizer_step_was_skipped} after a step that was {is_infinite=}"
+                elif rate != (1.0 if is_infinite else 0.5):
+                    problem = f"the learning rate is {rate} after a step that was {is_infinite=}"
+                agree(subject, problem)
+    except UnsupportedError as error:
+        raise NotSupported(f"16-mixed: {DECLARED_NONE} ({error})") from error
+
+
+@check("training", kind="strategy", over=one_and_several, is_distributed=True)
+def zero_grad_discards_gradients(subject: Subject, size: str) -> None:
+    """After ``optimizer.zero_grad()``, the backward passes before it have no part in the next step."""
+    from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
+    from accelkit_conformance.oracle.strategy_training import Twins, dtype_of, runtime
+
+    dtype = dtype_of(subject)
+    with runtime(subject) as rt:
+        twins = Twins(subject, rt, make(BlockModel, dtype))
+        first, second = make_batches(2, dtype)
+        twins.backward(first)
+        twins.zero_grad()
+        twins.backward(second)
+        twins.step()
+        twins.check()
+
+
+@check("training", kind="strategy", over=one_and_several, is_distributed=True)
+def adaptive_steps(subject: Subject, size: str) -> None:
+    """Three steps of AdamW are those of one process, and the optimizer is still the user's own object."""
+    import torch
+
+    from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
+    from accelkit_conformance.oracle.strategy_training import Twins, agree, dtype_of, runtime
+
+    dtype = dtype_of(subject)
+    made: list[Any] = []
+
+    def adaptive(parameters: Any) -> Any:
+        made.append(torch.optim.AdamW(parameters, lr=0.01))
+        return made[-1]
+
+    with runtime(subject) as rt:
+        twins = Twins(subject, rt, make(BlockModel, dtype), adaptive)
+        agree(subject, "" if twins.optimizer is made[-1] else "prepare returned another optimizer than the user's")
+        twins.tolerance *= 100  # AdamW divides by the root of small numbers
+        for batch in make_batches(3, dtype):
+            twins.backward(batch)
+            twins.step()
+            twins.check()

@@ -1,0 +1,135 @@
+"""Jobs of several sizes that worker processes run one after another, each with a process group of its own, and what such jobs share."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import torch.distributed as dist
+
+from accelkit import AccelkitError, CheckpointError, Runtime
+from accelkit_conformance.oracle.strategy_training import check_is_suitable
+from accelkit_conformance.results import DECLARED_NONE, NotSupported
+from accelkit_conformance.subject import Ranks, Subject
+
+_left: list[Any] = []
+"""The process groups that were destroyed: gloo's destructor may wait for a thread that waits for Python's global interpreter lock."""
+
+
+class RanksAtPort(Ranks):
+    """The cluster environment of worker processes that meet at a port of this machine."""
+
+    def __init__(self, rank: int, size: int, port: int) -> None:
+        super().__init__(rank, size)
+        self._port = port
+
+    @property
+    def main_address(self) -> str:
+        return "127.0.0.1"
+
+    @property
+    def main_port(self) -> int:
+        return self._port
+
+
+@dataclasses.dataclass(slots=True)
+class Jobs:
+    """Starts one job after another, among the first of the worker processes.
+
+    Attributes:
+        subject: The subject. During a job, its ``world_size`` is that of the job.
+        ports: The ports that are left for jobs.
+    """
+
+    subject: Subject
+    ports: list[int]
+
+    @contextlib.contextmanager
+    def __call__(self, size: int, **options: Any) -> Iterator[Runtime | None]:
+        """Return a context manager with the Runtime of a job of ``size`` processes, or None in the processes that do not belong to it.
+
+        Raises:
+            AssertionError: If the process group still exists after the Runtime was torn down.
+        """
+        subject, port, before = self.subject, self.ports.pop(), self.subject.world_size
+        if subject.rank >= size:
+            yield None
+            return
+        options.setdefault("precision", "32-true" if subject.lacks("float64") else "64-true")
+        subject.world_size = size
+        try:
+            cluster = RanksAtPort(subject.rank, size, port)
+            rt = subject.runtime(cluster=cluster, devices=size, **options)
+            yield rt
+            rt.teardown()
+        finally:
+            subject.world_size = before
+        assert not dist.is_initialized(), "after Runtime.teardown, there is still a process group: did the strategy create it?"
+
+
+@contextlib.contextmanager
+def jobs(subject: Subject) -> Iterator[tuple[Jobs, str]]:
+    """Return a context manager with jobs of their own and a folder that all of them share. The group of the workers is destroyed.
+
+    Raises:
+        NotSupported: If the strategy does not run on this accelerator or on this number of processes.
+    """
+    check_is_suitable(subject)
+    try:
+        subject.accelerator.parse_devices(subject.world_size)
+    except AccelkitError as error:
+        raise NotSupported(f"{subject.world_size} processes need as many devices: {error}") from error
+    with shared_folder(subject) as folder:
+        ports: list[Any] = [_free_ports(4)]
+        if subject.world_size > 1:
+            dist.broadcast_object_list(ports, src=0)
+        _leave()
+        try:
+            yield Jobs(subject, ports[0]), folder
+        finally:
+            _leave()
+
+
+@contextlib.contextmanager
+def shared_folder(subject: Subject) -> Iterator[str]:
+    """Return a context manager with a new folder, the same on every process."""
+    folder: list[Any] = [tempfile.mkdtemp(prefix="accelkit-conformance-") if subject.rank == 0 else None]
+    if subject.world_size > 1:
+        dist.broadcast_object_list(folder, src=0)
+    yield folder[0]
+    if dist.is_initialized() and subject.world_size > 1:
+        dist.barrier()
+    if subject.rank == 0:
+        shutil.rmtree(folder[0], ignore_errors=True)
+
+
+@contextlib.contextmanager
+def saving() -> Iterator[None]:
+    """Skip the check if the strategy refuses to save its state.
+
+    Raises:
+        NotSupported: If it does.
+    """
+    try:
+        yield
+    except CheckpointError as error:
+        raise NotSupported(f"save_state: {DECLARED_NONE} ({error})") from error
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        _left.append(dist.group.WORLD)
+        dist.destroy_process_group()

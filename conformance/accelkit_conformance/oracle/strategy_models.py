@@ -1,0 +1,109 @@
+"""Small models that a strategy trains, and their data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+WIDTH = 6
+SAMPLES = 12
+
+
+class Block(torch.nn.Module):
+    """A residual block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.tanh(self.linear(x))
+
+
+class BlockModel(torch.nn.Module):
+    """A model with repeated blocks in a ModuleList, which strategies that shard treat separately."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inward = torch.nn.Linear(4, WIDTH)
+        self.blocks = torch.nn.ModuleList([Block(), Block()])
+        self.outward = torch.nn.Linear(WIDTH, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.inward(x)
+        for block in self.blocks:
+            x = block(x)
+        result: torch.Tensor = self.outward(x)
+        return result
+
+
+class TiedModel(torch.nn.Module):
+    """A model in which two layers have the same weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(4, 4)
+        self.second = torch.nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.second(torch.tanh(self.first(x)))
+        return result
+
+
+class UnusedModel(torch.nn.Module):
+    """A model with a layer that the forward pass does not use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used = torch.nn.Linear(4, 2)
+        self.unused = torch.nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.used(x))
+
+
+class BufferedModel(torch.nn.Module):
+    """A model with a buffer that takes part in the forward pass and one that counts its passes."""
+
+    scale: torch.Tensor
+    passes: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 2)
+        self.register_buffer("scale", torch.tensor([1.5, 0.5]))
+        self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.passes += 1
+        return torch.tanh(self.linear(x)) * self.scale
+
+
+class WideModel(torch.nn.Module):
+    """A model of 2 MB in float64, with repeated layers in a ModuleList."""
+
+    WIDTH = 256
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(torch.nn.Linear(self.WIDTH, self.WIDTH) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = torch.tanh(block(x))
+        return x
+
+
+def make(cls: Callable[[], torch.nn.Module], dtype: torch.dtype, seed: int = 0) -> torch.nn.Module:
+    """Return a new model with the same parameters on every process."""
+    torch.default_generator.manual_seed(seed)
+    return cls().to(dtype)
+
+
+def make_batches(count: int, dtype: torch.dtype, samples: int = SAMPLES) -> list[torch.Tensor]:
+    """Return batches of the whole job, the same on every process."""
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(samples, 4, generator=generator, dtype=torch.float64).to(dtype) for _ in range(count)]

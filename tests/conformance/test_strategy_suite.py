@@ -1,0 +1,54 @@
+"""The conformance suite on strategies: a sample of what it finds and of what passes."""
+
+import dataclasses
+
+import pytest
+
+from accelkit_conformance import certification, profiles
+from accelkit_conformance.mutants import find
+from accelkit_conformance.run import accelerators_for, find_subject
+from accelkit_conformance.runner import Executor
+from accelkit_conformance.worker_pool import Order
+
+STEPS = "strategy_gradients/steps_equal_one_process[2]"
+STATE = "strategy_state/state_is_restored[1]"
+
+
+def results_on_cpu(tmp_path, record, *tests):
+    executor = Executor(Order(record, accelerators=accelerators_for("strategy", ["cpu"])), tmp_path, reruns=0)
+    try:
+        return [executor.run(test) for test in tests]
+    finally:
+        executor.close()
+
+
+@pytest.mark.parametrize(
+    ("mutant", "test", "defect"),
+    [
+        ("never_averages", STEPS, "gradients are not averaged over the 2 processes"),
+        ("returns_a_copy", STATE, "load_state did not restore the weights that save_state saved"),
+    ],
+)
+def test_a_broken_strategy_fails_with_a_message_that_names_the_defect(tmp_path, mutant, test, defect):
+    (found,) = results_on_cpu(tmp_path, find(mutant).record(find_subject("ddp", "strategy")), test)
+    assert found.kind == "fail"
+    assert defect in found.reason
+
+
+def test_an_engine_without_a_fault_passes(tmp_path):
+    value = "accelkit_conformance.mutants.strategy_engines:AveragingEngineStrategy"
+    record = dataclasses.replace(find_subject("ddp", "strategy"), value=value)
+    tests = ["strategy_steps/zero_grad_discards_gradients[1]", "strategy_steps/infinite_gradients_skip_the_step_of_all[1]"]
+    assert [result.kind for result in results_on_cpu(tmp_path, record, *tests)] == ["pass", "pass"]
+
+
+def test_only_a_strategy_that_is_not_distributed_may_skip_the_checks_on_several_processes(tmp_path):
+    """The results on two processes stand for all tests of the profile that have no result of their own here."""
+    tests = profiles.suite("smoke", "2.13", "strategy").tests
+    (single,) = results_on_cpu(tmp_path, find_subject("single_device", "strategy"), STEPS)
+    assert single.is_declared_none
+    assert "is_distributed is False" in single.reason
+    ran = [dataclasses.replace(single, id=test, kind="pass", reason="") for test in tests if test != STEPS]
+    assert certification.objections(tests, [*ran, single], is_whole=True) == []
+    lacking = dataclasses.replace(single, reason="2 processes need as many devices")
+    assert "tests of the mandatory areas were run" in certification.objections(tests, [*ran, lacking], is_whole=True)[0]
