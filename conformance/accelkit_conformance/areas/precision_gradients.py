@@ -47,14 +47,15 @@ def a_step_matches_float64(subject: Subject) -> None:
 
 @check("training", kind="precision", over=["Adam", "RMSprop", "momentum"])
 def optimizers_match_float64(subject: Subject, name: str) -> None:
-    """Two steps of common optimizers change the parameters as in float64. The eps of the optimizers is 0.01, because squares of gradients
-    vanish in float16. The permitted error is four times that of gradients, because these optimizers divide by small numbers."""
+    """Two steps of common optimizers change the parameters as in float64. The eps of the optimizers is 0.01, and Adam has betas of 0.9,
+    because squares of gradients vanish in float16. The permitted error is four times that of gradients, because these optimizers divide by
+    small numbers."""
     import torch
 
     from accelkit_conformance.oracle.precision_training import check_close, exact, mean_square, trainer, weights_of
 
     make: Any = {
-        "Adam": lambda parameters: torch.optim.Adam(parameters, lr=0.05, eps=1e-2),
+        "Adam": lambda parameters: torch.optim.Adam(parameters, lr=0.05, betas=(0.9, 0.9), eps=1e-2),
         "RMSprop": lambda parameters: torch.optim.RMSprop(parameters, lr=0.02, eps=1e-2),
         "momentum": lambda parameters: torch.optim.SGD(parameters, lr=1.0, momentum=0.9, nesterov=True),
     }[name]
