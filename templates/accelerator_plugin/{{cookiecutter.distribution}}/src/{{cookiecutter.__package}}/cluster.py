@@ -51,8 +51,8 @@ class {{ cookiecutter.__class }}Environment(ClusterEnvironment):
 
     @property
     def num_nodes(self) -> int:
-        """Number of machines. Read from {{ cookiecutter.accelerator | upper }}_NODES, 1 if it is not set."""
-        return self.number("{{ cookiecutter.accelerator | upper }}_NODES", least=1, default=1)
+        """Number of machines. Read from {{ cookiecutter.accelerator | upper }}_NODES."""
+        return self.number("{{ cookiecutter.accelerator | upper }}_NODES", least=1)
 
     @property
     def node_rank(self) -> int:
