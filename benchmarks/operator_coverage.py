@@ -169,6 +169,7 @@ def record(accelerator: str, tests: Sequence[str], seconds: float | None = None)
         "most_samples": _MOST_SAMPLES,
         "needs_hardware": True,
         "wants_coverage": False,
+        "accelerators": [],
         "worker": 1,
         "rank": 0,
         "world_size": 1,
