@@ -1,12 +1,13 @@
 """The ATen calls that implement an operator, and the variants of their overloads.
 
 The forward and backward pass of an operator are recorded on the CPU. Each recorded functional ATen call is then repeated on the
-device with the same arguments: in the same way, with ``out=``, and in place.
+device with the same arguments: in the same way, with ``out=``, in place, and with a number in place of a tensor.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -74,20 +75,65 @@ def in_place_overload(func: Any) -> Any:
     return next((other for other in others if _types(other) == _types(func)), None)
 
 
-def variants(func: Any) -> Iterator[tuple[str, Callable[..., Any], bool]]:
-    """Yield the variants of an overload, the functional one first, and then those of its aliases.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Variant:
+    """A way to call an overload.
 
-    Yields:
-        The name of the variant, a function that calls it with the arguments of the functional overload, and whether it writes
-        into its first argument.
+    Attributes:
+        name: The name of the overload that is called.
+        call: A function that calls it with the arguments of the recorded call.
+        functional: A function that takes the same arguments and returns the same result, without ``out=`` and not in place.
+        is_in_place: Whether ``call`` writes into its first argument.
     """
-    for functional in (func, *_aliases(func)):
-        yield functional.name(), functional, False
+
+    name: str
+    call: Callable[..., Any]
+    functional: Callable[..., Any]
+    is_in_place: bool = False
+
+
+def variants(func: Any) -> Iterator[Variant]:
+    """Yield the variants of an overload: itself, its aliases, and those that take a number in place of a tensor; each functional, with
+    ``out=`` and in place."""
+    functionals = [(other, None) for other in (func, *_aliases(func))]
+    for functional, numbers in [*functionals, *((other, found) for one, _ in functionals for other, found in _with_numbers(one))]:
+        given = _converting(numbers)
+        yield Variant(functional.name(), given(functional), given(functional))
         if (found := out_overload(functional)) is not None:
             other, outs = found
-            yield other.name(), _with_out(functional, other, outs), False
-        if (in_place := in_place_overload(functional)) is not None:
-            yield in_place.name(), _in_place(in_place), True
+            yield Variant(other.name(), given(_with_out(functional, other, outs)), given(functional))
+        if not (numbers and 0 in numbers) and (in_place := in_place_overload(functional)) is not None:
+            yield Variant(in_place.name(), given(_in_place(in_place)), given(functional), is_in_place=True)
+
+
+def _with_numbers(func: Any) -> Iterator[tuple[Any, frozenset[int]]]:
+    """Yield the overloads that have a number where ``func`` has a tensor, with the positions of these arguments."""
+    mine = [(name, kind) for name, kind in _types(func)]
+    for name in func.overloadpacket.overloads():
+        other = getattr(func.overloadpacket, name)
+        theirs = _types(other)
+        if other._schema.is_mutable or [one for one, _ in theirs] != [one for one, _ in mine]:
+            continue
+        differ = [index for index, (one, two) in enumerate(zip(mine, theirs, strict=True)) if one != two]
+        if differ and all(mine[index][1] == "Tensor" and theirs[index][1] == "number" for index in differ):
+            yield other, frozenset(differ)
+
+
+def _converting(numbers: frozenset[int] | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator for a function whose positional arguments at ``numbers`` become the number that is their first element."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return function(*(_number(one) if index in numbers else one for index, one in enumerate(args)), **kwargs)  # type: ignore[operator]
+
+        return call if numbers else function
+
+    return decorate
+
+
+def _number(value: Any) -> Any:
+    is_empty = not isinstance(value, torch.Tensor) or value.numel() == 0
+    return 1 if is_empty else value.flatten()[0].item()
 
 
 def _aliases(func: Any) -> Iterator[Any]:
@@ -184,11 +230,11 @@ def check_overloads(subject: Subject, op: Any, calls: list[tuple[Any, Any, Any]]
         if func.name() in opdb.UNPREDICTABLE or not args or lacking_dtypes(subject, lambda: func(*args, **kwargs)):  # noqa: B023
             continue
         given = (args[0], args[1:], kwargs)
-        for overload, variant, is_in_place in variants(func):
+        for variant in variants(func):
 
-            def expected(first: Any, *rest: Any, func: Any = func, is_in_place: bool = is_in_place, **named: Any) -> Any:
-                result = func(first, *rest, **named)
-                return tree_map(lambda one, target: one.to(target.dtype), result, first) if is_in_place else result
+            def expected(first: Any, *rest: Any, variant: Variant = variant, **named: Any) -> Any:
+                result = variant.functional(first, *rest, **named)
+                return tree_map(lambda one, target: one.to(target.dtype), result, first) if variant.is_in_place else result
 
-            with subject.sample(f"{overload} {describe_sample(given)}", facts_of(given, "float32") | {"overload": overload}):
-                compare_forward(subject, op, given, variant, expected)
+            with subject.sample(f"{variant.name} {describe_sample(given)}", facts_of(given, "float32") | {"overload": variant.name}):
+                compare_forward(subject, op, given, variant.call, expected)
