@@ -249,3 +249,15 @@ def test_a_scaler_an_average_and_metrics(tmp_path):
     metrics.update(torch.tensor([1.0, 4.0]))
     loaded = saved_and_loaded(metrics, fresh, tmp_path / "metrics")
     same(metrics.state_dict(), loaded.state_dict())
+
+
+def test_an_error_while_a_layout_is_looked_up_names_the_checkpoint_and_its_cause(tmp_path):
+    checkpoint.save(tmp_path, {"model_0": {"weight": torch.ones(2)}})
+
+    def layout(path, size):
+        raise LookupError(f"no mesh for {path}")
+
+    with pytest.raises(CheckpointError) as caught:
+        checkpoint.load(tmp_path, layout=layout)
+    assert str(tmp_path) in caught.value.what
+    assert "no mesh for model_0.weight" in caught.value.why

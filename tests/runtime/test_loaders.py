@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import accelkit
 from accelkit.runtime.data.loaders import PreparedLoader, check_split
+from accelkit_builtin.strategies.single_device import SingleDeviceStrategy
 
 
 class Stream(IterableDataset):
@@ -125,3 +126,18 @@ def test_a_loader_goes_on_in_the_middle_of_an_epoch(tmp_path, is_shuffled):
     rt, loader = made()
     rt.load_state(tmp_path)
     assert first + [batch.tolist() for _ in range(2) for batch in loader] == straight
+
+
+def test_a_strategy_that_counts_its_batches_leaves_them_as_they_are():
+    class Counted(SingleDeviceStrategy):
+        batches = 0
+
+        def place_batch(self, batch):
+            self.batches += 1
+            return super().place_batch(batch)
+
+    strategy = Counted()
+    rt = accelkit.Runtime("cpu", strategy=strategy)
+    loader = rt.prepare(DataLoader(TensorDataset(torch.arange(6.0)), batch_size=2))
+    assert [batch[0].tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5]]
+    assert strategy.batches == 3

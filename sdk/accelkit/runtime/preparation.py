@@ -167,10 +167,10 @@ class Preparation:
 
     def _prepare_loader(self, loader: DataLoader[Any], has_to_move: bool) -> PreparedLoader:
         config, options = self._session.configuration, self._options
-        has_to_move = has_to_move and not torch.empty(0, device=self._session.device).is_cpu
-        device = self._session.device if has_to_move else None
+        strategy = config.strategy if has_to_move else None
+        device = self._session.device if has_to_move and not torch.empty(0, device=self._session.device).is_cpu else None
         if self._rank_info.num_processes == 1:
-            prepared = PreparedLoader(loader, device, accelerator=config.accelerator, strategy=config.strategy)
+            prepared = PreparedLoader(loader, device, accelerator=config.accelerator, strategy=strategy)
         else:
             from accelkit.runtime.data.distribute import prepare_loader
 
@@ -184,7 +184,7 @@ class Preparation:
                 dispatch_batches=options.dispatch_batches,
                 rng_types=options.rng_types,
                 accelerator=config.accelerator,
-                strategy=config.strategy,
+                strategy=strategy,
                 number=len(self._objects.loaders),
             )
         self._objects.loaders.append(prepared)

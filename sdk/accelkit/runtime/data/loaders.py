@@ -235,7 +235,7 @@ class PreparedLoader:
             for leaf in leaves(batch):
                 if isinstance(leaf, torch.Tensor) and leaf.device == self.device:
                     leaf.record_stream(computing)
-        return batch if self.strategy is None or self.device is None else laid_out(batch, self.strategy)
+        return batch if self.strategy is None else laid_out(batch, self.strategy)
 
 
 def laid_out(batch: T, strategy: Strategy) -> T:
