@@ -12,22 +12,19 @@ import dataclasses
 import datetime
 import faulthandler
 import importlib
-import json
 import os
-import queue
 import random
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 import psutil
 
 from accelkit import Accelerator, AccelkitError, PluginRecord, UnsupportedError
 from accelkit.discovery import loading
-from accelkit_conformance import checks
+from accelkit_conformance import checks, worker_messages
 from accelkit_conformance.expectations import Expectation
 from accelkit_conformance.judgement import judge
 from accelkit_conformance.late_errors import wait_for_late_errors
@@ -48,17 +45,17 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)
     faulthandler.enable()
-    requests = _requests()
+    requests = worker_messages.requests()
     request = requests.get()
     sys.path[:] = request["sys_path"]
-    worker = Worker(request, lambda answer: _say(answers, answer))
-    _say(answers, worker.introduce())
+    worker = Worker(request, lambda answer: worker_messages.say(answers, answer))
+    worker_messages.say(answers, worker.introduce())
     memory_info = psutil.Process().memory_info  # because getrusage returns kibibytes on Linux and bytes on macOS
     while True:
         message = requests.get()
         if (fault := message.get("fault")) is not None:
             worker.use_fault(fault)
-        _say(answers, worker.run(message["test"]).as_dict() | {"rss": memory_info().rss})
+        worker_messages.say(answers, worker.run(message["test"]).as_dict() | {"rss": memory_info().rss})
 
 
 class Recorder(Protocol):
@@ -268,29 +265,6 @@ def is_recorded(test: str) -> bool:
 def _tells_of_fallback(text: str) -> bool:
     """Return whether a warning reports a CPU fallback, as worded by torch's ``at::native::cpu_fallback`` and by vendors."""
     return "fall back" in text.lower() and "cpu" in text.lower()
-
-
-def _requests() -> queue.SimpleQueue[dict[str, Any]]:
-    """Return a queue of the requests that a thread reads from standard input.
-
-    When standard input ends, the runner has exited, and this process exits immediately, whatever it is doing.
-    """
-    found: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    source = os.fdopen(os.dup(0), "rb")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-
-    def read() -> None:
-        for line in source:
-            found.put(json.loads(line))
-        os._exit(0)
-
-    threading.Thread(target=read, name="accelkit-requests", daemon=True).start()
-    return found
-
-
-def _say(answers: IO[str], answer: dict[str, Any]) -> None:
-    answers.write(json.dumps(answer) + "\n")
-    answers.flush()
 
 
 if __name__ == "__main__":

@@ -173,7 +173,7 @@ class ReplacesStatistics(HookLog):
     """The wrapper of ``get_device_stats`` returns its own statistics in place of the accelerator's."""
 
     @hookimpl(wrapper=True)
-    def get_device_stats(self, device: torch.device) -> Generator[None, Any, Any]:
+    def get_device_stats(self, device: torch.device) -> Any:
         yield
         return {"log.size.lines": 1.0}
 

@@ -1,0 +1,33 @@
+"""The messages between a worker process and the runner: lines of JSON on standard input and on the original standard output."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import threading
+from typing import IO, Any
+
+
+def requests() -> queue.SimpleQueue[dict[str, Any]]:
+    """Return a queue of the requests that a thread reads from standard input.
+
+    When standard input ends, the runner has exited, and this process exits immediately, whatever it is doing.
+    """
+    found: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    source = os.fdopen(os.dup(0), "rb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+
+    def read() -> None:
+        for line in source:
+            found.put(json.loads(line))
+        os._exit(0)
+
+    threading.Thread(target=read, name="accelkit-requests", daemon=True).start()
+    return found
+
+
+def say(answers: IO[str], answer: dict[str, Any]) -> None:
+    """Write an answer as one line."""
+    answers.write(json.dumps(answer) + "\n")
+    answers.flush()
