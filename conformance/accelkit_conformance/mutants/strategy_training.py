@@ -106,7 +106,7 @@ class CreatesAGroup(DDPStrategy):
 
 
 @mutant("strategy_processes", "errors", kind="strategy", base="ddp")
-class SwallowsErrors(DDPStrategy):
+class HidesErrorsInNoSync(DDPStrategy):
     """Swallows an error that is raised inside ``no_sync``."""
 
     @contextlib.contextmanager
