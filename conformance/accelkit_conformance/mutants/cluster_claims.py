@@ -12,7 +12,7 @@ from accelkit_builtin.clusters.torchelastic import TorchElasticEnvironment
 from accelkit_conformance.mutants import mutant
 
 
-@mutant("cluster_detection", "claims", kind="cluster", base="slurm")
+@mutant("cluster_detection", "claims of processes", kind="cluster", base="slurm")
 class ClaimsJobScript(SlurmEnvironment):
     """The batch script is claimed too, so a program in it waits for processes that srun has not started."""
 
@@ -21,7 +21,7 @@ class ClaimsJobScript(SlurmEnvironment):
         return Detection("slurm", 50, f"SLURM_JOB_ID={job}") if job else None
 
 
-@mutant("cluster_detection", "claims", kind="cluster", base="slurm")
+@mutant("cluster_detection", "claims of processes", kind="cluster", base="slurm")
 class ClaimsEverything(SlurmEnvironment):
     """Every process is claimed, because an installed plugin is taken for an active one."""
 
@@ -29,7 +29,7 @@ class ClaimsEverything(SlurmEnvironment):
         return Detection("slurm", 95, "the SLURM plugin is installed")
 
 
-@mutant("cluster_detection", "claims", kind="cluster", base="torchelastic")
+@mutant("cluster_detection", "claims of processes", kind="cluster", base="torchelastic")
 class ClaimsTooLow(TorchElasticEnvironment):
     """The claim ranks below that of the scheduler in whose job torchrun runs."""
 

@@ -35,7 +35,7 @@ class JobNumber(SlurmEnvironment):
         return self.number("SLURM_JOB_ID")  # type: ignore[return-value]
 
 
-@mutant("cluster_ranks", "ranks", kind="cluster", base="torchelastic")
+@mutant("cluster_ranks", "ranks of the cluster", kind="cluster", base="torchelastic")
 class LocalRankIsGlobal(TorchElasticEnvironment):
     """``local_rank`` is the global rank, which is right only on the first machine."""
 
@@ -44,7 +44,7 @@ class LocalRankIsGlobal(TorchElasticEnvironment):
         return self.global_rank
 
 
-@mutant("cluster_ranks", "ranks", kind="cluster", base="slurm")
+@mutant("cluster_ranks", "ranks of the cluster", kind="cluster", base="slurm")
 class NodeRankOfTask(SlurmEnvironment):
     """``node_rank`` is the rank of the process on its machine."""
 

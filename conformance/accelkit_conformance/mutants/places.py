@@ -61,7 +61,7 @@ class ErrorsChangeTheStream(Broken):
             raise
 
 
-@mutant("errors", "indices")
+@mutant("errors", "indices outside")
 class GathersZeros(Broken):
     """gather, index_select and embedding return zeros for indices that are outside the tensor."""
 
