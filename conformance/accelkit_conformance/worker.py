@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 import psutil
 
-from accelkit import Accelerator, AccelkitError, PluginRecord, UnsupportedError
+from accelkit import Accelerator, AccelkitError, PluginRecord, UnavailableError, UnsupportedError
 from accelkit.discovery import loading
 from accelkit_conformance import checks, worker_messages
 from accelkit_conformance.expectations import Expectation
@@ -183,7 +183,9 @@ class Worker:
                 if not found.is_distributed:  # a collective that the other ranks have left never ends
                     with contextlib.suppress(Exception):
                         wait_for_late_errors(self.subject)
-                return error
+                if not (isinstance(error, UnavailableError) and self._record.kind != "accelerator" and error.plugin == self._record.plugin):
+                    return error
+                unsupported.append(NotSupported(f"{error.what}: {error.why}"))  # a package is missing, or the accelerator cannot do this
         return unsupported[0] if len(unsupported) == len(places) else None
 
     def _places(self, test: str, found: checks.Check) -> Sequence[tuple[Accelerator | None, int]]:
