@@ -32,7 +32,6 @@ AREAS = (
     "precision_dtypes", "precision_gradients", "precision_scaling", "precision_state",
     "precision_lifecycle", "precision_distributed",
     "strategy_gradients", "strategy_steps", "strategy_state", "strategy_processes",
-    "precision_dtypes", "precision_gradients",
     "cluster_ranks", "cluster_detection", "cluster_errors",
     "hooks_calls", "hooks_order",
 )  # fmt: skip

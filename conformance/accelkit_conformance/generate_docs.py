@@ -38,7 +38,9 @@ def generated(page: Path) -> str:
             "|---|---|---|---|",
         ]
         for one in checks.checks_of(area):
-            of = {"accelerator": "", checks.EVERY_KIND: " (of every kind)"}.get(one.kind, f" (of a {one.kind})")
+            of = {"accelerator": "", checks.EVERY_KIND: " (of every kind)", "hooks": " (of a hook plugin)"}.get(
+                one.kind, f" (of a {one.kind})"
+            )
             needs = ", ".join(f"`{key}`" for key in (*one.requires, *([one.probes] if one.probes else [])))
             lines.append(f"| `{one.name}`{of} | {one.profile} | {_one_line(one.description)} | {needs} |")
         lines.append("")

@@ -28,7 +28,7 @@ Watcher = Callable[[Result | Started], None]
 MOST_SAMPLES = {"full": 16}
 FEW_SAMPLES = 8
 TESTED_ON_ACCELERATORS = ("precision", "strategy")
-"""The kinds of plugins that are tested on accelerators which work: those of ``--on``."""
+"""The kinds of plugins that are tested on working accelerators, which ``--on`` selects."""
 _DEFAULT_ACCELERATORS = ("cpu", "fake_xpu")
 
 

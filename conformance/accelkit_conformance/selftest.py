@@ -2,8 +2,8 @@
 
 A mutant is killed if a test of its area fails on it. The tests that run on a mutant are those of the profile ``smoke`` and, in its own
 area, those of the profile ``training`` (``distributed`` for areas that need several processes, ``full`` for the bridges). Tests of the
-areas that need no hardware run only on mutants of those areas. The tests that run on a mutant of another kind of plugin are all tests
-for that kind.
+areas that need no hardware run only on mutants of those areas. On a mutant of another kind of plugin, all tests for that
+kind run.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class Worker:
         self._expectations = [Expectation.from_dict(one) for one in request["expectations"]]
         self._record = PluginRecord(**request["record"])
         self._rendezvous = request.get("rendezvous", "")
-        self._num_joins = 0  # a check may have destroyed the process group, and a file serves for one
+        self._num_joins = 0  # a check may destroy the process group, and each group needs a new rendezvous file
         cls = loading.load_class(self._record)
         self.subject = Subject(
             self._record, cls, rank=request["rank"], world_size=request["world_size"], most_samples=request["most_samples"]

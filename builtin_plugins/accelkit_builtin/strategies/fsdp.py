@@ -152,7 +152,7 @@ class FSDPStrategy(Strategy):
     def clip_grad_norm_(
         self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float, **kwargs: Any
     ) -> torch.Tensor:
-        """Clip as every strategy does. torch has no maximum norm of a process's empty shard, so that one is computed here."""
+        """Clip as the base class does. torch cannot compute the norm ``inf`` of an empty shard, so this method computes it."""
         import torch
 
         if norm_type != math.inf:

@@ -1,4 +1,4 @@
-"""The first weights of a model that ``fsdp`` shards: those of rank 0, or, for a model on the meta device, new ones."""
+"""The initial weights of a model that ``fsdp`` shards: those of rank 0, or, for a model on the meta device, new ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def broadcast_weights(module: torch.nn.Module) -> None:
-    """Send the parameters and buffers of rank 0 to all processes. ``fully_shard`` would put the shards of different models together."""
+    """Send the parameters and buffers of rank 0 to all processes. Otherwise, ``fully_shard`` would combine shards of different models."""
     import torch.distributed as dist
 
     if dist.get_world_size() > 1:

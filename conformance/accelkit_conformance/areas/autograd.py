@@ -90,7 +90,7 @@ def output_gradients(subject: Subject, layout: str) -> None:
 
 @check("training", requires=["dtype.float32"], over=names_of("differentiable", "SEVERAL_INPUTS", "training"))
 def some_inputs(subject: Subject, name: str) -> None:
-    """If only one input of a function requires a gradient, or all but one, these gradients have the same values as on the CPU."""
+    """If only one input of a function requires a gradient, or if all but one do, these gradients have the same values as on the CPU."""
     from accelkit_conformance.oracle.differentiable import SEVERAL_INPUTS, check_function, random_inputs
 
     function, shapes = SEVERAL_INPUTS[name]

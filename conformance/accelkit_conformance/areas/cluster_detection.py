@@ -78,8 +78,8 @@ def foreign_jobs_are_not_claimed(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def detection_uses_its_argument(subject: Subject) -> None:
-    """The claim depends only on the variables that are passed to ``detect_cluster``, neither on ``os.environ`` nor on an earlier call, and
-    these variables are not changed."""
+    """The claim depends only on the variables that are passed to ``detect_cluster``, not on ``os.environ`` or an earlier call, and these
+    variables are not changed."""
     for one in _processes(subject):
         with one.variables() as environ:
             before = dict(environ)

@@ -44,8 +44,8 @@ def _check_places(before: Answers, after: Answers, how: str) -> None:
 
 @check("training", needs_hardware=False, kind="cluster")
 def missing_variables_are_named(subject: Subject) -> None:
-    """Without any one of the variables of a process, every rank and size is the same as before, or reading it raises an error that names a
-    variable. In particular, the process does not silently become a job of its own."""
+    """If any one of the variables of a process is missing, every rank and size is the same as before, or reading it raises an error that
+    names a variable. In particular, the process does not silently become a job of its own."""
     for place, environ in _last_processes(subject):
         before = read_all(environment_for(subject, environ))
         for variable in environ:
@@ -102,7 +102,7 @@ def any_text_is_survived(subject: Subject) -> None:
 
 @check("training", needs_hardware=False, kind="cluster")
 def ranks_beyond_the_size_are_refused(subject: Subject) -> None:
-    """In a job that is made up with a global rank that equals ``world_size``, reading ``global_rank`` raises an error."""
+    """In a made-up job with a global rank equal to ``world_size``, reading ``global_rank`` raises an error."""
     own_jobs(subject)
     for description in own_descriptions(subject):
         for shape in description.shapes:

@@ -1,5 +1,5 @@
-"""What a cluster environment says about a job: its types, the recorded answers, and the agreement of all processes. The jobs are those that
-the plugin has recorded, and those that are made up from its description of a job."""
+"""What a cluster environment says about a job: values of the right types, the recorded answers, and the same answers on all
+processes. The jobs are those that the plugin has recorded, and those that are made up from its description of a job."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def jobs_have_ports_of_their_own(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def launcher_starts_the_processes(subject: Subject) -> None:
-    """``creates_processes_externally`` is True for a job with several processes. Otherwise, settings are not compared with them."""
+    """``creates_processes_externally`` is True for a job with several processes. If it is False, settings are not compared with them."""
     for job in large_jobs(subject):
         with job_answers(subject, job) as everyone:
             for one, answers in zip(job, everyone, strict=True):

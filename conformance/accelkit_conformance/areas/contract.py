@@ -41,13 +41,14 @@ def class_is_documented(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False, kind=EVERY_KIND)
 def names_are_known(subject: Subject) -> None:
-    """No public member resembles one of the specification that the class does not define: it would be misspelt, and never used."""
+    """No public member has a name that resembles a member of the specification that the class does not define. Such a name is probably
+    misspelt, and accelkit would never use the member."""
     _assert_no_mistakes(subject, "names")
 
 
 @check("contract", needs_hardware=False, kind=EVERY_KIND)
 def members_have_the_right_form(subject: Subject) -> None:
-    """Methods, properties and attributes of the specification are methods, properties and attributes of the class. ``probe`` is a
+    """What is a method, property or attribute in the specification has the same form in the class. ``probe`` is a
     classmethod, no method is a coroutine, and context managers are not bare generators."""
     _assert_no_mistakes(subject, "forms")
 
@@ -67,20 +68,20 @@ def attributes_have_the_right_type(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False, kind=EVERY_KIND)
 def capabilities_exist(subject: Subject) -> None:
-    """No declared or required capability is a misspelt dtype or prefix, such as ``autocast.bf16``."""
+    """No declared or required capability has a misspelt dtype or prefix, as ``autocast.bf16`` does."""
     _assert_no_mistakes(subject, "capabilities")
 
 
 @check("contract", needs_hardware=False, kind=EVERY_KIND)
 def methods_return_values(subject: Subject) -> None:
-    """According to their source and annotations, no method returns None, or a string for a number, where the specification has another
-    type."""
+    """According to their source and annotations, no method returns None, or a string instead of a number, where the specification has
+    another type."""
     _assert_no_mistakes(subject, "results")
 
 
 @check("contract", needs_hardware=False, kind=EVERY_KIND)
 def hooks_are_implemented(subject: Subject) -> None:
-    """Every hook implementation is marked with ``@hookimpl``, and has the name and only arguments of a hook."""
+    """Every hook implementation is marked with ``@hookimpl``, has the name of a hook, and takes only arguments of that hook."""
     _assert_no_mistakes(subject, "hooks")
 
 

@@ -108,8 +108,8 @@ def weights_stay_equal(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def unused_parameters(subject: Subject, size: str) -> None:
-    """With ``find_unused_parameters=True``, a parameter that only some ranks have used has the average of all ranks' gradients on every
-    rank, and one that no rank has used has no gradient. Which of them are used may change from pass to pass, and the gradients may be
+    """With ``find_unused_parameters=True``, a parameter that only some ranks have used gets the average of all ranks' gradients on every
+    rank, and one that no rank has used gets no gradient. Which of them are used may change from pass to pass, and the gradients may be
     reduced in one bucket or in several."""
     import torch
 

@@ -60,7 +60,7 @@ def tensors_know_their_device(subject: Subject) -> None:
 
 @check("training", requires=["numbered_devices"])
 def factories_use_the_index(subject: Subject) -> None:
-    """Every factory function with ``device=`` creates its tensor on the device with the given index, also if another device is current."""
+    """Every factory function with ``device=`` creates its tensor on the device with the given index, even if another device is current."""
     from accelkit_conformance.oracle.factories import check_factories
 
     check_factories(subject)
@@ -123,7 +123,7 @@ def current_device_is_kept(subject: Subject) -> None:
 
 @check("training", requires=["numbered_devices"])
 def threads_have_their_own_device(subject: Subject) -> None:
-    """A device that one thread makes current, for itself or in a context, is not current in another thread."""
+    """A device that one thread makes current, with ``set_device`` or a context manager, does not become current in another thread."""
     import threading
 
     import torch

@@ -158,8 +158,8 @@ def errors_keep_the_current_device(subject: Subject) -> None:
 
 @check("training", requires=["dtype.int64"], seconds=240.0)
 def index_tensors_outside(subject: Subject) -> None:
-    """An index tensor that contains an index outside the tensor raises an error, at the latest when the device is synchronized, in every
-    operator that reads or writes by index. It runs in a process of its own, because the error makes some devices unusable."""
+    """Every operator that reads or writes by index raises an error, at the latest when the device is synchronized, if its index tensor
+    contains an index that is out of range. The calls run in a separate process, because the error makes some devices unusable."""
     from accelkit_conformance.oracle.mistakes import check_indices
 
     check_indices(subject)

@@ -29,7 +29,7 @@ def events_return_in_time(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="hooks")
 def statistics_are_numbers_by_name(subject: Subject) -> None:
-    """``get_device_stats`` returns finite numbers by name, and each name ends with a unit, as in ``memory.allocated.bytes``."""
+    """``get_device_stats`` maps names to finite numbers, and each name ends with a unit, as in ``memory.allocated.bytes``."""
     calls = HookCalls(subject)
     for hook in calls.implemented(("get_device_stats",)):
         for found in calls.call(hook):
@@ -42,7 +42,7 @@ def statistics_are_numbers_by_name(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="hooks")
 def doctor_checks_are_availabilities(subject: Subject) -> None:
-    """``doctor_checks`` returns an Availability for the name of each check, with a reason unless it is usable."""
+    """``doctor_checks`` returns a mapping of the name of each check to an Availability, which has a reason unless its status is usable."""
     calls = HookCalls(subject)
     for hook in calls.implemented(("doctor_checks",)):
         for found in calls.call(hook):
@@ -88,8 +88,8 @@ def jobs_of_others_are_not_claimed(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="hooks")
 def requeue_answers_yes_or_no(subject: Subject) -> None:
-    """``requeue`` returns True, False or None, or raises an error of accelkit. The check lets it start no program and connect to nothing;
-    an attempt counts as an answer."""
+    """``requeue`` returns True, False or None, or raises an error of accelkit. The check does not let it start programs or open
+    connections; an attempt to do so counts as an answer."""
     calls = HookCalls(subject)
     for hook in calls.implemented(("requeue",)):
         answer = calls.call_confined(hook)

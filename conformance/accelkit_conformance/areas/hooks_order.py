@@ -1,4 +1,4 @@
-"""How a hook plugin works together with others: wrappers pass on results and errors, and implementations do not stand in each other's
+"""How a hook plugin works together with others: wrappers pass on results and errors, and implementations do not get in each other's
 way."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @check("smoke", needs_hardware=False, kind="hooks")
 def wrappers_pass_results_on(subject: Subject) -> None:
-    """A hook that wraps others returns a result of the same type as they did, and a list is not shorter. Otherwise, the accelerator's
+    """A hook that wraps others returns a result of the same type as theirs, and a list is not shorter. Otherwise, the accelerator's
     statistics or the precision would be lost."""
     calls = HookCalls(subject)
     for hook in calls.wrapped():
@@ -31,8 +31,8 @@ def wrappers_pass_results_on(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="hooks")
 def wrappers_pass_errors_on(subject: Subject) -> None:
-    """If a hook that the plugin wraps raises an error, the error passes through. Otherwise, a program goes on with a device that could not
-    be set up."""
+    """If a hook that the plugin wraps raises an error, the error passes through. Otherwise, a program would go on with a device that
+    could not be set up."""
     calls = HookCalls(subject)
 
     def fail() -> object:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 @check("contract", needs_hardware=False, kind=EVERY_KIND)
 def importing_changes_nothing(subject: Subject) -> None:
-    """Importing the plugin and, if it is an accelerator, probing leave torch's functions, the environment, threads, signal handlers and
-    the working directory unchanged."""
+    """Importing the plugin and, if it is an accelerator, probing it leave torch's functions, the environment, threads, signal handlers
+    and the working directory unchanged."""
     changes = in_child(subject.record, "import", "probe", "footprint")["changes"]
     assert not changes, "it " + "; it ".join(changes)
 

@@ -172,7 +172,7 @@ def channels_last(subject: Subject) -> None:
 
 @check("training", requires=["dtype.float32"], over=names_of("differentiable", "IMAGES", "training"))
 def memory_formats(subject: Subject, name: str) -> None:
-    """For inputs in channels_last, and for each combination of one input in channels_last with contiguous ones, results and gradients have
+    """If all inputs are in channels_last, only the first, or all but the first, and the others are contiguous, results and gradients have
     the same values as on the CPU."""
     from accelkit_conformance.oracle.differentiable import IMAGES, check_function, random_inputs
     from accelkit_conformance.oracle.layouts import MIXED_LAYOUTS, all_arranged

@@ -241,7 +241,7 @@ def large_tensors(subject: Subject, name: str) -> None:
 
 @check("training", requires=["dtype.float32"], over=names_of("reductions", "ALONG_A_DIMENSION", "training"))
 def along_a_dimension(subject: Subject, name: str) -> None:
-    """Along each of six dimensions, and along up to 300 elements of which one is NaN, the results are the same as on the CPU."""
+    """Calls along each of six dimensions, and along a dimension of up to 300 elements with NaN, return the same results as on the CPU."""
     from accelkit_conformance.oracle.reductions import check_along_dimensions
 
     check_along_dimensions(subject, name)

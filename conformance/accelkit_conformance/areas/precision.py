@@ -194,7 +194,7 @@ def scaler_unscales_once(subject: Subject) -> None:
 @check("training", requires=["autocast.float16"], over=["one_optimizer", "two_optimizers", "twice"])
 def scaler_with_several_dtypes(subject: Subject, way: str) -> None:
     """The scaler finds an infinity in any parameter, whatever the dtypes and the number of the parameters, and skips the step of the
-    optimizer that has this parameter, but not that of another optimizer. One infinity halves the scale once, also if ``unscale_`` was
+    optimizer that has this parameter, but not that of another optimizer. One infinity halves the scale once, even if ``unscale_`` was
     called before the step."""
     from accelkit_conformance.oracle.scaler_cases import check_several_dtypes
 
@@ -203,8 +203,8 @@ def scaler_with_several_dtypes(subject: Subject, way: str) -> None:
 
 @check("training", requires=["autocast.{0}"], over=[f"{dtype},{way}" for dtype in _DTYPES for way in ("checkpoint", "reentrant")])
 def autocast_in_recomputation(subject: Subject, dtype: str, way: str) -> None:
-    """The forward pass that activation checkpointing repeats in the backward pass computes in the same dtypes as the first, with autocast
-    and inside a region without it, and its gradients equal those without checkpointing."""
+    """The forward pass that activation checkpointing repeats in the backward pass computes in the same dtypes as the first, both under
+    autocast and inside a region where it is disabled, and the gradients equal those without checkpointing."""
     from accelkit_conformance.oracle.scaler_cases import check_recomputation
 
     check_recomputation(subject, dtype, is_reentrant=way == "reentrant")

@@ -1,4 +1,4 @@
-"""Gradients, optimizer steps and accumulation in a precision are those of float64, within the tolerance of the dtype it computes in."""
+"""Gradients, optimizer steps and accumulation in a precision match those in float64, within the tolerance of the dtype it computes in."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def _check_gradients(subject: Subject, name: str) -> None:
 
 @check("smoke", kind="precision")
 def a_step_matches_float64(subject: Subject) -> None:
-    """A step of SGD changes the parameters as in float64, within the tolerance of the dtype: the step takes place, once, with unscaled
-    gradients."""
+    """A step of SGD changes the parameters as in float64, within the tolerance of the dtype: it is made exactly once, with
+    unscaled gradients."""
     from accelkit_conformance.oracle.precision_training import check_close, exact, mean_square, sgd, trainer, weights_of
 
     trained = trainer(subject)
@@ -91,8 +91,8 @@ def a_model_learns(subject: Subject) -> None:
 
 @check("training", kind="precision", over=["accumulate", "passes"])
 def accumulation_adds_up(subject: Subject, how: str) -> None:
-    """The gradients of two backward passes before a step add up: with ``gradient_accumulation_steps=2`` and ``accumulate`` to the mean of
-    both, otherwise to their sum. The step that follows uses them, and the next passes begin at zero."""
+    """The gradients of two backward passes before a step are accumulated: with ``gradient_accumulation_steps=2`` and ``accumulate``, the
+    result is their mean, otherwise their sum. The step that follows uses it, and the next passes begin at zero."""
     from accelkit_conformance.oracle.precision_training import check_close, exact, mean_square, sgd, trainer, weights_of
 
     is_mean = how == "accumulate"
@@ -120,7 +120,7 @@ def accumulation_adds_up(subject: Subject, how: str) -> None:
 @check("training", kind="precision", over=["SGD", "LBFGS"])
 def closures_are_used_or_refused(subject: Subject, name: str) -> None:
     """``optimizer.step(closure)`` trains as in float64 with unscaled gradients, and returns the loss of the closure. A precision that
-    cannot do that raises an error of accelkit that names it, and changes no parameter."""
+    cannot do that raises one of accelkit's errors, which names the precision, and changes no parameter."""
     import torch
 
     from accelkit import AccelkitError

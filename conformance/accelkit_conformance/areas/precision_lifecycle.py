@@ -1,4 +1,4 @@
-"""A precision costs nothing where it does nothing, keeps nothing alive, and teardown leaves torch as it was."""
+"""A precision adds no cost where it overrides nothing, and keeps nothing alive. Teardown leaves torch as it was."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _GROUPS = (_FORWARD, _BACKWARD, ("unscale_gradients",), ("optimizer_step",))
 
 @check("smoke", kind="precision")
 def steps_call_only_what_is_overridden(subject: Subject) -> None:
-    """During a step, no method is called that the class does not override, except beside an overridden one for the same pass. A precision
-    that overrides nothing for forward passes leaves the class of a prepared module as it was."""
+    """During a step, a method that the class does not override is called only if the class overrides another one for the same pass. A
+    precision that overrides nothing for forward passes leaves the class of a prepared module as it was."""
     import sys
 
     from accelkit_conformance.oracle.precision_models import Perceptron
@@ -111,8 +111,8 @@ def _torch_settings(subject: Subject) -> dict[str, Any]:
 
 @check("training", kind="precision")
 def a_runtime_starts_again(subject: Subject) -> None:
-    """After ``Runtime.teardown``, also if it is called twice, the Runtime starts again at its next use, and the precision trains as in
-    float64."""
+    """After ``Runtime.teardown``, even if it is called twice, the Runtime starts again at its next use, and the precision trains as
+    float64 does."""
     from accelkit_conformance.oracle.precision_training import Trainer, check_close, exact_gradients, model_and_data, sgd, trainer
 
     first = trainer(subject)
@@ -129,7 +129,7 @@ def a_runtime_starts_again(subject: Subject) -> None:
 
 @check("training", kind="precision")
 def nothing_is_kept_alive(subject: Subject) -> None:
-    """After teardown, a precision does not keep models, optimizers or batches of the program alive. It never refers to the accelerator."""
+    """After teardown, a precision keeps none of the program's models, optimizers or batches alive. It never refers to the accelerator."""
     import gc
     import weakref
 
@@ -191,7 +191,7 @@ def instances_are_independent(subject: Subject) -> None:
 
 @check("training", kind="precision")
 def threads_do_not_disturb_each_other(subject: Subject) -> None:
-    """Forward passes of one module in two threads give the results of one thread, and leave the default dtype as it was."""
+    """Forward passes of one module in two threads give the same results as in one thread, and leave the default dtype as it was."""
     from concurrent.futures import ThreadPoolExecutor
 
     import torch

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 @check("smoke", kind="precision")
 def clipping_by_norm(subject: Subject) -> None:
-    """``clip_grad_norm_`` returns the norm of the unscaled gradients, and the step that follows is that of float64 with gradients clipped
-    to half of their norm."""
+    """``clip_grad_norm_`` returns the norm of the unscaled gradients, and the step that follows matches the one in float64 with gradients
+    clipped to half of their norm."""
     import torch
 
     from accelkit_conformance.oracle.precision_declarations import declaration_of
@@ -37,8 +37,8 @@ def clipping_by_norm(subject: Subject) -> None:
 
 @check("training", kind="precision")
 def clipping_by_value(subject: Subject) -> None:
-    """``clip_grad_value_`` clips unscaled gradients, and the step that follows is that of float64 with gradients clipped to a third of
-    their largest value."""
+    """``clip_grad_value_`` clips unscaled gradients, and the step that follows matches the one in float64 with gradients clipped to a
+    third of their largest value."""
     import torch
 
     from accelkit_conformance.oracle.precision_training import check_close, exact, gradients_of, mean_square, sgd, trainer, weights_of
@@ -55,8 +55,8 @@ def clipping_by_value(subject: Subject) -> None:
 
 @check("training", kind="precision", over=["twice", "clip", "step"])
 def gradients_are_unscaled_once(subject: Subject, then: str) -> None:
-    """After ``unscale_gradients``, a second call, clipping to a norm that is not reached and the step itself leave the gradients as they
-    are. The step gives the weights of float64."""
+    """After ``unscale_gradients``, the gradients are changed neither by a second call, nor by clipping to a norm that they do not exceed,
+    nor by the step itself. The step gives the same weights as in float64."""
     import torch
 
     from accelkit_conformance.oracle.precision_training import check_close, exact, gradients_of, mean_square, sgd, trainer, weights_of
@@ -104,8 +104,8 @@ def infinite_gradients_are_skipped(subject: Subject, value: str) -> None:
 
 @check("training", kind="precision")
 def the_scale_adapts(subject: Subject) -> None:
-    """The scale of a precision that scales losses becomes smaller after each step with an infinite gradient, and not after other steps. A
-    loss whose gradients overflow in the first steps is trained on after at most 40 steps, and no parameter ever becomes infinite."""
+    """The scale of a precision that scales losses becomes smaller after each step with an infinite gradient, and not after other steps. If
+    the gradients of a loss overflow at first, at least one of 40 steps is not skipped, and no parameter ever becomes infinite."""
     import itertools
 
     from accelkit_conformance.oracle.precision_training import weights_of
@@ -130,7 +130,7 @@ def the_scale_adapts(subject: Subject) -> None:
 
 @check("training", kind="precision")
 def the_scale_grows(subject: Subject) -> None:
-    """If the state of the precision has a ``growth_interval``, as that of torch's GradScaler, the scale grows after that many steps
+    """If the state of the precision has a ``growth_interval``, like that of torch's GradScaler, the scale grows after that many steps
     without an infinite gradient, and not earlier."""
     from accelkit_conformance.results import DECLARED_NONE, NotSupported
 
@@ -151,7 +151,7 @@ def the_scale_grows(subject: Subject) -> None:
 
 @check("training", kind="precision")
 def schedulers_wait_for_steps(subject: Subject) -> None:
-    """A prepared scheduler steps after each optimizer step, and does not if the precision skipped that step."""
+    """A prepared scheduler steps after each optimizer step, unless the precision skipped that step."""
     import torch
 
     from accelkit.specs.overrides import overrides
@@ -175,7 +175,7 @@ def schedulers_wait_for_steps(subject: Subject) -> None:
 @check("training", kind="precision")
 def one_of_two_optimizers_is_skipped(subject: Subject) -> None:
     """If two optimizers step after one backward pass and only the gradients of the first are infinite, the first is skipped, the second
-    makes the step of float64, and the next loss has a smaller scale."""
+    makes the same step as in float64, and the next loss has a smaller scale."""
     import torch
 
     from accelkit_conformance.oracle.precision_training import check_close, exact, mean_square, model_and_data, sgd, weights_of
@@ -205,7 +205,7 @@ def _scaled(subject: Subject) -> Trainer:
     A precision that multiplies losses by a fixed number, and computes in a dtype with the range of float32, need not skip steps.
 
     Raises:
-        NotSupported: If the precision does not scale losses, or by a fixed number.
+        NotSupported: If the precision does not scale losses, or scales them by a fixed number.
     """
     import torch
 

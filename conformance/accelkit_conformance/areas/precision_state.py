@@ -80,7 +80,7 @@ def states_are_safe_and_independent(subject: Subject) -> None:
 
 @check("training", kind="precision")
 def checkpoints_of_other_precisions_load(subject: Subject) -> None:
-    """``load_state_dict({})``, the state of a precision that had nothing to save, leaves the precision as it is, and it trains."""
+    """``load_state_dict({})`` leaves the precision as it is, and it can still train. A precision that has nothing to save saves ``{}``."""
     trained = _trained(subject)
     scale, state = trained.scale(), str(trained.precision.state_dict())
     trained.precision.load_state_dict({})
@@ -115,8 +115,8 @@ def copies_of_modules_compute_the_same(subject: Subject, how: str) -> None:
 
 @check("training", kind="precision", over=["deepcopy", "pickle"])
 def copies_of_the_precision_have_its_state(subject: Subject, how: str) -> None:
-    """A copy of the precision, made by ``deepcopy`` or ``pickle``, has its name and state: of an instance that is not yet used, and of one
-    that has trained. Steps with the original do not change the copy."""
+    """A copy of the precision, made by ``deepcopy`` or ``pickle``, has its name and state, whether the original has not been used
+    yet or has been trained with. Steps with the original do not change the copy."""
     fresh = subject.plugin()
     assert _copy(fresh, how).name == fresh.name
     trained = _trained(subject)

@@ -275,7 +275,7 @@ def seeding_functions(subject: Subject, name: str) -> None:
 @check("training", requires=["random_state"])
 def initial_seeds(subject: Subject) -> None:
     """``initial_seed`` of a generator, and of the device's module, returns the seed that was set, up to 2**63 - 1, and the one that
-    ``seed`` chose. The state of a generator, set on another generator, repeats its numbers, whatever its seed is."""
+    ``seed`` chose. If the state of a generator is set on another one, that one repeats the numbers of the first."""
     from accelkit_conformance.oracle.random_states import check_initial_seeds
 
     check_initial_seeds(subject)
@@ -284,8 +284,8 @@ def initial_seeds(subject: Subject) -> None:
 @check("training", requires=["random_state", "numbered_devices"], over=["accelerator", "module", "name", "all", "fork_rng"])
 def states_belong_to_a_device(subject: Subject, way: str) -> None:
     """The state of a device that is not current can be saved and restored, and this does not change the numbers that the current device
-    draws: with the accelerator's functions, with those of the device's module (given a device, its name, or for all devices), and with
-    ``fork_rng``."""
+    draws. This holds for the accelerator's functions, for those of the device's module (given a device, its name, or for all devices),
+    and for ``fork_rng``."""
     from accelkit_conformance.oracle.random_states import check_state_of_a_device
 
     check_state_of_a_device(subject, way)

@@ -203,8 +203,8 @@ def another_current_device(subject: Subject) -> None:
 
 @check("training", over=["whole", "mmap", "weights_only=False", "pickle"])
 def large_tensors(subject: Subject, way: str) -> None:
-    """Tensors of 1 MiB and 5 MiB, and those that are a few bytes longer or shorter, are saved and loaded with every byte: onto the device
-    and the CPU, from a file, from a file that is mapped into memory, and with pickle."""
+    """Tensors of 1 MiB and 5 MiB, and those that are a few bytes longer or shorter, are saved and loaded without losing a byte: onto the
+    device and the CPU, from a file, from a file that is mapped into memory, and with pickle."""
     from accelkit_conformance.oracle.saved_files import check_large_tensors
 
     check_large_tensors(subject, way)

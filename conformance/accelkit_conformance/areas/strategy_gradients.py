@@ -1,5 +1,5 @@
-"""Strategies: after each step, every process has the weights of one process that trains on the batches of the whole job, up to 1e-12 in
-float64."""
+"""Strategies: after each step, every process has the same weights, up to 1e-12 in float64, as a single process that trains on the batches
+of the whole job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @check("smoke", kind="strategy", over=lambda: [("smoke", ("1",)), ("smoke", ("2",)), ("distributed", ("3",))], is_distributed=True)
 def steps_equal_one_process(subject: Subject, size: str) -> None:
-    """Two steps give the weights of one process, and results and parameters are on the device."""
+    """Two steps give the same weights as training in a single process, and results and parameters are on the device."""
     from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
     from accelkit_conformance.oracle.strategy_training import Twins, dtype_of, runtime
 
@@ -31,8 +31,8 @@ def steps_equal_one_process(subject: Subject, size: str) -> None:
 
 @check("distributed", kind="strategy", over=SIZES, is_distributed=True)
 def uneven_batches(subject: Subject, size: str) -> None:
-    """If the processes have batches of different sizes, and each loss is divided by the number of samples of all of them, a step is that of
-    one process."""
+    """If the processes have batches of different sizes, and each loss is divided by the number of samples of all of them, a step is the
+    same as in a single process."""
     from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
     from accelkit_conformance.oracle.strategy_training import Twins, dtype_of, runtime
 
@@ -47,8 +47,8 @@ def uneven_batches(subject: Subject, size: str) -> None:
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def accumulation(subject: Subject, size: str) -> None:
-    """With ``gradient_accumulation_steps=3``, the steps inside ``accumulate`` give the weights of one process that sees all three
-    batches."""
+    """With ``gradient_accumulation_steps=3``, the steps inside ``accumulate`` give the same weights as in a single process that
+    sees all three batches."""
     from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
     from accelkit_conformance.oracle.strategy_training import Twins, dtype_of, runtime
 
@@ -68,8 +68,8 @@ def accumulation(subject: Subject, size: str) -> None:
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def no_sync(subject: Subject, size: str) -> None:
-    """A backward pass inside ``no_sync`` is part of the next step: after a pass outside it, a step is that of one process that saw both
-    batches. The passes after that are reduced again."""
+    """A backward pass inside ``no_sync`` counts in the next step: after a further pass outside it, the step is the same as in a single
+    process that saw both batches. The gradients of later passes are reduced again."""
     from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
     from accelkit_conformance.oracle.strategy_training import Twins, dtype_of, runtime
 
@@ -89,7 +89,7 @@ def no_sync(subject: Subject, size: str) -> None:
 
 @check("distributed", kind="strategy", over=SIZES, is_distributed=True)
 def no_sync_does_not_reduce(subject: Subject, size: str) -> None:
-    """If the strategy has ``no_sync``, a gradient is not reduced inside it: it is that of this process, or is not there yet."""
+    """If the strategy has ``no_sync``, a gradient is not reduced inside it: it is that of this process alone, or does not exist yet."""
     import torch
 
     from accelkit import Strategy
@@ -110,7 +110,7 @@ def no_sync_does_not_reduce(subject: Subject, size: str) -> None:
         problem = ""
         for (name, mine), theirs in zip(rt.unwrap_model(twins.model).named_parameters(), own.parameters(), strict=True):
             if mine.grad is None or hasattr(mine.grad, "full_tensor"):
-                continue  # sharded gradients hold no passes that are not reduced
+                continue  # sharded gradients contain only passes that have been reduced
             assert theirs.grad is not None
             if not torch.allclose(mine.grad.cpu(), theirs.grad, rtol=1e-4, atol=1e-6):
                 problem = problem or f"inside no_sync, the gradient of {name} is not that of this process alone: it is reduced already"
@@ -120,8 +120,8 @@ def no_sync_does_not_reduce(subject: Subject, size: str) -> None:
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def unused_parameters(subject: Subject, size: str) -> None:
-    """A model with a layer that no process uses trains as in one process and leaves that layer unchanged, or a step raises an error
-    on every process that says that parameters are unused."""
+    """A model with a layer that no process uses trains as in one process, and that layer stays unchanged; or a step raises, on every
+    process, an error that says that parameters are unused."""
     from accelkit_conformance.oracle.strategy_models import UnusedModel, make, make_batches
     from accelkit_conformance.oracle.strategy_training import Twins, agree, dtype_of, runtime
 

@@ -1,5 +1,5 @@
-"""Strategies: the processes of a job can have different numbers of batches or are told that they cannot, an error is passed on, sharding
-saves memory, and the process group ends with the Runtime."""
+"""Strategies: the processes of a job can have different numbers of batches, or an error says that they cannot. Errors are passed on,
+sharding saves memory, and the process group ends with the Runtime."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _PURPOSE = "rank 1 fails on purpose"
 
 @check("distributed", kind="strategy", over=SIZES, is_distributed=True, seconds=40)
 def uneven_numbers_of_batches(subject: Subject, size: str) -> None:
-    """Inside ``join_uneven_inputs``, processes with different numbers of batches all reach the end with equal weights, or it raises
-    UnsupportedError."""
+    """Inside ``join_uneven_inputs``, processes with different numbers of batches all reach the end with equal weights. Otherwise, it
+    raises UnsupportedError."""
     import torch.distributed as dist
 
     from accelkit import UnsupportedError
@@ -130,8 +130,8 @@ def sharding_saves_memory(subject: Subject, size: str) -> None:
 
 @check("full", kind="strategy", seconds=320)
 def an_error_of_one_rank_ends_the_job(subject: Subject) -> None:
-    """If one of two launched processes raises an error while the other waits for it in a step, the whole job ends, and its output has the
-    error."""
+    """If one of two launched processes raises an error while the other waits for it in a step, the whole job ends, and its output
+    contains the error."""
     from accelkit import AccelkitError
     from accelkit_conformance.oracle.strategy_training import check_is_suitable
 

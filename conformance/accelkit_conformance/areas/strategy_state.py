@@ -1,5 +1,5 @@
-"""Strategies: all processes begin with the weights of rank 0, and the state that they save together is that of one model, which a job of
-another size can load."""
+"""Strategies: all processes begin with the weights of rank 0, and the state that they save together is that of one model, which a job
+with a different number of processes can load."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def state_is_restored(subject: Subject, size: str) -> None:
 
 @check("full", kind="strategy", over=SIZES, is_distributed=True, seconds=90)
 def state_loads_on_another_number_of_processes(subject: Subject, size: str) -> None:
-    """What two processes save, one process loads (``[2]``) and three processes load (``[3]``): the next step with momentum is that of a
-    training that was not interrupted."""
+    """One process (the test ``[2]``) and three processes (``[3]``) can load the state that two processes saved: their next step with
+    momentum is the same as in an uninterrupted run."""
     from accelkit_conformance.oracle.strategy_jobs import jobs, saving
     from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
     from accelkit_conformance.oracle.strategy_training import Twins, dtype_of

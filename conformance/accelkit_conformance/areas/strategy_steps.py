@@ -1,5 +1,5 @@
-"""Strategies: gradients are clipped by the norm of the whole model, an infinite gradient of one process skips the step of all, and a
-strategy that owns the optimizer steps and clears gradients when it is told to."""
+"""Strategies: gradients are clipped by the norm of the whole model, an infinite gradient of one process makes all of them skip the
+step, and a strategy that owns the optimizer steps and clears gradients when it is told to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _norms() -> list[Any]:
 
 @check("training", kind="strategy", over=_norms, is_distributed=True)
 def clip_by_norm(subject: Subject, size: str, norm: str) -> None:
-    """``clip_grad_norm_`` returns the norm of the gradients of the whole model, and the step is that of one process that clips."""
+    """``clip_grad_norm_`` returns the norm of the gradients of the whole model, and the step is the same as if one process clips."""
     import torch
 
     from accelkit import UnsupportedError
@@ -44,7 +44,7 @@ def clip_by_norm(subject: Subject, size: str, norm: str) -> None:
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def clip_by_value(subject: Subject, size: str) -> None:
-    """After ``clip_grad_value_``, the step is that of one process that clips each gradient to the same value."""
+    """After ``clip_grad_value_``, the step is the same as in a single process that clips each gradient to this value."""
     import torch
 
     from accelkit import UnsupportedError
@@ -67,8 +67,8 @@ def clip_by_value(subject: Subject, size: str) -> None:
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def infinite_gradients_skip_the_step_of_all(subject: Subject, size: str) -> None:
-    """With ``16-mixed``, an infinite gradient of rank 0 leaves the weights and the learning rate of every process as they are, and the
-    Runtime says so. The next step is made."""
+    """With ``16-mixed``, an infinite gradient of rank 0 leaves the weights and the learning rate of every process as they are, and
+    ``optimizer_step_was_skipped`` is true. The next step takes place."""
     import torch
 
     from accelkit import UnsupportedError
@@ -106,7 +106,7 @@ def infinite_gradients_skip_the_step_of_all(subject: Subject, size: str) -> None
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def zero_grad_discards_gradients(subject: Subject, size: str) -> None:
-    """After ``optimizer.zero_grad()``, the backward passes before it have no part in the next step."""
+    """After ``optimizer.zero_grad()``, the backward passes before it do not affect the next step."""
     from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
     from accelkit_conformance.oracle.strategy_training import Twins, dtype_of, runtime
 
@@ -123,7 +123,7 @@ def zero_grad_discards_gradients(subject: Subject, size: str) -> None:
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def adaptive_steps(subject: Subject, size: str) -> None:
-    """Three steps of AdamW are those of one process, and the optimizer is still the user's own object."""
+    """Three steps of AdamW are the same as in a single process, and the optimizer is still the user's own object."""
     import torch
 
     from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches

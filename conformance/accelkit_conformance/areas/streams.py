@@ -218,7 +218,7 @@ def events_are_done_after_waiting(subject: Subject) -> None:
 
 @check("training", requires=["events", "pinned_memory"])
 def a_new_recording_replaces_the_old(subject: Subject) -> None:
-    """After an event that was done is recorded again, it is done only when the new work is done, and streams that wait for it see the
+    """If an event that has completed is recorded again, it completes only when the new work has, and streams that wait for it see the
     results of this work."""
     from accelkit_conformance.oracle.queued_copies import check_new_recording
 

@@ -158,7 +158,7 @@ def pinned_copies(subject: Subject) -> None:
 @check("training", requires=["pinned_memory"], over=["float32", "float64", "bfloat16", "int64"])
 def pinned_copies_keep_their_order(subject: Subject, dtype: str) -> None:
     """Of two copies with ``non_blocking=True``, from the device to pinned memory and from there to the device, the second sees what the
-    first wrote, also if the stream is busy: with the same dtype on both ends or another one, contiguous and strided on either side."""
+    first wrote, even if the stream is busy. The dtypes at both ends may be the same or differ, and either side may be strided."""
     from accelkit_conformance.oracle.queued_copies import check_order_of_copies
 
     check_order_of_copies(subject, dtype)

@@ -58,7 +58,7 @@ class SlowUpload(HookLog):
 
 @mutant("hooks_calls", "hook_results", kind="hooks", base="hook_log")
 class StatisticIsNumber(HookLog):
-    """``get_device_stats`` returns a number instead of numbers by name."""
+    """``get_device_stats`` returns a number instead of a mapping of names to numbers."""
 
     @hookimpl
     def get_device_stats(self, device: torch.device) -> Mapping[str, float]:

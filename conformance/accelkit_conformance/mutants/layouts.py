@@ -141,7 +141,7 @@ class FlipsOneChannelKernels(Broken):
 
 @mutant("layout", "alignment")
 class ReadsFromAlignedAddresses(Broken):
-    """relu and exp of contiguous memory read it in blocks of four elements, from the start of the block in which it starts."""
+    """relu and exp of contiguous memory read it in aligned blocks of four elements, so reading misaligned memory starts too early."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         x = args[0]

@@ -18,7 +18,7 @@ class HasFourDimensions(Broken):
 
 @mutant("operators", "dimensions")
 class CountsRowsIn16Bits(Broken):
-    """bmm and softmax compute the rows after the first 65,536 as the first ones."""
+    """bmm and softmax give the rows after the first 65,536 the results of the first rows."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()

@@ -30,7 +30,7 @@ calls) or, if no result grows, until the dimension itself is that long; ``tiny``
 argument ``dim``, the dimension that it names takes the place of the last one, and ``many rows`` lengthens another.
 """
 
-# Rows with values that are not on an axis. Six dimensions are further dimensions in front.
+# Rows with values that are not on an axis. For ``six dimensions``, further dimensions are added in front of the others.
 _SIX = {"size": "six dimensions"}
 _CONTIGUOUS_ROWS: tuple[dict[str, str], ...] = (_SIX, _SIX | {"values": "special", "destination": "out="})
 _STRIDED_ROWS: tuple[dict[str, str], ...] = (

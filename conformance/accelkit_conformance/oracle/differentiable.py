@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 Function = Callable[..., torch.Tensor]
 
 LENGTH = 65_543
-"""The length of the long dimension of ``LONG``: more than 16 bits count, and than the grid of a GPU has blocks in its second dimension."""
+"""The length of the long dimension of ``LONG``. It is more than 16 bits can count, and more than the number of blocks in the second
+dimension of a GPU's grid."""
 
 
 def random_inputs(*shapes: Sequence[int]) -> list[torch.Tensor]:

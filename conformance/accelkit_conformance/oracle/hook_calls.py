@@ -24,7 +24,7 @@ _FORBIDDEN = ("subprocess.Popen", "os.system", "os.posix_spawn", "os.exec", "soc
 
 
 class _TooSlowError(BaseException):
-    """Raised in an implementation that exceeds the time limit. It is no Exception, so that the implementation does not catch it."""
+    """Raised in an implementation that exceeds the time limit. It does not inherit from Exception, so implementations do not catch it."""
 
 
 class _ConfinedError(BaseException):
@@ -92,7 +92,7 @@ class HookCalls:
     def call_confined(self, hook: str) -> Any:
         """Like ``call``, but the implementation can neither start a program nor connect to anything. Return None if it tries to.
 
-        An error of accelkit is an answer too, for which None is returned.
+        One of accelkit's errors is an answer too; None is then returned.
         """
         try:
             with _confined():

@@ -19,7 +19,7 @@ _NUM_COPIES = 4
 
 @functools.cache
 def _large(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return 32 MiB in pinned memory and on the device. They are kept, because pinning memory takes long."""
+    """Return 32 MiB in pinned memory and on the device. They are kept, because pinning memory takes a long time."""
     return torch.zeros(8 << 20).pin_memory(), torch.zeros(8 << 20, device=device)
 
 

@@ -55,7 +55,7 @@ ALONG_A_DIMENSION: dict[str, Callable[[torch.Tensor, int], Any]] = {
     "unfold": lambda x, dim: x.unfold(dim, 1, 1).contiguous(),
     "copy": lambda x, dim: x.movedim(dim, -1).contiguous(),
 }
-"""Calls by name. Each takes a tensor and a dimension, and returns one tensor or several."""
+"""The calls, by name. Each takes a tensor and a dimension, and returns one tensor or several."""
 
 
 def check_along_dimensions(subject: Subject, name: str) -> None:

@@ -18,7 +18,7 @@ from accelkit_conformance.results import DECLARED_NONE, NotSupported
 from accelkit_conformance.subject import Ranks, Subject
 
 _left: list[Any] = []
-"""The process groups that were destroyed: gloo's destructor may wait for a thread that waits for Python's global interpreter lock."""
+"""References to destroyed process groups, so that their destructors do not run: gloo's may wait for a thread that waits for the GIL."""
 
 
 class RanksAtPort(Ranks):
@@ -74,7 +74,7 @@ class Jobs:
 
 @contextlib.contextmanager
 def jobs(subject: Subject) -> Iterator[tuple[Jobs, str]]:
-    """Return a context manager with jobs of their own and a folder that all of them share. The group of the workers is destroyed.
+    """Return a context manager with a ``Jobs`` object and a folder that all its jobs share. Destroys the workers' own process group.
 
     Raises:
         NotSupported: If the strategy does not run on this accelerator or on this number of processes.
@@ -113,7 +113,7 @@ def saving() -> Iterator[None]:
     """Skip the check if the strategy refuses to save its state.
 
     Raises:
-        NotSupported: If it does.
+        NotSupported: If it refuses.
     """
     try:
         yield

@@ -69,7 +69,7 @@ def _records(name: str | None) -> list[PluginRecord]:
 
 def _mistakes(records: Sequence[PluginRecord], verdicts: Mapping[PluginRecord, probing.Verdict]) -> dict[PluginRecord, list[Finding]]:
     """Run the static checks on plugins, and return their findings, except those that are the reason of a verdict."""
-    asked = [record for record in records if verdicts[record].seconds]  # 0 if its process crashed or hung, as it would again
+    asked = [record for record in records if verdicts[record].seconds]  # 0 seconds: its process crashed or hung, and would do so again
     return {
         record: [one for one in found.mistakes if one.rule not in _OF_STYLE and one.what not in verdicts[record].reason]
         for record, found in probing.ask_mistakes(asked).items()

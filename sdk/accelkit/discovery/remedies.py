@@ -73,7 +73,7 @@ def _missing_library(match: re.Match[str]) -> str:
 
 
 def _missing_attribute(error: AttributeError) -> str:
-    """Return the remedy if a module lacks a name: the one in the entry point, or one that the plugin's code uses."""
+    """Return the remedy if a module lacks the name that the entry point gives, or a name that the plugin's code uses."""
     module = getattr(error.obj, "__name__", "")
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     if frames and frames[-1].f_code.co_name == "_resolve":  # accelkit's own function, which resolves an entry point

@@ -1,4 +1,4 @@
-"""The finding of a static check. It is in a module of its own so that reading one imports no checks."""
+"""The finding of a static check. It is in a module of its own, so that code that reads findings does not import the checks."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def device_module(accelerator: Accelerator) -> ModuleType:
 
 
 def call(accelerator: Accelerator, name: str, *arguments: Any, module_name: str = "") -> Any:
-    """Call the function ``name`` of ``torch.accelerator`` or, if torch's accelerator has another type or lacks it, of the device's module.
+    """Call the function ``name`` of ``torch.accelerator`` or, if that lacks it or is of another type, of the device's module.
 
     Args:
         accelerator: The accelerator whose device type is meant.
@@ -67,7 +67,7 @@ def call(accelerator: Accelerator, name: str, *arguments: Any, module_name: str 
     else:
         try:
             return getattr(torch.accelerator, name)(*arguments)
-        except RuntimeError as error:  # NotImplementedError is one
+        except RuntimeError as error:  # NotImplementedError is a subclass of it
             if not (isinstance(error, NotImplementedError) or any(text in str(error) for text in _NOT_IMPLEMENTED)):
                 raise
             why = f"torch.accelerator.{name}: {str(error).splitlines()[0]}"

@@ -36,7 +36,7 @@ TORCH_AT_IMPORT = Finding(
     "each child process that probes or describes the plugin then takes seconds",
     "move import torch into the methods that use it; for annotations, write it below if TYPE_CHECKING",
 )
-"""The finding on a plugin whose module imports torch. Whoever imports the plugin in a new process can tell."""
+"""The finding for a plugin whose module imports torch. Only code that imports the plugin in a new process can detect this."""
 
 
 def find_mistakes(kind: Kind, cls: type, rules: Iterable[str] = tuple(RULES)) -> list[Finding]:

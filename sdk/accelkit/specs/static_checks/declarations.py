@@ -51,7 +51,7 @@ def wrong_device_type(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
 def unknown_capabilities(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
     """Find declared or required capabilities with a prefix or dtype that does not exist.
 
-    A capability without a prefix that is unknown is already an error when the class is defined or loaded.
+    An unknown capability without a prefix is already an error when the class is defined or loaded.
     """
     for attribute in ("declared_capabilities", "required_capabilities"):
         keys = getattr(plugin.cls, attribute, ())
