@@ -274,7 +274,7 @@ def seeding_functions(subject: Subject, name: str) -> None:
 
 @check("training", requires=["random_state"])
 def initial_seeds(subject: Subject) -> None:
-    """``initial_seed`` of a generator, and of the device's module, returns the seed that was set, up to 2**63 - 1, and the one that
+    """``initial_seed`` of a generator, and of the device's module, returns the seed that was set, up to 2**63 - 1, or the one that
     ``seed`` chose. If the state of a generator is set on another one, that one repeats the numbers of the first."""
     from accelkit_conformance.oracle.random_states import check_initial_seeds
 

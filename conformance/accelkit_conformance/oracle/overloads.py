@@ -93,8 +93,8 @@ class Variant:
 
 
 def variants(func: Any) -> Iterator[Variant]:
-    """Yield the variants of an overload: itself, its aliases, and those that take a number in place of a tensor; each functional, with
-    ``out=`` and in place."""
+    """Yield the variants of an overload: itself, its aliases, and those that take a number in place of a tensor; each in its
+    functional, ``out=`` and in-place form."""
     functionals = [(other, None) for other in (func, *_aliases(func))]
     for functional, numbers in [*functionals, *((other, found) for one, _ in functionals for other, found in _with_numbers(one))]:
         given = _converting(numbers)

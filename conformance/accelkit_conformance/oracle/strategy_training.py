@@ -162,7 +162,7 @@ class Twins:
         return f"the weights differ from those of one process on the whole batch by up to {errors[worst]:.1e}, in {names[worst]}: {cause}"
 
     def check(self) -> None:
-        """Check that the strategy's weights are those of one process on the whole batch, on every process.
+        """Check that, on every process, the strategy's weights are those of one process on the whole batch.
 
         Raises:
             AssertionError: If they are not. The message names the likely mistake.
