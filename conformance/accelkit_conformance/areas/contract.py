@@ -74,8 +74,8 @@ def capabilities_exist(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False, kind=EVERY_KIND)
 def methods_return_values(subject: Subject) -> None:
-    """According to their source and annotations, no method returns None, or a string instead of a number, where the specification has
-    another type."""
+    """According to their source and annotations, no method returns None where the specification requires a value, or a string where it
+    requires a number."""
     _assert_no_mistakes(subject, "results")
 
 
