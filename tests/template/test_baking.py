@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import time
 
 import pytest
@@ -56,7 +57,7 @@ def test_the_defaults_pass_smoke_within_five_minutes(clean, tmp_path):
         check_sources(package, clean)
 
         clean.accelkit("conformance", "table", report_path, "--write", package / "README.md")
-        assert "| operators | 119 of 119 |" in (package / "README.md").read_text()
+        assert re.search(r"\| operators \| (\d+) of \1 \|", (package / "README.md").read_text()), "not all operators passed"
     finally:
         clean.pip("uninstall", "--yes", "accelkit-acme")
     assert clean.offered("accelkit-acme") == []

@@ -12,16 +12,20 @@ if TYPE_CHECKING:
 
 
 def _trained(subject: Subject) -> Trainer:
-    """Return a trainer that has made three steps, and, if the precision scales losses, has seen an infinite gradient before them."""
+    """Return a trainer that has made three steps. If the precision skips steps with infinite gradients, it has skipped one before them."""
     import torch
 
     from accelkit.specs.overrides import overrides
     from accelkit.specs.precision import Precision
     from accelkit_conformance.oracle.precision_training import trainer
 
-    trained = trainer(subject, optimizer=lambda parameters: torch.optim.Adam(parameters, lr=0.01, eps=1e-3))
+    def begun() -> Trainer:
+        return trainer(subject, optimizer=lambda parameters: torch.optim.Adam(parameters, lr=0.01, eps=1e-3))
+
+    trained = begun()
     if overrides(trained.precision, Precision, "pre_backward"):
         trained.poisoned_step(float("inf"))
+        trained = trained if trained.runtime.optimizer_step_was_skipped else begun()
     for _ in range(3):
         trained.step()
     return trained
