@@ -1,5 +1,5 @@
 """What a cluster environment says about a job: values of the right types, the recorded answers, and the same answers on all
-processes. The jobs are those that the plugin has recorded, and those that are made up from its description of a job."""
+processes. The jobs are those that the plugin has recorded, and those that are generated from its description of a job."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _PAIRS = (("global_rank", "world_size"), ("local_rank", "local_world_size"), ("n
 
 @check("full", needs_hardware=False, kind="cluster")
 def jobs_are_recorded(subject: Subject) -> None:
-    """The plugin ships recorded environments: all processes of at least one job, or a description from which jobs can be made up."""
+    """The plugin ships recorded environments: all processes of at least one job, or a description from which jobs can be generated."""
     folder = cluster_recordings.folder_of(subject.cls)
     package = subject.cls.__module__.rpartition(".")[0]
     where = f"the folder recorded/ of the package {package}" if package else "a package (the class is in a module without one)"
@@ -139,11 +139,11 @@ def _check_machines(everyone: list[dict[str, Any]], place: str) -> None:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def made_up_jobs_are_read(subject: Subject) -> None:
-    """In jobs of several shapes that are made up from the plugin's description, every rank and size is right on every process, if
+    """In jobs of several shapes that are generated from the plugin's description, every rank and size is right on every process, if
     necessary after the processes have told each other on which machine they are."""
     descriptions = own_descriptions(subject)
     if not descriptions:
-        raise NotSupported(f"jobs that are made up: {DECLARED_NONE}, because the plugin ships no description of a job")
+        raise NotSupported(f"generated jobs: {DECLARED_NONE}, because the plugin ships no description of a job")
     for job in own_jobs(subject):
         if job[0].host:
             with job_answers(subject, job) as everyone:
@@ -172,7 +172,7 @@ def all_processes_meet_at_one_place(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def jobs_have_ports_of_their_own(subject: Subject) -> None:
-    """Two jobs that are made up with consecutive job ids, or with the ports that the launcher chose, have different ports, because they may
+    """Two jobs that are generated with consecutive job ids, or with the ports that the launcher chose, have different ports, because they may
     run on one machine."""
     for description in own_descriptions(subject):
         if description.environ or description.files:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def model_and_batch(size: int) -> tuple[Any, Any]:
-    """Return a model and a batch for the whole job on the CPU, the same on every rank."""
+    """Return a model and the batch of the whole job, the same on every rank. Both are on the CPU."""
     import torch
 
     torch.default_generator.manual_seed(0)

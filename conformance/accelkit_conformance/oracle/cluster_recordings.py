@@ -1,4 +1,4 @@
-"""Recorded environments of cluster environments, and jobs that are made up from a description. Does not import torch.
+"""Recorded environments of cluster environments, and jobs that are generated from a description. Does not import torch.
 
 A plugin ships them as JSON files in a folder ``recorded`` in the package of its class. ``docs/vendors/cluster-environment.md`` describes
 the format.
@@ -23,7 +23,7 @@ from accelkit.discovery.catalog import plugins
 
 FOLDER = "recorded"
 SHAPES = ((1, 1), (1, 2), (2, 1), (2, 2), (3, 2))
-"""The numbers of machines, and of processes on each, of the jobs that are made up."""
+"""The numbers of machines, and of processes on each, of the generated jobs."""
 JOB_ID, PORT = 4711, 29511
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 
@@ -38,7 +38,7 @@ class Process:
         files: The contents of files, by the variable that contains the path.
         expected: ``environment`` (the name of the right cluster environment) and the values of its properties. A value of None cannot be
             read before the processes join. ``error`` is a part of the text of the error that reading some other property raises.
-        host: The machine, if the job is made up.
+        host: The machine, if the job is generated.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Process:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Description:
-    """A description of a launcher's jobs, from which jobs of any size are made up.
+    """A description of a launcher's jobs, from which jobs of any size are generated.
 
     Attributes:
         name: The name of the file.
