@@ -172,8 +172,8 @@ def all_processes_meet_at_one_place(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def jobs_have_ports_of_their_own(subject: Subject) -> None:
-    """Two jobs that are generated with consecutive job ids, or with the ports that the launcher chose, have different ports, because they may
-    run on one machine."""
+    """Two jobs that are generated with consecutive job ids, or with the ports that the launcher chose, have different ports, because they
+    may run on one machine."""
     for description in own_descriptions(subject):
         if description.environ or description.files:
             nodes, local = description.shapes[-1]

@@ -23,7 +23,7 @@ Answers = dict[str, Any]
 
 
 def own_processes(subject: Subject) -> list[Process]:
-    """Return the recorded processes of the plugin's own jobs, followed by those of the jobs that are made up from its descriptions."""
+    """Return the recorded processes of the plugin's own jobs, followed by those of the jobs that are generated from its descriptions."""
     made_up = [one for description in own_descriptions(subject) for shape in description.shapes for one in description.job(*shape)]
     return [*own_recordings(subject), *made_up]
 
