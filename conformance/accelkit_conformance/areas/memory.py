@@ -66,8 +66,8 @@ def peak_is_kept_and_reset(subject: Subject) -> None:
         return subject.accelerator.memory_stats(subject.device)["memory.peak.bytes"]
 
     held = _block(subject)
-    subject.accelerator.reset_peak_memory_stats(subject.device)
     before = subject.allocated_before()
+    subject.accelerator.reset_peak_memory_stats(subject.device)
     assert before >= _BYTES, f"after a reset {before:.0f} bytes are counted as allocated, but a tensor has {_BYTES}"
     assert peak() == before, f"after a reset the peak is {peak():.0f} bytes, but {before:.0f} are allocated"
     block = _block(subject)
