@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from accelkit import Accelerator, Capabilities, ClusterEnvironment, PluginRecord
+from accelkit import Accelerator, AccelkitError, Capabilities, ClusterEnvironment, PluginRecord
 from accelkit.discovery import loading
 from accelkit_conformance.expectations import Expectation
 from accelkit_conformance.results import DECLARED_NONE, NotSupported, WrongError
@@ -131,6 +131,17 @@ class Subject:
             raise NotSupported(f"this needs two devices, and there is only one {self.device_type} device")
         return others[0]
 
+    def needs_devices(self, processes: int) -> None:
+        """Skip the check if the accelerator has no device for each of this many processes. The CPU has one for any number of them.
+
+        Raises:
+            NotSupported: If it has fewer devices.
+        """
+        try:
+            self.accelerator.parse_devices(processes)
+        except AccelkitError as error:
+            raise NotSupported(f"{processes} processes need as many devices: {error}") from error
+
     def plugin(self) -> Any:
         """Return a new instance of the plugin under test."""
         return loading.instantiate(self.cls, self.record)
@@ -144,16 +155,12 @@ class Subject:
         Raises:
             NotSupported: If there are fewer devices than processes.
         """
-        from accelkit import AccelkitError, Runtime
-
-        try:
-            self.accelerator.parse_devices(self.world_size)  # the CPU has one device for any number of processes
-        except AccelkitError as error:
-            raise NotSupported(f"{self.world_size} processes need as many devices: {error}") from error
+        from accelkit import Runtime
 
         if self.record.kind in ("precision", "strategy"):
             options.setdefault(self.record.kind, self.plugin())
         if self.world_size > 1:
+            self.needs_devices(self.world_size)
             options = {"cluster": Ranks(self.rank, self.world_size), "devices": self.world_size, **options}
         return Runtime(accelerator=self.accelerator, **{"devices": [self.devices.index(self.device)], **options})
 

@@ -15,17 +15,15 @@ if TYPE_CHECKING:
 @check("smoke", kind="strategy", over=lambda: [("smoke", ("1",)), ("smoke", ("2",)), ("distributed", ("3",))], is_distributed=True)
 def steps_equal_one_process(subject: Subject, size: str) -> None:
     """Two steps give the same weights as training in a single process, and results and parameters are on the device."""
-    from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
+    from accelkit_conformance.oracle.strategy_models import BlockModel, make
     from accelkit_conformance.oracle.strategy_training import Twins, dtype_of, runtime
 
     dtype = dtype_of(subject)
     with runtime(subject) as rt:
         assert rt.device == subject.device, f"rank {subject.rank} computes on {rt.device}, not on its own device {subject.device}"
         twins = Twins(subject, rt, make(BlockModel, dtype))
-        for batch in make_batches(2, dtype):
-            twins.backward(batch)
-            twins.step()
-            twins.check()
+        for batch in twins.batches(2):
+            twins.train(batch)
         subject.stays(twins.model(batch.to(rt.device)))
 
 
@@ -33,30 +31,24 @@ def steps_equal_one_process(subject: Subject, size: str) -> None:
 def uneven_batches(subject: Subject, size: str) -> None:
     """If the processes have batches of different sizes, and each loss is divided by the number of samples of all of them, a step is the
     same as in a single process."""
-    from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
-    from accelkit_conformance.oracle.strategy_training import Twins, dtype_of, runtime
+    from accelkit_conformance.oracle.strategy_models import BlockModel
+    from accelkit_conformance.oracle.strategy_training import training
 
-    dtype = dtype_of(subject)
-    with runtime(subject) as rt:
-        twins = Twins(subject, rt, make(BlockModel, dtype))
-        for batch in make_batches(2, dtype):
-            twins.backward(batch, is_uneven=True)
-            twins.step()
-            twins.check()
+    with training(subject, BlockModel) as twins:
+        for batch in twins.batches(2):
+            twins.train(batch, is_uneven=True)
 
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def accumulation(subject: Subject, size: str) -> None:
     """With ``gradient_accumulation_steps=3``, the steps inside ``accumulate`` give the same weights as in a single process that
     sees all three batches."""
-    from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
-    from accelkit_conformance.oracle.strategy_training import Twins, dtype_of, runtime
+    from accelkit_conformance.oracle.strategy_models import BlockModel
+    from accelkit_conformance.oracle.strategy_training import training
 
-    dtype = dtype_of(subject)
-    with runtime(subject, gradient_accumulation_steps=3) as rt:
-        twins = Twins(subject, rt, make(BlockModel, dtype))
-        for index, batch in enumerate(make_batches(6, dtype), 1):
-            with rt.accumulate(twins.model):
+    with training(subject, BlockModel, gradient_accumulation_steps=3) as twins:
+        for index, batch in enumerate(twins.batches(6), 1):
+            with twins.rt.accumulate(twins.model):
                 twins.backward(batch, factor=1 / 3)
                 if index % 3:
                     twins.optimizer.step()
@@ -70,21 +62,15 @@ def accumulation(subject: Subject, size: str) -> None:
 def no_sync(subject: Subject, size: str) -> None:
     """A backward pass inside ``no_sync`` counts in the next step: after a further pass outside it, the step is the same as in a single
     process that saw both batches. The gradients of later passes are reduced again."""
-    from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
-    from accelkit_conformance.oracle.strategy_training import Twins, dtype_of, runtime
+    from accelkit_conformance.oracle.strategy_models import BlockModel
+    from accelkit_conformance.oracle.strategy_training import training
 
-    dtype = dtype_of(subject)
-    with runtime(subject) as rt:
-        twins = Twins(subject, rt, make(BlockModel, dtype))
-        first, second, third = make_batches(3, dtype)
-        with rt.no_sync(twins.model):
+    with training(subject, BlockModel) as twins:
+        first, second, third = twins.batches(3)
+        with twins.rt.no_sync(twins.model):
             twins.backward(first)
-        twins.backward(second)
-        twins.step()
-        twins.check()
-        twins.backward(third)
-        twins.step()
-        twins.check()
+        twins.train(second)
+        twins.train(third)
 
 
 @check("distributed", kind="strategy", over=SIZES, is_distributed=True)
@@ -94,18 +80,17 @@ def no_sync_does_not_reduce(subject: Subject, size: str) -> None:
 
     from accelkit import Strategy
     from accelkit.specs.overrides import overrides
-    from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
-    from accelkit_conformance.oracle.strategy_training import Twins, agree, dtype_of, is_engine, runtime, share
+    from accelkit_conformance.oracle.strategy_models import BlockModel, make
+    from accelkit_conformance.oracle.strategy_training import agree, dtype_of, is_engine, share, training
 
-    dtype = dtype_of(subject)
     if not overrides(subject.plugin(), Strategy, "no_sync") or is_engine(subject):
         raise NotSupported(f"passes without reduction: {DECLARED_NONE} (no_sync is not overridden)")
-    with runtime(subject) as rt:
-        twins = Twins(subject, rt, make(BlockModel, dtype))
-        (batch,) = make_batches(1, dtype)
+    with training(subject, BlockModel) as twins:
+        rt = twins.rt
+        (batch,) = twins.batches(1)
         with rt.no_sync(twins.model):
             twins.backward(batch)
-        own = make(BlockModel, dtype)
+        own = make(BlockModel, dtype_of(subject))
         (own(share(batch, subject.rank, int(size))).square().sum() * int(size) / len(batch)).backward()
         problem = ""
         for (name, mine), theirs in zip(rt.unwrap_model(twins.model).named_parameters(), own.parameters(), strict=True):
@@ -122,14 +107,12 @@ def no_sync_does_not_reduce(subject: Subject, size: str) -> None:
 def unused_parameters(subject: Subject, size: str) -> None:
     """A model with a layer that no process uses trains as in one process, and that layer stays unchanged; or a step raises, on every
     process, an error that says that parameters are unused."""
-    from accelkit_conformance.oracle.strategy_models import UnusedModel, make, make_batches
-    from accelkit_conformance.oracle.strategy_training import Twins, agree, dtype_of, runtime
+    from accelkit_conformance.oracle.strategy_models import UnusedModel
+    from accelkit_conformance.oracle.strategy_training import agree, training
 
-    dtype = dtype_of(subject)
-    with runtime(subject) as rt:
-        twins = Twins(subject, rt, make(UnusedModel, dtype))
+    with training(subject, UnusedModel) as twins:
         problem = refusal = ""
-        for batch in make_batches(2, dtype):
+        for batch in twins.batches(2):
             try:
                 twins.backward(batch)
                 twins.step()
@@ -144,7 +127,7 @@ def unused_parameters(subject: Subject, size: str) -> None:
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def frozen_parameters(subject: Subject, size: str) -> None:
     """Parameters that do not require gradients stay as they are, and the others are trained as in one process."""
-    from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
+    from accelkit_conformance.oracle.strategy_models import BlockModel, make
     from accelkit_conformance.oracle.strategy_training import Twins, agree, dtype_of, runtime
 
     dtype = dtype_of(subject)
@@ -153,7 +136,7 @@ def frozen_parameters(subject: Subject, size: str) -> None:
         model.inward.requires_grad_(False)  # type: ignore[union-attr]
         model.blocks[1].linear.bias.requires_grad_(False)  # type: ignore[index,union-attr]
         twins = Twins(subject, rt, model)
-        (batch,) = make_batches(1, dtype)
+        (batch,) = twins.batches(1)
         twins.backward(batch)
         frozen = [one.requires_grad for one in rt.unwrap_model(twins.model).parameters()]
         expected = [one.requires_grad for one in twins.single.parameters()]
@@ -165,41 +148,32 @@ def frozen_parameters(subject: Subject, size: str) -> None:
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def shared_parameters(subject: Subject, size: str) -> None:
     """A weight that two layers share is still shared after ``prepare``, and is trained as in one process."""
-    from accelkit_conformance.oracle.strategy_models import TiedModel, make, make_batches
-    from accelkit_conformance.oracle.strategy_training import Twins, agree, dtype_of, runtime
+    from accelkit_conformance.oracle.strategy_models import TiedModel
+    from accelkit_conformance.oracle.strategy_training import agree, training
 
-    dtype = dtype_of(subject)
-    with runtime(subject) as rt:
-        twins = Twins(subject, rt, make(TiedModel, dtype))
-        model = rt.unwrap_model(twins.model)
+    with training(subject, TiedModel) as twins:
+        model = twins.rt.unwrap_model(twins.model)
         is_tied = model.first.weight is model.second.weight  # type: ignore[union-attr]
         agree(subject, "" if is_tied else "two layers shared a weight before prepare, and no longer do")
-        for batch in make_batches(2, dtype):
-            twins.backward(batch)
-            twins.step()
-            twins.check()
+        for batch in twins.batches(2):
+            twins.train(batch)
 
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def two_models(subject: Subject, size: str) -> None:
     """Two models with an optimizer each, prepared one after the other and trained in turns, are trained as in one process; or preparing the
     second raises UnsupportedError."""
-    from accelkit import UnsupportedError
-    from accelkit_conformance.oracle.strategy_models import BlockModel, TiedModel, make, make_batches
-    from accelkit_conformance.oracle.strategy_training import Twins, dtype_of, runtime
+    from accelkit_conformance.oracle.strategy_models import BlockModel, TiedModel, make
+    from accelkit_conformance.oracle.strategy_training import Twins, dtype_of, optional, runtime
 
     dtype = dtype_of(subject)
     with runtime(subject) as rt:
         first = Twins(subject, rt, make(BlockModel, dtype))
-        try:
+        with optional("two models"):
             second = Twins(subject, rt, make(TiedModel, dtype))
-        except UnsupportedError as error:
-            raise NotSupported(f"two models: {DECLARED_NONE} ({error})") from error
-        for batch in make_batches(2, dtype):
+        for batch in first.batches(2):
             for twins in (first, second):
-                twins.backward(batch)
-                twins.step()
-                twins.check()
+                twins.train(batch)
 
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
@@ -207,16 +181,13 @@ def buffers(subject: Subject, size: str) -> None:
     """Buffers are on the device, keep their values and dtypes through ``prepare``, and what the forward pass adds to them is kept."""
     import torch
 
-    from accelkit_conformance.oracle.strategy_models import BufferedModel, make, make_batches
-    from accelkit_conformance.oracle.strategy_training import Twins, agree, dtype_of, runtime, whole
+    from accelkit_conformance.oracle.strategy_models import BufferedModel
+    from accelkit_conformance.oracle.strategy_training import agree, training, whole
 
-    dtype = dtype_of(subject)
-    with runtime(subject) as rt:
-        twins = Twins(subject, rt, make(BufferedModel, dtype))
-        for batch in make_batches(2, dtype):
-            twins.backward(batch)
-            twins.step()
-            twins.check()
+    with training(subject, BufferedModel) as twins:
+        rt = twins.rt
+        for batch in twins.batches(2):
+            twins.train(batch)
         problem = ""
         buffers = dict(rt.unwrap_model(twins.model).named_buffers())
         for name, theirs in twins.single.named_buffers():

@@ -24,19 +24,15 @@ def uneven_numbers_of_batches(subject: Subject, size: str) -> None:
     raises UnsupportedError."""
     import torch.distributed as dist
 
-    from accelkit import UnsupportedError
-    from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
-    from accelkit_conformance.oracle.strategy_training import Twins, agree, are_equal, dtype_of, runtime
+    from accelkit_conformance.oracle.strategy_models import BlockModel
+    from accelkit_conformance.oracle.strategy_training import agree, are_equal, optional, training
 
-    dtype = dtype_of(subject)
-    with runtime(subject) as rt:
-        twins = Twins(subject, rt, make(BlockModel, dtype))
-        try:
+    with training(subject, BlockModel) as twins:
+        rt = twins.rt
+        with optional("uneven numbers of batches"):
             joined = rt.join_uneven_inputs([twins.model])
-        except UnsupportedError as error:
-            raise NotSupported(f"uneven numbers of batches: {DECLARED_NONE} ({error})") from error
         with joined:
-            for batch in make_batches(subject.rank + 1, dtype):
+            for batch in twins.batches(subject.rank + 1):
                 rt.backward(twins.model(batch.to(rt.device)).square().mean())
                 twins.optimizer.step()
                 twins.optimizer.zero_grad()
@@ -50,11 +46,11 @@ def uneven_numbers_of_batches(subject: Subject, size: str) -> None:
 def errors_are_passed_on(subject: Subject, size: str) -> None:
     """An error that is raised inside ``accumulate``, ``no_sync``, ``whole_parameters`` or ``join`` of the strategy leaves the context as
     the same error."""
-    from accelkit_conformance.oracle.strategy_models import BlockModel, make
-    from accelkit_conformance.oracle.strategy_training import Twins, agree, dtype_of, runtime
+    from accelkit_conformance.oracle.strategy_models import BlockModel
+    from accelkit_conformance.oracle.strategy_training import agree, training
 
-    with runtime(subject, gradient_accumulation_steps=2) as rt:
-        twins = Twins(subject, rt, make(BlockModel, dtype_of(subject)))
+    with training(subject, BlockModel, gradient_accumulation_steps=2) as twins:
+        rt = twins.rt
         contexts = {
             "accumulate": lambda: rt.accumulate(twins.model),
             "no_sync": lambda: rt.no_sync(twins.model),
@@ -77,19 +73,16 @@ def errors_are_passed_on(subject: Subject, size: str) -> None:
 def teardown_leaves_no_group(subject: Subject, size: str) -> None:
     """A process group that the Runtime creates is gone after ``teardown``. A second Runtime of the same processes trains."""
     from accelkit_conformance.oracle.strategy_jobs import jobs
-    from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
+    from accelkit_conformance.oracle.strategy_models import BlockModel, make
     from accelkit_conformance.oracle.strategy_training import Twins, dtype_of
 
-    dtype = dtype_of(subject)
-    (batch,) = make_batches(1, dtype)
     with jobs(subject) as (job, _):
         for _ in range(2):
             with job(int(size)) as rt:
                 assert rt is not None
-                twins = Twins(subject, rt, make(BlockModel, dtype))
-                twins.backward(batch)
-                twins.step()
-                twins.check()
+                twins = Twins(subject, rt, make(BlockModel, dtype_of(subject)))
+                (batch,) = twins.batches(1)
+                twins.train(batch)
 
 
 @check("full", kind="strategy", over=SIZES, is_distributed=True)
@@ -132,16 +125,12 @@ def sharding_saves_memory(subject: Subject, size: str) -> None:
 def an_error_of_one_rank_ends_the_job(subject: Subject) -> None:
     """If one of two launched processes raises an error while the other waits for it in a step, the whole job ends, and its output
     contains the error."""
-    from accelkit import AccelkitError
     from accelkit_conformance.oracle.strategy_training import check_is_suitable
 
     if not subject.cls.is_distributed:  # type: ignore[attr-defined]
         raise NotSupported(f"several processes: {DECLARED_NONE} (is_distributed is False)")
     check_is_suitable(subject)
-    try:
-        subject.accelerator.parse_devices(2)
-    except AccelkitError as error:
-        raise NotSupported(f"two processes need as many devices: {error}") from error
+    subject.needs_devices(2)
     program = ["-m", "accelkit_conformance.oracle.strategy_failure", json.dumps(as_request(subject.record)), _PURPOSE]
     command = ["launch", "--accelerator", subject.accelerator.name, "--devices", "2", *program]
     try:

@@ -46,13 +46,12 @@ def state_dict_is_that_of_the_model(subject: Subject, size: str) -> None:
     import torch
 
     from accelkit import AccelkitError
-    from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
-    from accelkit_conformance.oracle.strategy_training import Twins, agree, dtype_of, runtime, whole
+    from accelkit_conformance.oracle.strategy_models import BlockModel
+    from accelkit_conformance.oracle.strategy_training import agree, training, whole
 
-    dtype = dtype_of(subject)
-    with runtime(subject) as rt:
-        twins = Twins(subject, rt, make(BlockModel, dtype))
-        (batch,) = make_batches(1, dtype)
+    with training(subject, BlockModel) as twins:
+        rt = twins.rt
+        (batch,) = twins.batches(1)
         twins.backward(batch)
         twins.step()
         try:
@@ -74,13 +73,12 @@ def state_is_restored(subject: Subject, size: str) -> None:
     """After ``load_state``, the weights are those at ``save_state``, bit for bit, and the next step with momentum gives what it gave
     before."""
     from accelkit_conformance.oracle.strategy_jobs import saving, shared_folder
-    from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
-    from accelkit_conformance.oracle.strategy_training import Twins, agree, are_equal, dtype_of, runtime
+    from accelkit_conformance.oracle.strategy_models import BlockModel
+    from accelkit_conformance.oracle.strategy_training import agree, are_equal, training
 
-    dtype = dtype_of(subject)
-    with runtime(subject) as rt, shared_folder(subject) as folder:
-        twins = Twins(subject, rt, make(BlockModel, dtype), _with_momentum)
-        first, second = make_batches(2, dtype)
+    with training(subject, BlockModel, _with_momentum) as twins, shared_folder(subject) as folder:
+        rt = twins.rt
+        first, second = twins.batches(2)
         twins.backward(first)
         twins.step()
         saved = twins.weights()
@@ -127,9 +125,7 @@ def state_loads_on_another_number_of_processes(subject: Subject, size: str) -> N
                 twins.single.load_state_dict(reference.state_dict())
                 twins.single_optimizer.load_state_dict(reference_optimizer.state_dict())
                 twins.check()
-                twins.backward(second)
-                twins.step()
-                twins.check()
+                twins.train(second)
 
 
 def _with_momentum(parameters: Any) -> Any:

@@ -21,19 +21,15 @@ def clip_by_norm(subject: Subject, size: str, norm: str) -> None:
     """``clip_grad_norm_`` returns the norm of the gradients of the whole model, and the step is the same as if one process clips."""
     import torch
 
-    from accelkit import UnsupportedError
-    from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
-    from accelkit_conformance.oracle.strategy_training import Twins, agree, dtype_of, runtime, whole
+    from accelkit_conformance.oracle.strategy_models import BlockModel
+    from accelkit_conformance.oracle.strategy_training import agree, optional, training, whole
 
-    dtype = dtype_of(subject)
-    with runtime(subject) as rt:
-        twins = Twins(subject, rt, make(BlockModel, dtype))
-        (batch,) = make_batches(1, dtype)
+    with training(subject, BlockModel) as twins:
+        rt = twins.rt
+        (batch,) = twins.batches(1)
         twins.backward(batch)
-        try:
+        with optional(f"clipping by the {norm}-norm"):
             found = rt.clip_grad_norm_(twins.model.parameters(), 0.1, float(norm))
-        except UnsupportedError as error:
-            raise NotSupported(f"clipping by the {norm}-norm: {DECLARED_NONE} ({error})") from error
         expected = float(torch.nn.utils.clip_grad_norm_(twins.single.parameters(), 0.1, float(norm)))
         twins.step()
         value = float(whole(found))
@@ -47,19 +43,15 @@ def clip_by_value(subject: Subject, size: str) -> None:
     """After ``clip_grad_value_``, the step is the same as in a single process that clips each gradient to this value."""
     import torch
 
-    from accelkit import UnsupportedError
-    from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
-    from accelkit_conformance.oracle.strategy_training import Twins, dtype_of, runtime
+    from accelkit_conformance.oracle.strategy_models import BlockModel
+    from accelkit_conformance.oracle.strategy_training import optional, training
 
-    dtype = dtype_of(subject)
-    with runtime(subject) as rt:
-        twins = Twins(subject, rt, make(BlockModel, dtype))
-        (batch,) = make_batches(1, dtype)
+    with training(subject, BlockModel) as twins:
+        rt = twins.rt
+        (batch,) = twins.batches(1)
         twins.backward(batch)
-        try:
+        with optional("clipping by value"):
             rt.clip_grad_value_(twins.model.parameters(), 0.01)
-        except UnsupportedError as error:
-            raise NotSupported(f"clipping by value: {DECLARED_NONE} ({error})") from error
         torch.nn.utils.clip_grad_value_(twins.single.parameters(), 0.01)
         twins.step()
         twins.check()
@@ -71,54 +63,46 @@ def infinite_gradients_skip_the_step_of_all(subject: Subject, size: str) -> None
     ``optimizer_step_was_skipped`` is true. The next step takes place."""
     import torch
 
-    from accelkit import UnsupportedError
     from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
-    from accelkit_conformance.oracle.strategy_training import Twins, agree, are_equal, runtime
+    from accelkit_conformance.oracle.strategy_training import Twins, agree, are_equal, optional, runtime
 
     if subject.capabilities["autocast.float16"] == "none":
         raise NotSupported(f"autocast.float16: {DECLARED_NONE}")
-    try:
-        with runtime(subject, precision="16-mixed") as rt:
-            twins = Twins(subject, rt, make(BlockModel, torch.float32))
-            scheduler = rt.prepare(torch.optim.lr_scheduler.StepLR(twins.optimizer, 1, gamma=0.5))
-            (batch,) = make_batches(1, torch.float32)
-            for is_infinite in (True, False):
-                before = twins.weights()
-                factor = float("inf") if is_infinite and subject.rank == 0 else 1e-3
-                rt.backward(twins.model(batch.to(rt.device)).square().mean() * factor)
-                twins.optimizer.step()
-                scheduler.step()
-                twins.optimizer.zero_grad()
-                is_unchanged, rate = are_equal(twins.weights(), before), twins.optimizer.param_groups[0]["lr"]
-                problem = ""
-                if is_infinite and not is_unchanged:
-                    problem = "an infinite gradient of rank 0 changed the weights: the step is not skipped on every process"
-                elif not is_infinite and is_unchanged:
-                    problem = "the step after a skipped one changed nothing"
-                elif rt.optimizer_step_was_skipped is not is_infinite:
-                    problem = f"optimizer_step_was_skipped is {rt.optimizer_step_was_skipped} after a step that was {is_infinite=}"
-                elif rate != (1.0 if is_infinite else 0.5):
-                    problem = f"the learning rate is {rate} after a step that was {is_infinite=}"
-                agree(subject, problem)
-    except UnsupportedError as error:
-        raise NotSupported(f"16-mixed: {DECLARED_NONE} ({error})") from error
+    with optional("16-mixed"), runtime(subject, precision="16-mixed") as rt:
+        twins = Twins(subject, rt, make(BlockModel, torch.float32))
+        scheduler = rt.prepare(torch.optim.lr_scheduler.StepLR(twins.optimizer, 1, gamma=0.5))
+        (batch,) = make_batches(1, torch.float32)
+        for is_infinite in (True, False):
+            before = twins.weights()
+            factor = float("inf") if is_infinite and subject.rank == 0 else 1e-3
+            rt.backward(twins.model(batch.to(rt.device)).square().mean() * factor)
+            twins.optimizer.step()
+            scheduler.step()
+            twins.optimizer.zero_grad()
+            is_unchanged, rate = are_equal(twins.weights(), before), twins.optimizer.param_groups[0]["lr"]
+            problem = ""
+            if is_infinite and not is_unchanged:
+                problem = "an infinite gradient of rank 0 changed the weights: the step is not skipped on every process"
+            elif not is_infinite and is_unchanged:
+                problem = "the step after a skipped one changed nothing"
+            elif rt.optimizer_step_was_skipped is not is_infinite:
+                problem = f"optimizer_step_was_skipped is {rt.optimizer_step_was_skipped} after a step that was {is_infinite=}"
+            elif rate != (1.0 if is_infinite else 0.5):
+                problem = f"the learning rate is {rate} after a step that was {is_infinite=}"
+            agree(subject, problem)
 
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def zero_grad_discards_gradients(subject: Subject, size: str) -> None:
     """After ``optimizer.zero_grad()``, the backward passes before it do not affect the next step."""
-    from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
-    from accelkit_conformance.oracle.strategy_training import Twins, dtype_of, runtime
+    from accelkit_conformance.oracle.strategy_models import BlockModel
+    from accelkit_conformance.oracle.strategy_training import training
 
-    dtype = dtype_of(subject)
-    with runtime(subject) as rt:
-        twins = Twins(subject, rt, make(BlockModel, dtype))
-        first, second = make_batches(2, dtype)
+    with training(subject, BlockModel) as twins:
+        first, second = twins.batches(2)
         twins.backward(first)
         twins.zero_grad()
-        twins.backward(second)
-        twins.step()
-        twins.check()
+        twins.train(second)
 
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
@@ -126,21 +110,17 @@ def adaptive_steps(subject: Subject, size: str) -> None:
     """Three steps of AdamW are the same as in a single process, and the optimizer is still the user's own object."""
     import torch
 
-    from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
-    from accelkit_conformance.oracle.strategy_training import Twins, agree, dtype_of, runtime
+    from accelkit_conformance.oracle.strategy_models import BlockModel
+    from accelkit_conformance.oracle.strategy_training import agree, training
 
-    dtype = dtype_of(subject)
     made: list[Any] = []
 
     def adaptive(parameters: Any) -> Any:
         made.append(torch.optim.AdamW(parameters, lr=0.01))
         return made[-1]
 
-    with runtime(subject) as rt:
-        twins = Twins(subject, rt, make(BlockModel, dtype), adaptive)
+    with training(subject, BlockModel, adaptive) as twins:
         agree(subject, "" if twins.optimizer is made[-1] else "prepare returned another optimizer than the user's")
         twins.tolerance *= 100  # AdamW divides by the root of small numbers
-        for batch in make_batches(3, dtype):
-            twins.backward(batch)
-            twins.step()
-            twins.check()
+        for batch in twins.batches(3):
+            twins.train(batch)

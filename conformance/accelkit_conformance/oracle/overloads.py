@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
 _EACH = 2
+_NO_NUMBERS: frozenset[int] = frozenset()
 
 
 class Calls(TorchDispatchMode):
@@ -95,20 +96,20 @@ class Variant:
 def variants(func: Any) -> Iterator[Variant]:
     """Yield the variants of an overload: itself, its aliases, and those that take a number in place of a tensor; each in its
     functional, ``out=`` and in-place form."""
-    functionals = [(other, None) for other in (func, *_aliases(func))]
-    for functional, numbers in [*functionals, *((other, found) for one, _ in functionals for other, found in _with_numbers(one))]:
+    same = [func, *_aliases(func)]
+    for functional, numbers in [*((one, _NO_NUMBERS) for one in same), *(found for one in same for found in _with_numbers(one))]:
         given = _converting(numbers)
         yield Variant(functional.name(), given(functional), given(functional))
         if (found := out_overload(functional)) is not None:
             other, outs = found
             yield Variant(other.name(), given(_with_out(functional, other, outs)), given(functional))
-        if not (numbers and 0 in numbers) and (in_place := in_place_overload(functional)) is not None:
+        if 0 not in numbers and (in_place := in_place_overload(functional)) is not None:
             yield Variant(in_place.name(), given(_in_place(in_place)), given(functional), is_in_place=True)
 
 
 def _with_numbers(func: Any) -> Iterator[tuple[Any, frozenset[int]]]:
     """Yield the overloads that have a number where ``func`` has a tensor, with the positions of these arguments."""
-    mine = [(name, kind) for name, kind in _types(func)]
+    mine = _types(func)
     for name in func.overloadpacket.overloads():
         other = getattr(func.overloadpacket, name)
         theirs = _types(other)
@@ -119,12 +120,12 @@ def _with_numbers(func: Any) -> Iterator[tuple[Any, frozenset[int]]]:
             yield other, frozenset(differ)
 
 
-def _converting(numbers: frozenset[int] | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _converting(numbers: frozenset[int]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator for a function whose positional arguments at ``numbers`` become the number that is their first element."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            return function(*(_number(one) if index in numbers else one for index, one in enumerate(args)), **kwargs)  # type: ignore[operator]
+            return function(*(_number(one) if index in numbers else one for index, one in enumerate(args)), **kwargs)
 
         return call if numbers else function
 

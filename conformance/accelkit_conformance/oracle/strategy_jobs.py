@@ -12,8 +12,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from accelkit import AccelkitError, CheckpointError, Runtime
-from accelkit_conformance.oracle.strategy_training import check_is_suitable
+from accelkit import CheckpointError, Runtime
+from accelkit_conformance.oracle.strategy_training import check_is_suitable, precision_of
 from accelkit_conformance.results import DECLARED_NONE, NotSupported
 from accelkit_conformance.subject import Ranks, Subject
 
@@ -60,7 +60,7 @@ class Jobs:
         if subject.rank >= size:
             yield None
             return
-        options.setdefault("precision", "32-true" if subject.lacks("float64") else "64-true")
+        options.setdefault("precision", precision_of(subject))
         subject.world_size = size
         try:
             cluster = RanksAtPort(subject.rank, size, port)
@@ -80,10 +80,7 @@ def jobs(subject: Subject) -> Iterator[tuple[Jobs, str]]:
         NotSupported: If the strategy does not run on this accelerator or on this number of processes.
     """
     check_is_suitable(subject)
-    try:
-        subject.accelerator.parse_devices(subject.world_size)
-    except AccelkitError as error:
-        raise NotSupported(f"{subject.world_size} processes need as many devices: {error}") from error
+    subject.needs_devices(subject.world_size)
     with shared_folder(subject) as folder:
         ports: list[Any] = [_free_ports(4)]
         if subject.world_size > 1:

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from accelkit import EngineStrategy, Runtime, UnsupportedError
+from accelkit_conformance.oracle.strategy_models import make, make_batches
 from accelkit_conformance.results import DECLARED_NONE, NotSupported
 from accelkit_conformance.subject import Subject
 
@@ -75,10 +76,35 @@ def runtime(subject: Subject, **options: Any) -> Iterator[Runtime]:
         NotSupported: If the strategy does not run on this accelerator or on this number of processes.
     """
     check_is_suitable(subject)
-    options.setdefault("precision", "32-true" if subject.lacks("float64") else "64-true")
+    options.setdefault("precision", precision_of(subject))
     rt = subject.runtime(**options)
     yield rt
     rt.teardown()  # not after an error, because other processes may be waiting in a collective
+
+
+@contextlib.contextmanager
+def training(
+    subject: Subject,
+    model_class: type[torch.nn.Module],
+    make_optimizer: Callable[[Any], torch.optim.Optimizer] | None = None,
+    **options: Any,
+) -> Iterator[Twins]:
+    """Return a context manager with a new model of this class, trained with a Runtime that takes ``options`` (see ``runtime``)."""
+    with runtime(subject, **options) as rt:
+        yield Twins(subject, rt, make(model_class, dtype_of(subject)), make_optimizer)
+
+
+@contextlib.contextmanager
+def optional(what: str) -> Iterator[None]:
+    """Return a context manager for what a strategy need not support: if it raises UnsupportedError, the check is skipped.
+
+    Raises:
+        NotSupported: If the strategy does not support it.
+    """
+    try:
+        yield
+    except UnsupportedError as error:
+        raise NotSupported(f"{what}: {DECLARED_NONE} ({error})") from error
 
 
 class Twins:
@@ -91,6 +117,7 @@ class Twins:
         make_optimizer: A function that returns an optimizer for parameters. By default, a step subtracts the gradient.
 
     Attributes:
+        rt: The Runtime.
         model: The prepared model.
         optimizer: The prepared optimizer.
         single: The model of one process.
@@ -101,7 +128,7 @@ class Twins:
         self, subject: Subject, rt: Runtime, model: torch.nn.Module, make_optimizer: Callable[[Any], torch.optim.Optimizer] | None = None
     ) -> None:
         make_optimizer = make_optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=1.0))
-        self._subject, self._rt = subject, rt
+        self._subject, self.rt = subject, rt
         self.single = copy.deepcopy(model)
         self.single_optimizer = make_optimizer(self.single.parameters())
         self._own = copy.deepcopy(model)  # trained on this process's share alone, to recognise what was not reduced
@@ -109,6 +136,16 @@ class Twins:
         self._start = weights_of(self.single)
         self.tolerance = 1e-12 if next(model.parameters()).dtype == torch.float64 else 1e-4
         self.model, self.optimizer = rt.prepare(model, make_optimizer(model.parameters()))
+
+    def batches(self, number: int) -> list[torch.Tensor]:
+        """Return batches of the whole job, on the CPU and in the dtype of the model."""
+        return make_batches(number, next(self.single.parameters()).dtype)
+
+    def train(self, batch: torch.Tensor, *, is_uneven: bool = False) -> None:
+        """Run a forward and a backward pass and a step, and check the weights."""
+        self.backward(batch, is_uneven=is_uneven)
+        self.step()
+        self.check()
 
     def backward(self, batch: torch.Tensor, *, is_uneven: bool = False, factor: float = 1.0) -> None:
         """Run a forward and a backward pass: with the strategy on this process's share of the batch, and in one process on all of it.
@@ -121,8 +158,8 @@ class Twins:
         size = self._subject.world_size
         mine = share(batch, self._subject.rank, size, is_uneven=is_uneven)
         scale = size / len(batch)
-        result = self.model(mine.to(self._rt.device))
-        self._rt.backward(result.square().sum() * scale)
+        result = self.model(mine.to(self.rt.device))
+        self.rt.backward(result.square().sum() * scale)
         (self.single(batch).square().sum() / len(batch) * factor).backward()
         (self._own(mine).square().sum() * scale * factor).backward()
 
@@ -139,8 +176,8 @@ class Twins:
 
     def weights(self) -> list[torch.Tensor]:
         """Return the whole parameters of the strategy's model. Every process must call this."""
-        with self._rt.strategy.whole_parameters(self.model):
-            return weights_of(self._rt.unwrap_model(self.model))
+        with self.rt.strategy.whole_parameters(self.model):
+            return weights_of(self.rt.unwrap_model(self.model))
 
     def problem(self) -> str:
         """Return how the strategy's weights differ from those of one process, naming the likely mistake; empty if they do not."""
@@ -204,6 +241,11 @@ def is_engine(subject: Subject) -> bool:
 def dtype_of(subject: Subject) -> torch.dtype:
     """Return the dtype of models: float64, or float32 if the device lacks it."""
     return torch.float32 if subject.lacks("float64") else torch.float64
+
+
+def precision_of(subject: Subject) -> str:
+    """Return the precision that computes in the dtype of models."""
+    return "32-true" if subject.lacks("float64") else "64-true"
 
 
 def _are_close(ours: Iterable[torch.Tensor], theirs: Iterable[torch.Tensor]) -> bool:
