@@ -188,6 +188,23 @@ def test_unknown_names_suggest(plugin_site, error_text):
 
 
 @pytest.mark.parametrize(
+    ("kind", "name", "argument"),
+    [
+        ("accelerator", "bf16-mixed", "precision='bf16-mixed'"),
+        ("strategy", "slurm", "cluster='slurm'"),
+        ("precision", "acme_hooks", "hooks=['acme_hooks']"),
+    ],
+)
+def test_the_name_of_another_kind_of_plugin_is_recognised(kind, name, argument, plugin_site, error_text):
+    plugin_site.install("vendor-hooks", "class Hooks: ...\n", entry_points="[accelkit.hooks]\nacme_hooks = vendor_hooks:Hooks\n")
+    with pytest.raises(accelkit.UnknownNameError) as caught:
+        catalog.find(kind, name)
+    assert "another kind of plugin" in caught.value.why
+    assert argument in caught.value.hint
+    assert caught.value == error_text
+
+
+@pytest.mark.parametrize(
     ("tamper", "reason"),
     [
         (lambda info: (info / "METADATA").unlink(), "METADATA is missing from vendor_good-1.0.dist-info"),

@@ -209,6 +209,15 @@ def _unknown(kind: Kind, name: str) -> UnknownNameError:
     what = f"there is no {_KIND_NAMES.get(kind, kind)} named {name!r}"
     if absent := device_table.not_offered(kind, name):
         return UnknownNameError(what, why=absent[0], hint=absent[1])
+    for record in plugins():
+        if record.name == name:  # a precision where an accelerator belongs, for example
+            other = _KIND_NAMES.get(record.kind, record.kind)
+            argument = f"{record.kind}={[name] if record.kind == 'hooks' else name!r}"
+            return UnknownNameError(
+                what,
+                why=f"it is the name of another kind of plugin: {other} ({record.plugin})",
+                hint=f"use {argument} in Runtime, and --kind {record.kind} in commands",
+            )
     names = sorted({record.name for record in plugins(kind)})
     if kind == "accelerator":
         names = sorted({*names, *device_table.aliases(), "auto"})
