@@ -14,7 +14,7 @@ MANDATORY = (
     "precision_dtypes", "precision_gradients", "precision_scaling", "precision_state",
     "precision_lifecycle", "precision_distributed",
     "strategy_gradients", "strategy_steps", "strategy_state", "strategy_processes",
-    "cluster_ranks", "cluster_detection", "cluster_errors",
+    "cluster_ranks", "cluster_detection", "cluster_errors", "cluster_jobs",
     "hooks_calls", "hooks_order",
 )  # fmt: skip
 """Areas in which no failure may be declared. Failures may be declared in the others: layout, operators, autograd, modules, compile and

@@ -32,7 +32,7 @@ AREAS = (
     "precision_dtypes", "precision_gradients", "precision_scaling", "precision_state",
     "precision_lifecycle", "precision_distributed",
     "strategy_gradients", "strategy_steps", "strategy_state", "strategy_processes",
-    "cluster_ranks", "cluster_detection", "cluster_errors",
+    "cluster_ranks", "cluster_detection", "cluster_errors", "cluster_jobs",
     "hooks_calls", "hooks_order",
 )  # fmt: skip
 """The areas, in the order of reports. The module ``areas/<area>.py`` holds an area's checks; its docstring says what they assert."""

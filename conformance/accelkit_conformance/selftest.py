@@ -85,9 +85,10 @@ def examine(
         folder: The folder for the logs of the workers.
         tests: The ids of the tests.
         parallel: The number of tests that run at a time.
-        seconds: The time limit of each test in seconds; None for each check's own limit.
+        seconds: The time limit of each test in seconds; None for each check's own limit, which cluster environments always get.
     """
-    order = Order(mutant.record(record), seconds=seconds, accelerators=accelerators_for(mutant.kind))
+    limit = None if mutant.kind == "cluster" else seconds  # a job may take longer to start than SECONDS, and these mutants do not hang
+    order = Order(mutant.record(record), seconds=limit, accelerators=accelerators_for(mutant.kind))
     folder.mkdir(parents=True, exist_ok=True)
     found = [event for event in Runner(order, folder, parallel=parallel, reruns=0).run(tests) if isinstance(event, Result)]
     return Autopsy(mutant, {result.id: result.kind for result in found if result.kind in BAD}, len(tests))

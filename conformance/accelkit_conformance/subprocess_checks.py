@@ -47,14 +47,20 @@ def as_request(record: PluginRecord) -> dict[str, Any]:
     return dataclasses.asdict(record) | {"registered_class": None}
 
 
-def ask(module: str, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+def ask(module: str, request: Mapping[str, Any], seconds: float, variables: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Run a module with a request (JSON) on standard input and return its answer, the last line that ``answer`` printed.
+
+    Args:
+        module: The name of the module.
+        request: The request.
+        seconds: The time limit in seconds.
+        variables: Variables that are added to the environment of the new process.
 
     Raises:
         AssertionError: If the process ends or exceeds the time limit before it answers. If it ended, the message has the end of
             its output.
     """
-    run = _run(module, request, seconds)
+    run = _run(module, request, seconds, variables or {})
     lines = [line for line in run.stdout.splitlines() if line.startswith(_ANSWER)]
     assert lines, f"a new process exited with status {run.returncode} before it answered: {(run.stderr or run.stdout)[-600:]}"
     found: dict[str, Any] = json.loads(lines[-1].removeprefix(_ANSWER))
@@ -67,12 +73,12 @@ def check_exit(record: PluginRecord, seconds: float) -> None:
     Raises:
         AssertionError: If it has another one, or exceeds the time limit. The message has the end of its output.
     """
-    run = _run(__name__, about(record) | {"steps": ["exit"]}, seconds)
+    run = _run(__name__, about(record) | {"steps": ["exit"]}, seconds, {})
     output = (run.stderr or run.stdout)[-600:]
     assert run.returncode == _STATUS, f"sys.exit({_STATUS}) after a backward pass gave the exit status {run.returncode}: {output}"
 
 
-def _run(module: str, request: Mapping[str, Any], seconds: float) -> subprocess.CompletedProcess[str]:
+def _run(module: str, request: Mapping[str, Any], seconds: float, variables: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     try:
         return child_processes.run(
             subprocess_env.command(module),
@@ -81,7 +87,7 @@ def _run(module: str, request: Mapping[str, Any], seconds: float) -> subprocess.
             stderr=subprocess.PIPE,
             text=True,
             timeout=seconds,
-            env=subprocess_env.environment(ROOT),
+            env=subprocess_env.environment(ROOT) | variables,
         )
     except subprocess.TimeoutExpired as error:
         raise AssertionError(f"a new process did not end within {seconds:g} s") from error

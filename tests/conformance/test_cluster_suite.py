@@ -46,7 +46,12 @@ JOB = {
     "shapes": [[1, 1], [2, 1], [3, 1]],
     "job": {"ACME_RANK": "{global_rank}", "ACME_WORLD": "{world_size}", "ACME_PORT": "{port}"},
 }
-CHECKS = [one for one in checks.all_checks() if one.kind == "cluster" and one.area in ("cluster_ranks", "cluster_detection")]
+NOT_OVERRIDDEN = {
+    "notices_are_answered": "not supported: notices of preemption: declared none (is_preempted is not overridden)",
+    "requeue_without_scheduler_is_an_error": "not supported: requeue: declared none (it is not overridden)",
+}
+AREAS = ("cluster_ranks", "cluster_detection", "cluster_jobs")
+CHECKS = [one for one in checks.all_checks() if one.kind == "cluster" and one.area in AREAS]
 
 
 @pytest.fixture
@@ -54,22 +59,22 @@ def acme(tmp_path, monkeypatch):
     """Returns a function that writes the package of an environment, with or without a description of its jobs, and returns the failures."""
     monkeypatch.syspath_prepend(tmp_path)
 
-    def failures(rank=RANK, size=SIZE, job=JOB):
+    def failures(rank=RANK, size=SIZE, job=JOB, more="", only=None):
         package = tmp_path / "acme_cluster"
         (package / "recorded").mkdir(parents=True)
-        (package / "__init__.py").write_text(HEAD + textwrap.indent(rank + size, "    "))
+        (package / "__init__.py").write_text(HEAD + textwrap.indent(rank + size + more, "    "))
         if job is not None:
             (package / "recorded" / "job.json").write_text(json.dumps(job))
         cls = importlib.import_module("acme_cluster").Acme
         subject = Subject(PluginRecord("cluster", "acme", "vendor-acme", "1", "acme_cluster:Acme"), cls)
         found = {}
-        for one in CHECKS:
+        for one in [one for one in CHECKS if only in (None, one.name)]:
             try:
                 one.function(subject)
             except AssertionError as error:
                 found[one.name] = str(error)
-            except NotSupported:
-                found[one.name] = "not supported"
+            except NotSupported as error:
+                found[one.name] = f"not supported: {error}"
         return found
 
     yield failures
@@ -81,17 +86,66 @@ def test_a_builtin_environment_is_certified(tmp_path, monkeypatch):
     run = Run(find_subject("slurm", "cluster"), {"status": "usable", "reason": "", "hint": ""}, Options(profile="full", parallel=1))
     report = run.execute(lambda event: None)
     assert report["certification"] == {"is_certified": True, "objections": []}
-    assert {result["kind"] for result in report["results"]} == {"pass"}
+    assert {result["id"]: result["reason"] for result in report["results"] if result["kind"] != "pass"} == {
+        "cluster_jobs/notices_are_answered": "notices of preemption: declared none (is_preempted is not overridden)"
+    }
 
 
-@pytest.mark.parametrize("name", ["port_of_every_job", "claims_job_script"])
+@pytest.mark.parametrize("name", ["port_of_every_job", "claims_job_script", "waits_for_notice", "requeued_anyway"])
 def test_a_mutant_is_killed(name, tmp_path):
     mutant = find(name)
     assert examine(find_subject(mutant.base, "cluster"), mutant, tmp_path, suite_of(mutant, is_own_area_only=True)).is_killed
 
 
 def test_a_vendor_s_environment_passes(acme):
-    assert acme() == {}
+    assert acme() == NOT_OVERRIDDEN
+
+
+def test_a_process_that_does_not_find_the_others_is_named(acme):
+    port = "@property\ndef main_port(self):\n    return self.port('ACME_PORT') + self.global_rank\n"
+    found = acme(more=port, only="processes_find_each_other")
+    assert "rank 0 of 2 did not join the others: UnavailableError: rank 0 of 2 could not join" in found["processes_find_each_other"]
+
+
+def test_a_job_that_cannot_run_on_this_machine_is_not_supported(acme):
+    found = acme(more="main_address = 'head.invalid'\n", only="processes_find_each_other")
+    assert "meet at head.invalid, which is not an address of this machine" in found["processes_find_each_other"]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return None", "is_preempted returned None (NoneType) instead of True or False"),
+        ("raise LookupError('no service')", "is_preempted raised LookupError, in a thread as the Runtime calls it: no service"),
+        ("import time; time.sleep(3)", "is_preempted did not return within 0.6 s"),
+    ],
+)
+def test_notices_that_are_not_answered_are_named(acme, body, said):
+    found = acme(more=f"preemption_poll_seconds = 0.1\ndef is_preempted(self):\n    {body}\n", only="notices_are_answered")
+    assert said in found["notices_are_answered"]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("os.system('acme-requeue'); return True", "requeue raised FileNotFoundError"),
+        ("subprocess.run('acme-requeue')", "requeue raised FileNotFoundError"),
+        ("socket.create_connection(('127.0.0.1', 9))", "requeue raised ConnectionRefusedError"),
+        ("os.kill(os.getppid(), 10)", "requeue raised PermissionError"),
+        ("return 'requeued'", "requeue returned 'requeued' (str) instead of True, False or None"),
+        ("raise SystemExit(3)", "requeue ends the process: it raised SystemExit(3)"),
+        ("raise AccelkitError('no queue', hint='wait')", "the error of requeue does not name the plugin vendor-acme==1"),
+        ("raise AccelkitError('no queue', plugin=self.plugin)", "the error of requeue does not say what to do"),
+        (
+            "with contextlib.suppress(OSError):\n        subprocess.run('q')\n    return True",
+            "returned True, although it could not start q",
+        ),
+    ],
+)
+def test_requeue_without_a_scheduler_is_an_error(acme, body, said):
+    imports = "import contextlib, socket, subprocess\nfrom accelkit import AccelkitError\n"
+    requeue = f"def requeue(self):\n{textwrap.indent(imports, '    ')}    {body}\n"
+    assert said in acme(more=requeue, only="requeue_without_scheduler_is_an_error")["requeue_without_scheduler_is_an_error"]
 
 
 @pytest.mark.parametrize("job", [JOB, None], ids=["described", "not described"])
@@ -115,4 +169,4 @@ def test_the_environment_of_the_process_is_not_read(acme):
 def test_recordings_that_are_missing_are_asked_for(acme):
     found = acme(job=None)
     assert "neither all processes of a job of 'acme' nor a description" in found["jobs_are_recorded"]
-    assert {text for name, text in found.items() if name != "jobs_are_recorded"} == {"not supported"}
+    assert all("not supported: " in text for name, text in found.items() if name != "jobs_are_recorded")

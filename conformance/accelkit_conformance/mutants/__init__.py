@@ -40,6 +40,7 @@ _MODULES = (
     "cluster_values",
     "cluster_claims",
     "cluster_readers",
+    "cluster_jobs",
     "hook_plugins",
     "strategy_training",
     "strategy_engines",

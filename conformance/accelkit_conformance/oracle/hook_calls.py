@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -15,20 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from accelkit import AccelkitError, Availability, Detection, hookimpl
 from accelkit.plugin_manager import PluginManager
+from accelkit_conformance.oracle.confinement import confined
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
 SECONDS = 2.0
-_FORBIDDEN = ("subprocess.Popen", "os.system", "os.posix_spawn", "os.exec", "socket.connect", "os.kill")
 
 
 class _TooSlowError(BaseException):
     """Raised in an implementation that exceeds the time limit. It does not inherit from Exception, so implementations do not catch it."""
-
-
-class _ConfinedError(BaseException):
-    """Raised if an implementation tries to start a program or to connect to something."""
 
 
 class HookCalls:
@@ -90,17 +85,19 @@ class HookCalls:
             return self.call_around(hook, fail)
 
     def call_confined(self, hook: str) -> Any:
-        """Like ``call``, but the implementation can neither start a program nor connect to anything. Return None if it tries to.
+        """Like ``call``, but the implementation can neither start a program nor connect to anything.
 
-        One of accelkit's errors is an answer too; None is then returned.
+        One of accelkit's errors is an answer too, and so is any error after such an attempt; None is then returned.
         """
-        try:
-            with _confined():
+        with confined() as attempts:
+            try:
                 return self._limited(self.manager, hook, {})
-        except (_ConfinedError, AccelkitError):
-            return None
-        except Exception as error:
-            raise AssertionError(f"{hook} raised {type(error).__name__}: {error}") from error
+            except AccelkitError:
+                return None
+            except Exception as error:
+                if attempts:
+                    return None
+                raise AssertionError(f"{hook} raised {type(error).__name__}: {error}") from error
 
     def _limited(self, manager: PluginManager, hook: str, replaced: dict[str, Any]) -> Any:
         with tempfile.TemporaryDirectory(prefix="accelkit-hooks-") as folder:
@@ -217,25 +214,3 @@ def _time_limit() -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
-
-_confined_depth: list[int] = []
-_is_watching: list[bool] = []
-
-
-@contextlib.contextmanager
-def _confined() -> Iterator[None]:
-    """Context manager in which starting a program and connecting raise a _ConfinedError."""
-
-    def watch(event: str, arguments: tuple[Any, ...]) -> None:
-        if _confined_depth and event in _FORBIDDEN:
-            raise _ConfinedError(event)
-
-    if not _is_watching:
-        _is_watching.append(True)
-        sys.addaudithook(watch)
-    _confined_depth.append(1)
-    try:
-        yield
-    finally:
-        _confined_depth.pop()

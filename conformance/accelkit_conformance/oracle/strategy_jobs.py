@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shutil
-import socket
 import tempfile
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import torch.distributed as dist
 
 from accelkit import CheckpointError, Runtime
+from accelkit_conformance.oracle.free_ports import free_ports
 from accelkit_conformance.oracle.strategy_training import check_is_suitable, precision_of
 from accelkit_conformance.results import DECLARED_NONE, NotSupported
 from accelkit_conformance.subject import Ranks, Subject
@@ -82,7 +82,7 @@ def jobs(subject: Subject) -> Iterator[tuple[Jobs, str]]:
     check_is_suitable(subject)
     subject.needs_devices(subject.world_size)
     with shared_folder(subject) as folder:
-        ports: list[Any] = [_free_ports(4)]
+        ports: list[Any] = [free_ports(4)]
         if subject.world_size > 1:
             dist.broadcast_object_list(ports, src=0)
         _leave()
@@ -116,14 +116,6 @@ def saving() -> Iterator[None]:
         yield
     except CheckpointError as error:
         raise NotSupported(f"save_state: {DECLARED_NONE} ({error})") from error
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 def _leave() -> None:

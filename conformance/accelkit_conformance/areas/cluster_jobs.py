@@ -1,0 +1,93 @@
+"""What a cluster environment does in a job: its processes find each other, a notice of preemption reaches the program, and a job that
+cannot be requeued gives an error. No scheduler is asked for anything."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from accelkit import AccelkitError, ClusterEnvironment
+from accelkit.specs.overrides import overrides
+from accelkit_conformance.checks import check
+from accelkit_conformance.oracle.cluster_jobs import job_of_no_scheduler, job_on_this_machine, run_job
+from accelkit_conformance.oracle.cluster_reading import environment_for
+from accelkit_conformance.oracle.confinement import confined
+from accelkit_conformance.results import DECLARED_NONE, NotSupported
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+_JOIN_SECONDS = 20.0
+_LONGEST_NOTICE_SECONDS = 30.0
+
+
+@check("distributed", needs_hardware=False, kind="cluster", seconds=120)
+def processes_find_each_other(subject: Subject) -> None:
+    """The processes of a job on this machine, which is made up from the plugin's description, read their ranks from the cluster
+    environment, form a process group and reduce a tensor. The job has the smallest number of processes above one that the plugin
+    describes."""
+    job = job_on_this_machine(subject)
+    answers = run_job(subject, job, _JOIN_SECONDS)
+    size = len(job)
+    for rank, (one, found) in enumerate(zip(job, answers, strict=True)):
+        assert "error" not in found, f"{one.name}: rank {rank} of {size} did not join the others: {found.get('error')}"
+    for rank, (one, found) in enumerate(zip(job, answers, strict=True)):
+        assert (found["rank"], found["size"]) == (rank, size), f"{one.name}: it joined as rank {found['rank']} of {found['size']}"
+        total = size * (size + 1) / 2
+        assert found["total"] == total, f"{one.name}: the sum of 1 to {size} from {size} processes is {found['total']:g}, not {total:g}"
+
+
+@check("training", needs_hardware=False, kind="cluster", seconds=60)
+def notices_are_answered(subject: Subject) -> None:
+    """``is_preempted`` returns a bool, without an error, in the thread in which a Runtime calls it. It returns within six times
+    ``preemption_poll_seconds``, and at most 30 seconds: after that, a Runtime warns that it does not work."""
+    environment = environment_for(subject, job_of_no_scheduler(subject))
+    if not overrides(environment, ClusterEnvironment, "is_preempted"):
+        raise NotSupported(f"notices of preemption: {DECLARED_NONE} (is_preempted is not overridden)")
+    interval = environment.preemption_poll_seconds
+    is_positive = isinstance(interval, int | float) and interval > 0
+    assert is_positive, f"preemption_poll_seconds is {interval!r:.60} ({type(interval).__name__}) instead of a positive number"
+    seconds = min(6 * interval, _LONGEST_NOTICE_SECONDS)
+    answers: list[object] = []
+    errors: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            answers.append(environment.is_preempted())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    assert not thread.is_alive(), f"is_preempted did not return within {seconds:g} s; give its request a time limit"
+    for error in errors:
+        raise AssertionError(f"is_preempted raised {type(error).__name__}, in a thread as the Runtime calls it: {error}") from error
+    assert isinstance(answers[0], bool), f"is_preempted returned {answers[0]!r:.80} ({type(answers[0]).__name__}) instead of True or False"
+
+
+@check("training", needs_hardware=False, kind="cluster", seconds=90)
+def requeue_without_scheduler_is_an_error(subject: Subject) -> None:
+    """Without the scheduler's command or service, ``requeue`` raises one of accelkit's errors, which names the plugin and says what to do,
+    or returns False. It neither ends the process nor claims that the job was requeued. The check lets it start no program and connect to
+    nothing, and the number of the job is one that no scheduler has given to a job."""
+    environment = environment_for(subject, job_of_no_scheduler(subject))
+    if not overrides(environment, ClusterEnvironment, "requeue"):
+        raise NotSupported(f"requeue: {DECLARED_NONE} (it is not overridden)")
+    refusal = None
+    with confined() as attempts:
+        try:
+            answer = environment.requeue()
+        except AccelkitError as error:
+            answer, refusal = None, error
+        except SystemExit as error:
+            raise AssertionError(f"requeue ends the process: it raised SystemExit({error.code!r}); raise an UnavailableError") from error
+        except Exception as error:
+            raise AssertionError(f"requeue raised {type(error).__name__}: {error}; raise an UnavailableError that says why") from error
+    if refusal is not None:
+        plugin = subject.record.plugin
+        assert refusal.plugin == plugin, f"the error of requeue does not name the plugin {plugin}: {refusal}"
+        assert refusal.hint, f"the error of requeue does not say what to do: {refusal}"
+    said = f"requeue returned {answer!r:.80} ({type(answer).__name__}) instead of True, False or None"
+    assert answer is None or isinstance(answer, bool), said
+    assert not (answer and attempts), f"requeue returned True, although it could not {attempts[0]}"

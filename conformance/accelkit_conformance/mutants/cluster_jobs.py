@@ -1,0 +1,115 @@
+"""Cluster environments whose processes do not find each other, and those that deal wrongly with preemption and requeueing."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from types import FrameType
+from typing import ClassVar
+
+from accelkit import AccelkitError
+from accelkit_builtin.clusters.slurm import SlurmEnvironment
+from accelkit_builtin.clusters.torchelastic import TorchElasticEnvironment
+from accelkit_conformance.mutants import mutant
+
+
+@mutant("cluster_jobs", "processes of a job", kind="cluster", base="torchelastic")
+class OwnAddress(TorchElasticEnvironment):
+    """``main_address`` is the name of the process's own pod, which differs by rank."""
+
+    @property
+    def main_address(self) -> str:
+        return super().main_address if self.global_rank == 0 else f"worker-{self.global_rank}.invalid"
+
+
+@mutant("cluster_jobs", "processes of a job", kind="cluster", base="torchelastic")
+class PortOfMember(TorchElasticEnvironment):
+    """``main_port`` is a port of the process's own, which differs by rank."""
+
+    @property
+    def main_port(self) -> int:
+        return super().main_port + self.global_rank
+
+
+@mutant("cluster_jobs", "processes of a job", kind="cluster", base="torchelastic")
+class ReservesPort(TorchElasticEnvironment):
+    """``main_port`` listens at the port, so that no other job takes it, and neither can the process group."""
+
+    _reserved: ClassVar[dict[int, socket.socket]] = {}
+
+    @property
+    def main_port(self) -> int:
+        port = super().main_port
+        if port not in self._reserved:
+            self._reserved[port] = socket.create_server(("", port))
+        return port
+
+
+@mutant("cluster_jobs", "preemption notices", kind="cluster", base="torchelastic")
+class NoticeIsNone(TorchElasticEnvironment):
+    """``is_preempted`` returns None if there is no notice."""
+
+    def is_preempted(self) -> bool:
+        if "PREEMPTED" in self.environ:
+            return True
+        return None  # type: ignore[return-value]
+
+
+@mutant("cluster_jobs", "preemption notices", kind="cluster", base="torchelastic")
+class WaitsForNotice(TorchElasticEnvironment):
+    """``is_preempted`` returns only when there is a notice."""
+
+    preemption_poll_seconds = 0.2
+
+    def is_preempted(self) -> bool:
+        while "PREEMPTED" not in self.environ:
+            time.sleep(0.05)
+        return True
+
+
+@mutant("cluster_jobs", "preemption notices", kind="cluster", base="torchelastic")
+class AlarmInThread(TorchElasticEnvironment):
+    """``is_preempted`` limits its time with an alarm, which works only in the main thread."""
+
+    def is_preempted(self) -> bool:
+        def stop(number: int, frame: FrameType | None) -> None:
+            raise TimeoutError
+
+        before = signal.signal(signal.SIGALRM, stop)
+        signal.signal(signal.SIGALRM, before)
+        return False
+
+
+@mutant("cluster_jobs", "requeueing", kind="cluster", base="slurm")
+class RequeuedAnyway(SlurmEnvironment):
+    """``requeue`` swallows every error and says that the job was requeued."""
+
+    def requeue(self) -> bool:
+        try:
+            return super().requeue()
+        except AccelkitError:
+            return True
+
+
+@mutant("cluster_jobs", "requeueing", kind="cluster", base="slurm")
+class RequeueExits(SlurmEnvironment):
+    """``requeue`` ends the program if the job cannot be requeued, before the program can report it."""
+
+    def requeue(self) -> bool:
+        try:
+            return super().requeue()
+        except AccelkitError as error:
+            sys.exit(str(error))
+
+
+@mutant("cluster_jobs", "requeueing", kind="cluster", base="slurm")
+class RequeueLeaksErrors(SlurmEnvironment):
+    """``requeue`` raises the FileNotFoundError of a missing scontrol."""
+
+    def requeue(self) -> bool:
+        command = ["scontrol", "requeue", self.job_id or ""]
+        subprocess.run(command, check=True)
+        return True

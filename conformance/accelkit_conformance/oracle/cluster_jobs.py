@@ -1,0 +1,105 @@
+"""Jobs on this machine that are made up from a cluster environment's description of its jobs, and their processes."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from accelkit import AccelkitError
+from accelkit_conformance.oracle import cluster_member, cluster_recordings
+from accelkit_conformance.oracle.cluster_reading import environment_for, large_jobs, own_descriptions, read
+from accelkit_conformance.oracle.cluster_recordings import Description, Process
+from accelkit_conformance.oracle.free_ports import free_ports, is_free, is_this_machine, own_host
+from accelkit_conformance.results import NotSupported
+from accelkit_conformance.subprocess_checks import about, ask
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+_ATTEMPTS = 20
+_NO_JOB = 999_999_999
+"""A number that no scheduler has given to a job."""
+
+
+def job_on_this_machine(subject: Subject) -> list[Process]:
+    """Return the processes of the plugin's smallest job with several processes, which all run on this machine and meet at a free port.
+
+    Raises:
+        NotSupported: If the plugin has no such job.
+        AssertionError: If the address or the port of the job cannot be read, or no port of several jobs is free after it has been read.
+    """
+    recorded = large_jobs(subject)
+    problem = "the plugin describes no job of several processes"
+    taken: set[int] = set()
+    for job in _candidates(subject, recorded):
+        with job[0].variables() as environ:
+            environment = environment_for(subject, environ)
+            address, port = read(environment, "main_address"), read(environment, "main_port")
+        for value in (address, port):
+            assert not isinstance(value, AccelkitError), f"{job[0].name}: the place where the processes meet cannot be read: {value}"
+        if not is_this_machine(str(address)):
+            problem = f"the processes of {job[0].name} meet at {address}, which is not an address of this machine"
+        elif not is_free(port):
+            taken.add(port)
+            problem = f"the processes of {job[0].name} meet at port {port}, which another process of this machine uses"
+        else:
+            return job
+    assert len(taken) < 2, (
+        f"the ports of {len(taken)} jobs are in use after main_port was read, such as {min(taken)}: does main_port listen there?"
+    )
+    raise NotSupported(problem)
+
+
+def _candidates(subject: Subject, recorded: Sequence[list[Process]]) -> Iterator[list[Process]]:
+    """Yield jobs that may be able to run on this machine. Jobs of one description differ in their number and port."""
+    descriptions = own_descriptions(subject)
+    if not descriptions:
+        yield from recorded
+    for description in descriptions:
+        shape = _smallest(description)
+        if shape is not None:
+            hosts = [own_host()] * shape[0]
+            for _ in range(_ATTEMPTS):
+                number = cluster_recordings.JOB_ID + secrets.randbelow(1_000_000)
+                yield description.job(*shape, job_id=number, port=free_ports(1)[0], hosts=hosts)
+
+
+def _smallest(description: Description) -> tuple[int, int] | None:
+    """Return the shape of the smallest job with several processes, preferably on one machine."""
+    return min(
+        (shape for shape in description.shapes if math.prod(shape) > 1), key=lambda shape: (math.prod(shape), shape[0]), default=None
+    )
+
+
+def run_job(subject: Subject, job: Sequence[Process], seconds: float) -> list[dict[str, Any]]:
+    """Run the processes of a job, which join each other and reduce a tensor, and return the answer of each.
+
+    Args:
+        subject: The subject.
+        job: The processes, ordered by rank.
+        seconds: The time in seconds for which a process waits for the others.
+
+    Raises:
+        AssertionError: If a process ends without an answer.
+    """
+    with ExitStack() as stack, ThreadPoolExecutor(len(job)) as pool:
+        requests = []
+        for one in job:
+            variables = stack.enter_context(one.variables())
+            requests.append((about(subject.record) | {"variables": variables, "seconds": seconds}, variables))
+        answers = [
+            pool.submit(ask, cluster_member.__name__, request, 3 * seconds, cluster_member.UNSET | variables)
+            for request, variables in requests
+        ]
+        return [one.result() for one in answers]
+
+
+def job_of_no_scheduler(subject: Subject) -> dict[str, str]:
+    """Return the variables of a process of a job that no scheduler knows; no variables if the plugin describes no job."""
+    for description in own_descriptions(subject):
+        return dict(description.job(*description.shapes[0], job_id=_NO_JOB)[0].environ)
+    return {}

@@ -1,0 +1,50 @@
+"""TCP ports of this machine that are free, and names under which this machine can be reached. Does not import torch."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+_LOCAL = "localhost"
+
+
+def free_ports(count: int) -> list[int]:
+    """Return different ports that no process of this machine uses now."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def is_free(port: int) -> bool:
+    """Return whether a process can listen at this port on all addresses of this machine."""
+    try:
+        socket.create_server(("", port)).close()
+    except OSError:
+        return False
+    return True
+
+
+def is_this_machine(address: str) -> bool:
+    """Return whether a process can listen at this host name or address, so that it is one of this machine."""
+    try:
+        found = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return False
+    return any(_can_listen(family, place) for family, _, _, _, place in found)
+
+
+def _can_listen(family: int, place: tuple[str | int, ...]) -> bool:
+    try:
+        with socket.socket(family) as one:
+            one.bind(place)
+    except OSError:
+        return False
+    return True
+
+
+def own_host() -> str:
+    """Return this machine's own name if it can be reached under it, as a scheduler would name it, and otherwise ``localhost``."""
+    name = socket.gethostname()
+    return name if is_this_machine(name) else _LOCAL
