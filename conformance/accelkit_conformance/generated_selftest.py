@@ -84,7 +84,7 @@ class _Examiner:
 
 
 def examine(record: PluginRecord, mutants: Sequence[Generated], parallel: int, watch: Callable[[Outcome], Any]) -> list[Outcome]:
-    """Run the tests of each mutant's area on it, several mutants at a time.
+    """Run on each mutant the tests of its area, several mutants at a time.
 
     Args:
         record: The accelerator from which the mutants are derived.

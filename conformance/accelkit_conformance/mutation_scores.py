@@ -25,7 +25,7 @@ Scores = dict[str, Any]
 _WRITTEN = "Mutants written by hand: how many break an area, and how many of them the tests of this area detect, by profile."
 _GENERATED = (
     "Generated mutants: how many of each sample were detected. A mutant is not triggered if its fault changed no result in the tests "
-    "that were run. The last column does not count these mutants."
+    "that were run. The last column does not count these mutants. These are the faults:"
 )
 _SHARES = ("detected", "not triggered", "detected, of those triggered")
 _PROFILES = ("smoke", "training", "distributed", "full")
@@ -57,6 +57,8 @@ def section(scores: Scores) -> list[str]:
         heads = [f"seed {one['seed']}" for one in samples]
         lines += [
             *textwrap.wrap(_GENERATED, 100),
+            "",
+            *(f"- `{axis}`: {description}" for axis, (_, description) in AXES.items()),
             "",
             *_table(["fault", *heads, *_SHARES], _rows(samples, "axis", AXES)),
             "",

@@ -52,7 +52,7 @@ _PLAIN = _Dialect("PMI", "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SI
 
 
 class MPIEnvironment(ClusterEnvironment):
-    """MPI: mpirun of Open MPI, MPICH, Intel MPI or MVAPICH2, or another launcher that uses PMI, started this process.
+    """MPI: this process was started by mpirun of Open MPI, MPICH, Intel MPI or MVAPICH2, or by another launcher that uses PMI.
 
     Protocols: Open MPI's "run-time environment variables" (https://docs.open-mpi.org, OMPI_COMM_WORLD_*), MPICH's Hydra (PMI_RANK,
     PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS), HPE PALS (PMI_LOCAL_RANK, PMI_LOCAL_SIZE). PMIx by itself sets a variable for the rank,

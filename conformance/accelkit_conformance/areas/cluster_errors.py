@@ -1,5 +1,5 @@
 """What a cluster environment says if variables are missing, have unexpected values or contradict each other: an error that names the
-variable, and never a job of another size."""
+variable, and never a job of a different size."""
 
 from __future__ import annotations
 

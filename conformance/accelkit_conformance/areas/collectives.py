@@ -112,7 +112,7 @@ def all_gather(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def reduce_scatter(subject: Subject, size: str) -> None:
-    """Each rank receives its part of the reduction: for sum if the input is a list, for sum and average if it is a tensor."""
+    """Each rank receives its part of the reduction. A list is reduced with sum, and a tensor with sum and with average."""
     import torch
     import torch.distributed as dist
 

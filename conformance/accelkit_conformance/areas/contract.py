@@ -41,7 +41,7 @@ def class_is_documented(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False, kind=EVERY_KIND)
 def names_are_known(subject: Subject) -> None:
-    """No public member has a name that resembles a member of the specification that the class does not define. Such a name is probably
+    """No public member has a name that resembles, but is not, the name of a member of the specification. Such a name is probably
     misspelt, and accelkit would never use the member."""
     _assert_no_mistakes(subject, "names")
 

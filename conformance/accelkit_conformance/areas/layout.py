@@ -172,8 +172,9 @@ def channels_last(subject: Subject) -> None:
 
 @check("training", requires=["dtype.float32"], over=names_of("differentiable", "IMAGES", "training"))
 def memory_formats(subject: Subject, name: str) -> None:
-    """If all inputs are in channels_last, only the first, or all but the first, and the others are contiguous, results and gradients have
-    the same values as on the CPU."""
+    """Results and gradients have the same values as on the CPU in three cases: all inputs are in channels_last; only the first is, and the
+    others are contiguous; or the first is contiguous, and all others are in channels_last.
+    """
     from accelkit_conformance.oracle.differentiable import IMAGES, check_function, random_inputs
     from accelkit_conformance.oracle.layouts import MIXED_LAYOUTS, all_arranged
 

@@ -113,8 +113,8 @@ def memory_is_per_device(subject: Subject) -> None:
 
 @check("smoke", requires=["memory_statistics"])
 def peaks_are_per_device(subject: Subject) -> None:
-    """A tensor on a device that is not the current one raises the peak of that device only, and resetting the peak of one device leaves
-    that of the other."""
+    """A tensor on a device that is not the current one raises the peak of that device only, and resetting the peak of one device does
+    not change that of the other."""
     import torch
 
     other = subject.second_device()

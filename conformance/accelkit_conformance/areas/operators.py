@@ -1,5 +1,6 @@
-"""On the device, the operators of torch's own database give the results of float64 on the CPU, within the error of the CPU's own kernel.
-The results are on the device, and have the same dtype, shape and layout as on the CPU."""
+"""On the device, the operators of torch's own database give the results of float64 on the CPU, within eight times the error of the CPU's
+own kernel. The results are on the device, and have the same dtype, shape and layout as on the CPU.
+"""
 
 from __future__ import annotations
 

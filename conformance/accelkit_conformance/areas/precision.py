@@ -43,8 +43,9 @@ def lower_list(subject: Subject, dtype: str, name: str) -> None:
 
 @check("full", requires=["autocast.{0}", "autocast_float32_list"], over=_listed)
 def listed_operators(subject: Subject, dtype: str, name: str) -> None:
-    """Under autocast, an operator on one of the lists of torch's devices computes in the lower dtype, in float32 or in the widest dtype of
-    its arguments, as the list says. It gives the values and the gradients that the CPU gives for arguments of this dtype."""
+    """Under autocast, an operator on one of the autocast lists of torch's own devices computes in the lower dtype, in float32 or in the
+    widest dtype of its arguments, as the list says. It gives the values and the gradients that the CPU gives for arguments of this dtype.
+    """
     from accelkit_conformance.oracle.autocast_lists import check_listed
 
     check_listed(subject, name, dtype)

@@ -119,8 +119,9 @@ def copies_of_modules_compute_the_same(subject: Subject, how: str) -> None:
 
 @check("training", kind="precision", over=["deepcopy", "pickle"])
 def copies_of_the_precision_have_its_state(subject: Subject, how: str) -> None:
-    """A copy of the precision, made by ``deepcopy`` or ``pickle``, has its name and state, whether the original has not been used
-    yet or has been trained with. Steps with the original do not change the copy."""
+    """A copy of the precision, made by ``deepcopy`` or ``pickle``, has its name and state, both before the original is first used and after
+    training with it. Steps with the original do not change the copy.
+    """
     fresh = subject.plugin()
     assert _copy(fresh, how).name == fresh.name
     trained = _trained(subject)

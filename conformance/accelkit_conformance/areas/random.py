@@ -284,8 +284,8 @@ def initial_seeds(subject: Subject) -> None:
 @check("training", requires=["random_state", "numbered_devices"], over=["accelerator", "module", "name", "all", "fork_rng"])
 def states_belong_to_a_device(subject: Subject, way: str) -> None:
     """The state of a device that is not current can be saved and restored, and this does not change the numbers that the current device
-    draws. This holds for the accelerator's functions, for those of the device's module (given a device, its name, or for all devices),
-    and for ``fork_rng``."""
+    draws. This holds for the accelerator's functions, for those of the device's module (called with a device, with its name, or for all
+    devices), and for ``fork_rng``."""
     from accelkit_conformance.oracle.random_states import check_state_of_a_device
 
     check_state_of_a_device(subject, way)

@@ -96,8 +96,9 @@ def state_is_restored(subject: Subject, size: str) -> None:
 
 @check("full", kind="strategy", over=SIZES, is_distributed=True, seconds=90)
 def state_loads_on_another_number_of_processes(subject: Subject, size: str) -> None:
-    """One process (the test ``[2]``) and three processes (``[3]``) can load the state that two processes saved: their next step with
-    momentum is the same as in an uninterrupted run."""
+    """The state that two processes saved can be loaded by one process and by three: their next step with momentum is the same as in an
+    uninterrupted run. The number in the id of the test is the size of the larger job: ``[2]`` loads in one process, ``[3]`` in three.
+    """
     from accelkit_conformance.oracle.strategy_jobs import jobs, saving
     from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
     from accelkit_conformance.oracle.strategy_training import Twins, dtype_of

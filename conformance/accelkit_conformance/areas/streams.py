@@ -164,8 +164,9 @@ def events_measure_time(subject: Subject) -> None:
 
 @check("training", requires=["streams", "events"])
 def handles_are_freed(subject: Subject) -> None:
-    """Thousands of streams and events that are made, used and dropped one after another leave no open files or threads behind, and less
-    than 32 MiB of the process's memory."""
+    """Thousands of streams and events that are made, used and dropped one after another leave no open files or threads behind, and increase
+    the memory of the process by less than 32 MiB.
+    """
     import gc
 
     import psutil

@@ -205,7 +205,7 @@ class GradientsAreMissing(Broken):
 
 @mutant("modules", "gradients")
 class NormalisesWithoutGradient(Broken):
-    """The backward kernels of layer_norm, batch_norm and group_norm return zeros for the weight."""
+    """The backward kernels of layer_norm, batch_norm and group_norm return zeros as the gradient of the weight."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()

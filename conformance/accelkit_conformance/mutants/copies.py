@@ -195,7 +195,9 @@ class UnpicklesWithoutGradient(Broken):
 
 @mutant("transfer", "queued copies")
 class PacksTooEarly(Broken):
-    """A non-blocking copy from a strided tensor in pinned memory packs it at once, before earlier copies of the stream are done."""
+    """A non-blocking copy from a strided tensor in pinned memory makes that tensor contiguous at once, before earlier copies of the stream
+    are done.
+    """
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name == "copy_" and args[1].device.type == "cpu" and not args[1].is_contiguous():

@@ -51,7 +51,7 @@ class KeepsTheLastPass(Float32):
 
 @mutant("precision_gradients", "accumulation", kind="precision", base="32-true")
 class ChangesTheScaleBetweenPasses(Float32):
-    """The scale doubles after every backward pass, also between two passes of one step."""
+    """The scale doubles after every backward pass, even between two passes of the same step."""
 
     _scale = 1.0
 

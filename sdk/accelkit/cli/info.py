@@ -23,7 +23,8 @@ from accelkit.types import Kind, PluginRecord, Support
     "--spec-diff",
     "old",
     metavar="OLD",
-    help="List instead the changes that plugins written for accelkit OLD need. With NAME: of this plugin. OLD: a version or a .json file.",
+    help="Instead, list the changes that plugins written for accelkit OLD need; with NAME, only those that this plugin needs. "
+    "OLD is a version or a .json file.",
 )
 @click.option("--json", "is_json", is_flag=True, help="Print JSON to standard output.")
 @click.pass_context

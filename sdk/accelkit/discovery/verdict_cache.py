@@ -1,7 +1,8 @@
 """Cache of the verdicts of trials, per installed version, in the user's cache folder.
 
 A plugin that worked when it was tried is loaded directly the next time. Verdicts on built-in plugins are valid for an hour.
-``accelkit list`` uses all of them, and selection uses those on vendors' devices. A cache that cannot be read or written, or that another
+``accelkit list`` uses the verdicts on all built-in plugins. Selection uses only those on devices from ``known_devices.toml``, and probes
+the other built-in plugins itself. A cache that cannot be read or written, or that another
 user could have written, is ignored.
 """
 

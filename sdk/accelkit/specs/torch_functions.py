@@ -84,7 +84,7 @@ def call(accelerator: Accelerator, name: str, *arguments: Any, module_name: str 
 
 
 def memory_stats(accelerator: Accelerator, device: torch.device) -> dict[str, float]:
-    """Return the number of bytes that are allocated on ``device`` and their peak, without those that torch does not report."""
+    """Return the number of bytes that are allocated on ``device``, and its peak. Values that torch does not report are left out."""
     found: dict[str, float] = {}
     for key, name in _MEMORY_STATISTICS.items():
         with contextlib.suppress(UnsupportedError):

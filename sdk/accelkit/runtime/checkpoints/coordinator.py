@@ -42,7 +42,7 @@ class Ranks:
     """The processes that take part in an operation. ``Ranks()`` is this process alone.
 
     Args:
-        group: A gloo process group of all processes of the job that is used for nothing else.
+        group: A gloo process group of all processes of the job. It must not be used for anything else.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:

@@ -35,7 +35,8 @@ class _Message:
 
     Args:
         share: The share of the receiving rank as a one-element tuple, with tensors replaced by slots. Empty if the rank gets none.
-        remainder: The number of samples in the round, without the repeated ones that fill it. -1 as for ``DispatchedBatches``.
+        remainder: The number of samples in the round, without the repeated ones that fill it. As in ``DispatchedBatches``, -1 if none are
+            repeated or the number is not known.
         is_over: Whether this is the last round.
         error: The reason why rank 0 could not continue reading.
     """
