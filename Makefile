@@ -9,7 +9,7 @@ TORCH ?= 2.13.0
 WORKERS ?= 2
 PARTS_OF_TESTS := $(addprefix test-,distributed security bridges bridges-oldest docs conformance packaging zoo precisions clusters xla torch-oldest torch-newest lower-bounds)
 
-.PHONY: help demo check lint types structure audit docs run-test-docs coverage soak soak-torches soak-bridges-oldest snapshots bench precisions gpu gpu-wheels conformance conformance-xla support-matrix lists selftest clean compiler cluster-parts test test-all \
+.PHONY: help demo check lint types structure audit docs run-test-docs coverage soak soak-torches soak-bridges-oldest snapshots bench precisions gpu gpu-wheels conformance conformance-kinds conformance-xla support-matrix lists selftest clean compiler cluster-parts test test-all \
 	$(PARTS_OF_TESTS) $(addprefix setup-,check demo test $(PARTS_OF_TESTS))
 
 help:
@@ -28,7 +28,8 @@ help:
 	@echo "make gpu-wheels          collect the wheels that make gpu installs beside the machine's own torch: build/gpu-wheels"
 	@echo "make conformance         certify cpu and fake_xpu with every test (10 minutes)"
 	@echo "make selftest            prove that the conformance suite finds broken accelerators (10 minutes)"
-	@echo "make support-matrix      write docs/support-matrix.md from the reports of make conformance and make conformance-xla"
+	@echo "make conformance-kinds   certify the built-in precisions, strategies and cluster environments that need no hardware (15 minutes)"
+	@echo "make support-matrix      write docs/support-matrix.md from the reports of make conformance, conformance-kinds and conformance-xla"
 	@echo "make lists               rewrite the conformance suite's list of tests for every torch (in environments that are made and removed, 6 GB)"
 	@echo "make clean               remove what the other targets created"
 
@@ -264,6 +265,14 @@ conformance: compiler $(VENV)/.fake_xpu
 			--bundle build/conformance/$$name.tar && $(BIN)/accelkit conformance verify build/conformance/$$name.tar || exit 1; \
 	done
 	$(BIN)/accelkit conformance matrix build/conformance --html build/conformance/matrix.html
+
+# The built-in plugins of the other kinds that compute on the CPU and need no further package. Plugins of different kinds may have the same name.
+OTHER_KINDS ?= $(addprefix precision-,32-true 64-true 16-true bf16-true 16-mixed bf16-mixed) $(addprefix strategy-,single_device ddp fsdp) \
+	$(addprefix cluster-,local slurm torchelastic mpi ray lsf kubeflow xla)
+conformance-kinds: compiler $(VENV)/.fake_xpu
+	for one in $(OTHER_KINDS); do \
+		$(BIN)/accelkit conformance run $${one#*-} --kind $${one%%-*} --profile $(PROFILE) --certify -n $(WORKERS) --json build/conformance/$$one.json || exit 1; \
+	done
 
 # What was not run again keeps the summary that it has.
 support-matrix: $(VENV)/.ready

@@ -31,6 +31,12 @@ def summarise(results: Sequence[Result]) -> dict[str, Any]:
     return {"kinds": {kind: total[kind] for kind in KINDS if total[kind]}, "areas": areas}
 
 
+def declared_none(results: Sequence[Result]) -> dict[str, int]:
+    """Count the results by area that are unsupported because a capability is declared ``none``. Areas without such a result are missing."""
+    found = collections.Counter(checks.area_of(result.id) for result in results if result.is_declared_none)
+    return {area: found[area] for area in checks.AREAS if found[area]}
+
+
 def unsupported_areas(results: Sequence[Result]) -> list[str]:
     """Describe the areas of which more than a third is unsupported although nothing is declared ``none``, with the commonest cause."""
     total = collections.Counter(checks.area_of(result.id) for result in results)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,24 @@ from example_reports import EXPECTED, HOSTILE, NUM_CONTRACT, SUITE, make_report
 
 import accelkit
 from accelkit.cli import main
+from accelkit.discovery.catalog import plugins
 from accelkit_conformance.reports import matrix, page, summary
 from accelkit_conformance.results import Result
 
 DOCS = Path(__file__).parents[2] / "docs"
 BEGIN, END = page.begin("matrix"), page.end("matrix")
 DECLARED = EXPECTED | {"test": "operators/*", "reason": "the [third] bit"}
+
+
+NOT_RUN = {
+    ("precision", "fp8"): "only devices that multiply float8 matrices compute with it",
+    ("precision", "transformer-engine"): "needs an NVIDIA GPU",
+    ("precision", "transformer-engine-float16"): "needs an NVIDIA GPU",
+    ("precision", "bitsandbytes-4bit"): "needs bitsandbytes",
+    ("precision", "bitsandbytes-8bit"): "needs bitsandbytes",
+    ("strategy", "deepspeed"): "needs DeepSpeed",
+    ("strategy", "xla"): "needs XLA",
+}
 
 
 def ask(*arguments):
@@ -59,16 +72,31 @@ def test_the_page_of_the_documentation_is_made_of_what_is_kept_beside_it(tmp_pat
     copy.write_text(text.partition(BEGIN)[0] + BEGIN + END + text.partition(END)[2])
     assert ask(kept, "--write", copy).exit_code == 0
     assert copy.read_text("utf-8") == text, "make support-matrix writes it"
-    names = {summary.read(path)["subject"]["name"] for path in kept.glob("*.json")}
-    assert {"cpu", "fake_xpu"} <= names
     assert all(len(path.read_bytes()) < 200_000 for path in kept.iterdir())
+
+
+def test_the_page_shows_every_built_in_plugin_that_needs_no_hardware():
+    """Makefile's list, which is the list of reports that are kept, leaves none out but those that a reason is given for."""
+    kept = [summary.read(path) for path in (DOCS / "support-matrix").glob("*.json")]
+    found = {(one["subject"]["kind"], one["subject"]["name"]) for one in kept}
+    assert {("accelerator", name) for name in ("cpu", "fake_xpu", "xla")} <= found
+    others = {(one.kind, one.name) for one in plugins() if one.kind != "accelerator" and one.distribution == "accelkit"}
+    assert others - set(NOT_RUN) == {one for one in found if one[0] != "accelerator"}
+    for report in kept:
+        if report["subject"]["kind"] != "accelerator":
+            assert report["suite"]["profile"] == "full"
+            assert report["certification"]["is_certified"], report["subject"]
+    printed = subprocess.run(
+        ["make", "-s", "--eval", "print:;@echo $(OTHER_KINDS)", "print"], cwd=DOCS.parent, capture_output=True, text=True, check=True
+    )
+    assert {tuple(one.split("-", 1)) for one in printed.stdout.split()} == others - set(NOT_RUN)
 
 
 def test_it_says_what_passed_where_and_when(folder, written):
     result = ask(folder, "--write", written)
     assert (result.exit_code, result.stderr) == (0, f"matrix: {written}\n")
     text = written.read_text()
-    assert text.startswith(f"# Ours\n\n{BEGIN}| ")
+    assert text.startswith(f"# Ours\n\n{BEGIN}## Accelerators\n\n| ")
     assert text.endswith(f"|\n{END}\n\nThe rest.\n")
     assert row_of(text, "") == ["`acme`", "`other`"]
     assert row_of(text, "plugin") == ["vendor-acme==1.0", "vendor-acme==1.0"]
@@ -79,12 +107,54 @@ def test_it_says_what_passed_where_and_when(folder, written):
     assert row_of(text, "verdict") == ["not certified", "not certified"]
     assert row_of(text, "operators") == ["1 of 2, 1 expected to fail", "not run"]
     assert row_of(text, "contract") == ["not run", f"{NUM_CONTRACT - 2} of {NUM_CONTRACT - 1}, **1 failed**, 1 not supported"]
+    assert "## Precisions" not in text
     assert row_of(text, "`graphs`") == ["none", "undeclared"]
     assert row_of(text, "`streams`") == ["native", "emulated"]
-    assert "## Expected failures of `acme`\n\n| area | reason | tests | expires |\n| --- | --- | --- | --- |\n" in text
+    assert "\n### Expected failures of `acme`\n\n| area | reason | tests | expires |\n| --- | --- | --- | --- |\n" in text
     assert "| operators | [the \\[third\\] bit](https://example.org/1) | 1 | 2099-01-01 |\n" in text
     assert "not met" not in text, "what no result met is not shown"
     assert "Expected failures of `other`" not in text
+
+
+def test_each_kind_of_plugin_has_its_tables(folder, written):
+    cluster = make_report(
+        results=[
+            Result("cluster_ranks/nodes", "pass"),
+            Result("cluster_ranks/ports", "unsupported", reason="ports are declared none"),
+            Result("cluster_ranks/names", "unsupported", reason="there is no such name"),
+            Result("cluster_errors/torn", "fail"),
+        ],
+        name="acme",
+        kind="cluster",
+        device_names=[],
+        capabilities={},
+    )
+    on = ["cpu (accelkit==1.0)", "acme (vendor-acme==1.0)"]
+    precision = make_report(
+        results=[Result("precision_dtypes/stored", "pass")], name="a-8", kind="precision", accelerators=on, device_names=[], capabilities={}
+    )
+    (folder / "cluster-acme.json").write_text(json.dumps(cluster))
+    (folder / "precision-a-8.json").write_text(json.dumps(precision))
+    ask(folder, "--write", written)
+    text = written.read_text()
+    headings = re.findall("^## (.*)$", text, re.MULTILINE)
+    assert headings == ["Accelerators", "Precisions", "Cluster environments"]
+    accelerators, precisions, clusters = re.split("^## .*$", text, flags=re.MULTILINE)[1:]
+    assert row_of(accelerators, "") == ["`acme`", "`other`"]
+    assert "precision_dtypes" not in accelerators
+    assert row_of(precisions, "") == ["`a-8`"]
+    assert row_of(precisions, "device") == [", ".join(on)]
+    assert row_of(precisions, "precision_dtypes") == ["1 of 1"]
+    assert row_of(clusters, "") == ["`acme`"]
+    assert "| device |" not in clusters, "a cluster environment is tested without one"
+    assert row_of(clusters, "cluster_ranks") == ["1 of 1, 1 declared none, 1 not supported"]
+    assert row_of(clusters, "cluster_errors") == ["0 of 1, **1 failed**"]
+    assert "Capabilities" not in clusters
+    html = folder / "matrix.html"
+    ask(folder, "--html", html)
+    assert re.findall("<h2>(.*)</h2>", html.read_text()) == headings
+    kinds = [one["kind"] for one in json.loads(ask(folder, "--json").stdout)["subjects"]]
+    assert kinds == ["accelerator", "accelerator", "precision", "cluster"]
 
 
 def test_a_page_is_the_same_from_summaries(folder, written, tmp_path):
@@ -145,6 +215,20 @@ def test_a_summary_that_is_damaged_is_passed_over(folder, tmp_path, error_text):
     assert "report.subject.plugin" in result.stderr
     assert result.stderr == error_text
     assert [one["name"] for one in json.loads(result.stdout)["subjects"]] == ["other"]
+
+
+def test_a_summary_declares_no_more_than_is_unsupported(folder, tmp_path, error_text):
+    kept = tmp_path / "kept"
+    ask(folder, "--summaries", kept)
+    found = json.loads((kept / "other.json").read_text())
+    (kept / "other.json").write_text(json.dumps(found | {"declared_none": {"contract": 1}}))
+    assert len(json.loads(ask(kept, "--json").stdout)["subjects"]) == 2
+    for declared in ([], {"contract": "1"}, {"contract": 2}, {"layout": 1}):
+        (kept / "other.json").write_text(json.dumps(found | {"declared_none": declared}))
+        answer = ask(kept, "--json")
+        assert "declared_none" in answer.stderr, declared
+        assert [one["name"] for one in json.loads(answer.stdout)["subjects"]] == ["acme"]
+    assert answer.stderr == error_text
 
 
 def test_a_summary_is_no_report(folder, tmp_path, error_text):

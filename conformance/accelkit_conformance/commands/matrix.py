@@ -8,6 +8,7 @@ import click
 
 from accelkit import UsageError
 from accelkit.cli.output import print_json, say
+from accelkit_conformance import checks
 from accelkit_conformance.report import Report, write
 from accelkit_conformance.reports import matrix, page, summary
 
@@ -33,7 +34,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 def command(folder: Path, html_path: Path | None, page_path: Path | None, kept: Path | None, is_json: bool) -> None:
-    """Show the JSON reports or summaries in DIR side by side: one row per area and capability, one column per plugin."""
+    """Show the JSON reports or summaries in DIR side by side: a table for each kind of plugin, with one row per
+    area and capability and one column per plugin."""
     if not (html_path or page_path or kept or is_json):
         why = "none of --html, --write, --summaries and --json was given"
         raise UsageError("matrix has no output", why=why, hint="for example: --html matrix.html")
@@ -51,15 +53,15 @@ def command(folder: Path, html_path: Path | None, page_path: Path | None, kept: 
         from accelkit_conformance.reports import html
 
         html_path.parent.mkdir(parents=True, exist_ok=True)
-        rendered = html.render("matrix.html.j2", columns=made["subjects"], areas=made["areas"], capabilities=made["capabilities"])
-        html_path.write_text(rendered, "utf-8", "replace")
+        sections = {heading: matrix.matrix(group) for heading, group in matrix.by_kind(found).items()}
+        html_path.write_text(html.render("matrix.html.j2", sections=sections), "utf-8", "replace")
         say(f"html: {html_path}")
     if is_json:
         print_json("conformance.matrix", made)
 
 
 def _summaries(folder: Path) -> list[tuple[Path, Report]]:
-    """Read the reports and summaries in a folder, sorted by subject. Other files are skipped, and named on standard error."""
+    """Read the reports and summaries in a folder, sorted by kind and name. Other files are skipped, and named on standard error."""
     found = []
     for path in sorted(folder.glob("*.json")):
         if not path.is_file():
@@ -78,5 +80,6 @@ def _summaries(folder: Path) -> list[tuple[Path, Report]]:
     return sorted(found, key=lambda one: _key(one[1]))
 
 
-def _key(report: Report) -> tuple[str, ...]:
-    return (report["subject"]["name"], report["subject"]["plugin"], report["suite"]["torch"], report["suite"]["profile"])
+def _key(report: Report) -> tuple[int, *tuple[str, ...]]:
+    subject, suite = report["subject"], report["suite"]
+    return (checks.SUBJECT_KINDS.index(subject["kind"]), subject["name"], subject["plugin"], suite["torch"], suite["profile"])

@@ -6,16 +6,17 @@ import re
 from collections.abc import Mapping
 
 from accelkit.errors import one_line
-from accelkit_conformance.report import Report
+from accelkit_conformance.report import Report, declared_none, results_of
 from accelkit_conformance.results import BAD
 
-_REMARKS = {"flaky": "flaky", "expected-failure": "expected to fail", "unsupported": "not supported"}
+_REMARKS = {"flaky": "flaky", "expected-failure": "expected to fail"}
 
 
 def table(report: Report) -> str:
     """Return a headline about the run, a table of areas, and a table of capabilities."""
     lines = [_headline(report), "", "| area | passed tests |", "|---|---|"]
-    lines += [f"| {plain(area)} | {passed(counts)} |" for area, counts in report["summary"]["areas"].items()]
+    none = declared_none(results_of(report))
+    lines += [f"| {plain(area)} | {passed(counts, none.get(area, 0))} |" for area, counts in report["summary"]["areas"].items()]
     if declared := report["subject"].get("capabilities", {}):
         lines += ["", "| capability | declared |", "|---|---|"]
         lines += [f"| `{plain(key)}` | {plain(level)} |" for key, level in declared.items()]
@@ -34,12 +35,19 @@ def _headline(report: Report) -> str:
     )
 
 
-def passed(counts: Mapping[str, int]) -> str:
-    """Format how many of the applicable tests passed, and how many failed, are flaky, are expected to fail or are not supported."""
+def passed(counts: Mapping[str, int], none: int) -> str:
+    """Format how many of the applicable tests passed, and how many failed, are flaky, are expected to fail or do not apply.
+
+    Args:
+        counts: The number of results of each kind.
+        none: How many of the unsupported results are about a capability that is declared ``none``.
+    """
     applicable = sum(number for kind, number in counts.items() if kind != "unsupported")
     failed = sum(counts.get(kind, 0) for kind in BAD)
     remarks = [f"**{failed} failed**"] if failed else []
     remarks += [f"{counts[kind]} {word}" for kind, word in _REMARKS.items() if counts.get(kind)]
+    apart = {"declared none": none, "not supported": counts.get("unsupported", 0) - none}
+    remarks += [f"{number} {word}" for word, number in apart.items() if number]
     return ", ".join([f"{counts.get('pass', 0)} of {applicable}", *remarks])
 
 

@@ -16,6 +16,14 @@ from accelkit_conformance.report import Report
 from accelkit_conformance.reports.markdown import passed, plain
 from accelkit_conformance.results import BAD
 
+HEADINGS: Mapping[str, str] = {
+    "accelerator": "Accelerators",
+    "precision": "Precisions",
+    "strategy": "Strategies",
+    "cluster": "Cluster environments",
+    "hooks": "Hook plugins",
+}
+_VERSIONS = ("torch", "accelkit", "python", "processor")
 _LINK = re.compile(r"https?://[^\s()<>|`]+")
 
 
@@ -36,27 +44,42 @@ def matrix(found: Sequence[tuple[Path, Report]]) -> dict[str, list[dict[str, Any
     }
 
 
+def by_kind(found: Sequence[tuple[Path, Report]]) -> dict[str, list[tuple[Path, Report]]]:
+    """Group summaries by the kind of their subject. The keys are the headings of the kinds, in the order of ``checks.SUBJECT_KINDS``."""
+    groups = {HEADINGS[kind]: [one for one in found if one[1]["subject"]["kind"] == kind] for kind in checks.SUBJECT_KINDS}
+    return {heading: group for heading, group in groups.items() if group}
+
+
 def markdown(found: Sequence[tuple[Path, Report]]) -> str:
-    """Return the matrix as Markdown: the subjects and what they were tested with, areas, capabilities, and declared failures."""
+    """Return the matrix as Markdown, with a section for each kind of plugin: the subjects and what they were tested with, areas,
+    capabilities, and declared failures."""
+    return "\n".join(line for heading, group in by_kind(found).items() for line in _section(heading, group))
+
+
+def _section(heading: str, found: Sequence[tuple[Path, Report]]) -> list[str]:
     made = matrix(found)
     subjects, reports = made["subjects"], [report for _, report in found]
     names = [f"`{plain(one['name'])}`" for one in subjects]
-    facts = {
-        name: [plain(one[name]) for one in subjects] for name in ("plugin", "device", "date", "torch", "accelkit", "python", "processor")
-    }
+    facts = {name: [plain(one[name]) for one in subjects] for name in ("plugin", "device", "date", *_VERSIONS)}
+    if heading != HEADINGS["accelerator"]:
+        facts["device"] = [plain(", ".join(one["accelerators"])) for one in subjects]
     facts["profile"] = [f"{plain(one['profile'])}, {one['tests']:,} tests" for one in subjects]
     facts["verdict"] = ["certified" if one["is_certified"] else "not certified" for one in subjects]
-    lines = _table(["", *names], ([name, *cells] for name, cells in facts.items()))
-    counts = [report["summary"]["areas"] for report in reports]
-    areas = ([row["name"], *(passed(one[row["name"]]) if row["name"] in one else "not run" for one in counts)] for row in made["areas"])
-    lines += ["", "## Areas", "", *_table(["passed tests, of those that apply", *names], areas)]
+    lines = [f"## {heading}", "", *_table(["", *names], ([name, *cells] for name, cells in facts.items() if any(cells)))]
+    areas = [[row["name"], *(_passed(report, row["name"]) for report in reports)] for row in made["areas"]]
+    lines += ["", f"### Areas of {heading.lower()}", "", *_table(["passed tests, of those that apply", *names], areas)]
     if made["capabilities"]:
         levels = ([f"`{plain(row['name'])}`", *(plain(level or "undeclared") for level in row["levels"])] for row in made["capabilities"])
-        lines += ["", "## Capabilities", "", *_table(["capability", *names], levels)]
+        lines += ["", "### Capabilities", "", *_table(["capability", *names], levels)]
     for name, report in zip(names, reports, strict=True):
         if rows := _expected(report):
-            lines += ["", f"## Expected failures of {name}", "", *_table(["area", "reason", "tests", "expires"], rows)]
-    return "\n".join(lines) + "\n"
+            lines += ["", f"### Expected failures of {name}", "", *_table(["area", "reason", "tests", "expires"], rows)]
+    return [*lines, ""]
+
+
+def _passed(report: Report, area: str) -> str:
+    counts = report["summary"]["areas"].get(area)
+    return "not run" if counts is None else passed(counts, report["declared_none"].get(area, 0))
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
@@ -82,14 +105,16 @@ def _subject(path: Path, report: Report) -> dict[str, Any]:
     return {
         "file": path.name,
         "name": subject["name"],
+        "kind": subject["kind"],
         "plugin": subject["plugin"],
         "torch": versions.get("torch", suite["torch"]),
         "profile": suite["profile"],
         "tests": sum(report["summary"]["kinds"].values()),
         "devices": sorted(devices),
         "device": ", ".join(f"{name} \u00d7 {number}" if number > 1 else name for name, number in sorted(devices.items())) or state,
+        "accelerators": list(subject.get("accelerators", ())),
         "date": report["run"]["started"][:10],
-        **{name: versions.get(name, "") for name in ("accelkit", "python", "processor")},
+        **{name: versions.get(name, "") for name in _VERSIONS if name != "torch"},
         "is_certified": report["certification"]["is_certified"],
     }
 

@@ -5,6 +5,7 @@ A summary has all that a page about several reports needs, and is small enough t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,13 @@ _LEFT_OUT = ("results", "benchmarks")
 def of(report: Report) -> Report:
     """Return the summary of a report.
 
-    It has no results and no benchmarks. It has only those expected failures that explain results, each with the number of these results.
+    It has no results and no benchmarks. It has only those expected failures that explain results, each with the number of these results,
+    and the number of unsupported results of each area that are declared ``none``.
     """
     kept = {name: value for name, value in report.items() if name not in _LEFT_OUT}
     kept["versions"] = {name: version for name, version in report["versions"].items() if name != "platform"}  # names the machine's kernel
-    return kept | {"schema": SCHEMA, "expected_failures": [one for one in explained(report) if one["explains"]]}
+    expected = [one for one in explained(report) if one["explains"]]
+    return kept | {"schema": SCHEMA, "expected_failures": expected, "declared_none": reports.declared_none(results_of(report))}
 
 
 def explained(report: Report) -> list[dict[str, Any]]:
@@ -50,5 +53,20 @@ def read(path: Path) -> Report:
         schema.checked({**found, "schema": reports.SCHEMA, "results": []}, path)
         if not all("explains" in one for one in found["expected_failures"]):
             raise UsageError(f"{path} is not a valid summary", why="an expected failure does not say how many results it explains")
+        _check_declared_none(found.setdefault("declared_none", {}), found["summary"]["areas"], path)
         return found
     return of(schema.checked(reports.parsed(content, path), path))
+
+
+def _check_declared_none(numbers: object, areas: Mapping[str, Mapping[str, int]], path: Path) -> None:
+    """Check that the numbers of declared results are those of a part of the unsupported results. Older summaries have none.
+
+    Raises:
+        UsageError: If they are not.
+    """
+    is_right = isinstance(numbers, dict) and all(
+        type(number) is int and 0 < number <= areas.get(area, {}).get("unsupported", 0) for area, number in numbers.items()
+    )
+    if not is_right:
+        why = "declared_none does not say how many of the unsupported results of each area are declared none"
+        raise UsageError(f"{path} is not a valid summary", why=why)
