@@ -124,6 +124,61 @@ def test_doctor_finds_mistakes_in_a_class_that_works_otherwise(plugin_site):
     assert row["mistakes"][0]["hint"] == "return the module in every case"
 
 
+HOOKS = """
+from accelkit import Availability, hookimpl
+
+class Good:
+    "Checks of a licence."
+    @hookimpl
+    def doctor_checks(self):
+        return {"licence": Availability.usable("valid until May"), "server": Availability.broken("no route", "start the VPN")}
+
+class Quiet:
+    "Has no checks."
+    @hookimpl
+    def checkpoint_saved(self, path): ...
+"""
+
+
+def test_doctor_calls_the_checks_of_hook_plugins(plugin_site):
+    plugin_site.install("vendor-hooks", HOOKS, entry_points="[accelkit.hooks]\ngood = vendor_hooks:Good\nquiet = vendor_hooks:Quiet\n")
+    report = run_json("doctor", "good", code=1)
+    assert report["findings"] == ["good: server"]
+    assert report["plugins"][0]["status"] == "available"
+    assert report["plugins"][0]["checks"] == {
+        "licence": {"status": "usable", "reason": "valid until May", "hint": ""},
+        "server": {"status": "broken", "reason": "no route", "hint": "start the VPN"},
+    }
+    assert "start the VPN" in run("doctor", "good").stdout
+    assert run_json("doctor", "quiet")["plugins"][0]["checks"] == {}
+
+
+FAILING_CHECKS = {
+    "hangs": ("import time; time.sleep(3600)", "it exceeded the time limit of 10 s in doctor_checks()"),
+    "raises": ("raise LookupError('no licence')", "LookupError: no licence"),
+    "crashes": ("import ctypes; ctypes.string_at(0)", "it crashed with SIGSEGV in doctor_checks()"),
+    "ends": ("import os; os._exit(0)", "it ended the process with exit code 0 in doctor_checks()"),
+    "exits": ("raise SystemExit(3)", "SystemExit: 3"),
+    "bool": ("return True", "doctor_checks of bool returned True: it must return a mapping of the name of each check to an Availability"),
+    "bools": ("return {'licence': True}", "doctor_checks of bools returned {'licence': True}"),
+}
+
+
+def test_doctor_goes_on_if_the_checks_of_a_hook_plugin_fail(plugin_site):
+    plugin_site.install("vendor-hooks", HOOKS, entry_points="[accelkit.hooks]\ngood = vendor_hooks:Good\n")
+    for name, (body, _) in FAILING_CHECKS.items():
+        source = f'from accelkit import hookimpl\nclass Bad:\n    "Fails."\n    @hookimpl\n    def doctor_checks(self):\n        {body}\n'
+        plugin_site.install(f"vendor-{name}", source, entry_points=f"[accelkit.hooks]\n{name} = vendor_{name}:Bad\n")
+    report = run_json("doctor", code=1, ACCELKIT_LOAD_TIMEOUT="10")
+    rows = {row["name"]: row for row in report["plugins"]}
+    assert rows["good"]["checks"]["licence"]["reason"] == "valid until May"
+    for name, (_, reason) in FAILING_CHECKS.items():
+        assert f"{name}: doctor_checks" in report["findings"]
+        assert reason in rows[name]["checks"]["doctor_checks"]["reason"]
+        assert rows[name]["checks"]["doctor_checks"]["hint"]
+        assert (rows[name]["plugin"], rows[name]["status"]) == (f"vendor-{name}==1.0", "available"), "the plugin itself can be used"
+
+
 def test_doctor_on_a_slow_machine_does_not_advise_to_uninstall():
     check = run_json("doctor", "cpu", code=1, ACCELKIT_LOAD_TIMEOUT="0.05")["checks"]["torch can be imported"]
     assert "0.05 s" in check["reason"]

@@ -49,6 +49,7 @@ def command(context: click.Context, name: str | None, verbose: bool, is_json: bo
     verdicts = probing.ask_all(triable, is_trial=True)
     for record, verdict in verdicts.items():
         verdict_cache.remember(record, verdict)
+    verdicts = _with_checks_of_hooks(verdicts)
     mistakes = _mistakes(triable, verdicts)
     rows = rows_of(records, verdicts)
     findings = _findings(rows, checks, mistakes, is_named=name is not None)
@@ -65,6 +66,19 @@ def _records(name: str | None) -> list[PluginRecord]:
         return [record for record in plugins() if not record.is_fallback]
     named = [record for record in plugins() if name in (record.name, record.qualified_name)]
     return named or [resolve(name) if name.startswith(f"{GENERIC}:") else find("accelerator", name)]
+
+
+def _with_checks_of_hooks(verdicts: Mapping[PluginRecord, probing.Verdict]) -> dict[PluginRecord, probing.Verdict]:
+    """Return the verdicts with the results of the ``doctor_checks`` of hook plugins. A call that failed is a check that is broken.
+
+    It is no reason against using the plugin, because nothing but this command calls ``doctor_checks`` of hook plugins.
+    """
+    found = dict(verdicts)
+    for record, answer in probing.ask_checks([one for one in found if one.kind == "hooks" and found[one].status == "usable"]).items():
+        failed = {"doctor_checks": Availability.broken(answer.reason, answer.hint)}
+        checks = answer.checks if answer.status == "usable" else failed
+        found[record] = dataclasses.replace(found[record], checks=checks, traceback=answer.traceback)
+    return found
 
 
 def _mistakes(records: Sequence[PluginRecord], verdicts: Mapping[PluginRecord, probing.Verdict]) -> dict[PluginRecord, list[Finding]]:

@@ -13,7 +13,7 @@ import json
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from accelkit.discovery.autoload import explain, import_torch
@@ -73,9 +73,8 @@ def report_torch() -> None:
 def _ask(record: PluginRecord, question: str, reached: Reached) -> dict[str, Any]:
     start = time.perf_counter()
     facts: dict[str, Any] = {}
-    ask = {"probe": _probe, "trial": _trial, "definitions": _read_definitions, "mistakes": _find_mistakes}[question]
     try:
-        answer = ask(record, facts, reached)
+        answer = _QUESTIONS[question](record, facts, reached)
         verdict = {"status": answer.status, "reason": answer.reason, "hint": answer.hint}
     except BrokenPluginError as error:
         cause = "".join(traceback.format_exception(error.__cause__)) if error.__cause__ else ""
@@ -160,10 +159,8 @@ def _trial(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Ava
         validate_hooks(instance, record.plugin)
     if record.kind != "accelerator":
         return answer
-    facts["checks"] = {}
-    with plugin_errors(record.plugin, f"doctor_checks of {record.name}"):
-        for name, check in instance.doctor_checks().items():
-            facts["checks"][name] = dataclasses.asdict(check)
+    reached("doctor")
+    facts["checks"] = _results(record, lambda: [instance.doctor_checks()])
     reached("build")
     with plugin_errors(record.plugin, f"building {record.name}"):
         instance.build()
@@ -187,6 +184,41 @@ def _trial(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Ava
     return answer
 
 
+def _call_checks(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:
+    """Import a hook plugin and call its ``doctor_checks`` through a plugin manager, which also calls a wrapper."""
+    from accelkit.plugin_manager import PluginManager
+
+    reached("import")
+    cls = load_class(record)
+    reached("instance")
+    manager = PluginManager()
+    manager.add(instantiate(cls, record), record.plugin)
+    reached("doctor")
+    facts["checks"] = _results(record, manager.hook.doctor_checks)
+    return Availability.usable()
+
+
+def _results(record: PluginRecord, call: Callable[[], Iterable[object]]) -> dict[str, dict[str, Any]]:
+    """Return the merged results of ``doctor_checks``.
+
+    Raises:
+        BrokenPluginError: If it raises an error or returns anything else than a mapping of names to Availability.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    with plugin_errors(record.plugin, f"doctor_checks of {record.name}"):
+        results = list(call())
+    for result in results:
+        if not isinstance(result, Mapping) or not all(isinstance(check, Availability) for check in result.values()):
+            raise BrokenPluginError(
+                f"doctor_checks of {record.name} returned {result!r:.80}",
+                plugin=record.plugin,
+                why="it must return a mapping of the name of each check to an Availability",
+                hint="report it to the vendor",
+            )
+        found |= {str(name): dataclasses.asdict(check) for name, check in result.items()}
+    return found
+
+
 def _remedy(reason: str, accelerator: Any) -> str:
     """Return the remedy for an accelerator that claims to be usable but does not compute, based on its error."""
     words = reason.lower()
@@ -197,6 +229,14 @@ def _remedy(reason: str, accelerator: Any) -> str:
     remedy = by_text(reason) or "check that the versions of the driver, torch and the plugin are compatible"
     return f"{remedy}; if that does not help, report it to the vendor"
 
+
+_QUESTIONS = {
+    "probe": _probe,
+    "trial": _trial,
+    "definitions": _read_definitions,
+    "mistakes": _find_mistakes,
+    "checks": _call_checks,
+}
 
 if __name__ == "__main__":
     main()

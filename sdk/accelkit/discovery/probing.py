@@ -1,8 +1,9 @@
 """Probing of plugins in parallel child processes with a time limit, since any plugin may crash, hang or return wrong results.
 
-A child process is asked one of four questions. For ``probe``, it imports the plugin and calls its probe. For ``trial``, it does everything
+A child process is asked one of five questions. For ``probe``, it imports the plugin and calls its probe. For ``trial``, it does everything
 that using the plugin would do (load, compute), and checks for side effects of its import. For ``definitions``, it reads what the plugin's
-class defines, and for ``mistakes``, it runs the static checks on the class. The output of plugins is discarded.
+class defines, for ``mistakes``, it runs the static checks on the class, and for ``checks``, it calls ``doctor_checks`` of a hook plugin.
+The output of plugins is discarded.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from accelkit.types import Availability, PluginRecord, ProbeStatus
 
 INSIDE_A_PROBE = "ACCELKIT_PROBING"
 Limit = Literal["probe", "load", "build"]
-Question = Literal["probe", "trial", "definitions", "mistakes"]
+Question = Literal["probe", "trial", "definitions", "mistakes", "checks"]
 _LIMITS: dict[Limit, tuple[str, float]] = {
     "probe": ("ACCELKIT_PROBE_TIMEOUT", 10.0),
     "load": ("ACCELKIT_LOAD_TIMEOUT", 60.0),
@@ -39,6 +40,7 @@ _DOING = {
     "import": "while it was being imported",
     "probe": "in probe()",
     "instance": "while an instance was being created",
+    "doctor": "in doctor_checks()",
     "build": "in build()",
     "load": "in load(), which imports the vendor's torch package",
     "check": "while computing on the device",
@@ -133,6 +135,11 @@ def ask_mistakes(records: Sequence[PluginRecord]) -> dict[PluginRecord, Verdict]
     """
     own = [record for record in records if record.is_builtin]
     return _ask_each(([own] if own else []) + [[record] for record in records if not record.is_builtin], "mistakes")
+
+
+def ask_checks(records: Sequence[PluginRecord]) -> dict[PluginRecord, Verdict]:
+    """Call ``doctor_checks`` of hook plugins, each in a separate child process. The results are ``checks`` of the verdicts."""
+    return _ask_each([[record] for record in records], "checks")
 
 
 def _ask_each(batches: Sequence[Sequence[PluginRecord]], question: Question) -> dict[PluginRecord, Verdict]:
