@@ -38,7 +38,7 @@ class Suite:
 
     def __init__(self, name: str, kind: str, options: Options) -> None:
         record = find_subject(name, kind)
-        self._run = Run(record, availability_of(record), options)
+        self._run = Run(record, availability_of(record, options.on), options)
         self.tests = self._run.tests
         self._executor: Executor | None = None
 

@@ -15,7 +15,7 @@ from accelkit.discovery import verdict_cache
 from accelkit.discovery.catalog import find, plugins
 from accelkit.discovery.metadata import installed_version
 from accelkit.selection import resolve
-from accelkit_conformance import certification, expectations, profiles
+from accelkit_conformance import certification, expectations, plugin_trial, profiles
 from accelkit_conformance.checks import Profile
 from accelkit_conformance.device_info import versions
 from accelkit_conformance.journal import Journal, nothing_to_continue
@@ -97,11 +97,19 @@ def accelerators_for(kind: str, names: Sequence[str] = ()) -> tuple[PluginRecord
     return records
 
 
-def availability_of(record: PluginRecord) -> dict[str, str]:
-    """Return whether a plugin can be used on this machine, by probing and trying it in a child process."""
+def availability_of(record: PluginRecord, on: Sequence[str] = ()) -> dict[str, str]:
+    """Return whether a plugin can be used on this machine, by probing and trying it in a child process.
+
+    A precision or a strategy is tried on the accelerators with the names ``on``, as in ``accelerators_for``. It is ``absent`` if it can be
+    used on none of them, for example because its package is not installed.
+    """
     if record.status != "available":
         return {"status": "broken", "reason": record.reason or record.status, "hint": record.hint}
     verdict = verdict_cache.tried([record])[record]
+    if verdict.status == "usable" and (accelerators := accelerators_for(record.kind, on)):
+        refused = plugin_trial.refusal(record, accelerators)
+        if refused is not None:
+            return {"status": "absent", **refused}
     return {"status": verdict.status, "reason": verdict.reason, "hint": verdict.hint}
 
 

@@ -87,7 +87,7 @@ def _run(module: str, request: Mapping[str, Any], seconds: float, variables: Map
             stderr=subprocess.PIPE,
             text=True,
             timeout=seconds,
-            env=subprocess_env.environment(ROOT) | variables,
+            env={**subprocess_env.environment(ROOT), **variables},
         )
     except subprocess.TimeoutExpired as error:
         raise AssertionError(f"a new process did not end within {seconds:g} s") from error

@@ -271,6 +271,37 @@ def test_other_kinds_are_subjects_too(kind, name):
     assert "none failed" in run.stdout
 
 
+NEEDS_PACKAGE = """
+from accelkit import Precision, UnavailableError, UnsupportedError
+
+class Quick(Precision):
+    "A precision of a package."
+
+    def setup(self, accelerator, device):
+        if accelerator.name == "cpu" or "{devices}" == "none":
+            raise {error}("quick cannot be used on " + device.type, plugin=self.plugin, why="{why}", hint="pip install quick")
+        super().setup(accelerator, device)
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "devices", "code", "says"),
+    [
+        ("UnavailableError", "none", 4, ["why: the package quick is not installed", "what to do: pip install quick"]),
+        ("UnsupportedError", "none", 4, ["quick cannot be used on cpu", "quick cannot be used on fake_xpu", "--on"]),
+        ("UnavailableError", "fake_xpu", 0, []),
+    ],
+)
+def test_a_precision_that_no_accelerator_can_use_is_one_error(plugin_site, error, devices, code, says):
+    source = NEEDS_PACKAGE.format(error=error, devices=devices, why="the package quick is not installed")
+    plugin_site.install("vendor-quick", source, entry_points="[accelkit.precisions]\nquick = vendor_quick:Quick\n")
+    run = command("run", "quick", "--kind", "precision", "--profile", "full", "--select", "class_is_documented")
+    assert run.returncode == code, run.stderr
+    assert ("the precision 'quick' is not available on this machine\n  plugin: vendor-quick==1.0" in run.stderr) == (code == 4)
+    for text in says:
+        assert text in run.stderr
+
+
 def test_pytest_runs_the_suite(tmp_path):
     (tmp_path / "test_vendor.py").write_text(
         'from accelkit_conformance.pytest_api import conformance\n\ntest_conformance = conformance("cpu", profile="contract")\n'

@@ -157,6 +157,7 @@ def test_without_the_package_the_line_that_installs_it(monkeypatch, error_text):
     with pytest.raises(accelkit.UnavailableError, match="deepspeed") as caught:
         accelkit.Runtime("cpu", strategy="deepspeed")
     assert caught.value == error_text
+    assert caught.value.plugin == f"accelkit=={accelkit.__version__}"
     assert caught.value.hint == "DS_BUILD_OPS=0 DS_ACCELERATOR=cpu pip install --no-build-isolation deepspeed"
 
 

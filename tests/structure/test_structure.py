@@ -320,3 +320,12 @@ def test_every_entry_point_is_a_file_of_its_name():
 def test_every_security_test_holds_a_promise_of_the_page_on_security():
     named = re.findall(r"`(test_\w+\.py)`", (ROOT / "docs" / "guides" / "security.md").read_text("utf-8"))
     assert set(named) == {path.name for path in (ROOT / "tests" / "security").glob("test_*.py")}
+
+
+@pytest.mark.parametrize("path", sorted(BUILTIN.rglob("*.py")), ids=lambda path: str(path.relative_to(BUILTIN)))
+def test_errors_about_what_cannot_be_used_name_the_plugin(path):
+    """Conformance recognises by the plugin that a package is missing, and does not count it as a failure."""
+    calls = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call)]
+    for call in calls:
+        if isinstance(call.func, ast.Name) and call.func.id in ("UnavailableError", "UnsupportedError"):
+            assert "plugin" in {keyword.arg for keyword in call.keywords}, f"{path.name}:{call.lineno} has no plugin="

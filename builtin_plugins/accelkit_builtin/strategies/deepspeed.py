@@ -67,7 +67,7 @@ class DeepSpeedStrategy(EngineStrategy):
             ContradictionError: If DS_ACCELERATOR names another device.
         """
         super().check(accelerator)
-        check_package(accelerator)
+        check_package(accelerator, self.plugin)
 
     @hookimpl(wrapper=True)
     def make_precision(self) -> Generator[None, Precision, Precision]:

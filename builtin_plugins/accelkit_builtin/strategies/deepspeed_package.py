@@ -26,8 +26,12 @@ _COMPILED_FOR_INFERENCE = "deepspeed_shm_comm"
 _LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
 
 
-def check_package(accelerator: Accelerator) -> None:
+def check_package(accelerator: Accelerator, plugin: str) -> None:
     """Check that DeepSpeed is installed, new enough, and has an accelerator for this device type. Does not import it.
+
+    Args:
+        accelerator: The accelerator.
+        plugin: The plugin that needs DeepSpeed, as ``dist==version``, for errors.
 
     Raises:
         UnavailableError: If DeepSpeed is not installed or too old.
@@ -40,11 +44,12 @@ def check_package(accelerator: Accelerator) -> None:
         line = "DS_BUILD_OPS=0 DS_ACCELERATOR=cpu pip install --no-build-isolation deepspeed"
     specification = importlib.util.find_spec("deepspeed")
     if specification is None or not specification.submodule_search_locations:
-        raise UnavailableError("strategy 'deepspeed' cannot be used", why="the package deepspeed is not installed", hint=line)
+        why = "the package deepspeed is not installed"
+        raise UnavailableError("strategy 'deepspeed' cannot be used", plugin=plugin, why=why, hint=line)
     version = importlib.metadata.version("deepspeed")
     if tuple(int(part) for part in version.split("+")[0].split(".")[:3] if part.isdigit()) < MINIMUM:
         why = f"deepspeed {version} is installed, but {'.'.join(map(str, MINIMUM))} or newer is needed"
-        raise UnavailableError("strategy 'deepspeed' cannot be used", why=why, hint=f"{line} --upgrade")
+        raise UnavailableError("strategy 'deepspeed' cannot be used", plugin=plugin, why=why, hint=f"{line} --upgrade")
     known = _known_devices(Path(next(iter(specification.submodule_search_locations))))
     if device_type not in known:
         raise UnsupportedError(
@@ -57,6 +62,7 @@ def check_package(accelerator: Accelerator) -> None:
     if requested and requested != device_type:
         raise ContradictionError(
             f"DS_ACCELERATOR={requested} contradicts accelerator {accelerator.name!r}, whose device type is {device_type}",
+            plugin=plugin,
             why="DeepSpeed and the Runtime would use different devices",
             hint=f"unset DS_ACCELERATOR, or set it to {device_type}",
         )

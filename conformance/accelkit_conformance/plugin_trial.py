@@ -1,0 +1,67 @@
+"""Trial of a precision or a strategy on the accelerators of a run, in a new process: can it be used on any of them?
+
+Without its package, or on accelerators that it does not support, every test would fail or have nothing to assert.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from accelkit import PluginRecord, UnavailableError, UnsupportedError
+from accelkit.discovery import loading
+from accelkit_conformance.subject import Subject
+from accelkit_conformance.subprocess_checks import about, answer, as_request, ask
+
+_SECONDS = 300.0
+
+
+def refusal(record: PluginRecord, accelerators: Sequence[PluginRecord]) -> dict[str, str] | None:
+    """Return why the plugin can be used on none of the accelerators, as ``reason`` and ``hint``, or None if it can be used on one of them.
+
+    Whatever else goes wrong is not a refusal, because the tests show it.
+    """
+    try:
+        found = ask(__name__, about(record) | {"accelerators": [as_request(one) for one in accelerators]}, _SECONDS)["refusals"]
+    except AssertionError:  # the process crashed or hung
+        return None
+    if None in found:
+        return None
+    if missing := next((one for one in found if one["is_unavailable"]), None):
+        return {"reason": missing["reason"], "hint": missing["hint"]}
+    reasons = dict.fromkeys(one["reason"] for one in found)
+    return {"reason": "; ".join(reasons), "hint": "name an accelerator that supports it with --on"}
+
+
+def _refusal(record: PluginRecord, cls: type, on: PluginRecord) -> dict[str, Any] | None:
+    """Use the plugin on the first device of an accelerator, as a Runtime does, and return the error if the plugin refuses."""
+    subject = Subject(record, cls)
+    accelerator = loading.instantiate(loading.load_class(on), on)
+    try:
+        accelerator.load()
+        subject.use(accelerator)
+        rt = subject.runtime()
+        if record.kind == "precision":
+            _ = rt.device
+        rt.teardown()
+    except (UnavailableError, UnsupportedError) as error:
+        is_unavailable = isinstance(error, UnavailableError)  # its text does not depend on the accelerator
+        reason = error.why if is_unavailable and error.why else f"{error.what}: {error.why}"
+        return {"reason": reason, "hint": error.hint, "is_unavailable": is_unavailable}
+    except Exception:
+        return None
+    return None
+
+
+def main() -> None:
+    request = json.load(sys.stdin)
+    sys.path[:] = request["sys_path"]
+    record = PluginRecord(**request["record"])
+    cls = loading.load_class(record)
+    answer({"refusals": [_refusal(record, cls, PluginRecord(**one)) for one in request["accelerators"]]})
+
+
+if __name__ == "__main__":
+    main()
