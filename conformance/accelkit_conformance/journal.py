@@ -12,7 +12,7 @@ import datetime
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 from accelkit import UsageError, check_private, private_folder, untrusted_json
@@ -75,6 +75,9 @@ class Journal:
             result, time = Result.from_dict(entry), untrusted_json.decode(_Time, entry)
             self.results[result.id] = result
             self.seconds = time.at or self.seconds
+        elif isinstance(entry.get("dropped"), list):
+            for test in entry["dropped"]:
+                self.results.pop(str(test), None)
         elif "started" in entry:
             self.started = _date(entry["started"])
         elif isinstance(entry.get("hello"), dict):
@@ -109,6 +112,12 @@ class Journal:
         self.results[result.id] = result
         self.seconds = at
         self._write(result.as_dict() | {"at": round(at, 2)})
+
+    def drop(self, tests: Sequence[str]) -> None:
+        """Forget the results of tests, so that they are run when the run is resumed."""
+        for test in tests:
+            del self.results[test]
+        self._write({"dropped": list(tests)})
 
     def close(self, *, is_complete: bool) -> None:
         if self._file is None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from accelkit import PluginRecord, UsageError
+from accelkit import BrokenPluginError, PluginRecord, UsageError
 from accelkit.discovery import verdict_cache
 from accelkit.discovery.catalog import find, plugins
 from accelkit.discovery.metadata import installed_version
@@ -18,6 +18,7 @@ from accelkit.selection import resolve
 from accelkit_conformance import certification, expectations, plugin_trial, profiles
 from accelkit_conformance.checks import Profile
 from accelkit_conformance.device_info import versions
+from accelkit_conformance.device_loss import Loss, LossDetector
 from accelkit_conformance.journal import Journal, nothing_to_continue
 from accelkit_conformance.report import SCHEMA, Report, coverage, summarise
 from accelkit_conformance.results import BAD, Result
@@ -42,6 +43,8 @@ class Options:
         parallel: The number of tests that run at a time; None for the number of cores, at most four.
         reruns: The number of times that a failed test is run again.
         seconds: The time limit of every test in seconds; None for each test's own limit.
+        first_call_seconds: The additional time in seconds for the first run of a test, in which a device may compile its kernels; None for
+            what the accelerator declares.
         expected_failures: A file of expected failures that replaces the plugin's own.
         resume: Whether to continue an interrupted run from its journal.
         rerun_failed: Whether to run only the failed and missing tests of an earlier run, from its journal. A test that crashed in that
@@ -55,6 +58,7 @@ class Options:
     parallel: int | None = None
     reruns: int = 3
     seconds: float | None = None
+    first_call_seconds: float | None = None
     expected_failures: Path | None = None
     resume: bool = False
     rerun_failed: bool = False
@@ -116,6 +120,9 @@ def availability_of(record: PluginRecord, on: Sequence[str] = ()) -> dict[str, s
 class Run:
     """A run of a profile on a plugin.
 
+    Attributes:
+        loss: The loss of the device, which ended the run early; None if the device was not lost.
+
     Args:
         record: The plugin under test.
         availability: The outcome of its probe and trial: ``status``, ``reason``, ``hint``. Unless the plugin is usable, only the
@@ -154,9 +161,12 @@ class Run:
             }
         )
         self._peak_bytes, self._num_workers = 0, 0
+        self.loss: Loss | None = None
 
     def execute(self, watch: Watcher) -> Report:
         """Run the tests and return the report. If the run is interrupted, the journal has the results so far.
+
+        If the device is lost, the run ends. The first test that failed keeps its result, and the results of those after it are dropped.
 
         Args:
             watch: A function that is called with every event.
@@ -168,6 +178,7 @@ class Run:
         began = time.monotonic() - self.journal.seconds
         runner = Runner(self.order(), self.journal.folder, parallel=self.parallel, reruns=self.options.reruns)
         is_complete = False
+        detector = LossDetector(self.accelerators or (self.record,)) if self._uses_device() else None
         events = runner.run(todo)
         try:
             for event in events:
@@ -176,14 +187,29 @@ class Run:
                         self.journal.say_hello(runner.hello)
                     self.journal.add(self._with_crash(event), time.monotonic() - began)
                     watch(self.journal.results[event.id])
+                    if detector is not None and (loss := detector.loss_after(event)) is not None:
+                        self._end_after(loss)
+                        break
                 else:
                     watch(event)
-            is_complete = True
+            is_complete = self.loss is None
+        except BrokenPluginError:  # a process could not be started
+            if detector is None or not self.journal.hello or (loss := detector.find_loss()) is None:
+                raise
+            self._end_after(loss)
         finally:
             events.close()  # type: ignore[attr-defined]
             self._peak_bytes, self._num_workers = runner.peak_bytes, runner.num_workers
             self.journal.close(is_complete=is_complete)
         return self.report()
+
+    def _uses_device(self) -> bool:
+        """Return whether the run uses a device that can be lost."""
+        return self.availability["status"] == "usable" and (bool(self.accelerators) or self.record.kind == "accelerator")
+
+    def _end_after(self, loss: Loss) -> None:
+        self.loss = loss
+        self.journal.drop([test for test in loss.failed[1:] if test in self.journal.results])
 
     def order(self) -> Order:
         """Return the settings with which workers are started."""
@@ -192,6 +218,7 @@ class Run:
             expectations=tuple(one.as_dict() for one in self.expectations),
             most_samples=MOST_SAMPLES.get(self.profile, FEW_SAMPLES),
             seconds=self.options.seconds,
+            first_call_seconds=self.options.first_call_seconds,
             wants_coverage=self.profile == "full" and self.record.kind == "accelerator",
             accelerators=self.accelerators,
         )
@@ -230,6 +257,7 @@ class Run:
                 "selected": list(self.options.select),
                 "chosen": len(self.tests),
                 "is_complete": len(results) == len(self.tests),
+                **({"device_lost": str(self.loss)} if self.loss else {}),
             },
             "versions": versions(),
             "summary": summarise(results),

@@ -53,6 +53,7 @@ class Subject:
         rank: The rank of this process among those that run a distributed check together.
         world_size: The number of processes that run a distributed check together.
         most_samples: The largest number of inputs of an operator that are tried.
+        first_call_seconds: The additional time in seconds that the device may need to compile kernels when they are first called.
         announce: A function that is called before trying an input that is expected to kill this process.
     """
 
@@ -63,6 +64,7 @@ class Subject:
         self.failures: list[SampleFailure] = []
         self.passed_though_expected: list[str] = []
         self.num_samples = 0
+        self.first_call_seconds = 0.0
         self.announce: Callable[[Expectation], None] = lambda expectation: None
         self._accelerator: Accelerator | None = None
         self.devices: list[torch.device] = []

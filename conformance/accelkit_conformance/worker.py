@@ -28,7 +28,7 @@ from accelkit_conformance import checks, worker_messages
 from accelkit_conformance.expectations import Expectation
 from accelkit_conformance.judgement import judge
 from accelkit_conformance.late_errors import wait_for_late_errors
-from accelkit_conformance.results import DECLARED_NONE, TRIGGERED, NotSupported, Result
+from accelkit_conformance.results import CRASHED, DECLARED_NONE, TRIGGERED, NotSupported, Result
 from accelkit_conformance.subject import Subject, device_index
 
 _GROUP_SECONDS = 60
@@ -55,7 +55,8 @@ def main() -> None:
         message = requests.get()
         if (fault := message.get("fault")) is not None:
             worker.use_fault(fault)
-        worker_messages.say(answers, worker.run(message["test"]).as_dict() | {"rss": memory_info().rss})
+        result = worker.run(message["test"])
+        worker_messages.say(answers, result.as_dict() | {"rss": memory_info().rss, "spoilt": worker.why_spoilt(result)})
 
 
 class Recorder(Protocol):
@@ -93,11 +94,17 @@ class Worker:
                 from accelkit_conformance.coverage import DispatchRecorder
 
                 self._recorder = DispatchRecorder(self.subject.device_type)
+        declared = max((float(one.first_call_seconds) for one, _ in self._accelerators), default=0.0)
+        self.subject.first_call_seconds = declared if request["first_call_seconds"] is None else request["first_call_seconds"]
+        self._can_tell = self.subject.is_loaded and request["world_size"] == 1 and not self._why_not_computing()
 
     def introduce(self) -> dict[str, Any]:
         """Return the description of the device that is sent to the runner before any test; empty if the plugin is not loaded."""
+        return {"first_call_seconds": self.subject.first_call_seconds, "hello": self._describe()}
+
+    def _describe(self) -> dict[str, Any]:
         if not self.subject.is_loaded:
-            return {"hello": {}}
+            return {}
         from accelkit_conformance.device_info import describe
 
         hello = describe(self.subject)
@@ -105,7 +112,18 @@ class Worker:
             from accelkit_conformance.coverage import required
 
             hello["required_overloads"] = required()
-        return {"hello": hello}
+        return hello
+
+    def why_spoilt(self, result: Result) -> str:
+        """Return why the device, which computed when this process started, no longer does after a test with an error; "" if it does."""
+        return self._why_not_computing() if result.error and result.kind not in CRASHED and self._can_tell else ""
+
+    def _why_not_computing(self) -> str:
+        try:
+            checked = self.subject.accelerator.check()
+        except Exception as error:
+            return loading.describe(error)
+        return "" if checked.is_usable else checked.reason
 
     def use_fault(self, name: str) -> None:
         """Replace the fault of the accelerator, which is a ``Switchable`` mutant. An empty name removes the fault."""
@@ -238,7 +256,7 @@ class Worker:
             init_method=f"file://{self._rendezvous}-{self._num_joins}",
             rank=subject.rank,
             world_size=subject.world_size,
-            timeout=datetime.timedelta(seconds=_GROUP_SECONDS),
+            timeout=datetime.timedelta(seconds=_GROUP_SECONDS + subject.first_call_seconds),
         )
 
     def _reset(self) -> None:

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from accelkit import BrokenPluginError, PluginRecord, child_processes
-from accelkit.discovery import subprocess_env
+from accelkit.discovery import probing, subprocess_env
 from accelkit_conformance.results import BAD, CRASHED, Kind, Result
 from accelkit_conformance.subprocess_checks import ROOT, about, as_request
 
 START_SECONDS = 300.0
+_LIMITS = " (--timeout raises the limit, and --first-call-timeout that of first runs, for a device that compiles kernels then)"
 _LAST_LINES = 40
 
 
@@ -33,6 +34,8 @@ class Order:
         most_bytes: The resident memory in bytes above which a worker is replaced.
         most_tests: The number of tests after which a worker is replaced.
         seconds: The time limit of every test in seconds; None for each test's own limit.
+        first_call_seconds: The additional time in seconds for the first run of a test, in which a device may compile its kernels; None for
+            what the accelerator declares.
         wants_coverage: Whether workers record the ATen overloads that go through the dispatcher.
         accelerators: The accelerators on which a plugin of another kind is tested.
     """
@@ -43,6 +46,7 @@ class Order:
     most_bytes: int = 1_800_000_000
     most_tests: int = 2000
     seconds: float | None = None
+    first_call_seconds: float | None = None
     wants_coverage: bool = False
     accelerators: tuple[PluginRecord, ...] = ()
 
@@ -73,26 +77,41 @@ class WorkerGroup:
         self._if_it_dies: tuple[str, Result] | None = None  # the expected error, and the result of the test if the error occurs
         for rank in range(size):
             self._start(rank)
-        hellos = self._answers(time.monotonic() + START_SECONDS)
+        limit = max(START_SECONDS, probing.time_limit("load"))
+        deadline = time.monotonic() + limit
+        hellos = self._answers(deadline)
         if hellos is None:
-            reason, detail = self._why(), self.tail()
+            is_late = time.monotonic() >= deadline
+            reason, detail = f"no answer within {limit:g} s" if is_late else self._why(), self.tail()
             self.end()
+            slow = f"set ACCELKIT_LOAD_TIMEOUT to more than {limit:g} (seconds) if loading takes longer; " if is_late else ""
             raise BrokenPluginError(
                 f"no worker process could be started for {order.record.name}",
                 plugin=order.record.plugin,
                 why=f"{reason}: {' '.join(detail.split())[-600:]}",
-                hint=f"for details: accelkit doctor {order.record.name}",
+                hint=f"{slow}for details: accelkit doctor {order.record.name}",
             )
         self.hello: dict[str, Any] = hellos[0]["hello"]
+        self._first_call_seconds: float = max(hello["first_call_seconds"] for hello in hellos)
 
     def run(self, test: str, seconds: float, *, fault: str | None = None) -> Result:
         """Run a test and return its result. Afterwards ``is_spent`` says whether the group can run another test.
+
+        If the device may compile its kernels at their first call, the test has more time, and is run again if it needed more than
+        ``seconds``. Its result is then that of the second run.
 
         Args:
             test: The id of the test.
             seconds: The time limit in seconds.
             fault: If the plugin is a ``Switchable`` mutant, the id of the generated mutant whose fault is used; empty for no fault.
         """
+        result = self._run_once(test, seconds + self._first_call_seconds, fault)
+        if result.seconds <= seconds or self.is_spent:
+            return result
+        again = self._run_once(test, seconds, fault)
+        return dataclasses.replace(again, notes=(*again.notes, f"its first run took {result.seconds:.1f} s"))
+
+    def _run_once(self, test: str, seconds: float, fault: str | None) -> Result:
         start = time.perf_counter()
         mark = self._log.stat().st_size if self._log.exists() else 0
         message = {"test": test} if fault is None else {"test": test, "fault": fault}
@@ -108,7 +127,7 @@ class WorkerGroup:
         if answers is None:
             took = time.perf_counter() - start
             kind: Kind = "timeout" if took >= seconds else "crash"
-            reason = f"no answer within {seconds:g} s" if kind == "timeout" else self._why()
+            reason = f"no answer within {seconds:g} s{_LIMITS}" if kind == "timeout" else self._why()
             detail = self.tail(mark)
             self.end()
             error, expected = self._if_it_dies or ("", None)
@@ -125,6 +144,9 @@ class WorkerGroup:
                 self.end()  # its processes may no longer agree on what comes next
         if worst.kind in CRASHED:
             self.end()  # after a device error, every further call in the process may fail
+        elif why := next((answer["spoilt"] for answer in answers if answer["spoilt"]), ""):
+            self.end()  # so that its error is not taken for that of other tests
+            worst = dataclasses.replace(worst, notes=(*worst.notes, f"after it, the device does not compute in this process: {why}"))
         return worst
 
     @property
@@ -172,6 +194,7 @@ class WorkerGroup:
             "wants_coverage": order.wants_coverage,
             "accelerators": [as_request(one) for one in order.accelerators],
             "needs_hardware": self.needs_hardware,
+            "first_call_seconds": order.first_call_seconds,
             "worker": self.number,
             "rank": rank,
             "world_size": self.size,

@@ -64,6 +64,35 @@ def test_an_error_that_comes_after_a_failure_does_not_fail_the_next_test(run):
     assert innocent.kind == "pass", innocent.reason
 
 
+def test_only_the_test_that_poisons_its_process_fails(run):
+    poisons, *others = run("Poisoned", *[f"operators/forward[{name},float32]" for name in ("mul", "add", "sub")])
+    assert (poisons.kind, poisons.step) == ("fail", "operator"), poisons
+    assert "the queue has failed" in poisons.notes[0]
+    assert [(one.kind, one.attempts) for one in others] == [("pass", 1), ("pass", 1)]
+
+
+@pytest.mark.parametrize("device", ["fake_xpu", "declared", "option"])
+def test_the_first_call_of_a_kernel_may_take_longer_if_this_is_declared(tmp_path, monkeypatch, device):
+    monkeypatch.setenv("FAKE_XPU_FAULT", "slow_first_call@12000")
+    record = resolve("fake_xpu")
+    if device == "declared":
+        record = dataclasses.replace(record, value="unusual_devices:Compiles")
+    executor = Executor(Order(record, seconds=10, first_call_seconds=60.0 if device == "option" else None), tmp_path)
+    try:
+        result = executor.run("operators/forward[abs,float32]")
+    finally:
+        executor.close()
+    if device == "fake_xpu":
+        assert result.kind == "timeout"
+        assert "no answer within 10 s" in result.reason
+        assert "--timeout" in result.reason
+        assert "--first-call-timeout" in result.reason
+    else:
+        assert result.kind == "pass", result
+        assert result.seconds < 10
+        assert "its first run took" in result.notes[0]
+
+
 def test_wrong_numbers_are_failures_even_if_nothing_is_declared(run):
     for result in run("WrongUndeclared", "operators/forward[add,float64]", "capabilities/dtype[float64]"):
         assert (result.kind, result.step) == ("fail", "comparison"), result

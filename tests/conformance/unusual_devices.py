@@ -123,6 +123,24 @@ class CannotCopy(_Undeclared):
         raise NotImplementedError("no kernel for aten::set_")
 
 
+class Compiles(FakeXPUAccelerator):
+    """A device that declares that it may need a minute to compile its kernels at their first call."""
+
+    first_call_seconds = 60
+
+
+class Poisoned(Broken):
+    """A device on which every call of a process fails after a multiplication."""
+
+    is_poisoned = False
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        self.is_poisoned = self.is_poisoned or name == "mul.Tensor"
+        if self.is_poisoned:
+            raise RuntimeError("the queue has failed")
+        return call()
+
+
 class WithoutAutocast(FakeXPUAccelerator):
     """A device that registers no autocast. torch then raises an AssertionError."""
 

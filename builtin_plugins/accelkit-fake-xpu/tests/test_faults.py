@@ -77,6 +77,23 @@ def test_slow_copies(device):
         assert time.perf_counter() - start >= 0.1
 
 
+def test_slow_first_calls(device):
+    import time
+
+    def seconds(use):
+        start = time.perf_counter()
+        use()
+        return time.perf_counter() - start
+
+    x = torch.ones(2, device=device)
+    with fake_xpu.fault("slow_first_call@100"):
+        assert seconds(lambda: x + 1) >= 0.1
+        assert seconds(lambda: x + 1) < 0.1
+        assert seconds(lambda: x * 2) >= 0.1
+    with fake_xpu.fault("slow_first_call@100"):
+        assert seconds(lambda: x + 1) >= 0.1, "the kernels of an earlier block count as new"
+
+
 def test_an_operator_that_does_not_exist_is_refused(error_text):
     with pytest.raises(SettingsError, match="softmaxx") as caught, fake_xpu.fault("nan@softmaxx"):
         pass

@@ -10,13 +10,15 @@ from typing import Any
 
 import click
 
-from accelkit import AccelkitError, BrokenPluginError, PluginRecord, UsageError
+from accelkit import AccelkitError, BrokenPluginError, PluginRecord, UnavailableError, UsageError
 from accelkit.atomic_file import atomic_file
+from accelkit.cli.import_option import IMPORT
 from accelkit.cli.output import print_json, say
 from accelkit.cli.status_rows import complete_names
 from accelkit_conformance import report as reports
 from accelkit_conformance import terminal
 from accelkit_conformance.commands import options
+from accelkit_conformance.device_loss import Loss
 from accelkit_conformance.run import Options, Run, availability_of, find_subject
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -26,6 +28,7 @@ _FINDINGS, _UNWRITTEN, _BROKEN, _UNAVAILABLE = 1, 2, 3, 4
 @click.command("run")
 @click.argument("name", shell_complete=complete_names)
 @options.KIND
+@IMPORT
 @options.PROFILE
 @options.SELECT
 @click.option(
@@ -47,6 +50,14 @@ _FINDINGS, _UNWRITTEN, _BROKEN, _UNAVAILABLE = 1, 2, 3, 4
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
     help="The time limit of each test, instead of its own limit.",
+)
+@click.option(
+    "--first-call-timeout",
+    "first_call_seconds",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="The additional time for the first run of each test, for a device that compiles each kernel when it is first called. "
+    "A test that needed it is run again, within its own limit.  [default: what the accelerator declares]",
 )
 @click.option(
     "--reruns",
@@ -83,11 +94,15 @@ def command(name: str, kind: str, certify: bool, benchmarks: bool, **given: Any)
     or no accelerator can use it, only the tests of the contract profile are run.
 
     The exit code is 0 if no test failed, 1 if a test failed or the run cannot be certified (with --certify), 2 for a usage error or if a
-    report could not be written, 3 if the plugin is broken, and 4 if its device is not present or no accelerator can use it. After
-    Ctrl-C, the reports cover the tests that have finished, and the exit code is 130.
+    report could not be written, 3 if the plugin is broken, and 4 if its device is not present or is lost during the run, or no accelerator
+    can use it. After Ctrl-C, the reports cover the tests that have finished, and the exit code is 130.
     """
     record = find_subject(name, kind)
     availability = availability_of(record, given["on"])
+    if availability["status"] != "usable" and given["resume"]:
+        error = UnavailableError if availability["status"] == "absent" else BrokenPluginError
+        what = f"the run cannot be resumed: the {record.kind} {record.name!r} is {availability['status']}"
+        raise error(what, plugin=record.plugin, why=availability["reason"], hint=availability["hint"])
     paths = {form: given.pop(f"{form}_path") for form in ("json", "junit", "html", "badge", "bundle")}
     check_writable([path for path in paths.values() if path is not None and str(path) != "-"])
     run = Run(record, availability, Options(**given))
@@ -108,7 +123,7 @@ def command(name: str, kind: str, certify: bool, benchmarks: bool, **given: Any)
         if done:
             write(run.report(), run, paths)  # reports the formats that could not be written
         raise click.exceptions.Exit(130) from None
-    if benchmarks and availability["status"] == "usable":
+    if benchmarks and availability["status"] == "usable" and run.loss is None:
         from accelkit_conformance.benchmarks import measure
 
         try:
@@ -117,7 +132,22 @@ def command(name: str, kind: str, certify: bool, benchmarks: bool, **given: Any)
             say(f"the benchmarks were not measured: {error}")
     unwritten = write(report, run, paths)
     code = conclude(report, availability, certify=certify, record=record)
+    if run.loss is not None:
+        say(str(lost(run.loss, record)))
+        code = _UNAVAILABLE
     raise click.exceptions.Exit(_UNWRITTEN if unwritten else code)
+
+
+def lost(loss: Loss, record: PluginRecord) -> UnavailableError:
+    """Return the error that describes the loss of the device during a run."""
+    kept = f"; {loss.failed[0]} keeps its result, and the tests after it are run again" if loss.failed else ""
+    again = f"with the same options: accelkit conformance run {record.name} --resume{kept}"
+    return UnavailableError(
+        f"the device of the {record.kind} {record.name!r} was lost during the run",
+        plugin=record.plugin,
+        why=str(loss),
+        hint=f"{loss.hint}; then, {again}" if loss.hint else f"make the device work again; then, {again}",
+    )
 
 
 def check_writable(paths: Iterable[Path]) -> None:

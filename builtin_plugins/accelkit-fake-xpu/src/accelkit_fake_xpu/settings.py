@@ -20,7 +20,16 @@ from dataclasses import dataclass, field
 MOST_DEVICES = 64
 DEFAULT_MEMORY = 16 << 30
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_FAULT_FORMS = "use oom@N (allocation N), lost@N (kernel N), nan@OPERATOR or slow_copy@MILLISECONDS, separated by commas"
+_FIELDS = {
+    "oom": "oom_at",
+    "lost": "lost_at",
+    "nan": "nan_operator",
+    "slow_copy": "copy_milliseconds",
+    "slow_first_call": "first_call_milliseconds",
+}
+_FAULT_FORMS = (
+    "use oom@N (allocation N), lost@N (kernel N), nan@OPERATOR, slow_copy@MILLISECONDS or slow_first_call@MILLISECONDS, separated by commas"
+)
 
 
 class SettingsError(ValueError):
@@ -41,12 +50,15 @@ class Faults:
             device raise an error. 0 for none.
         nan_operator: The operator ("mm", "add") whose floating-point results are NaN. Empty for none.
         copy_milliseconds: The additional duration of each copy, in milliseconds.
+        first_call_milliseconds: The additional duration of the first call of each kernel in a process, as on a device that compiles its
+            kernels when they are first called.
     """
 
     oom_at: int = 0
     lost_at: int = 0
     nan_operator: str = ""
     copy_milliseconds: int = 0
+    first_call_milliseconds: int = 0
 
     @classmethod
     def parse(cls, text: str, variable: str = "FAKE_XPU_FAULT") -> Faults:
@@ -58,7 +70,7 @@ class Faults:
         fields: dict[str, int | str] = {}
         for part in filter(None, (part.strip() for part in text.split(","))):
             kind, _, value = part.partition("@")
-            name = {"oom": "oom_at", "lost": "lost_at", "nan": "nan_operator", "slow_copy": "copy_milliseconds"}.get(kind)
+            name = _FIELDS.get(kind)
             if name is None:
                 raise SettingsError(variable, text, f"unknown fault {kind!r}", _FAULT_FORMS)
             if name in fields:

@@ -2,24 +2,50 @@
 
 #include <chrono>
 #include <cstring>
+#include <mutex>
 #include <thread>
+#include <unordered_set>
 
 #include "device.h"
 
 namespace fake_xpu {
+namespace {
+
+std::mutex called_mutex;
+std::unordered_set<std::string>& called() {  // the kernels that have been called since the faults were set
+  static auto* const names = new std::unordered_set<std::string>;
+  return *names;
+}
+
+void sleep_as_first_calls_do(const char* name) {
+  const int64_t milliseconds = faults().first_call_milliseconds;
+  if (milliseconds == 0) return;
+  {
+    const std::lock_guard<std::mutex> lock(called_mutex);
+    if (!called().insert(name).second) return;
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+}
+
+}  // namespace
 
 Faults& faults() {
   static auto* const kept = new Faults;
   return *kept;
 }
 
-void set_faults(int64_t oom_at, int64_t lost_at, std::string nan_operator, int64_t copy_milliseconds) {
+void set_faults(int64_t oom_at, int64_t lost_at, std::string nan_operator, int64_t copy_milliseconds, int64_t first_call_milliseconds) {
   auto& set = faults();
   set.allocations_left = oom_at;
   set.kernels_left = lost_at;
   set.copy_milliseconds = copy_milliseconds;
+  set.first_call_milliseconds = first_call_milliseconds;
+  {
+    const std::lock_guard<std::mutex> lock(called_mutex);
+    called().clear();
+  }
   set.nan_operator = std::move(nan_operator);
-  set.is_active = oom_at > 0 || lost_at > 0 || copy_milliseconds > 0 || !set.nan_operator.empty();
+  set.is_active = oom_at > 0 || lost_at > 0 || copy_milliseconds > 0 || first_call_milliseconds > 0 || !set.nan_operator.empty();
 }
 
 bool is_this_allocation_to_fail() {
@@ -27,8 +53,9 @@ bool is_this_allocation_to_fail() {
   return set.is_active && set.allocations_left > 0 && --set.allocations_left == 0;
 }
 
-void count_kernel_for_faults() {
+void count_kernel_for_faults(const char* name) {
   auto& set = faults();
+  sleep_as_first_calls_do(name);
   if (set.kernels_left > 0 && --set.kernels_left == 0) lose_device("unspecified launch failure (device lost, as requested by FAKE_XPU_FAULT)");
 }
 

@@ -1,4 +1,4 @@
-// Fault injection: out of memory at the n-th allocation, device lost at the n-th kernel, NaN from an operator, slow copies.
+// Fault injection: out of memory at the n-th allocation, device lost at the n-th kernel, NaN from an operator, slow copies, slow first calls.
 #pragma once
 
 #include <atomic>
@@ -10,17 +10,17 @@ namespace fake_xpu {
 struct Faults {
   std::atomic<bool> is_active{false};  // whether any fault is set; the only load on the step path
   std::atomic<int64_t> allocations_left{0}, kernels_left{0};  // 0 if not set
-  std::atomic<int64_t> copy_milliseconds{0};
+  std::atomic<int64_t> copy_milliseconds{0}, first_call_milliseconds{0};
   std::string nan_operator;
 };
 
 Faults& faults();
 
 // Sets the faults and restarts the counts. Zeros and an empty name mean no fault.
-void set_faults(int64_t oom_at, int64_t lost_at, std::string nan_operator, int64_t copy_milliseconds);
+void set_faults(int64_t oom_at, int64_t lost_at, std::string nan_operator, int64_t copy_milliseconds, int64_t first_call_milliseconds);
 
 bool is_this_allocation_to_fail();
-void count_kernel_for_faults();
+void count_kernel_for_faults(const char* name);
 void sleep_as_slow_copies_do();
 
 // Returns whether the results of the operator `name` ("aten::add") must be NaN.

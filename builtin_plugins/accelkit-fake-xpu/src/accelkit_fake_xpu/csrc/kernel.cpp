@@ -40,7 +40,7 @@ void Kernel::launch(bool is_view) {
   if (is_view) return;
   drain(device_, current_stream(device_));
   counts[device_].fetch_add(1, std::memory_order_relaxed);
-  if (C10_UNLIKELY(faults().is_active)) count_kernel_for_faults();
+  if (C10_UNLIKELY(faults().is_active)) count_kernel_for_faults(name_);
 }
 
 void Kernel::refuse(c10::Device other) const {

@@ -46,4 +46,6 @@ def inject(faults: Faults) -> None:
             "torch has no operator of that name",
             f"did you mean {close[0]}?" if close else "use mm, for example",
         )
-    torch.ops.fake_xpu.set_faults(faults.oom_at, faults.lost_at, faults.nan_operator, faults.copy_milliseconds)
+    torch.ops.fake_xpu.set_faults(
+        faults.oom_at, faults.lost_at, faults.nan_operator, faults.copy_milliseconds, faults.first_call_milliseconds
+    )

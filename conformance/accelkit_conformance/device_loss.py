@@ -1,0 +1,75 @@
+"""Detection of a device that is lost during a run, such as one whose server ended: after many failures in a row, it is tried again."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from accelkit import PluginRecord
+from accelkit.discovery import probing, verdict_cache
+from accelkit_conformance import checks
+from accelkit_conformance.results import RERUN, Result
+
+_FAILURES = 8
+_TIMEOUT_COUNTS = 4  # as many failures as one, because waiting for a device that hangs takes long
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Loss:
+    """The loss of a device.
+
+    Attributes:
+        last_passed: The id of the last test that passed on the device; empty if none did.
+        failed: The ids of the tests that have failed since then.
+        status: ``absent`` or ``broken``, as the device is now.
+        reason, hint: Why the device cannot be used, and what would help.
+    """
+
+    last_passed: str
+    failed: tuple[str, ...]
+    status: str
+    reason: str
+    hint: str
+
+    def __str__(self) -> str:
+        after = f"the last test that passed is {self.last_passed}" if self.last_passed else "no test has passed"
+        first = f", and {self.failed[0]} was the first to fail" if self.failed else ""
+        return f"{after}{first}; {self.reason}"
+
+
+class LossDetector:
+    """Notices that a device was lost.
+
+    Args:
+        records: The accelerators on which the tests run.
+    """
+
+    def __init__(self, records: Sequence[PluginRecord]) -> None:
+        self._records = records
+        self._last_passed, self._failed = "", list[str]()
+        self._weight, self._limit = 0, _FAILURES
+
+    def loss_after(self, result: Result) -> Loss | None:
+        """Return the loss if many tests in a row, of which this is the last, have failed, and the device cannot be used. None otherwise.
+
+        Each time that the device can be used after all, twice as many failures are needed for the next time.
+        """
+        if not checks.find(result.id)[0].needs_hardware:
+            return None
+        if result.kind in RERUN or (result.kind == "unsupported" and result.error):  # an undeclared capability fails as one that is missing
+            self._failed.append(result.id)
+            self._weight += _TIMEOUT_COUNTS if result.kind == "timeout" else 1
+        elif result.kind in ("pass", "flaky"):
+            self._last_passed, self._failed, self._weight = result.id, [], 0
+        if self._weight < self._limit:
+            return None
+        self._limit *= 2
+        return self.find_loss()
+
+    def find_loss(self) -> Loss | None:
+        """Try the device in a child process, and return the loss if it cannot be used."""
+        for record, verdict in probing.ask_all(self._records, is_trial=True).items():
+            verdict_cache.remember(record, verdict)
+            if verdict.status != "usable":
+                return Loss(self._last_passed, tuple(self._failed), verdict.status, verdict.reason, verdict.hint)
+        return None
