@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 import tomllib
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ class KnownVendorAccelerator(Accelerator):
     """A vendor's device that is described by the table of devices."""
 
     library: ClassVar[str | None] = None
+    register: ClassVar[str | None] = None
     install_hint: ClassVar[str] = ""
 
     @classmethod
@@ -34,6 +36,12 @@ class KnownVendorAccelerator(Accelerator):
             return Availability.absent(f"the installed torch was built without {cls.device_type}", cls.install_hint)
         return Availability.usable(f"{cls.torch_package or 'torch'} is installed")
 
+    def load(self) -> None:
+        """Import the vendor's package, and call the function of it that registers the device, if there is one."""
+        super().load()
+        if self.torch_package and self.register:
+            getattr(importlib.import_module(self.torch_package), self.register)()
+
 
 def __getattr__(name: str) -> type[KnownVendorAccelerator]:
     row = _rows().get(name)
@@ -47,6 +55,9 @@ def __getattr__(name: str) -> type[KnownVendorAccelerator]:
         "process_group_backend": row.get("process_group_backend"),
         "visible_devices_variable": row.get("visible_devices_variable"),
         "library": row.get("library"),
+        "register": row.get("register"),
+        "first_call_seconds": row.get("first_call_seconds", 0),
+        "is_simulated": row.get("is_simulated", False),
         "install_hint": row["hint"],
     }
     return type(name, (KnownVendorAccelerator,), attributes)

@@ -1,17 +1,32 @@
-"""Any device that torch itself knows, selected as ``torch:<device_type>`` with no plugin at all."""
+"""Any device that torch itself knows or that a package adds, selected as ``torch:<device_type>`` with no plugin at all."""
 
 from __future__ import annotations
 
-from accelkit import Accelerator, Availability, UnavailableError
+import importlib
+import os
+from types import ModuleType
+from typing import ClassVar
+
+from accelkit import Accelerator, Availability, UnavailableError, UsageError
+
+_VARIABLE = "ACCELKIT_IMPORT"
 
 
 class TorchDeviceAccelerator(Accelerator):
     """Any device type that torch supports, as torch:<device_type>."""
 
+    backend: ClassVar[str] = ""
+
     @classmethod
-    def for_device_type(cls, device_type: str) -> type[TorchDeviceAccelerator]:
-        """Return the accelerator class for this device type. Whether torch has the device is known only after ``load`` and ``check``."""
-        return type(f"TorchDevice_{device_type}", (cls,), {"device_type": device_type, "__module__": cls.__module__})
+    def for_device_type(cls, device_type: str, backend: str = "") -> type[TorchDeviceAccelerator]:
+        """Return the accelerator class for this device type. Whether torch has the device is known only after ``load`` and ``check``.
+
+        Args:
+            device_type: The device type.
+            backend: The value of the ``torch.backends`` entry point that registers the device; empty if there is none.
+        """
+        attributes = {"device_type": device_type, "backend": backend, "__module__": cls.__module__}
+        return type(f"TorchDevice_{device_type}", (cls,), attributes)
 
     @classmethod
     def probe(cls) -> Availability:
@@ -24,20 +39,64 @@ class TorchDeviceAccelerator(Accelerator):
         return Availability.usable(f"whether torch supports {cls.device_type} is checked when it is first used")
 
     def load(self) -> None:
-        """Check that torch knows the device type.
+        """Import the package that adds the device to torch, unless torch knows the device, and check that torch then knows it.
 
-        Nothing is imported: the device must be torch's own, or have been added by a package that the program imported.
+        The package is the one that ACCELKIT_IMPORT names (``MODULE``, or ``MODULE:FUNCTION`` to call a function of it) or else the one
+        whose ``torch.backends`` entry point is for this device.
 
         Raises:
             UnavailableError: If torch does not know the device type.
+            UsageError: If the module has no such function.
         """
+        source = os.environ.get(_VARIABLE, "")
+        if not source and self._objection():
+            source = self.backend
+        found = _import(source) if source else None
+        if why := self._objection():
+            raise UnavailableError(
+                f"importing {source} registered no device {self.device_type!r}"
+                if source
+                else f"torch does not support the device type {self.device_type!r}",
+                plugin=self.plugin,
+                why=why,
+                hint=_hint(source, found),
+            )
+
+    def _objection(self) -> str:
+        """Return what torch says about the device type, or "" if it knows it."""
         import torch
 
         try:
             torch.device(self.device_type)
         except RuntimeError as error:
-            hint = "first import the package that adds it, or install the vendor's plugin; accelkit list shows what is installed"
-            why = str(error).partition(" at start")[0]
-            raise UnavailableError(
-                f"torch does not support the device type {self.device_type!r}", plugin=self.plugin, why=why, hint=hint
-            ) from error
+            return str(error).partition(" at start")[0]
+        return ""
+
+
+def _import(source: str) -> ModuleType:
+    """Import ``MODULE``, and call the function if ``source`` is ``MODULE:FUNCTION``."""
+    name, _, function = source.partition(":")
+    module = importlib.import_module(name)
+    if function:
+        if not callable(found := getattr(module, function, None)):
+            raise UsageError(f"{source} cannot be called", why=f"{name} has no function {function!r}", hint=f"use {_example(name, module)}")
+        found()
+    return module
+
+
+def _example(source: str, module: ModuleType) -> str:
+    """Return ``MODULE:FUNCTION`` with the name of a function that appears to register devices, if the module has one."""
+    name = source.partition(":")[0]
+    functions = [each for each in dir(module) if each.startswith("register") and callable(getattr(module, each))]
+    return f"{name}:{functions[0] if functions else 'FUNCTION'}"
+
+
+def _hint(source: str, module: ModuleType | None) -> str:
+    if not source:
+        return (
+            "name the package that adds the device (--import MODULE in commands, ACCELKIT_IMPORT, or an import in the program), "
+            "or install the vendor's plugin; accelkit list shows what is installed"
+        )
+    assert module is not None, "the source was imported"
+    example = _example(source, module)
+    return f"correct the device type, or name the function that registers the device: {example}; a plugin calls it in its load()"

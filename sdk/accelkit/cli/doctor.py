@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from accelkit import child_processes
+from accelkit.cli.import_option import IMPORT
 from accelkit.cli.output import print_json, print_table, say
 from accelkit.cli.status_rows import Row, complete_names, rows_of
 from accelkit.discovery import autoload, probing, verdict_cache
@@ -33,6 +34,7 @@ Mistakes = Mapping[PluginRecord, Sequence[Finding]]
 
 @click.command("doctor")
 @click.argument("name", required=False, shell_complete=complete_names)
+@IMPORT
 @click.option("--verbose", is_flag=True, help="Show the tracebacks of plugins.")
 @click.option("--json", "is_json", is_flag=True, help="Print JSON to standard output.")
 @click.pass_context

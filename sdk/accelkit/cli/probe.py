@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from accelkit.cli.import_option import IMPORT
 from accelkit.cli.output import print_json
 from accelkit.cli.status_rows import complete_names
 from accelkit.discovery import probing, verdict_cache
@@ -13,6 +14,7 @@ from accelkit.selection import resolve
 
 @click.command("probe")
 @click.argument("name", shell_complete=complete_names)
+@IMPORT
 @click.option("--json", "is_json", is_flag=True, help="Print JSON to standard output.")
 def command(name: str, is_json: bool) -> None:
     """Load the accelerator NAME, add numbers on its device and check the sums. Exits with 3 if it is broken, 4 if it is unavailable."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from accelkit.cli.import_option import IMPORT
 from accelkit.cli.output import print_json, print_table, say
 from accelkit.cli.status_rows import complete_names
 from accelkit.errors import printable
@@ -19,6 +20,7 @@ from accelkit.specs.process_placement import PLACEMENT
     is_flag=True,
     help="Explain the cluster environment instead: what started this process, and the ranks and sizes it has set.",
 )
+@IMPORT
 @click.option("--json", "is_json", is_flag=True, help="Print JSON to standard output.")
 def command(name: str | None, is_cluster: bool, is_json: bool) -> None:
     """Explain which accelerator would be used for NAME, and why the others would not.

@@ -12,6 +12,7 @@ from accelkit.discovery import device_table
 from accelkit.discovery.catalog import inventory
 from accelkit.discovery.loading import describe
 from accelkit.discovery.metadata import TorchBackend
+from accelkit.discovery.policy import Policy
 from accelkit.errors import BrokenPluginError
 
 VARIABLE = "TORCH_DEVICE_BACKEND_AUTOLOAD"
@@ -33,6 +34,18 @@ def privateuse1_conflict() -> str:
         return ""
     both = f"{' and '.join(names)} both claim PrivateUse1, which is torch's only slot for out-of-tree devices"
     return f"{both}: {way_out([backend.distribution for backend in claimants])}"
+
+
+def backend_of(device_type: str) -> str:
+    """Return the value of the entry point that registers a device type, or "" if there is none that the policy allows. Imports nothing."""
+    policy = Policy.from_environment()
+    names = {device_type, f"torch_{device_type}"}
+    names |= {str(row.get("torch_package")) for row in device_table.vendors().values() if row["device_type"] == device_type}
+    for backend in inventory().torch_backends:
+        module = backend.value.partition(":")[0].strip()
+        if names & {backend.name, module, module.partition(".")[0]} and not policy.objection(backend.distribution):
+            return backend.value
+    return ""
 
 
 def way_out(distributions: Sequence[str]) -> str:

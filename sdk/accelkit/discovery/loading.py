@@ -55,12 +55,15 @@ def load_class(record: PluginRecord) -> type:
     Raises:
         BrokenPluginError: If anything goes wrong, with the cause chained.
     """
+    from accelkit.discovery import autoload  # which imports this module
+
     cls: Any = record.registered_class
     if cls is None:
         with plugin_errors(record.plugin, f"importing the {record.kind} {record.name}"):
             cls = _resolve(record.value)
             if ":" in record.name:  # the name is not that of an entry point: a device type follows the colon, as in torch:<device_type>
-                cls = cls.for_device_type(record.name.partition(":")[2])
+                device_type = record.name.partition(":")[2]
+                cls = cls.for_device_type(device_type, autoload.backend_of(device_type))
     base = base_class(record.kind)
     if not isinstance(cls, type) or not issubclass(cls, base):
         what = f"a class whose bases are {_names(cls.__mro__[1:])}" if isinstance(cls, type) else f"{type(cls).__name__} {cls!r:.60}"
@@ -155,8 +158,11 @@ def remedy(error: BaseException, plugin: str) -> str:
     """Return the usual remedy for an error of this type."""
     distribution, _, rest = plugin.partition("==")
     roots = [error, error.__cause__, error.__context__]
-    if distribution == OWN_DISTRIBUTION:
-        return f"reinstall {distribution}; if that does not help, report the problem with the output of accelkit env"
+    if distribution == OWN_DISTRIBUTION:  # the code that failed may be that of a package which a built-in plugin imports
+        return (
+            remedies.by_cause(error)
+            or f"reinstall {distribution}; if that does not help, report the problem with the output of accelkit env"
+        )
     if distribution == FROM_CODE:
         return f"this program's own code in {rest} provided the plugin; see the traceback above"
     disable = f"ACCELKIT_DISABLE_PLUGINS={distribution} disables it"

@@ -225,7 +225,7 @@ def _remedy(reason: str, accelerator: Any) -> str:
     if "expected one of" in words and "device type" in words:
         package = accelerator.torch_package or "its package"
         problem = f"device_type is {accelerator.device_type!r}, but importing {package} does not register a device of that name with torch"
-        return f"{problem}; report it to the vendor"
+        return f"{problem}; if the package registers it in a function, override load() to call it, or report it to the vendor"
     remedy = by_text(reason) or "check that the versions of the driver, torch and the plugin are compatible"
     return f"{remedy}; if that does not help, report it to the vendor"
 

@@ -7,6 +7,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import ModuleType
 
 from accelkit.discovery.metadata import installed_version
@@ -34,7 +35,7 @@ def by_text(text: str) -> str:
 
 
 def _by_type(error: BaseException) -> str:
-    if isinstance(error, ModuleNotFoundError) and error.name:
+    if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("torch."):
         return f"install the package that provides the module {error.name}"
     if isinstance(error, ImportError) and error.name == "accelkit" and (name := getattr(error, "name_from", None)):
         near = difflib.get_close_matches(name, sys.modules["accelkit"].__all__, n=1)
@@ -62,14 +63,34 @@ def _chain(error: BaseException) -> Sequence[BaseException]:
 
 
 def _undefined_symbol(match: re.Match[str]) -> str:
-    return (
-        f"it was built for another version of torch or of a library: install a build for torch {installed_version('torch')}, "
-        "or build it again"
-    )
+    installed = installed_version("torch")
+    required = _required_torch(match["file"]) if match["file"] else ""
+    whose = f"it was built for another version of torch ({required}; torch {installed} is installed)"
+    either = "it was built for another version of torch or of a library"
+    return f"{whose if required else either}: install a build for torch {installed}, or build it again"
+
+
+def _required_torch(file: str) -> str:
+    """Return what the distribution that contains a shared library requires, as ``torch-acme 1.0 requires torch==2.9.*``, if it is known."""
+    from importlib import metadata
+
+    packages = metadata.packages_distributions()
+    for package in (part for part in Path(file).parts if part in packages):
+        for distribution in packages[package]:
+            for line in metadata.requires(distribution) or ():
+                if re.match(r"torch\b(?![-_.])", line):
+                    return f"{distribution} {installed_version(distribution)} requires {line.partition(';')[0].strip()}"
+    return ""
 
 
 def _missing_library(match: re.Match[str]) -> str:
     return f"install the missing library {match['library']}, or add its folder to the loader's path (LD_LIBRARY_PATH)"
+
+
+def _missing_program(match: re.Match[str]) -> str:
+    return (
+        f"install {match['program']}, or add its folder to PATH, if the device needs this program; otherwise, check the path of this file"
+    )
 
 
 def _missing_attribute(error: AttributeError) -> str:
@@ -84,7 +105,12 @@ def _missing_attribute(error: AttributeError) -> str:
 
 
 _SERVER = "a server that the device needs does not respond; start it, or correct its address"
-_NOT_REGISTERED = "importing the vendor's torch package must register the device with torch; check device_type and torch_package"
+_LOST = "the device was lost, or the server that it needs has ended: reset the device, or start its server again"
+_NOT_REGISTERED = (
+    "importing the vendor's torch package must register the device with torch; check device_type and torch_package, "
+    "or override load() to call the function of the package that registers the device"
+)
+_NO_MODULE = "the vendor's torch package must register a module for its device type with torch._register_device_module; update the package"
 _NEWER_SYSTEM = "it was built for a newer system; install a build for this one"
 _OTHER_PROCESSOR = "it was built for another processor; install a build for this one"
 _OPERATOR = "the vendor's torch package does not implement an operator that every device needs; update it"
@@ -98,16 +124,19 @@ _TOO_SLOW = (
     "accelkit's own time limits are ACCELKIT_PROBE_TIMEOUT and ACCELKIT_LOAD_TIMEOUT"
 )
 _PERMISSION = "allow this user to open the device, for example by adding the user to the group of its file in /dev"
+_COMMAND = "a command that the device needs, such as a compiler, has failed: run it in a terminal to see why"
 _DISK = "free disk space, or set ACCELKIT_CACHE_DIR and TMPDIR to folders on another disk"
 _TEXTS: Sequence[tuple[str, str | _Remedy]] = (
-    (r"undefined symbol|symbol not found", _undefined_symbol),
+    (r"(?:(?P<file>/[^\s:]+\.(?:so[\w.]*|dylib))\W[^/]*)?(?:undefined symbol|[Ss]ymbol not found)", _undefined_symbol),
     (r"version `[\w.]+' not found", _NEWER_SYSTEM),
     (r"wrong ELF class|invalid ELF header|incompatible architecture", _OTHER_PROCESSOR),
     (r"(?P<library>[\w.+/-]+\.(so[\w.]*|dylib|dll)): cannot open shared object file", _missing_library),
     (r"Library not loaded: (?P<library>\S+)", _missing_library),
     (r"(?i)connection ?refused", _SERVER),
+    (r"(?i)connection ?reset|broken ?pipe|device (is |was )?lost|device has been removed", _LOST),
     (r"(?i)expected one of .*device type|not linked with support for \S+ devices|not compiled with \S+ enabled", _NOT_REGISTERED),
     (r"(?i)no module for the device type|module 'torch' has no attribute 'privateuseone'", _NOT_REGISTERED),
+    (r"No module named 'torch\.\w+'", _NO_MODULE),
     (r"(?i)could not run 'aten::\w+", _OPERATOR),
     (r"(?i)no (\w+ )?devices? (is |are |was |were )?(found|available|detected|visible)", _NO_DEVICE),
     (
@@ -116,6 +145,8 @@ _TEXTS: Sequence[tuple[str, str | _Remedy]] = (
     ),
     (r"(?i)timed? ?out|TimeoutError", _TOO_SLOW),
     (r"(?i)permission denied", _PERMISSION),
+    (r"FileNotFoundError: .*No such file or directory: '(?P<program>[\w.+-]+)'", _missing_program),
+    (r"CalledProcessError|returned non-zero exit status", _COMMAND),
     (r"(?i)no space left on device", _DISK),
 )
 _BY_TEXT = [(re.compile(pattern), remedy) for pattern, remedy in _TEXTS]

@@ -28,6 +28,8 @@ from accelkit.private_files import check_private, private_folder
 from accelkit.regular_file import read_regular
 from accelkit.types import PluginRecord
 
+IMPORT_VARIABLE = "ACCELKIT_IMPORT"
+"""The variable that names what ``torch:<device_type>`` imports."""
 _GOOD_FOR_SECONDS = 3600
 _LARGEST = 1_000_000  # size limit of a verdict in bytes
 
@@ -97,6 +99,7 @@ def _is_memorable(record: PluginRecord) -> bool:
 
 def _file(record: PluginRecord) -> Path:
     installation = (record.kind, record.name, record.plugin, record.value, record.fingerprint)
-    surroundings = (sys.version, sys.prefix, installed_version("torch"), device_table.visible_devices(os.environ))
+    devices = (device_table.visible_devices(os.environ), os.environ.get(IMPORT_VARIABLE, ""))
+    surroundings = (sys.version, sys.prefix, installed_version("torch"), *devices)
     key = (installation, surroundings)
     return cache_folder() / "verdicts" / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}.json"

@@ -1,0 +1,24 @@
+"""The option ``--import`` of commands that use a device."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from accelkit.discovery.verdict_cache import IMPORT_VARIABLE
+
+
+def _set_variable(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    """Set the variable that the processes in which the device is used inherit."""
+    if value:
+        os.environ[IMPORT_VARIABLE] = value
+
+
+IMPORT = click.option(
+    "--import",
+    metavar="MODULE[:FUNCTION]",
+    expose_value=False,
+    callback=_set_variable,
+    help=f"Import MODULE, and call FUNCTION of it, before torch:<device_type> is used. The same as {IMPORT_VARIABLE}.",
+)

@@ -1,0 +1,52 @@
+"""``torch:<device_type>`` for a device that a package adds when it is imported, in child processes that do not use torch's autoload."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+REGISTERED = "import accelkit_fake_xpu.torch_backend\n"
+
+
+def accelkit(*arguments, **variables):
+    command = [sys.executable, "-m", "accelkit", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | variables)
+
+
+def test_the_package_that_is_named_is_imported(plugin_site):
+    plugin_site.install("vendor-xpu", REGISTERED, entry_points="[none]")
+    named = accelkit("probe", "torch:fake_xpu", "--import", "vendor_xpu")
+    assert named.returncode == 0, named.stderr
+    assert "[0, 1, 2, 3] + 1 is correct on fake_xpu" in named.stdout
+    by_variable = accelkit("doctor", "torch:fake_xpu", ACCELKIT_IMPORT="vendor_xpu")
+    assert "torch:fake_xpu" in by_variable.stdout
+    assert "broken" not in by_variable.stdout
+    without = accelkit("probe", "torch:fake_xpu")
+    assert without.returncode == 4
+    assert "--import MODULE" in without.stderr
+
+
+def test_the_entry_point_of_torch_s_autoload_is_used_unless_the_policy_forbids_it(plugin_site):
+    source = "def _autoload():\n    import accelkit_fake_xpu.torch_backend\n"
+    plugin_site.install("vendor-xpu", source, entry_points="[torch.backends]\nfake_xpu = vendor_xpu:_autoload")
+    assert accelkit("probe", "torch:fake_xpu").returncode == 0
+    assert accelkit("probe", "torch:fake_xpu", ACCELKIT_DISABLE_PLUGINS="vendor-xpu").returncode == 4
+
+
+@pytest.mark.parametrize("source", ["vendor_xpu", "vendor_xpu:register_devices", "vendor_xpu:no_such_function", "no such module"])
+def test_a_package_that_registers_its_device_in_a_function(plugin_site, source, error_text):
+    text = f"def register_devices():\n    {REGISTERED}"
+    plugin_site.install("vendor-xpu", text, entry_points="[none]")
+    result = accelkit("probe", "torch:fake_xpu", "--import", source)
+    if source == "vendor_xpu:register_devices":
+        assert result.returncode == 0, result.stderr
+        return
+    assert result.returncode != 0
+    assert result.stderr == error_text
+    if source == "vendor_xpu":
+        assert "importing vendor_xpu registered no device 'fake_xpu'" in result.stderr
+        assert "vendor_xpu:register_devices" in result.stderr
+        assert "load()" in result.stderr
