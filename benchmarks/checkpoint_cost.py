@@ -159,7 +159,9 @@ def main() -> None:
         size = f"{options.mib} MiB"
         tables = [
             compare(f"saving {size}", "s", saving, options.rounds, options.seconds),
-            compare(f"how long asynchronous saving of {size} blocks", "s", asynchronous, options.rounds, options.seconds),
+            compare(
+                f"time for which an asynchronous save of {size} blocks the program", "s", asynchronous, options.rounds, options.seconds
+            ),
             compare(f"loading {size}", "s", loading, options.rounds, options.seconds),
         ]
     report(tables, is_json=options.json)

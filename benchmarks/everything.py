@@ -62,25 +62,26 @@ def behind(table: dict[str, Any]) -> list[str]:
     rows = table["rows"]
     if OURS not in rows:
         return []
-    _, *others = [(name, row) for name, row in rows.items() if name != OURS and not row["cannot"]]
+    _, *others = [(name, row) for name, row in rows.items() if name != OURS and not row["not_measured"]]
     return [name for name, row in others if name not in NO_PEERS and row["median"] < rows[OURS]["median"] * (1 - _NOISE)]
 
 
 def as_markdown(found: dict[str, Any]) -> Iterator[str]:
-    yield "# What accelkit costs, and what others do"
+    yield "# The overhead of accelkit, and of other frameworks"
     yield ""
     yield ", ".join(f"{name} {value}" for name, value in found["about"].items()) + "."
     yield "Medians of interleaved rounds; differences and ratios are paired round by round. Made by `benchmarks/everything.py`."
     for table in found["tables"]:
-        yield from ["", f"## {table['title'][:1].upper()}{table['title'][1:]}", "", f"{table['unit']}, {table['rounds']} rounds.", ""]
-        yield "| | median | lowest | highest | over the first | ratio |"
+        rounds = f"{table['rounds']} round{'' if table['rounds'] == 1 else 's'}"
+        yield from ["", f"## {table['title'][:1].upper()}{table['title'][1:]}", "", f"{table['unit']}, {rounds}.", ""]
+        yield "| | median | lowest | highest | difference from the first row | ratio to the first row |"
         yield "|---|---|---|---|---|---|"
         for name, row in table["rows"].items():
             shown = f"**{name}**" if name == OURS else name
-            cells = [f"cannot: {row['cannot']}", *[""] * 4] if row["cannot"] else [f"{row[key]:.2f}" for key in _COLUMNS]
+            cells = [f"not measured: {row['not_measured']}", *[""] * 4] if row["not_measured"] else [f"{row[key]:.2f}" for key in _COLUMNS]
             yield f"| {shown} | {' | '.join(cells)} |"
         if names := behind(table):
-            yield from ["", f"accelkit is behind {' and '.join(names)} here."]
+            yield from ["", f"accelkit is slower here than {', '.join(names)}."]
 
 
 def draw(found: dict[str, Any], path: Path) -> None:
@@ -93,7 +94,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
     tables = [table for table in found["tables"] if OURS in table["rows"] and len(table["rows"]) > 2]
     figure, axes = pyplot.subplots(max(len(tables), 1), 1, figsize=(8, 1.1 + 1.15 * len(tables)), layout="constrained", squeeze=False)
     for axis, table in zip(axes[:, 0], tables, strict=False):
-        rows = [(name, row) for name, row in reversed(table["rows"].items()) if not row["cannot"]]
+        rows = [(name, row) for name, row in reversed(table["rows"].items()) if not row["not_measured"]]
         names, ratios = [name for name, _ in rows], [row["ratio"] for _, row in rows]
         bars = axis.barh(names, ratios, color=["#d9480f" if name == OURS else "#868e96" for name in names], height=0.7)
         axis.bar_label(bars, labels=[f"{ratio:.2f}" for ratio in ratios], padding=3, fontsize=7)

@@ -42,7 +42,10 @@ def main() -> None:
         for count in COUNTS:
             site = Path(folder) / str(count)
             fill(site, count)
-            measures[f"accelkit list, {count} more"] = ([sys.executable, "-m", "accelkit", "list"], environ | {"PYTHONPATH": str(site)})
+            measures[f"accelkit list, with {count} more distributions"] = (
+                [sys.executable, "-m", "accelkit", "list"],
+                environ | {"PYTHONPATH": str(site)},
+            )
         for command, variables in measures.values():
             milliseconds(command, variables)
         calls = {name: functools.partial(milliseconds, *measure) for name, measure in measures.items()}

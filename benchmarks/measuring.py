@@ -19,7 +19,7 @@ class Row:
 
     Attributes:
         over_base, ratio: To the first contestant, paired round by round; medians.
-        cannot: Why there are no numbers.
+        not_measured: Why there are no numbers.
     """
 
     median: float = 0.0
@@ -27,7 +27,7 @@ class Row:
     highest: float = 0.0
     over_base: float = 0.0
     ratio: float = 0.0
-    cannot: str = ""
+    not_measured: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def compare(title: str, unit: str, measures: Mapping[str, Measure | str], rounds
 
 def _row(name: str, measure: Measure | str, found: Mapping[str, Sequence[float]]) -> Row:
     if isinstance(measure, str):
-        return Row(cannot=measure)
+        return Row(not_measured=measure)
     values, base = found[name], next(iter(found.values()))
     pairs = list(zip(values, base, strict=True))
     return Row(
@@ -96,7 +96,7 @@ def report(tables: Sequence[Table], *, is_json: bool) -> None:
         print(f"{'':<28}{'median':>10}{'lowest':>10}{'highest':>10}{'over base':>11}{'ratio':>8}")
         for name, row in table.rows.items():
             numbers = f"{row.median:>10.2f}{row.lowest:>10.2f}{row.highest:>10.2f}{row.over_base:>11.2f}{row.ratio:>8.2f}"
-            print(f"{name:<28}{'  cannot: ' + row.cannot if row.cannot else numbers}")
+            print(f"{name:<28}{'  not measured: ' + row.not_measured if row.not_measured else numbers}")
         print()
 
 

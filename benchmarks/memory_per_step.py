@@ -75,7 +75,7 @@ def main() -> None:
     for precision in PRECISIONS:
         names = ("raw loop", "accelkit", "Fabric", "Accelerate")
         measures: dict[str, Measure | str] = {name: functools.partial(in_a_process, name, precision, options.accelerator) for name in names}
-        tables.append(compare(f"most memory in a step in {precision}", "MiB", measures, options.rounds, options.seconds))
+        tables.append(compare(f"peak memory of a step in {precision}", "MiB", measures, options.rounds, options.seconds))
     report(tables, is_json=options.json)
 
 

@@ -1,4 +1,4 @@
-"""Start to device selected, in a fresh process: over ``import torch`` alone, and beside the peers."""
+"""Start-up, until the device is selected, in a fresh process: over ``import torch`` alone, and beside the peers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def milliseconds(code: str, environ: dict[str, str]) -> float:
 
 
 def main() -> None:
-    options = arguments("Start to device selected.", rounds=15, accelerator="cpu")
+    options = arguments("Start-up, until the device is selected.", rounds=15, accelerator="cpu")
     name = options.accelerator
     with tempfile.TemporaryDirectory() as folder:
         bare = {name: value for name, value in os.environ.items() if not name.startswith("ACCELKIT_") and name != "PYTHONDONTWRITEBYTECODE"}
@@ -58,17 +58,17 @@ def main() -> None:
         measures = {
             "import torch": ("import torch", bare),
             f"accelkit {name}": (SELECT.format(name=name), bare),
-            "accelkit remembered plugin": (SELECT.format(name="known"), crowded),
+            "accelkit, a cached verdict": (SELECT.format(name="known"), crowded),
             "accelkit auto": (SELECT.format(name="auto"), bare),
-            "accelkit auto, 4 others": (SELECT.format(name="auto"), crowded),
+            "accelkit, auto, 4 more plugins": (SELECT.format(name="auto"), crowded),
             "Fabric": (f"import torch, peers; peers.fabric({name!r}).device", with_peers),
             "Accelerate": (f"import torch, peers; peers.accelerate({name!r}).device", with_peers),
         }
         if name != "cpu":  # a process with a driver takes long to start; these two are about the CPU's
-            del measures["accelkit remembered plugin"], measures["accelkit auto, 4 others"]
+            del measures["accelkit, a cached verdict"], measures["accelkit, auto, 4 more plugins"]
         for code, environ in measures.values():
             milliseconds(code, environ)  # compiled to bytecode, and remembered
-        plans = {"start to device selected": measures}
+        plans = {"start-up, until the device is selected": measures}
         imports = {"nothing": ("", bare), "import accelkit": ("import accelkit", bare)}
         imports |= {f"import {package}": (f"import {package}", bare) for package in ("torch", "lightning.fabric", "accelerate")}
         if name == "cpu":

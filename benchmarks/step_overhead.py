@@ -73,7 +73,7 @@ KINDS = (
     Kind("a step in 32-true"),
     Kind("a step in bf16-mixed", precision="bf16-mixed"),
     Kind("a step in 16-mixed", precision="16-mixed"),
-    Kind("a batch, 4 accumulated", accumulation=4),
+    Kind("a batch, with gradients accumulated over 4 batches", accumulation=4),
     Kind("a step, with a DataLoader", has_loader=True),
 )
 
@@ -191,7 +191,7 @@ def with_fabric(kind: Kind) -> Loop | str:
 
 def with_accelerate(kind: Kind) -> Loop | str:
     if kind.precision == "16-mixed" and kind.accelerator == "cpu":
-        return "on the CPU it computes in float32, and says nothing"
+        return "on the CPU, it silently computes in float32"
     return loop_of(kind, peers.accelerate(kind.accelerator, kind.precision, gradient_accumulation_steps=kind.accumulation))
 
 

@@ -134,7 +134,7 @@ class Subject:
         return others[0]
 
     def needs_devices(self, processes: int) -> None:
-        """Skip the check if the accelerator has no device for each of this many processes. The CPU has one for any number of them.
+        """Skip the check if the accelerator has fewer devices than ``processes``. The CPU supports any number of processes.
 
         Raises:
             NotSupported: If it has fewer devices.

@@ -132,7 +132,7 @@ def main() -> None:
 
 
 def _exit_after_backward(record: PluginRecord, cls: Any) -> NoReturn:
-    """Exit on one core, where a thread of the device that still has work is likely to do it while Python shuts down."""
+    """Exit right after a backward pass, on one core, so that device threads with unfinished work are likely to run during shutdown."""
     import torch
 
     from accelkit.discovery import loading

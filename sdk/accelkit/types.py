@@ -178,7 +178,7 @@ class PluginRecord:
 
     Attributes:
         kind, name: The kind of the plugin, and the name by which users select it.
-        distribution, version: The distribution that provides it, or ``(code)`` and the module for ``accelkit.register``.
+        distribution, version: The distribution that provides it and its version, or ``(code)`` and the module of a registered class.
         value: The value of the entry point, ``module:Class``.
         status, reason, hint: The status known without importing the plugin, the reason for it, and what the user can do.
         description: A description for users. The default is the summary of the distribution.

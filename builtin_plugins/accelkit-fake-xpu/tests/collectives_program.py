@@ -1,4 +1,4 @@
-"""One process of several: every collective against what it must give, DDP and FSDP2 against one process on the joined batch."""
+"""The program of each rank. Compares collectives with their expected results, and DDP and FSDP2 with one process on the whole batch."""
 
 import copy
 import os
@@ -58,7 +58,7 @@ def reductions():
 
 
 def strided_slices():
-    """Every second value of a table takes part; those beside it stay."""
+    """Collectives on one column of a matrix change only the elements of that column."""
     table = of(rank, 2, 2)
     dist.broadcast(table[:, 0], size - 1)
     check(table, size - 1, rank, size - 1, rank)

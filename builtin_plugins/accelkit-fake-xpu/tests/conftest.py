@@ -17,7 +17,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What accelkit remembers of the plugin is neither read from the user's cache nor written there."""
+    """Give accelkit a temporary cache folder, so that the tests neither read nor write the user's cache."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("ACCELKIT_")]:
             patch.delenv(name)
@@ -27,7 +27,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def run() -> Run:
-    """Run a program with the device and the given environment variables; by default it must end well."""
+    """Run a program with the device and the given environment variables; by default, it must exit with status 0."""
 
     def run(code: str, *, check: bool = True, **environ: str) -> subprocess.CompletedProcess[str]:
         program = "import torch\nimport accelkit_fake_xpu.torch_backend\n" + textwrap.dedent(code)

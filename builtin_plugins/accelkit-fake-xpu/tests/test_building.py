@@ -1,4 +1,4 @@
-"""Compiling on first use: once, only then, and with a remedy where it cannot be done."""
+"""The library is compiled once, on first use; if it cannot be compiled, the error says how to fix that."""
 
 import os
 import pty
@@ -58,7 +58,7 @@ def test_the_wheel_is_python_and_source(tmp_path):
 
 
 def test_many_processes_at_once_compile_once(cache, compiler):
-    """Each source is compiled as an empty file: how often is asked, and the whole takes a minute."""
+    """Replaces each source by an empty file: only the number of compilations is tested, and compiling the real sources takes a minute."""
     log = compiler('case "$*" in *csrc*) for out; do :; done; exec c++ -x c++ -c /dev/null -o "$out";; esac')
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     processes = [subprocess.Popen([sys.executable, "-c", BUILD], **pipes) for _ in range(4)]

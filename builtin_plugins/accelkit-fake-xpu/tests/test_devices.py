@@ -1,4 +1,4 @@
-"""Which devices there are, which is current, and that they are nobody else's."""
+"""Which devices exist and which one is current, and that fake_xpu is a separate device type."""
 
 import pytest
 import torch

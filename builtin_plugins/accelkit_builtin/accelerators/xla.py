@@ -107,8 +107,8 @@ class XLAAccelerator(Accelerator):
     def auto_device_count(self) -> int:
         """Return the number of devices that this process sees.
 
-        On TPUs, this is the number of chips. Each counts as one device, although a v2 or v3 chip has two devices. On the CPU,
-        the number is CPU_NUM_DEVICES.
+        On TPUs, this is the number of chips. Each chip counts as one device, although XLA drives a v2 or v3 chip as two devices, one
+        per core. On the CPU, the number is CPU_NUM_DEVICES.
 
         Raises:
             UsageError: If CPU_NUM_DEVICES is not a positive integer.

@@ -17,7 +17,8 @@ class EightBitOptions:
     """How products with int8 weights are computed.
 
     Args:
-        threshold: The absolute value above which features of an input are multiplied in ``compute_dtype`` instead of int8. 0 for no limit.
+        threshold: The absolute value above which features of an input are multiplied in ``compute_dtype`` instead of int8. If it is 0, all
+            features are multiplied in int8.
         compute_dtype: The dtype of everything that is not quantised.
         ignore: Layers that are not quantised, and that train. Each is given by its name, or by consecutive parts of its name, such as
             ``lm_head``, ``blocks.0`` or ``lora_A``.

@@ -17,7 +17,8 @@ class AutocastFloat8Linear(Float8Linear):  # type: ignore[misc]  # torchao has n
     """A ``Float8Linear`` that rounds its input to the dtype of its own device's autocast, as a ``Linear`` under autocast does.
 
     torchao 0.18 uses CUDA's autocast dtype on every device, with a deprecated function: https://github.com/pytorch/ao/issues/4601. On other
-    devices, the input is then not rounded. With torch 2.15, out-of-tree devices round it to float16, in which 1e5 is infinite.
+    devices, the input is then not rounded, except that with torch 2.15, out-of-tree devices round it to float16, in which 1e5 is
+    infinite.
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:

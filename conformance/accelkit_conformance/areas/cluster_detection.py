@@ -62,8 +62,9 @@ def own_jobs_are_claimed(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def foreign_jobs_are_not_claimed(subject: Subject) -> None:
-    """On a process of another cluster environment, ``detect_cluster`` makes no claim, or one that ranks below that environment's claim. If
-    the rank is below 0, there is a reason."""
+    """On a process of another cluster environment, ``detect_cluster`` makes no claim, or one that ranks below that environment's claim. A
+    rank below 0 means that the environment does not claim the process, and the claim gives the reason.
+    """
     owners = {other.name: other for other in _builtins(subject)}
     for one in foreign_processes(subject):
         with one.variables() as environ:

@@ -40,7 +40,8 @@ def processes_find_each_other(subject: Subject) -> None:
 @check("training", needs_hardware=False, kind="cluster", seconds=60)
 def notices_are_answered(subject: Subject) -> None:
     """``is_preempted`` returns a bool, without an error, in the thread in which a Runtime calls it. It returns within six times
-    ``preemption_poll_seconds``, and at most 30 seconds: after that, a Runtime warns that it does not work."""
+    ``preemption_poll_seconds``, after which a Runtime warns that it does not work, and within 30 seconds.
+    """
     environment = environment_for(subject, job_of_no_scheduler(subject))
     if not overrides(environment, ClusterEnvironment, "is_preempted"):
         raise NotSupported(f"notices of preemption: {DECLARED_NONE} (is_preempted is not overridden)")
@@ -69,8 +70,8 @@ def notices_are_answered(subject: Subject) -> None:
 @check("training", needs_hardware=False, kind="cluster", seconds=90)
 def requeue_without_scheduler_is_an_error(subject: Subject) -> None:
     """Without the scheduler's command or service, ``requeue`` raises one of accelkit's errors, which names the plugin and says what to do,
-    or returns False. It neither ends the process nor claims that the job was requeued. The check lets it start no program and connect to
-    nothing, and the number of the job is one that no scheduler has given to a job."""
+    or returns False. It neither ends the process nor claims that the job was requeued. The check does not let it start a
+    program or open a connection, and uses a job id that no scheduler has assigned."""
     environment = environment_for(subject, job_of_no_scheduler(subject))
     if not overrides(environment, ClusterEnvironment, "requeue"):
         raise NotSupported(f"requeue: {DECLARED_NONE} (it is not overridden)")

@@ -20,8 +20,9 @@ _PURPOSE = "rank 1 fails on purpose"
 
 @check("distributed", kind="strategy", over=SIZES, is_distributed=True, seconds=40)
 def uneven_numbers_of_batches(subject: Subject, size: str) -> None:
-    """Inside ``join_uneven_inputs``, processes with different numbers of batches all reach the end with equal weights. Otherwise, it
-    raises UnsupportedError."""
+    """Inside ``join_uneven_inputs``, processes with different numbers of batches all reach the end with equal weights, or
+    ``join_uneven_inputs`` raises UnsupportedError.
+    """
     import torch.distributed as dist
 
     from accelkit_conformance.oracle.strategy_models import BlockModel

@@ -70,8 +70,9 @@ def state_dict_is_that_of_the_model(subject: Subject, size: str) -> None:
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def state_is_restored(subject: Subject, size: str) -> None:
-    """After ``load_state``, the weights are those at ``save_state``, bit for bit, and the next step with momentum gives what it gave
-    before."""
+    """After ``load_state``, the weights are those at ``save_state``, bit for bit, and the next step with momentum gives the same weights as
+    the same step before ``load_state``.
+    """
     from accelkit_conformance.oracle.strategy_jobs import saving, shared_folder
     from accelkit_conformance.oracle.strategy_models import BlockModel
     from accelkit_conformance.oracle.strategy_training import agree, are_equal, training

@@ -228,7 +228,8 @@ def numpy_goes_both_ways(subject: Subject) -> None:
 @check("training", over=["to_device", "to_host", "within_a_device", "between_devices"])
 def every_kind_of_copy(subject: Subject, direction: str) -> None:
     """``copy_``, also with ``non_blocking=True``, and ``to`` give the same values as on the CPU for combinations of source
-    dtype, target dtype, layouts and shape that contain every pair of these settings. They write nothing outside their target."""
+    dtype, target dtype, layouts and shape. For any two of these settings, the combinations contain every pair of values. The calls write
+    nothing outside their target."""
     from accelkit_conformance.oracle.copy_cases import check_every_copy
 
     check_every_copy(subject, direction)

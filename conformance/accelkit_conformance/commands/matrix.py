@@ -23,7 +23,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "page_path",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="PATH",
-    help="Insert the matrix into this Markdown page, between its two marks.",
+    help="Insert the matrix into this Markdown page, between the two comments that mark its place.",
 )
 @click.option(
     "--summaries",

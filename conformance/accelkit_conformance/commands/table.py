@@ -15,7 +15,13 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @click.command("table")
 @click.argument("path", metavar="REPORT", type=_FILE)
-@click.option("--write", "target", type=_FILE, metavar="PATH", help="Insert the table into this Markdown page, between its two marks.")
+@click.option(
+    "--write",
+    "target",
+    type=_FILE,
+    metavar="PATH",
+    help="Insert the table into this Markdown page, between the two comments that mark its place.",
+)
 def command(path: Path, target: Path | None) -> None:
     """Print what is supported according to a JSON report, as Markdown tables, or insert them into a README."""
     made = markdown.table(schema.checked(read(path), path))

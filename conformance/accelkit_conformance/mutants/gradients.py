@@ -90,7 +90,7 @@ class SkipsBiasWithoutInputGradient(Broken):
 
 @mutant("autograd", "repeated indices")
 class LosesAliasedIndices(Broken):
-    """put with accumulate=True loses what is put at an index counted from the start if the same index counted from the end is there too."""
+    """put with accumulate=True ignores a value at a non-negative index if a negative index refers to the same element."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name not in ("put", "put_") or not (args[3] if len(args) > 3 else kwargs.get("accumulate")):

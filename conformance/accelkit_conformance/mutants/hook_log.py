@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class HookLog:
-    """Keeps a log of the events of a Runtime, and adds a statistic, a check and the environment of a queue."""
+    """Keeps a log of the events of a Runtime, and adds a statistic, a doctor check and the detection of jobs of a queue."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

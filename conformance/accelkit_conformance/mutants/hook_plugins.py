@@ -125,7 +125,7 @@ class UsesRandomNumbers(HookLog):
 
 @mutant("hooks_calls", "hook_side_effects", kind="hooks", base="hook_log")
 class SetsVariables(HookLog):
-    """``configured`` sets a variable that every program which the user starts inherits."""
+    """``configured`` sets an environment variable, which all programs that the user starts then inherit."""
 
     @hookimpl
     def configured(self, state: RuntimeState) -> None:

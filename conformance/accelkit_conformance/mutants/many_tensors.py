@@ -38,7 +38,7 @@ class UpdatesThirtyTensors(Broken):
 
 @mutant("optimizers", "many tensors")
 class IgnoresStridesOfTheOthers(Broken):
-    """The in-place foreach product updates a transposed tensor with the elements of the others in the order of the first's memory."""
+    """In-place foreach addcmul and addcdiv on a transposed tensor read the elements of the other operands in the wrong order."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if not name.startswith(("_foreach_addcdiv_", "_foreach_addcmul_")):

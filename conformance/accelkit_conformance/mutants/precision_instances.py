@@ -1,4 +1,4 @@
-"""Faults of precisions in copies, compiled modules, what they keep, teardown, and jobs of several processes."""
+"""Faults of precisions in copies, compiled modules, steps that should cost nothing, teardown, references, and jobs of several processes."""
 
 from __future__ import annotations
 

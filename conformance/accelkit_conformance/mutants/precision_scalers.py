@@ -95,7 +95,7 @@ class NeverGrows(Float16Mixed):
 
 @mutant("precision_state", "checkpoints", kind="precision", base="16-mixed")
 class ForgetsItsScale(Float16Mixed):
-    """The state is empty, so a restored training begins with the first scale again."""
+    """The state is empty, so training that is resumed from a checkpoint starts with the initial scale again."""
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -103,7 +103,7 @@ class ForgetsItsScale(Float16Mixed):
 
 @mutant("precision_state", "checkpoints", kind="precision", base="16-mixed")
 class SavesTheScaleBeforeItsUpdate(Float16Mixed):
-    """The saved state is that before the last step, so its effect on the scale is lost."""
+    """The saved state is from before the last step, so the effect of that step on the scale is lost."""
 
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = self._scaler.state_dict()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class AveragingEngineStrategy(EngineStrategy):
-    """Trains one or several modules through engines that sum up gradients of their own and average them when they step."""
+    """Trains one or several modules. Each engine accumulates its process's gradients and averages them over all processes when it steps."""
 
     is_distributed = True
 
@@ -75,7 +75,7 @@ class AveragingEngineStrategy(EngineStrategy):
 
 @mutant("strategy_steps", "engines", kind="strategy", base="ddp")
 class EngineThatDoesNotStep(AveragingEngineStrategy):
-    """Says that it has stepped, and has not."""
+    """Reports that it has stepped although it has not."""
 
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
         return True

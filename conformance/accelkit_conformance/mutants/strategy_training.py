@@ -1,4 +1,4 @@
-"""Strategies with mistakes in what surrounds the gradients: first weights, clipping, state, joining, errors, memory and teardown."""
+"""Strategies with mistakes in everything around the gradients: initial weights, clipping, state, joining, errors, memory and teardown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @mutant("strategy_state", "first weights", kind="strategy", base="ddp")
 class KeepsFirstWeights(DDPStrategy):
-    """Leaves each process with the weights that it made."""
+    """Leaves each process with its own initial weights, instead of those of rank 0."""
 
     def wrap_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
         own = [parameter.detach().clone() for parameter in module.parameters()]
@@ -31,7 +31,7 @@ class KeepsFirstWeights(DDPStrategy):
 
 @mutant("strategy_state", "first weights", kind="strategy", base="ddp")
 class KeepsFirstBuffers(DDPStrategy):
-    """Leaves each process with the buffers that it made."""
+    """Leaves each process with its own initial buffers, instead of those of rank 0."""
 
     def __init__(self) -> None:
         super().__init__(DDPOptions(broadcast_buffers=False))

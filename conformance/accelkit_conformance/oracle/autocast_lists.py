@@ -102,7 +102,7 @@ def check_listed(subject: Subject, name: str, dtype: str) -> None:
 
 
 def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Cast a floating-point tensor to ``dtype``. A tensor in double precision is only rounded."""
+    """Cast a floating-point tensor to ``dtype``. A float64 tensor is rounded to ``dtype`` but stays in float64."""
     if not tensor.is_floating_point():
         return tensor
     return tensor.to(dtype).double() if tensor.dtype is torch.float64 else tensor.to(dtype)

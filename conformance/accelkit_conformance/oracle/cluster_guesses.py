@@ -30,7 +30,7 @@ class AnyVariable(dict[str, str]):
 def guessed_answers(subject: Subject) -> Answers:
     """Return the values of all properties if every variable that the plugin reads is set.
 
-    Variables that the plugin reads from ``os.environ`` are found by the KeyErrors for them.
+    A variable that the plugin reads from ``os.environ`` is found through the KeyError that its absence causes.
     """
     return {name: _guessed(subject, name) for name in SETTINGS}
 

@@ -30,7 +30,8 @@ def job_on_this_machine(subject: Subject) -> list[Process]:
 
     Raises:
         NotSupported: If the plugin has no such job.
-        AssertionError: If the address or the port of the job cannot be read, or no port of several jobs is free after it has been read.
+        AssertionError: If the address or the port of the job cannot be read, or if the ports of several jobs are all in use after they have
+            been read.
     """
     recorded = large_jobs(subject)
     problem = "the plugin describes no job of several processes"
@@ -55,7 +56,7 @@ def job_on_this_machine(subject: Subject) -> list[Process]:
 
 
 def _candidates(subject: Subject, recorded: Sequence[list[Process]]) -> Iterator[list[Process]]:
-    """Yield jobs that may be able to run on this machine. Jobs of one description differ in their number and port."""
+    """Yield jobs that may be able to run on this machine. Jobs from the same description differ in their job id and port."""
     descriptions = own_descriptions(subject)
     if not descriptions:
         yield from recorded

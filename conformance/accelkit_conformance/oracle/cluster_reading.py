@@ -124,7 +124,7 @@ def read_all(environment: ClusterEnvironment) -> Answers:
 
 @contextlib.contextmanager
 def job_answers(subject: Subject, job: Sequence[Process]) -> Iterator[list[Answers]]:
-    """Return a context manager for the answers of all processes of a job, after they have told each other their places if they have to."""
+    """Return a context manager for the answers of all processes of a job. If they have to, they first tell each other where they run."""
     with contextlib.ExitStack() as stack:
         environments = [environment_for(subject, stack.enter_context(one.variables())) for one in job]
         with errors_of("working out the placement of the processes"):

@@ -37,7 +37,8 @@ class Process:
         environ: Its variables, without those that contain the path of a file.
         files: The contents of files, by the variable that contains the path.
         expected: ``environment`` (the name of the right cluster environment) and the values of its properties. A value of None cannot be
-            read before the processes join. ``error`` is a part of the text of the error that reading some other property raises.
+            read before the processes join. ``error`` means that reading at least one property raises an error whose text contains this
+            value.
         host: The machine, if the job is generated.
     """
 

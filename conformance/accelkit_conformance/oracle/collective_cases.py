@@ -97,8 +97,8 @@ class Case:
         """Call a collective and check its result.
 
         Raises:
-            AssertionError: If the result is wrong, or if the device rejects a call in float32 that is not a reduction, or a reduction
-                with SUM in float32, of tensors that are contiguous. It may reject any other call by raising an error on every rank.
+            AssertionError: If the result is wrong, or if the device rejects a call that it must support: on contiguous float32 tensors, a
+                collective without a reduction or with SUM. It may reject any other call by raising an error on every rank.
         """
         if self._subject.rank not in self.members:
             return
@@ -201,9 +201,10 @@ class Case:
         return list(zip(mine, expected, strict=True))
 
     def _exchanged(self, *, is_even: bool = False) -> tuple[list[torch.Tensor], list[int], list[int], list[torch.Tensor]]:
-        """Return the parts that this rank sends, their lengths, the lengths of those that it receives, and these parts.
+        """Return the parts that this rank sends, their lengths, the lengths of the parts that it receives, and the parts that it receives.
 
-        Unless ``is_even``, the parts that a rank sends have different lengths, as have those that it receives, and one of them is empty.
+        Unless ``is_even`` is True, the parts that a rank sends have different lengths, and one of them is empty. The same holds for the
+        parts that it receives.
         """
         count, me = len(self.members), self.members.index(self._subject.rank)
         offset = int(self._root == "first")

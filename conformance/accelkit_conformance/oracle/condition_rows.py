@@ -44,9 +44,9 @@ _STRIDED_ROWS: tuple[dict[str, str], ...] = (
 def rows(*, is_contiguous: bool) -> list[dict[str, str]]:
     """Return the combinations of conditions for calls with contiguous tensors, or for those in which a tensor is not contiguous.
 
-    They contain every pair of conditions, except that with the lower dtypes, they only contain every condition of the other axes:
-    in these dtypes, a small error may be too small to be noticed. Six dimensions and mixed layouts are each in one or two further rows.
-    The call under ordinary conditions is not among them.
+    In the recorded dtype, they contain every pair of conditions. In bfloat16 and float16, in which a small error may go unnoticed, they
+    contain every condition of the other axes at least once, but not every pair. Two additional combinations have six dimensions; if a
+    tensor is not contiguous, there is also one for each mixed layout. The call under ordinary conditions is not among them.
     """
     if is_contiguous:
         axes = {**AXES, "layout": AXES["layout"][:1], "destination": tuple(one for one in AXES["destination"] if "strided" not in one)}

@@ -76,7 +76,7 @@ class HookCalls:
         return self._limited(manager, hook, {})
 
     def call_with_failing_plugin(self, hook: str) -> Any:
-        """Call a hook as a Runtime does, if another plugin's implementation raises an error."""
+        """Call a hook as a Runtime does, together with another plugin whose implementation raises an error."""
 
         def fail() -> None:
             raise ValueError("another plugin fails")

@@ -1,4 +1,4 @@
-"""Calls on tensors with more elements than float32 can count, 2**24, and more than a grid of 65,535 blocks of 256 threads has threads."""
+"""Calls on tensors with more than 2**24 elements: more than float32 can count, and more than 65,535 blocks of 256 threads can cover."""
 
 from __future__ import annotations
 

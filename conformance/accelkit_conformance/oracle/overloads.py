@@ -121,7 +121,7 @@ def _with_numbers(func: Any) -> Iterator[tuple[Any, frozenset[int]]]:
 
 
 def _converting(numbers: frozenset[int]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator for a function whose positional arguments at ``numbers`` become the number that is their first element."""
+    """Return a decorator that replaces a function's positional arguments at the indices ``numbers`` with their first elements."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:

@@ -20,7 +20,7 @@ MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 
 
 def sgd(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """Return the optimizer of most tests. Its steps change weights by about as much as the weights are large."""
+    """Return the optimizer of most tests. Its steps change weights by about their own magnitude."""
     return torch.optim.SGD(parameters, lr=2.0)
 
 

@@ -1,4 +1,4 @@
-"""Which devices' generators the functions of the device's module seed, save and restore."""
+"""Checks of the device module's functions that seed, save and restore generators: each must affect the generators of the right devices."""
 
 from __future__ import annotations
 

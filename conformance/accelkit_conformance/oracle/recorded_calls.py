@@ -1,4 +1,4 @@
-"""Recorded calls of single ATen overloads, and the table that names an operator of torch's database which calls each overload.
+"""Recorded calls of single ATen overloads, and a table that gives, for each overload, an operator of torch's database that calls it.
 
 ``python -m accelkit_conformance.oracle.recorded_calls`` writes the table for the installed torch. It lists the functional overloads that a
 device must support, each with the operator whose samples call it.

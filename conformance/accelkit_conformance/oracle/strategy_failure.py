@@ -1,4 +1,4 @@
-"""A training that rank 1 ends with an error: ``python -m accelkit_conformance.oracle.strategy_failure RECORD TEXT``, under a launcher."""
+"""Training that rank 1 ends with an error: ``python -m accelkit_conformance.oracle.strategy_failure RECORD TEXT``, under a launcher."""
 
 from __future__ import annotations
 

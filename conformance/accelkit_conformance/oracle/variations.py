@@ -120,7 +120,7 @@ class Variations:
 
     @functools.cached_property
     def _with_more_dimensions(self) -> Any:
-        """The arguments with further dimensions before those of the first tensor, and of each tensor that has as many as the first.
+        """The arguments with more leading dimensions in the first tensor and in every tensor with the same number of dimensions.
 
         A ``dim`` that counts from the front still names the same dimension. None if the CPU rejects the call.
         """

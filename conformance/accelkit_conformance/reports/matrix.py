@@ -73,7 +73,12 @@ def _section(heading: str, found: Sequence[tuple[Path, Report]]) -> list[str]:
         lines += ["", "### Capabilities", "", *_table(["capability", *names], levels)]
     for name, report in zip(names, reports, strict=True):
         if rows := _expected(report):
-            lines += ["", f"### Expected failures of {name}", "", *_table(["area", "reason", "tests", "expires"], rows)]
+            lines += [
+                "",
+                f"### Expected failures of {name}",
+                "",
+                *_table(["area, or pattern of test ids", "reason", "tests", "expires"], rows),
+            ]
     return [*lines, ""]
 
 

@@ -84,7 +84,7 @@ def _with_checks_of_hooks(verdicts: Mapping[PluginRecord, probing.Verdict]) -> d
 
 
 def _mistakes(records: Sequence[PluginRecord], verdicts: Mapping[PluginRecord, probing.Verdict]) -> dict[PluginRecord, list[Finding]]:
-    """Run the static checks on plugins, and return their findings, except those that are the reason of a verdict."""
+    """Run the static checks on plugins, and return their findings, except those that a verdict already gives as its reason."""
     asked = [record for record in records if verdicts[record].seconds]  # 0 seconds: its process crashed or hung, and would do so again
     return {
         record: [one for one in found.mistakes if one.rule not in _OF_STYLE and one.what not in verdicts[record].reason]

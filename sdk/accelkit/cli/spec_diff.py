@@ -1,4 +1,4 @@
-"""``accelkit info [NAME] --spec-diff OLD``: show what changed in the specifications, and what all plugins or one plugin must change."""
+"""``accelkit info [NAME] --spec-diff OLD``: show what changed in the specifications, and what must change in plugins or in NAME."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ NOT_CACHED = "not probed: the result for an editable installation is not cached,
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A plugin's record with its status, the newest verdict on the plugin if there is one, and the record as it is in the catalog."""
+    """A plugin's record updated with its status, the newest verdict on the plugin (if any), and the unchanged record from the catalog."""
 
     record: PluginRecord
     verdict: probing.Verdict | None

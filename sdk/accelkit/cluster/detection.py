@@ -46,9 +46,9 @@ class ClusterCandidate:
     Attributes:
         name, plugin: The name of the environment, and its plugin as ``dist==version``.
         verdict: ``chosen``; ``claimed`` (it claimed the process, but another claim ranks higher); ``declined`` (some of its variables are
-            set, and the reason says why they do not count); ``absent`` (none of its variables is set); ``not asked`` (it is a third
-            party's, which is used only if it is selected by name).
-        rank: The rank of its claim. None if it made no claim.
+            set, and the reason says why they do not count); ``absent`` (none of its variables is set); ``not asked`` (it is a
+            third party's, and neither the user nor a hook plugin selected it).
+        rank: The rank of its claim. Negative if it declined; None if it is absent, was not asked or was selected by name.
         reason: The reason that the environment gave.
     """
 
@@ -189,7 +189,8 @@ def _not_asked(record: PluginRecord) -> ClusterCandidate:
 def _warn_of_unasked(records: Iterable[PluginRecord], environ: Mapping[str, str]) -> None:
     """Warn if this process trains alone although variables suggest that an installed cluster environment started it as one of several.
 
-    A cluster environment cannot be asked unless it is selected. Its variables are those with its name and RANK or SIZE in their names.
+    A cluster environment cannot be asked unless it is selected, so its variables are guessed: those whose names start with its name and
+    contain RANK, WORLD or SIZE.
     """
     for record in records:
         prefix = re.split(r"[^A-Z0-9]", record.name.upper())[0]

@@ -164,7 +164,7 @@ def _gate(installed: Installed) -> tuple[PluginStatus, str, str] | None:
 
 
 def _adjudicate(records: Sequence[PluginRecord]) -> Iterable[PluginRecord]:
-    """Mark records whose name is reserved or claimed twice as conflicts."""
+    """Mark as conflicts the records whose name is reserved or claimed more than once."""
     builtin = {(record.kind, record.name) for record in records if record.is_builtin and not record.is_fallback}
     reserved = {("accelerator", name) for name in device_table.reserved_names()}
     claims: dict[tuple[str, str], list[PluginRecord]] = {}

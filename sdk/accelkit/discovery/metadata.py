@@ -175,7 +175,7 @@ def _read(distribution: Distribution, folder: Path, text: str, complaint: str) -
 
 
 def _meant(group: str) -> str:
-    """Return the group of accelkit that a group is or resembles, or "" if it is another program's."""
+    """Return accelkit's entry-point group that ``group`` names or resembles (as a misspelling does), or "" if there is none."""
     if group in GROUPS or group == _CONFORMANCE_GROUP:
         return group if group in GROUPS else ""
     spelt = group.strip().lower().replace("_", ".").replace("-", ".")

@@ -18,7 +18,7 @@ _Remedy = Callable[["re.Match[str]"], str]
 def by_cause(error: BaseException) -> str:
     """Return what to do about the cause of an error: a phrase without a full stop, or "" if the cause is not known.
 
-    The error, its causes and contexts are considered, the first error first.
+    The error is considered first, then its causes and contexts.
     """
     for one in _chain(error):
         if found := _by_type(one) or by_text(f"{type(one).__name__}: {one}"):

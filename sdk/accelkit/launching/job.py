@@ -75,8 +75,8 @@ class Job:
         environ: Environment variables for every process, in addition to those of this process.
         num_nodes: The number of machines.
         node_rank: The rank of this machine. None leaves the order to the rendezvous.
-        rdzv_backend, rdzv_endpoint, rdzv_id: The settings of torch's rendezvous, ``c10d`` at ``host:port``. An empty endpoint means this
-            machine.
+        rdzv_backend, rdzv_endpoint, rdzv_id: The backend, the endpoint (``host:port``) and the ID of torch's rendezvous. An empty
+            endpoint means this machine.
         max_restarts: The maximum number of times that all processes are restarted after a failure.
         monitor_interval: The number of seconds between two checks of the processes.
         log_dir: The folder for the logs. None means a temporary folder that is kept only after a failure.

@@ -22,8 +22,8 @@ def device(name: str | Accelerator | None = None, index: int | None = None) -> t
     Args:
         name: The accelerator: a name, ``dist:name``, ``torch:<device_type>``, ``auto`` or an instance. None for ACCELKIT_ACCELERATOR, or
             else ``auto``.
-        index: The index of the device. None for the first device of ACCELKIT_DEVICES or of all devices; in a job of several
-            processes, for the device of this process.
+        index: The index of the device. In a job of several processes, None means the device of this process. Otherwise, it means the
+            first device in ACCELKIT_DEVICES, or the first of all devices if that is not set.
 
     Raises:
         UnknownNameError, UnavailableError, AmbiguousError, PluginError: If the accelerator cannot be used. The error says why, and what

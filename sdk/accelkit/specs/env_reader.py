@@ -25,7 +25,7 @@ class Variables:
     Attributes:
         name: The name of the cluster environment that reads the variables, for errors.
         plugin: The plugin's ``dist==version``, for errors.
-        launcher: The command that starts such processes. Errors tell the user to start the program with it.
+        launcher: The command that sets these variables for the processes that it starts. Errors tell the user to start the program with it.
     """
 
     name: str = ""

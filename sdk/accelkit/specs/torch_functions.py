@@ -46,7 +46,8 @@ def device_module(accelerator: Accelerator) -> ModuleType:
 
 
 def call(accelerator: Accelerator, name: str, *arguments: Any, module_name: str = "") -> Any:
-    """Call the function ``name`` of ``torch.accelerator`` or, if that lacks it or is of another type, of the device's module.
+    """Call the function ``name`` of ``torch.accelerator``, or that of the device's module. The module's function is used if
+    ``torch.accelerator`` lacks the function or refers to another device type.
 
     Args:
         accelerator: The accelerator whose device type is meant.

@@ -31,8 +31,8 @@ _originals: dict[Framework, tuple[Any, Callable[..., None], Callable[..., None]]
 def install(*accelerators: str, package: str | None = None) -> None:
     """Make Trainer and Fabric accept the names of accelkit's accelerators. Call it again to load further plugins.
 
-    Afterwards, ``auto`` means the accelerator in ACCELKIT_ACCELERATOR, or the usable accelerator if that is not set. Lightning's own names
-    (``cpu``, ``gpu``, ...) keep their meaning. A third-party Lightning accelerator, given by name or as an instance, also trains on
+    Afterwards, ``auto`` means the accelerator in ACCELKIT_ACCELERATOR, or the one that accelkit selects if that is not set. Lightning's own
+    names (``cpu``, ``gpu``, ...) keep their meaning. A third-party Lightning accelerator, given by name or as an instance, also trains on
     its own device; without ``install``, Lightning would train on the CPU.
 
     Args:

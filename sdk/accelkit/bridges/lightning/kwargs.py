@@ -110,7 +110,8 @@ def make_arguments(
 ) -> dict[str, Any]:
     """Return the same arguments as ``trainer_kwargs`` or ``fabric_kwargs``, for this framework.
 
-    If no variable gives the placement of the processes on machines, all processes of the job must call this to exchange it.
+    If no environment variable says on which machine each process runs, the processes exchange this information here, so all processes of
+    the job must call this.
     """
     selection = select(accelerator, devices=None if devices == AUTO else devices)
     plugin = selection.accelerator

@@ -16,7 +16,7 @@ _OF_PARAMETER = re.compile(r"state\.(\d+)\.(.+)")
 
 
 def layout_of(targets: Mapping[str, Any]) -> Layout:
-    """Return the layout of the current modules and optimizers.
+    """Return the function that gives each loaded tensor its layout, according to the current modules and optimizers.
 
     A loaded tensor of a module gets the layout that the tensor has in the module's state dict. A loaded tensor of an optimizer's state
     gets the layout that it has in the existing state. If there is no such state, as before the first step, a tensor of the same shape as

@@ -1,9 +1,9 @@
 """Fingerprints of collectives. Before data are sent, each process sends the others a packet that describes its call and its data.
 
 torch.distributed assumes that all processes call the same collective with the same shapes. If they do not, they wait for each other,
-abort, or compute wrong numbers. A packet has the same size for every call, so exchanging packets is always safe. Small data are sent
-in the packet and need no second exchange. ``benchmarks/collective_verification.py`` measures the cost; ``verification`` says which calls
-are verified.
+abort, or compute wrong numbers. A packet has the same size for every call, so exchanging packets is always safe. Small data can be
+sent in the packet, and then need no second exchange. ``benchmarks/collective_verification.py`` measures the cost; ``verification``
+says which calls are verified.
 """
 
 from __future__ import annotations

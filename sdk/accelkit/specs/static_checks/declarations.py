@@ -1,4 +1,4 @@
-"""Rules about declarations: types of attributes, capabilities and dtypes that do not exist, and the docstring."""
+"""Rules about declarations: attributes of the wrong type, unknown capabilities and dtypes, and missing docstrings."""
 
 from __future__ import annotations
 

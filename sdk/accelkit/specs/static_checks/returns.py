@@ -1,4 +1,4 @@
-"""Rule about results: methods that certainly return a value of a type that the specification does not have, such as None or a string.
+"""Rule about results: methods that certainly return a value of a type that the specification does not allow, such as None or a string.
 
 The source of the methods is read, not run. What cannot be decided is not reported.
 """
@@ -35,7 +35,7 @@ _READ = ("os.environ", "self.environ", "environ")
 
 
 def wrong_results(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
-    """Find methods and properties that certainly return None, or a string for a number, where the specification has another type.
+    """Find methods and properties that certainly return a value of a built-in type that the specification does not allow.
 
     The annotation of the result counts too, if it is a built-in type.
     """

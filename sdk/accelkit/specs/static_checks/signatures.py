@@ -9,7 +9,7 @@ from accelkit.specs.static_checks.plugin_class import PluginClass, did_you_mean,
 
 
 def wrong_signatures(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
-    """Find methods that cannot be called with the arguments of their specification, by name and in its order."""
+    """Find methods that do not accept the arguments of their specification, both by name and by position."""
     for name, mine in plugin.own.items():
         theirs = plugin.specified.get(name)
         function, specified = function_of(mine), function_of(theirs)
