@@ -55,6 +55,7 @@ class Subject:
         most_samples: The largest number of inputs of an operator that are tried.
         first_call_seconds: The additional time in seconds that the device may need to compile kernels when they are first called.
         announce: A function that is called before trying an input that is expected to kill this process.
+        tell: A function that tells the runner what is called (``doing``), or ends this process because a call does not return (``hung``).
     """
 
     def __init__(self, record: PluginRecord, cls: type, *, rank: int = 0, world_size: int = 1, most_samples: int = 8) -> None:
@@ -66,6 +67,7 @@ class Subject:
         self.num_samples = 0
         self.first_call_seconds = 0.0
         self.announce: Callable[[Expectation], None] = lambda expectation: None
+        self.tell: Callable[[Mapping[str, str]], None] = lambda message: None
         self._accelerator: Accelerator | None = None
         self.devices: list[torch.device] = []
         self._index = -1

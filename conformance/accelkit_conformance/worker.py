@@ -17,7 +17,7 @@ import random
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import psutil
@@ -85,6 +85,7 @@ class Worker:
         self.subject = Subject(
             self._record, cls, rank=request["rank"], world_size=request["world_size"], most_samples=request["most_samples"]
         )
+        self.subject.tell = self._tell
         self._accelerators: list[tuple[Accelerator, int]] = []  # with the number of their devices
         self._recorder: Recorder | None = None
         self._switchable: Any = None  # the accelerator, if it is a Switchable mutant
@@ -124,6 +125,12 @@ class Worker:
         except Exception as error:
             return loading.describe(error)
         return "" if checked.is_usable else checked.reason
+
+    def _tell(self, message: Mapping[str, str]) -> None:
+        """Send the runner a message about a call of the plugin. If the call does not return, this process ends."""
+        self._say({**message})
+        if "hung" in message:
+            os._exit(1)
 
     def use_fault(self, name: str) -> None:
         """Replace the fault of the accelerator, which is a ``Switchable`` mutant. An empty name removes the fault."""

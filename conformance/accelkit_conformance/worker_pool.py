@@ -75,6 +75,7 @@ class WorkerGroup:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._partial: list[bytes] = [b""] * size
         self._if_it_dies: tuple[str, Result] | None = None  # the expected error, and the result of the test if the error occurs
+        self._doing, self._hung = "", ""  # what a check calls, and why a call did not return
         for rank in range(size):
             self._start(rank)
         limit = max(START_SECONDS, probing.time_limit("load"))
@@ -121,7 +122,7 @@ class WorkerGroup:
                 assert process.stdin is not None
                 process.stdin.write(line)
                 process.stdin.flush()
-        self._if_it_dies = None
+        self._if_it_dies, self._doing, self._hung = None, "", ""
         answers = self._answers(time.monotonic() + seconds)
         self.num_tests += 1
         if answers is None:
@@ -133,6 +134,10 @@ class WorkerGroup:
             error, expected = self._if_it_dies or ("", None)
             if expected is not None and (kind == error or reason.endswith(f" crashed with {error}")):
                 return dataclasses.replace(expected, seconds=round(took, 3))
+            if self._hung:
+                kind, reason = "timeout", self._hung
+            elif self._doing:
+                reason = f"{reason}, in {self._doing}"
             return Result(test, kind, round(took, 3), reason, detail=detail, worker=self.number)
         self.peak_bytes = max(self.peak_bytes, *(answer["rss"] for answer in answers))
         results = [Result.from_dict(answer) for answer in answers]
@@ -219,8 +224,8 @@ class WorkerGroup:
     def _answers(self, deadline: float) -> list[dict[str, Any]] | None:
         """Wait for an answer from every process and return the answers in the order of ranks.
 
-        Returns None if a process died or the deadline passed. The announcement of an expected crash is not an answer; it is
-        stored in ``_if_it_dies``.
+        Returns None if a process died or the deadline passed. The announcement of an expected crash and what a check calls are
+        not answers; they are stored in ``_if_it_dies``, ``_doing`` and ``_hung``.
         """
         found: dict[int, dict[str, Any]] = {}
         while len(found) < self.size:
@@ -236,6 +241,8 @@ class WorkerGroup:
                 for answer in map(json.loads, lines):
                     if "so_far" in answer:
                         self._if_it_dies = answer["error"], Result.from_dict(answer["so_far"])
+                    elif "hung" in answer or "doing" in answer:
+                        self._hung, self._doing = str(answer.get("hung", "")), str(answer.get("doing", ""))
                     else:
                         found[rank] = answer
         return [found[rank] for rank in range(self.size)]

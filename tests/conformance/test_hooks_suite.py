@@ -8,7 +8,9 @@ from accelkit.discovery import loading
 from accelkit_conformance import checks
 from accelkit_conformance.mutants import find
 from accelkit_conformance.mutants.hook_log import RECORD
+from accelkit_conformance.runner import Executor
 from accelkit_conformance.subject import Subject
+from accelkit_conformance.worker_pool import Order
 
 CHECKS = [one for one in checks.all_checks() if one.area in ("hooks_calls", "hooks_order")]
 
@@ -40,3 +42,26 @@ def test_a_plugin_that_works_passes():
 )
 def test_a_mistake_is_named(mutant, test, text):
     assert text in failure(find(mutant).record(RECORD), test)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "test", "text"),
+    [
+        (
+            "tries_forever",
+            "events_return_in_time",
+            "checkpoint_saved did not return within 2 s, and cannot be interrupted: it was at ",
+        ),
+        ("constructor_waits", "events_return_in_time", "the constructor did not return within 2 s: it was at threading.py"),
+        ("never_leaves_c", "doctor_checks_are_availabilities", "no answer within 30 s, in doctor_checks"),
+    ],
+)
+def test_a_hook_that_hangs_is_named_and_the_run_goes_on(tmp_path, mutant, test, text):
+    executor = Executor(Order(find(mutant).record(RECORD), seconds=30), tmp_path)
+    try:
+        result, other = executor.run(f"hooks_calls/{test}"), executor.run("contract/class_is_documented")
+    finally:
+        executor.close()
+    assert text in result.reason
+    assert result.kind == ("fail" if mutant == "constructor_waits" else "timeout")
+    assert other.kind == "pass"

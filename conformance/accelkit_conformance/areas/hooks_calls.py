@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 from accelkit import Availability, Detection
 from accelkit_conformance.checks import check
 from accelkit_conformance.oracle import cluster_recordings
-from accelkit_conformance.oracle.hook_calls import HookCalls, train
+from accelkit_conformance.oracle.call_limit import limited
+from accelkit_conformance.oracle.hook_calls import HookCalls, new_plugin, train
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
 _EVENTS = ("configured", "launched", "checkpoint_saved", "checkpoint_loaded", "preempted", "setup_device", "teardown")
+_TRAINING_SECONDS = 20.0
 
 
 @check("smoke", needs_hardware=False, kind="hooks")
@@ -102,7 +104,9 @@ def training_is_unchanged(subject: Subject) -> None:
     """A model that is trained, saved and loaded with the plugin has bit for bit the weights of one that is trained without it."""
     import torch
 
-    without, with_plugin = train([]), train([subject.plugin()])
+    without, plugin = train([]), new_plugin(subject)
+    with limited(subject, "a training with the plugin", _TRAINING_SECONDS):
+        with_plugin = train([plugin])
     changed = [name for name, value in without.items() if not torch.equal(value, with_plugin[name])]
     assert not changed, f"with the plugin, {', '.join(changed)} has other values after three steps"
 

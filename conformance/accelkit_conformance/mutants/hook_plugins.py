@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
+import threading
 import time
 from collections.abc import Generator, Mapping
 from pathlib import Path
@@ -54,6 +57,36 @@ class SlowUpload(HookLog):
     @hookimpl
     def checkpoint_saved(self, path: Path) -> None:
         time.sleep(4)
+
+
+@mutant("hooks_calls", "slow_hooks", kind="hooks", base="hook_log")
+class TriesForever(HookLog):
+    """``checkpoint_saved`` tries again after any error, also after an interruption."""
+
+    @hookimpl
+    def checkpoint_saved(self, path: Path) -> None:
+        while True:
+            with contextlib.suppress(BaseException):
+                time.sleep(0.1)
+
+
+@mutant("hooks_calls", "hanging_hooks", kind="hooks", base="hook_log")
+class NeverLeavesC(HookLog):
+    """``doctor_checks`` never leaves a loop in C that holds the interpreter's lock."""
+
+    @hookimpl
+    def doctor_checks(self) -> Mapping[str, Availability]:
+        sum(itertools.repeat(0))
+        return {}
+
+
+@mutant("hooks_calls", "hanging_hooks", kind="hooks", base="hook_log")
+class ConstructorWaits(HookLog):
+    """The constructor waits for a server."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        threading.Event().wait()
 
 
 @mutant("hooks_calls", "hook_results", kind="hooks", base="hook_log")

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import tempfile
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from accelkit import AccelkitError, Availability, Detection, hookimpl
 from accelkit.plugin_manager import PluginManager
+from accelkit_conformance.oracle.call_limit import limited
 from accelkit_conformance.oracle.confinement import confined
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
 SECONDS = 2.0
-
-
-class _TooSlowError(BaseException):
-    """Raised in an implementation that exceeds the time limit. It does not inherit from Exception, so implementations do not catch it."""
 
 
 class HookCalls:
@@ -37,7 +31,7 @@ class HookCalls:
         self._subject = subject
         self.changes: list[str] = []
         self.manager = PluginManager()
-        self._plugin = subject.plugin()
+        self._plugin = new_plugin(subject)
         self.manager.add(self._plugin, subject.record.plugin)
 
     def implemented(self, hooks: Sequence[str]) -> list[str]:
@@ -71,7 +65,7 @@ class HookCalls:
     def call_around(self, hook: str, function: Callable[[], Any]) -> Any:
         """Call a hook that ``function`` implements too, and return the result. Errors of ``function`` are passed on."""
         manager = PluginManager()
-        manager.add(self._subject.plugin(), self._subject.record.plugin)
+        manager.add(new_plugin(self._subject), self._subject.record.plugin)
         manager.add(_implementing(hook, function), "accelkit-conformance==0")
         return self._limited(manager, hook, {})
 
@@ -102,13 +96,19 @@ class HookCalls:
     def _limited(self, manager: PluginManager, hook: str, replaced: dict[str, Any]) -> Any:
         with tempfile.TemporaryDirectory(prefix="accelkit-hooks-") as folder:
             given = _arguments(hook, Path(folder)) | replaced
-            try:
-                with restored_state() as self.changes, _time_limit():
-                    return getattr(manager.hook, hook)(**given)
-            except _TooSlowError as error:
-                frames = [one for one in traceback.extract_tb(error.__traceback__) if one.name != "stop"]
-                where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno} ({frames[-1].name})"
-                raise AssertionError(f"{hook} did not return within {SECONDS:g} s: it was at {where}") from error
+            with restored_state() as self.changes, limited(self._subject, hook, SECONDS):
+                return getattr(manager.hook, hook)(**given)
+
+
+def new_plugin(subject: Subject) -> object:
+    """Return a new instance of the plugin under test.
+
+    Raises:
+        AssertionError: If the constructor exceeds the time limit.
+    """
+    with limited(subject, "the constructor", SECONDS):
+        plugin: object = subject.plugin()
+        return plugin
 
 
 def _arguments(hook: str, folder: Path) -> dict[str, Any]:
@@ -198,19 +198,3 @@ def restored_state() -> Iterator[list[str]]:
         torch.set_default_dtype(dtype)
         torch.set_grad_enabled(is_grad)
         os.chdir(folder)
-
-
-@contextlib.contextmanager
-def _time_limit() -> Iterator[None]:
-    """Context manager that raises a _TooSlowError in the block after ``SECONDS``. Must be used in the main thread."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise _TooSlowError
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)

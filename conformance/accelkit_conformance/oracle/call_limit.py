@@ -1,0 +1,74 @@
+"""A time limit for calls of a plugin in this process, which names the call and the line where it waits, whatever the plugin does."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+_GRACE_SECONDS = 1.0
+
+
+class _TooSlowError(BaseException):
+    """Raised in a call that exceeds the time limit. It does not inherit from Exception, so that few plugins catch it."""
+
+
+@contextlib.contextmanager
+def limited(subject: Subject, what: str, seconds: float) -> Iterator[None]:
+    """Context manager for a call of the plugin in the main thread.
+
+    The runner is told what is called, so that it can name the call if this process dies or never answers. A call that goes on after it
+    was interrupted, or that does not run Python code, ends this process.
+
+    Args:
+        subject: The subject.
+        what: The call, such as the name of a hook, for messages.
+        seconds: The time limit in seconds.
+
+    Raises:
+        AssertionError: If the block exceeds the time limit. The message has the line where it was.
+    """
+
+    interrupted: list[str] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        interrupted.append(_place(frame))
+        raise _TooSlowError
+
+    def give_up() -> None:
+        where = _place(sys._current_frames().get(caller))
+        subject.tell({"hung": f"{what} did not return within {seconds:g} s, and cannot be interrupted: it was at {where}"})
+
+    caller = threading.get_ident()
+    subject.tell({"doing": what})
+    before = signal.signal(signal.SIGALRM, stop)
+    timer = threading.Timer(seconds + _GRACE_SECONDS, give_up)
+    timer.daemon = True
+    timer.start()
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    error: BaseException | None = None
+    try:
+        yield
+    except BaseException as raised:  # the plugin, or accelkit, may have replaced the _TooSlowError by another error
+        error = raised
+        if not interrupted:
+            raise
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        timer.cancel()
+        subject.tell({"doing": ""})
+    if interrupted:
+        raise AssertionError(f"{what} did not return within {seconds:g} s: it was at {interrupted[0]}") from error
+
+
+def _place(frame: FrameType | None) -> str:
+    return "an unknown place" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} ({frame.f_code.co_name})"
