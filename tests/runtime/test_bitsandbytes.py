@@ -152,6 +152,26 @@ class TestQuantized:
         assert tied[1].weight.dtype is not torch.bfloat16
 
     @pytest.mark.parametrize("precision", NAMES)
+    def test_lbfgs_takes_only_parameters_that_train(self, precision, error_text):
+        rt, model = prepared(precision)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = model(inputs()).square().mean()
+            rt.backward(loss)
+            return loss
+
+        optimizer = rt.prepare(torch.optim.LBFGS(model.parameters()))
+        before = [parameter.detach().clone() for parameter in model.parameters()]
+        with pytest.raises(accelkit.UnsupportedError, match=f"(?s)LBFGS.*{precision}.*requires_grad") as caught:
+            optimizer.step(closure)
+        assert caught.value == error_text
+        assert all(torch.equal(one, other) for one, other in zip(model.parameters(), before, strict=True))
+        optimizer = rt.prepare(torch.optim.LBFGS([p for p in model.parameters() if p.requires_grad], lr=0.1, max_iter=3))
+        first = optimizer.step(closure).item()
+        assert model(inputs()).square().mean().item() < first
+
+    @pytest.mark.parametrize("precision", NAMES)
     def test_a_model_without_linear_layers_is_an_error(self, precision, error_text):
         with pytest.raises(accelkit.UnsupportedError) as caught:
             prepared(precision, model=nn.Conv2d(1, 1, 1))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 from abc import abstractmethod
-from collections.abc import Collection, MutableMapping
+from collections.abc import Callable, Collection, MutableMapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from accelkit import Accelerator, UnsupportedError, UsageError
@@ -86,6 +86,24 @@ class QuantizedPrecision(NarrowPrecision):
             if id(layer.weight) not in shared:
                 self._convert(layer)
         return super().convert_module(module)
+
+    def optimizer_step(self, optimizer: torch.optim.Optimizer, step: Callable[..., Any], closure: Callable[[], Any] | None = None) -> Any:
+        """Run the step.
+
+        Raises:
+            UnsupportedError: If LBFGS holds quantised weights, because it updates all of its parameters as one vector.
+        """
+        import torch
+
+        held = (parameter for group in optimizer.param_groups for parameter in group["params"])
+        if isinstance(optimizer, torch.optim.LBFGS) and not all(parameter.is_floating_point() for parameter in held):
+            raise UnsupportedError(
+                "LBFGS does not support quantised weights",
+                plugin=self.plugin,
+                why=f"it updates all parameters as one vector, and the weights that precision {self.name!r} has quantised are frozen",
+                hint="prepare the model first, and give LBFGS [p for p in model.parameters() if p.requires_grad]",
+            )
+        return super().optimizer_step(optimizer, step, closure)
 
     @abstractmethod
     def _classes(self) -> tuple[type, ...]:

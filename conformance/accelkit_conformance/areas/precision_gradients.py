@@ -73,11 +73,12 @@ def optimizers_match_float64(subject: Subject, name: str) -> None:
 @check("training", kind="precision", seconds=120)
 def a_model_learns(subject: Subject) -> None:
     """In 40 steps, the loss falls as it does in float64: to at most half of its first value, or to at most 1.2 times what float64
-    reaches."""
-    from accelkit_conformance.oracle.precision_training import exact, mean_square, sgd, trainer
+    reaches. Parameters that the precision freezes, such as quantised weights, are frozen in float64 too."""
+    from accelkit_conformance.oracle.precision_training import exact, freeze_like, mean_square, sgd, trainer
 
     trained = trainer(subject)
     model, x, y = exact()
+    freeze_like(model, trained.model)
     optimizer = sgd(model.parameters())
     first = float(trained.loss())
     for _ in range(40):

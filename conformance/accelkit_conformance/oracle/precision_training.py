@@ -152,6 +152,18 @@ def exact(name: str = "perceptron", *, rows: int = ROWS) -> tuple[torch.nn.Modul
     return copy.deepcopy(model).double(), x.double(), y.double()
 
 
+def freeze_like(model: torch.nn.Module, trained: torch.nn.Module) -> None:
+    """Freeze the parameters of a model in float64 that the precision under test has frozen in ``trained``, such as quantised weights."""
+    trainable = {_name(name) for name in weights_of(trained)}
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name in trainable)
+
+
+def _name(name: str) -> str:
+    """Return the name that a parameter has in the model without wrappers."""
+    return name.removeprefix("module.").removeprefix("_orig_mod.")
+
+
 def exact_gradients(name: str = "perceptron", *, rows: int = ROWS) -> dict[str, torch.Tensor]:
     """Return the gradients of one pass in float64 on the CPU."""
     model, x, y = exact(name, rows=rows)
@@ -178,7 +190,7 @@ def check_close(
     assert found, f"there are no {what}"
     scale = max(float(value.norm()) for value in truth.values())
     for name, value in found.items():
-        right = truth[name.removeprefix("module.").removeprefix("_orig_mod.")]
+        right = truth[_name(name)]
         error = float((value - right).norm()) / (float(right.norm()) + 0.05 * scale)
         assert error <= tolerance, (
             f"{what}: that of {name} differs from float64 by {error:.2g}, relative; "
