@@ -10,6 +10,7 @@ import torch
 
 import accelkit
 from accelkit.discovery import device_table
+from accelkit.specs.static_checks import find_mistakes
 from accelkit_builtin.accelerators import known_vendor
 from accelkit_builtin.accelerators.cpu import CPUAccelerator
 from accelkit_builtin.accelerators.cuda import CUDAAccelerator, board_stats
@@ -151,6 +152,7 @@ def test_cpu_random_state_round_trip():
 
 def test_any_torch_device(error_text):
     assert TorchDeviceAccelerator.for_device_type("meta").probe().status == "absent"
+    assert not find_mistakes("accelerator", TorchDeviceAccelerator.for_device_type("meta"))
     unknown = TorchDeviceAccelerator.for_device_type("nosuchthing")()
     assert unknown.check().status == "broken"
     assert "nosuchthing" in unknown.check().reason

@@ -67,11 +67,13 @@ def test_a_library_that_is_missing(plugin_site, verdict):
         ("raise ConnectionResetError(104, 'Connection reset by peer')", "start its server again"),
         ("import subprocess\nsubprocess.run(['acme-clang', '-c', 'kernel.c'])", "install acme-clang, or add its folder to PATH"),
         ("import subprocess, sys\nsubprocess.check_output([sys.executable, '-c', 'exit(1)'])", "a command that the device needs"),
+        ("import xml._C", "xml is not completely installed, or its extension was not compiled"),
+        ("import vendor_acme_sdk.runtime", "install the package that provides the module vendor_acme_sdk"),
         ("def register_acme(): pass", "if the package registers it in a function, override load()"),
         ("import torch\ntorch.utils.rename_privateuse1_backend('acme')", "torch._register_device_module"),
         ("import torch\ntorch.linalg.inv(torch.ones(1, 1).half())", "lacks a dtype"),
     ],
-    ids=["refused", "reset", "no program", "failing program", "not registered", "no module", "dtype"],
+    ids=["refused", "reset", "no program", "failing program", "no extension", "no package", "not registered", "no module", "dtype"],
 )
 def test_a_hint_names_what_to_do_about_the_cause(verdict, source, hint):
     found = verdict(source)

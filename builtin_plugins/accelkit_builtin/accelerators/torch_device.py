@@ -25,7 +25,8 @@ class TorchDeviceAccelerator(Accelerator):
             device_type: The device type.
             backend: The value of the ``torch.backends`` entry point that registers the device; empty if there is none.
         """
-        attributes = {"device_type": device_type, "backend": backend, "__module__": cls.__module__}
+        description = f"The device {device_type} of torch, or of a package that adds it."
+        attributes = {"device_type": device_type, "backend": backend, "__module__": cls.__module__, "__doc__": description}
         return type(f"TorchDevice_{device_type}", (cls,), attributes)
 
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import re
 import sys
 import traceback
@@ -36,6 +37,9 @@ def by_text(text: str) -> str:
 
 def _by_type(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("torch."):
+        package = error.name.partition(".")[0]
+        if package != error.name and importlib.util.find_spec(package) is not None:
+            return f"{package} is not completely installed, or its extension was not compiled: install or build it again"
         return f"install the package that provides the module {error.name}"
     if isinstance(error, ImportError) and error.name == "accelkit" and (name := getattr(error, "name_from", None)):
         near = difflib.get_close_matches(name, sys.modules["accelkit"].__all__, n=1)
@@ -133,7 +137,7 @@ _TEXTS: Sequence[tuple[str, str | _Remedy]] = (
     (r"(?P<library>[\w.+/-]+\.(so[\w.]*|dylib|dll)): cannot open shared object file", _missing_library),
     (r"Library not loaded: (?P<library>\S+)", _missing_library),
     (r"(?i)connection ?refused", _SERVER),
-    (r"(?i)connection ?reset|broken ?pipe|device (is |was )?lost|device has been removed", _LOST),
+    (r"(?i)connection ?reset|broken ?pipe|(device|session) ?(is |was )?lost|device has been removed", _LOST),
     (r"(?i)expected one of .*device type|not linked with support for \S+ devices|not compiled with \S+ enabled", _NOT_REGISTERED),
     (r"(?i)no module for the device type|module 'torch' has no attribute 'privateuseone'", _NOT_REGISTERED),
     (r"No module named 'torch\.\w+'", _NO_MODULE),
