@@ -203,7 +203,7 @@ setup-test setup-test-distributed setup-test-security setup-test-conformance set
 setup-test-bridges: compiler $(VENV)/.fake_xpu $(VENV)/.peers
 setup-test-docs: compiler $(VENV)/.fake_xpu $(VENV)/.peers $(VENV)/.docs $(VENV)/.plots
 setup-test-packaging: compiler $(VENV)/.fake_xpu $(VENV)/.peers $(VENV)/.plots
-setup-test-precisions: compiler $(VENV)/.fake_xpu $(VENV)/.precisions
+setup-test-precisions: compiler $(VENV)/.fake_xpu $(VENV)/.peers $(VENV)/.precisions
 setup-test-clusters: compiler $(VENV)/.fake_xpu cluster-parts
 
 test-all: $(VENV)/.ready

@@ -48,6 +48,20 @@ def call(plugin: Accelerator | Precision | Strategy, method: str, *arguments: An
     return checked(plugin, method, result)
 
 
+def call_in_step(plugin: Precision | Strategy, method: str, *arguments: Any) -> Any:
+    """Return ``plugin.method(*arguments)``. Use it for calls on the step path: an error keeps its type and gets a note.
+
+    Raises:
+        BrokenPluginError: If the method returns a value of a type other than the one in its specification.
+    """
+    try:
+        result = getattr(plugin, method)(*arguments)
+    except Exception as error:
+        note_plugin(error, plugin, method)
+        raise
+    return checked(plugin, method, result)
+
+
 def checked(plugin: Accelerator | Precision | Strategy, method: str, result: Any) -> Any:
     """Check the type of ``result``, the return value of the method, and return it.
 
@@ -156,7 +170,9 @@ _RETURNS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "accelerator.parse_devices": (lambda value: all(map(_is_count, _items(value))), "a list of device indices such as [0, 1]"),
     "precision.convert_module": _IS_MODULE,
     "precision.forward_context": _IS_CONTEXT,
+    "precision.module_init_context": _IS_CONTEXT,
     "precision.state_dict": (lambda value: isinstance(value, dict), "a dict"),
+    "precision.tensor_init_context": _IS_CONTEXT,
     "strategy.clip_grad_norm_": (_is_of_torch("Tensor"), "a tensor with the norm before clipping"),
     "strategy.join": (lambda value: value is None or is_context(value), "a context manager, or None if it is not supported"),
     "strategy.no_sync": _IS_CONTEXT,

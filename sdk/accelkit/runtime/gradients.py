@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from accelkit.errors import UnsupportedError, UsageError
-from accelkit.plugin_calls import call, is_context, note_plugin, wrong_result
+from accelkit.plugin_calls import call, call_in_step, note_plugin, wrong_result
 from accelkit.specs.overrides import overrides
 from accelkit.specs.precision import Precision
 from accelkit.specs.strategy import Strategy
@@ -82,7 +82,8 @@ class Gradients:
 
     def no_sync(self, model: torch.nn.Module) -> AbstractContextManager[Any]:
         """See ``Runtime.no_sync``."""
-        return _context(self._strategy, "no_sync", model)
+        context: AbstractContextManager[Any] = call_in_step(self._strategy, "no_sync", model)
+        return context
 
     def join_uneven_inputs(self, joinables: Sequence[torch.nn.Module], even_batches: bool | None) -> AbstractContextManager[Any]:
         """See ``Runtime.join_uneven_inputs``. ``even_batches`` is None for a job of one process."""
@@ -161,20 +162,5 @@ class Gradients:
 
     def autocast(self) -> AbstractContextManager[Any]:
         """See ``Runtime.autocast``."""
-        return _context(self._session.precision, "forward_context")
-
-
-def _context(plugin: Precision | Strategy, method: str, *arguments: Any) -> AbstractContextManager[Any]:
-    """Return the context manager that ``method`` of the plugin creates.
-
-    Raises:
-        BrokenPluginError: If the result is not a context manager.
-    """
-    try:
-        context = getattr(plugin, method)(*arguments)
-    except Exception as error:
-        note_plugin(error, plugin, method)
-        raise
-    if not is_context(context):
-        raise wrong_result(plugin, method, context, "a context manager")
-    return context  # type: ignore[no-any-return]
+        context: AbstractContextManager[Any] = call_in_step(self._session.precision, "forward_context")
+        return context

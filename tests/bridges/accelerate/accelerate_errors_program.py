@@ -76,6 +76,19 @@ def no_bfloat16():
     return accelerator(older("bfloat16"), mixed_precision="bf16")
 
 
+def own_precision():
+    """bf16 on an accelerator that computes bf16-mixed in its own way, which Accelerate would not use."""
+    from accelkit_fake_xpu.accelerator import FakeXPUAccelerator
+
+    from accelkit import Precision
+
+    class Own(FakeXPUAccelerator):
+        def make_precision(self, name, device):
+            return Precision() if name == "bf16-mixed" else None
+
+    return accelerator(Own(), mixed_precision="bf16")
+
+
 def older(dtype):
     """A fake XPU that has no autocast to this dtype."""
     from accelkit_fake_xpu.accelerator import FakeXPUAccelerator

@@ -25,6 +25,7 @@ REFUSED = {
     "strategy": ("UnsupportedError", "fake_xpu", "'fsdp'"),
     "no_float16": ("UnsupportedError", "'16-mixed'", "autocast.float16"),
     "no_bfloat16": ("UnsupportedError", "'bf16-mixed'", "autocast.bfloat16"),
+    "own_precision": ("UnsupportedError", "'bf16-mixed'", "its own precision of that name"),
     "lazy": ("UnsupportedError", "Accelerate", "fake_xpu"),
     "use_cpu": ("ContradictionError", "ACCELERATE_USE_CPU=true", "'fake_xpu'"),
     "other_device": ("ContradictionError", "ACCELERATE_TORCH_DEVICE=meta", "'fake_xpu'"),
@@ -40,7 +41,7 @@ REFUSED = {
 }
 
 
-OURS = {"strategy", "no_float16", "no_bfloat16", "two_installs", "absent", "unknown"}
+OURS = {"strategy", "no_float16", "no_bfloat16", "own_precision", "two_installs", "absent", "unknown"}
 """Refused before Accelerate is called."""
 
 
@@ -106,4 +107,30 @@ def test_precisions_that_accelerate_does_not_have_are_refused(name, error_text):
     with pytest.raises(accelkit.UnsupportedError) as caught:
         wanted_precision(None, {"ACCELKIT_PRECISION": name})
     assert f"ACCELKIT_PRECISION={name}" in caught.value.what
+    assert caught.value == error_text
+
+
+class Stored(accelkit.Precision):
+    """A precision that the program made."""
+
+
+@pytest.mark.newest_peers
+@pytest.mark.parametrize("how", ["argument", "qualified", "variable", "instance"])
+def test_a_precision_of_a_plugin_is_refused(how, plugin_site, error_text):
+    source = "from accelkit import Precision\nclass Scaled(Precision):\n    pass\n"
+    plugin_site.install("vendor-acme", source, entry_points="[accelkit.precisions]\nacme-scaled = vendor_acme:Scaled")
+    argument = {"argument": "acme-scaled", "qualified": "vendor-acme:acme-scaled", "instance": Stored()}.get(how)
+    with pytest.raises(accelkit.UnsupportedError) as caught:
+        wanted_precision(argument, {"ACCELKIT_PRECISION": "acme-scaled"})
+    assert caught.value.plugin == ("(code)==test_accelerate_errors" if how == "instance" else "vendor-acme==1.0")
+    assert "cannot be given an accelkit Precision" in caught.value.why
+    assert "accelkit.bridges.lightning" in caught.value.hint
+    assert caught.value == error_text
+
+
+@pytest.mark.newest_peers
+def test_a_precision_that_does_not_exist_is_refused(error_text):
+    with pytest.raises(accelkit.UnsupportedError) as caught:
+        wanted_precision("acme", {})
+    assert "it supports no, fp16, bf16" in caught.value.why
     assert caught.value == error_text

@@ -15,7 +15,7 @@ THEIR_WARNINGS = (
 )
 
 
-TRAINING = ("test_lightning_trainer.py", "test_lightning_fabric.py")
+TRAINING = ("test_lightning_trainer.py", "test_lightning_fabric.py", "test_vendor_precisions.py")
 SECOND_PACKAGES = ("pytorch_lightning", "lightning_fabric")
 
 

@@ -136,16 +136,6 @@ def test_strategy_objects_of_lightnings_that_would_not_train_on_the_device(pl, p
     assert same["strategy"].root_device == torch.device("fake_xpu", 0)
 
 
-@pytest.mark.parametrize("name", ["bitsandbytes-8bit", "fp8"])
-def test_precisions_that_lightning_has_not(name):
-    refused(
-        accelkit.UnsupportedError,
-        f"the bridge to Lightning does not support precision {name!r} on fake_xpu",
-        "32-true, 64-true",
-        precision=name,
-    )
-
-
 def test_a_precision_that_the_device_has_not():
     refused(accelkit.UnsupportedError, "does not support precision 'transformer-engine'", precision="transformer-engine")
 

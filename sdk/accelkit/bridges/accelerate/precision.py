@@ -2,6 +2,9 @@
 
 Accelerate itself allows fp16 only on a fixed list of device types, replaces it with full precision on the CPU, and uses CUDA's gradient
 scaler for devices that it does not know. The bridge asks the device instead, as Runtime does.
+
+Accelerate has no hook for an object that stores, computes or scales in another way. ``AutocastKwargs`` only switches autocast and its
+cache on and off, and the dtype follows from ``mixed_precision``. The bridge therefore refuses plugins' precisions.
 """
 
 from __future__ import annotations
@@ -12,13 +15,18 @@ from typing import Any
 
 import torch
 
+from accelkit.bridges.own_precision import own_precision
 from accelkit.discovery import loading
+from accelkit.discovery.catalog import plugins
 from accelkit.errors import UnsupportedError
 from accelkit.runtime import Runtime
 from accelkit.runtime.configuration import select_precision
+from accelkit.specs.precision import Precision
+from accelkit.types import FROM_CODE
 
 _NAMES = {"no": "32-true", "fp16": "16-mixed", "bf16": "bf16-mixed"}
 _ALSO = {"32": "no", "16": "fp16", "bf16": "bf16", **{name: mixed for mixed, name in _NAMES.items()}}
+_NO_HOOK = "Accelerate computes mixed precision itself and cannot be given an accelkit Precision"
 _OURS, _THEIRS = "ACCELKIT_PRECISION", "ACCELERATE_MIXED_PRECISION"
 
 
@@ -32,22 +40,38 @@ def wanted_precision(argument: object, environ: Mapping[str, str] = os.environ) 
     source, value = next(((source, value) for source, value in sources if value), ("default", "no"))
     name = str(getattr(value, "value", value)).lower()
     name = _ALSO.get(name, name)
-    if name not in _NAMES:
+    if name in _NAMES:
+        return name
+    known = next((record for record in plugins("precision") if name in (record.name, record.qualified_name)), None)
+    if known is None and not isinstance(value, Precision):
         raise UnsupportedError(
             f"{source}={value!s} is not supported by the bridge to Accelerate",
             why=f"it supports {', '.join(_NAMES)}",
             hint="use one of these, or use accelkit.Runtime(precision=...) without Accelerate",
         )
-    return name
+    precision = value.name or type(value).__name__ if isinstance(value, Precision) else name
+    raise UnsupportedError(
+        f"{source}={value!s} is not supported by the bridge to Accelerate",
+        plugin=known.plugin if known is not None else f"{FROM_CODE}=={type(value).__module__}",
+        why=f"it supports {', '.join(_NAMES)}; {_NO_HOOK}",
+        hint=f"use precision {precision!r} in accelkit.Runtime or, through accelkit.bridges.lightning, in Lightning; or use bf16 here",
+    )
 
 
 def check_precision(mixed: str, runtime: Runtime) -> None:
     """Check that the device and torch support a precision.
 
     Raises:
-        UnsupportedError: If they do not. The text says why, and what the device supports.
+        UnsupportedError: If they do not, or if the accelerator has its own precision of that name, which Accelerate would not use.
     """
     precision = select_precision(_NAMES[mixed], runtime.accelerator)
+    if own_precision(runtime.accelerator, precision.name, runtime.device) is not None:
+        raise UnsupportedError(
+            f"the bridge to Accelerate does not support precision {precision.name!r} on {runtime.accelerator.name}",
+            plugin=runtime.accelerator.plugin,
+            why=f"the accelerator has its own precision of that name; {_NO_HOOK}",
+            hint=f"use precision {precision.name!r} in accelkit.Runtime or, through accelkit.bridges.lightning, in Lightning",
+        )
     with loading.plugin_errors(precision.plugin, f"creating the precision {precision.name} for {runtime.device}"):
         precision.setup(runtime.accelerator, runtime.device)
 

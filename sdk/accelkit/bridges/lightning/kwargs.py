@@ -12,6 +12,7 @@ from accelkit.bridges.lightning import precisions, strategies
 from accelkit.bridges.lightning.accelerators import load, make_accelerator
 from accelkit.bridges.lightning.compat import FABRICS, TRAINERS, Framework, find_framework
 from accelkit.bridges.lightning.environments import make_environment
+from accelkit.bridges.lightning.plugin_precision import make_plugin_precision
 from accelkit.cluster.detection import check_environment, select_cluster
 from accelkit.errors import ContradictionError, UnsupportedError
 from accelkit.runtime.configuration import select_devices, select_precision
@@ -48,7 +49,7 @@ def trainer_kwargs(
             launcher started, or else all devices.
         num_nodes: The number of machines. None takes it from the cluster environment.
         strategy: ``auto``, ``single_device``, ``ddp``, ``ddp_find_unused_parameters_true``, or an instance of your own strategy class.
-        precision: The precision, as for ``accelkit.Runtime``, if Lightning supports it.
+        precision: The precision, as for ``accelkit.Runtime``: a name or an instance.
         cluster: The cluster environment, as for ``accelkit.Runtime``: a name or an instance. None detects it.
         plugins: Further Lightning plugins. A precision or cluster environment among them replaces that of accelkit.
         package: The package, ``lightning`` or ``pytorch_lightning``. None uses the one that is imported.
@@ -179,7 +180,10 @@ def _precision(
     if given_precisions:
         return []
     chosen = select_precision(precision, plugin)
-    strategies.check_precision(framework, strategy, chosen.name, plugin)
+    is_lightnings = precisions.is_lightnings(chosen, plugin, device)
+    strategies.check_precision(framework, strategy, chosen.name, plugin, is_lightnings=is_lightnings)
+    if not is_lightnings:
+        return [make_plugin_precision(framework, chosen, plugin, strategy)]
     return [precisions.make_precision(framework, chosen, plugin, device)]
 
 

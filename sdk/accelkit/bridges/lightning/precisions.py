@@ -1,14 +1,14 @@
-"""Precisions as Lightning plugins: Lightning's own classes, created for the accelerator's device."""
+"""Precisions that Lightning has too, as Lightning plugins: Lightning's own classes, created for the accelerator's device."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from accelkit.bridges.lightning.compat import Framework
-from accelkit.errors import ContradictionError, UnsupportedError
-from accelkit.plugin_calls import call
+from accelkit.bridges.own_precision import own_precision
+from accelkit.errors import ContradictionError
+from accelkit.plugin_calls import call, is_built_in
 from accelkit.specs.accelerator import Accelerator
-from accelkit.specs.overrides import overrides
 from accelkit.specs.precision import Precision
 
 if TYPE_CHECKING:
@@ -19,22 +19,19 @@ NAMES = ("32-true", "64-true", *_NARROW, *_MIXED)
 """The precisions of accelkit that Lightning also has."""
 
 
+def is_lightnings(chosen: Precision, accelerator: Accelerator, device: torch.device) -> bool:
+    """Return whether Lightning's own class computes the same as this precision: a built-in one, chosen by name, that Lightning has too."""
+    return is_built_in(chosen) and chosen.name in NAMES and own_precision(accelerator, chosen.name, device) is None
+
+
 def make_precision(framework: Framework, chosen: Precision, accelerator: Accelerator, device: torch.device) -> Any:
-    """Create Lightning's plugin for a precision that the accelerator supports.
+    """Create Lightning's own plugin for a precision that Lightning has too, and that the accelerator supports.
 
     In 16-mixed, losses are scaled by the device's own gradient scaler.
 
     Raises:
-        UnsupportedError: If Lightning does not have the precision, or torch has no autocast or gradient scaler for it on this device.
+        UnsupportedError: If torch has no autocast or gradient scaler for the precision on this device.
     """
-    own = overrides(accelerator, Accelerator, "make_precision") and call(accelerator, "make_precision", chosen.name, device) is not None
-    if own or chosen.name not in NAMES:
-        raise UnsupportedError(
-            f"the bridge to Lightning does not support precision {chosen.name!r} on {accelerator.name}",
-            plugin=accelerator.plugin if own else chosen.plugin,
-            why="the accelerator has its own precision of that name" if own else f"it supports {', '.join(NAMES)}",
-            hint="use another precision, or use accelkit.Runtime without Lightning",
-        )
     call(chosen, "setup", accelerator, device)
     plugins = framework.part("plugins.precision")
     if chosen.name in _MIXED:

@@ -18,6 +18,7 @@ from torch.distributed import device_mesh
 from accelkit.bridges.lightning.compat import Framework
 from accelkit.bridges.lightning.environments import LightningCluster
 from accelkit.bridges.lightning.parameter_swapping import SwappingParameters
+from accelkit.bridges.lightning.plugin_precision import PluginPrecision
 from accelkit.discovery import loading
 from accelkit.errors import ContradictionError, UnknownNameError, UnsupportedError
 from accelkit.runtime.module_placement import ParameterMoves, follow_parameters, moving
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
         model: torch.nn.Module
         lightning_module: torch.nn.Module | None
         optimizers: list[torch.optim.Optimizer]
+        precision: Any
         root_device: torch.device
 
         def setup_environment(self) -> None: ...
@@ -104,6 +106,8 @@ class FabricPlacing(Theirs):
             super().module_to_device(module)
 
     def setup_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        if isinstance(self.precision, PluginPrecision):  # Fabric itself tells a precision nothing about optimizers
+            self.precision.check_optimizer(optimizer)
         if self._moves is not None:
             follow_parameters(optimizer, self._moves, has_to_know=False)
         return super().setup_optimizer(optimizer)
@@ -197,17 +201,17 @@ def check_given(framework: Framework, strategy: Any, plugin: Accelerator, device
     raise _refusal(type(strategy).__name__, plugin)
 
 
-def check_precision(framework: Framework, strategy: Any, precision: str, plugin: Accelerator) -> None:
-    """Check that Lightning supports this precision with this strategy.
+def check_precision(framework: Framework, strategy: Any, precision: str, plugin: Accelerator, *, is_lightnings: bool) -> None:
+    """Check that Lightning supports this precision, which may be one of its own, with this strategy.
 
     Raises:
         UnsupportedError: If it does not.
     """
-    if isinstance(strategy, framework.part("strategies").ModelParallelStrategy) and precision not in _SHARDED:
+    if isinstance(strategy, framework.part("strategies").ModelParallelStrategy) and not (is_lightnings and precision in _SHARDED):
         raise UnsupportedError(
             f"the bridge to Lightning does not support precision {precision!r} with {type(strategy).__name__} on {plugin.name}",
             plugin=plugin.plugin,
-            why=f"it supports {', '.join(_SHARDED)}",
+            why=f"it supports Lightning's {', '.join(_SHARDED)}",
             hint="use one of these, or use accelkit.Runtime(strategy='fsdp') without Lightning",
         )
 

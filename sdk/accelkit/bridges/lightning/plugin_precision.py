@@ -1,0 +1,245 @@
+"""Precisions that Lightning does not have, as Lightning plugins that delegate to accelkit's Precision.
+
+Lightning calls the methods of a precision plugin in other places than Runtime does. What follows from that:
+
+- A Trainer converts each batch and runs the whole step of the LightningModule in the forward context. It converts no results.
+- A Trainer computes the gradients inside the optimizer's step, in a closure. The closure therefore runs first, so that gradients can be
+  unscaled before Lightning's hooks see them and before they are clipped.
+- Lightning tears the strategy down after every ``fit`` and may save a checkpoint after that, so the state is kept.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from accelkit.bridges.lightning.compat import Framework
+from accelkit.bridges.own_precision import own_precision
+from accelkit.errors import UnsupportedError
+from accelkit.plugin_calls import call, call_in_step, wrong_result
+from accelkit.runtime.precision_forward import backward_of
+from accelkit.specs.accelerator import Accelerator
+from accelkit.specs.overrides import overrides
+from accelkit.specs.precision import Precision
+
+_BACKWARD_ARGUMENTS = ("gradient", "retain_graph", "create_graph", "inputs")
+"""The positional arguments of ``torch.Tensor.backward``."""
+
+
+if TYPE_CHECKING:
+
+    class Theirs:
+        """The part of Lightning's precision plugins that is used here. All of it is public but ``_after_closure``."""
+
+        def connect(self, model: Any, optimizers: list[Any], lr_schedulers: list[Any]) -> Any: ...
+        def pre_backward(self, tensor: torch.Tensor, module: Any) -> torch.Tensor: ...
+        def backward(self, tensor: torch.Tensor, model: Any, *args: Any, **kwargs: Any) -> None: ...
+        def post_backward(self, tensor: torch.Tensor, module: Any) -> torch.Tensor: ...
+        def optimizer_step(self, optimizer: Any, **kwargs: Any) -> Any: ...
+        def clip_gradients(self, optimizer: Any, *args: Any, **kwargs: Any) -> None: ...
+        def _after_closure(self, model: Any, optimizer: Any) -> None: ...
+
+else:
+    Theirs = object
+
+
+class PluginPrecision(Theirs):
+    """Lightning's precision interface, implemented by an accelkit Precision.
+
+    The Precision is set up at first use, in the process that uses the device: only then does the strategy know which device that is.
+
+    Args:
+        framework: The Trainer or Fabric.
+        selected: The Precision that the user selected.
+        accelerator: The accelerator, whose own implementation of the precision is used if it has one.
+        strategy: Lightning's strategy.
+    """
+
+    def __init__(self, framework: Framework, selected: Precision, accelerator: Accelerator, strategy: Any) -> None:
+        self.precision = selected.name
+        self._framework, self._accelerator, self._strategy = framework, accelerator, strategy
+        self._selected = selected
+        self._in_use: Precision | None = None
+        self._state: dict[str, Any] = {}
+
+    @property
+    def plugin(self) -> Precision:
+        """The Precision, set up for the device of this process."""
+        if self._in_use is None:
+            device = self._strategy.root_device
+            precision = own_precision(self._accelerator, self._selected.name, device) or self._selected
+            call(precision, "setup", self._accelerator, device)
+            if self._state:
+                call(precision, "load_state_dict", self._state)
+            self._in_use = precision
+        return self._in_use
+
+    def convert_module(self, module: torch.nn.Module) -> torch.nn.Module:
+        converted: torch.nn.Module = call(self.plugin, "convert_module", module)
+        return converted
+
+    def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        call(self.plugin, "check_optimizer", optimizer)
+
+    def convert_input(self, data: Any) -> Any:
+        return self._converted("convert_input", data)
+
+    def convert_output(self, data: Any) -> Any:
+        return self._converted("convert_output", data)
+
+    def _converted(self, method: str, data: Any) -> Any:
+        result = call_in_step(self.plugin, method, data)
+        if result is None and data is not None:
+            raise wrong_result(self.plugin, method, result, "the data in another precision")
+        return result
+
+    def forward_context(self) -> AbstractContextManager[Any]:
+        return self._context("forward_context")
+
+    def module_init_context(self) -> AbstractContextManager[Any]:
+        return self._context("module_init_context")
+
+    def tensor_init_context(self) -> AbstractContextManager[Any]:
+        return self._context("tensor_init_context")
+
+    def _context(self, method: str) -> AbstractContextManager[Any]:
+        context: AbstractContextManager[Any] = call_in_step(self.plugin, method)
+        return context
+
+    def unscale_gradients(self, optimizer: torch.optim.Optimizer) -> None:
+        call_in_step(self.plugin, "unscale_gradients", optimizer)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the Precision, or, after ``teardown``, the state that it had then."""
+        return self._state if self._in_use is None else dict(call(self._in_use, "state_dict"))
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        call(self.plugin, "load_state_dict", state_dict)
+
+    def teardown(self) -> None:
+        """Tear the Precision down, and keep its state for a checkpoint that is saved afterwards and for the next run."""
+        if self._in_use is not None:
+            self._state = self.state_dict()
+            precision, self._in_use = self._in_use, None
+            call(precision, "teardown")
+
+    def _step(self, optimizer: Any, closure: Callable[[], Any] | None, **kwargs: Any) -> Any:
+        """Run the step of the optimizer in the Precision."""
+
+        def _own_step(closure: Callable[[], Any] | None = None) -> Any:  # errors of the optimizer are recognised by this name
+            return optimizer.step(closure=closure, **kwargs) if closure is not None else optimizer.step(**kwargs)
+
+        return call_in_step(self.plugin, "optimizer_step", optimizer, _own_step, closure)
+
+
+class FabricPrecision(PluginPrecision):
+    """A precision for a Fabric, which converts the arguments and results of every forward pass, as Runtime does."""
+
+    def pre_backward(self, tensor: torch.Tensor, module: Any) -> Any:
+        """Do nothing: Fabric ignores the result, so ``backward`` scales the loss."""
+
+    def backward(self, tensor: torch.Tensor, model: Any, *args: Any, **kwargs: Any) -> None:
+        backward_of(self.plugin)(tensor, **_named(args), **kwargs)
+
+    def optimizer_step(self, optimizer: Any, **kwargs: Any) -> Any:
+        return self._step(optimizer, **({"closure": None} | kwargs))
+
+
+class TrainerPrecision(PluginPrecision):
+    """A precision for a Trainer."""
+
+    def convert_module(self, module: torch.nn.Module) -> torch.nn.Module:
+        """Convert the LightningModule in place.
+
+        Raises:
+            UnsupportedError: If the Precision returns another module, on which the Trainer could not call ``training_step``.
+        """
+        converted = super().convert_module(module)
+        if converted is not module:
+            raise UnsupportedError(
+                f"precision {self.precision!r} cannot be used in a Trainer",
+                plugin=self.plugin.plugin,
+                why=f"its convert_module replaces {type(module).__name__} by another module, and a Trainer keeps the LightningModule",
+                hint="use it in a Fabric or in accelkit.Runtime, or replace the module's layers instead of the module itself",
+            )
+        return converted
+
+    def connect(self, model: Any, optimizers: list[Any], lr_schedulers: list[Any]) -> Any:
+        for optimizer in optimizers:
+            self.check_optimizer(optimizer)
+        return super().connect(model, optimizers, lr_schedulers)
+
+    def pre_backward(self, tensor: torch.Tensor, module: Any) -> torch.Tensor:
+        scaled = call_in_step(self.plugin, "pre_backward", tensor)
+        if not isinstance(scaled, torch.Tensor):
+            raise wrong_result(self.plugin, "pre_backward", scaled, "a tensor")
+        return super().pre_backward(scaled, module)
+
+    def backward(self, tensor: torch.Tensor, model: Any, *args: Any, **kwargs: Any) -> None:
+        """Run the backward pass of the Precision, or else that of the LightningModule.
+
+        Raises:
+            UnsupportedError: If both have their own.
+        """
+        if not overrides(self.plugin, Precision, "backward"):
+            super().backward(tensor, model, *args, **kwargs)
+            return
+        if overrides(model, self._framework.part("core").LightningModule, "backward"):
+            raise UnsupportedError(
+                f"{type(model).__name__} overrides backward, which precision {self.precision!r} does too",
+                plugin=self.plugin.plugin,
+                why="only one of them can run the backward pass",
+                hint="remove backward from the LightningModule, or use another precision",
+            )
+        call_in_step(self.plugin, "backward", tensor, **_named(args[1:]), **kwargs)  # the first one is the optimizer
+
+    def post_backward(self, tensor: torch.Tensor, module: Any) -> torch.Tensor:
+        call_in_step(self.plugin, "post_backward", tensor)
+        return super().post_backward(tensor, module)
+
+    def optimizer_step(self, optimizer: Any, *, model: Any, closure: Callable[[], Any], **kwargs: Any) -> Any:  # type: ignore[override]
+        """Compute the gradients, unscale them, run Lightning's hooks and clipping, and run the step.
+
+        Raises:
+            UnsupportedError: If the precision scales losses, and the optimizer computes the gradients several times in a step.
+        """
+        if not overrides(self.plugin, Precision, "optimizer_step", "unscale_gradients"):
+            return super().optimizer_step(optimizer, model=model, closure=closure, **kwargs)
+        parameter = inspect.signature(optimizer.step).parameters.get("closure")
+        if parameter is not None and parameter.default is inspect.Parameter.empty:
+            raise UnsupportedError(
+                f"{type(optimizer).__name__} cannot be used with precision {self.precision!r} in a Trainer",
+                plugin=self.plugin.plugin,
+                why="it computes the gradients during its step, and a Trainer clips them there, before the precision can unscale them",
+                hint="use an optimizer whose step needs no closure, or use the precision in a Fabric or in accelkit.Runtime",
+            )
+        result = closure()
+        if result is None and model.automatic_optimization:
+            return None  # training_step returned None, so there was no backward pass
+        self.unscale_gradients(optimizer)
+        self._after_closure(model, optimizer)
+        return self._step(optimizer, None, **kwargs)
+
+    def clip_gradients(self, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        """Unscale the gradients, unless that was done before, and clip them."""
+        wrapper = self._framework.part("core.optimizer").LightningOptimizer  # what a LightningModule gets from optimizers()
+        self.unscale_gradients(optimizer.optimizer if isinstance(optimizer, wrapper) else optimizer)
+        super().clip_gradients(optimizer, *args, **kwargs)
+
+
+def make_plugin_precision(framework: Framework, selected: Precision, accelerator: Accelerator, strategy: Any) -> Any:
+    """Create a Lightning plugin that delegates to a Precision.
+
+    The class is named after the Precision's class, because a Trainer saves the state of the plugin under the name of its class.
+    """
+    mixin = TrainerPrecision if framework.is_trainer else FabricPrecision
+    bases = (mixin, framework.part("plugins.precision").Precision)
+    return type(type(selected).__name__, bases, {"__module__": __name__})(framework, selected, accelerator, strategy)
+
+
+def _named(arguments: tuple[Any, ...]) -> dict[str, Any]:
+    return dict(zip(_BACKWARD_ARGUMENTS, arguments, strict=False))

@@ -1,0 +1,30 @@
+"""The accelerator's own implementation of a precision, which replaces the precision plugin of the same name, as in Runtime."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from accelkit.plugin_calls import call, wrong_result
+from accelkit.specs.accelerator import Accelerator
+from accelkit.specs.overrides import overrides
+from accelkit.specs.precision import Precision
+
+if TYPE_CHECKING:
+    import torch
+
+
+def own_precision(accelerator: Accelerator, name: str, device: torch.device) -> Precision | None:
+    """Return the accelerator's own implementation of a precision for this device, or None if it has none.
+
+    Raises:
+        BrokenPluginError: If the accelerator returns something else.
+    """
+    if not overrides(accelerator, Accelerator, "make_precision"):
+        return None
+    precision: Precision | None = call(accelerator, "make_precision", name, device)
+    if precision is None:
+        return None
+    if not isinstance(precision, Precision):
+        raise wrong_result(accelerator, "make_precision", precision, "a Precision or None")
+    precision.name, precision.plugin = precision.name or name, precision.plugin or accelerator.plugin
+    return precision
