@@ -36,6 +36,11 @@ def test_streams_events_and_memory_need_no_module(run):
     assert {result.id: result.reason for result in run("BareModule", *tests) if result.kind != "pass"} == {}
 
 
+def test_a_device_with_one_stream_does_not_support_streams(run):
+    (result,) = run("OneStream", "streams/current_stream_is_kept")
+    assert (result.kind, "the device has only one" in result.reason) == ("unsupported", True), result
+
+
 def test_no_operator_is_lost_on_tensors_without_a_storage(run):
     tests = ["operators/forward[add,float32]", "operators/forward[mul,float32]", "operators/forward[clone,float32]"]
     tests += ["layout/inputs[abs]", "layout/guard_bands[add_]", "autograd/backward[add,float32]"]
@@ -115,6 +120,12 @@ def test_a_failure_of_the_suite_s_helper_is_called_so(run):
     (result,) = run("CannotCopy", "operators/forward[add,float64]")
     assert (result.kind, result.step) == ("unsupported", "helper move")
     assert "in the suite's helper move: NotImplementedError: no kernel for aten::set_" in result.reason
+
+
+def test_a_distribution_that_is_missing_is_not_a_failure_of_a_helper(run):
+    (result,) = run("CannotDraw", "random/continuous_distributions[exponential_]")
+    assert (result.kind, result.step) == ("fail", "operator"), result
+    assert result.reason == "NotImplementedError: no kernel for aten::exponential_"
 
 
 def test_any_error_refuses_an_unknown_dtype_of_autocast(run):

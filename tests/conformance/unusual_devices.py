@@ -141,6 +141,30 @@ class Poisoned(Broken):
         return call()
 
 
+class CannotDraw(_Undeclared):
+    """A device without exponential_."""
+
+    faulty = "exponential_"
+
+    def instead(self, call: Any) -> Any:
+        raise NotImplementedError("no kernel for aten::exponential_")
+
+
+class OneStream(FakeXPUAccelerator):
+    """A device on which every new stream is the current one. It does not declare streams."""
+
+    declared_capabilities = NOTHING
+
+    def load(self) -> None:
+        super().load()
+        import torch
+
+        def current_stream(device: torch.device) -> torch.Stream:
+            return torch.accelerator.current_stream(device)
+
+        torch.Stream = current_stream
+
+
 class WithoutAutocast(FakeXPUAccelerator):
     """A device that registers no autocast. torch then raises an AssertionError."""
 

@@ -37,6 +37,8 @@ def current_stream_is_kept(subject: Subject) -> None:
 
     before = current_stream(subject)
     stream = make_stream(subject)
+    if stream == before and subject.capabilities["streams"] == "undeclared":
+        raise NotSupported("streams: undeclared, and a new stream is the current one, so the device has only one")
     with on_stream(subject, stream):
         assert current_stream(subject) == stream
         assert current_stream(subject) != before
