@@ -12,7 +12,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-from accelkit_conformance import checks, mutation_scores
+from accelkit_conformance import checks, mutation_scores, profiles
 from accelkit_conformance.certification import MANDATORY
 from accelkit_conformance.results import MEANING
 
@@ -42,7 +42,8 @@ def generated(page: Path) -> str:
                 one.kind, f" (of a {one.kind})"
             )
             needs = ", ".join(f"`{key}`" for key in (*one.requires, *([one.probes] if one.probes else [])))
-            lines.append(f"| `{one.name}`{of} | {one.profile} | {_one_line(one.description)} | {needs} |")
+            first = profiles.first_profiles()[f"{area}/{one.name}"]
+            lines.append(f"| `{one.name}`{of} | {first} | {_one_line(one.description)} | {needs} |")
         lines.append("")
     lines += mutation_scores.section(mutation_scores.read(page.with_name(mutation_scores.FILE)))
     return "\n".join(lines).rstrip() + "\n"

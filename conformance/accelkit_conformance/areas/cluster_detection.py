@@ -45,8 +45,9 @@ def _processes(subject: Subject) -> list[Process]:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def own_jobs_are_claimed(subject: Subject) -> None:
-    """``detect_cluster`` claims every process of the plugin's own jobs under its own name, with a reason and with a higher rank than any of
-    accelkit's own environments."""
+    """``detect_cluster`` claims every process of the plugin's own jobs under its own name, with a reason and with a ``Detection.rank``
+    above that of any of accelkit's own environments.
+    """
     others = _builtins(subject)
     for one in _processes(subject):
         with one.variables() as environ:

@@ -108,8 +108,9 @@ def recorded_answers_are_given(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def processes_of_a_job_agree(subject: Subject) -> None:
-    """The processes of each recorded job have the ranks from 0 to ``world_size - 1``, each once. On each machine, their local ranks and
-    ``local_world_size`` agree in the same way, and all processes say the same about the job."""
+    """The processes of each recorded job have the ranks from 0 to ``world_size - 1``, each once. On each machine, they have the local ranks
+    from 0 to ``local_world_size - 1``, each once, and all processes say the same about the job.
+    """
     for job in own_jobs(subject):
         with job_answers(subject, job) as everyone:
             place = job[0].name.rpartition("-")[0]

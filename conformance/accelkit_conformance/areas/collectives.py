@@ -267,8 +267,8 @@ def waits_for_queued_work(subject: Subject, size: str) -> None:
 @check("distributed", requires=["process_group"], over=_KINDS, is_distributed=True)
 def every_kind_of_tensor(subject: Subject, size: str, collective: str) -> None:
     """The collective gives the right result, or raises an error, for combinations of dtype, length (up to 65,537 elements), offset and
-    stride in a storage, reduction, root, group, and blocking or asynchronous call. For any two of these settings, they contain every pair
-    of values. In ``all_to_all`` and ``all_to_all_uneven``, the parts have different lengths, and one of them is empty."""
+    stride in a storage, reduction, root, group, and blocking or asynchronous call. For any two of these settings, the combinations contain
+    every pair of values. In ``all_to_all`` and ``all_to_all_uneven``, the parts have different lengths, and one of them is empty."""
     from accelkit_conformance.oracle.collective_cases import check_every_case
 
     check_every_case(subject, collective)

@@ -71,7 +71,8 @@ def precisions_of_others_are_left(subject: Subject) -> None:
 @check("smoke", needs_hardware=False, kind="hooks")
 def jobs_of_others_are_not_claimed(subject: Subject) -> None:
     """``detect_cluster`` returns a Detection or None, does not change the variables, and claims no process of accelkit's own cluster
-    environments with a higher rank than theirs."""
+    environments with a higher ``Detection.rank`` than theirs.
+    """
     from accelkit.cluster.detection import make_environment
 
     calls = HookCalls(subject)

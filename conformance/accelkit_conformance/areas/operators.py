@@ -35,7 +35,7 @@ def _forward() -> Iterator[Case]:
 
 
 def names_of(module: str, table: str, profile: Profile = "full") -> Callable[[], Iterator[Case]]:
-    """Return a function that yields a case of the profile for each name in a table of a module of ``oracle``."""
+    """Return a function that yields one case, in the given profile, for each name in the table ``oracle.<module>.<table>``."""
 
     return lambda: ((profile, (name,)) for name in getattr(importlib.import_module(f"accelkit_conformance.oracle.{module}"), table))
 

@@ -1,4 +1,4 @@
-"""The hook plugin from which the mutants of hook plugins are derived. accelkit itself has none."""
+"""The hook plugin from which the mutants of hook plugins are derived. accelkit itself has no hook plugin."""
 
 from __future__ import annotations
 

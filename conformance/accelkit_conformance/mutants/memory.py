@@ -73,7 +73,7 @@ class SaysRuntimeErrorForMemory(Broken):
 
 @mutant("memory", "blocks overlap")
 class GivesOneBlockTwice(Broken):
-    """The second of two blocks of the same size that are filled one after the other overlaps the first."""
+    """If two blocks of the same size are filled one after the other, the second overlaps the first."""
 
     last: ClassVar[dict[int, Any]] = {}
 

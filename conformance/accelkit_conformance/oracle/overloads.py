@@ -195,7 +195,7 @@ def calls_of(programs: Iterable[Callable[[], Any]], each: int = _EACH) -> list[t
 def calls_of_operator(name: str, each: int = _EACH) -> list[tuple[Any, Any, Any]]:
     """Return the functional ATen calls in the forward and backward pass of an operator of torch's database.
 
-    They are in float32 or, if the operator does not support it, in the first dtype of ``DTYPES`` that it supports. Of an operator on lists
+    They are in float32 or, if the operator does not support it, in the first dtype of ``DTYPES`` that it supports. For an operator on lists
     of tensors, only the forward pass is run.
     """
     if name in opdb.foreach_operators():

@@ -69,6 +69,17 @@ def select(tests: Sequence[str], patterns: Iterable[str]) -> list[str]:
 
 
 @functools.cache
+def first_profiles() -> dict[str, Profile]:
+    """Return the smallest profile that contains a test of each check, for any version of torch. The keys are ``area/check``."""
+    smallest: dict[str, Profile] = {}
+    for path in sorted(FOLDER.glob("torch-*.txt")):
+        for profile, test in _read(path.stem.removeprefix("torch-")):
+            check = test.partition("[")[0]
+            smallest[check] = min(profile, smallest.get(check, profile), key=PROFILES.index)
+    return smallest
+
+
+@functools.cache
 def _read(minor: str) -> tuple[tuple[Profile, str], ...]:
     path = FOLDER / f"torch-{minor}.txt"
     if not path.exists():

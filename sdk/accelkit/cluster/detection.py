@@ -221,7 +221,7 @@ def _rank(claim: Detection | None) -> int:
 
 
 def describe(environment: ClusterEnvironment) -> tuple[dict[str, Any], list[dict[str, str]]]:
-    """Return all properties of the environment, and the errors of those that cannot be read (``name``, ``what``, ``why``, ``hint``).
+    """Return all properties of the environment, and a dict with ``name``, ``what``, ``why`` and ``hint`` for each one that cannot be read.
 
     A property that is not known before the processes join is None and does not count as an error.
     """

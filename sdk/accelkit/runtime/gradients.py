@@ -86,7 +86,7 @@ class Gradients:
         return context
 
     def join_uneven_inputs(self, joinables: Sequence[torch.nn.Module], even_batches: bool | None) -> AbstractContextManager[Any]:
-        """See ``Runtime.join_uneven_inputs``. ``even_batches`` is None for a job of one process."""
+        """See ``Runtime.join_uneven_inputs``. The caller passes None as ``even_batches`` in a job of one process."""
         joined: AbstractContextManager[Any] | None = call(self._strategy, "join", joinables)
         if joined is None:
             raise UnsupportedError(

@@ -192,8 +192,8 @@ class ClusterEnvironment(Variables):
 
         Override it if a notice other than SIGTERM or SIGUSR1 announces a preemption. A thread of each process then calls it every
         ``preemption_poll_seconds``, from the first use of ``Runtime.watch_preemption`` or a method that calls it, until the answer is True
-        or the Runtime is torn down. It may block, because no step waits for it. Use a time limit well below the time between notice
-        and end.
+        or the Runtime is torn down. It may block, because no step waits for it. Use a time limit well below the time between the notice
+        and the end of the machine.
 
         If it is True on any process, ``Runtime.is_preempted`` is True on all processes. If it raises, does not return or returns anything
         but a bool, the program continues with a warning that names the plugin. After an error it is called less often.
