@@ -70,7 +70,7 @@ def optimizers_match_float64(subject: Subject, name: str) -> None:
     check_close(subject, weights_of(trained.model), weights_of(model), f"weights after two steps of {name}", times=4)
 
 
-@check("training", kind="precision", seconds=120)
+@check("training", kind="precision", seconds=300)
 def a_model_learns(subject: Subject) -> None:
     """In 40 steps, the loss falls as it does in float64: to at most half of its first value, or to at most 1.2 times what float64
     reaches. Parameters that the precision freezes, such as quantised weights, are frozen in float64 too."""
