@@ -82,9 +82,7 @@ class Worker:
         self._rendezvous = request.get("rendezvous", "")
         self._num_joins = 0  # a check may destroy the process group, and each group needs a new rendezvous file
         cls = loading.load_class(self._record)
-        self.subject = Subject(
-            self._record, cls, rank=request["rank"], world_size=request["world_size"], most_samples=request["most_samples"]
-        )
+        self.subject = Subject(self._record, cls, **{name: request[name] for name in ("rank", "world_size", "most_samples")})
         self.subject.tell = self._tell
         self._accelerators: list[tuple[Accelerator, int]] = []  # with the number of their devices
         self._recorder: Recorder | None = None

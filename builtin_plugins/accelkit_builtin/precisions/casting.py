@@ -51,7 +51,7 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
     """
     import torch
 
-    if torch.compiler.is_compiling():  # only one thread traces, and the graph records the dtypes
+    if torch.compiler.is_dynamo_compiling():  # unlike is_compiling, it is False in other threads while one thread compiles
         before = torch.get_default_dtype()
         torch.set_default_dtype(dtype)
         try:

@@ -21,7 +21,7 @@ _JOIN_SECONDS = 20.0
 _LONGEST_NOTICE_SECONDS = 30.0
 
 
-@check("distributed", needs_hardware=False, kind="cluster", seconds=120)
+@check("distributed", needs_hardware=False, kind="cluster", seconds=180)
 def processes_find_each_other(subject: Subject) -> None:
     """The processes of a job on this machine, which is made up from the plugin's description, read their ranks from the cluster
     environment, form a process group and reduce a tensor. The job has the smallest number of processes above one that the plugin

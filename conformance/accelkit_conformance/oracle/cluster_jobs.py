@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
 _ATTEMPTS = 20
+_START_SECONDS = 90.0
+"""The time in seconds that a process has to start, which includes an import of torch."""
 _NO_JOB = 999_999_999
 """A number that no scheduler has given to a job."""
 
@@ -93,7 +95,7 @@ def run_job(subject: Subject, job: Sequence[Process], seconds: float) -> list[di
             variables = stack.enter_context(one.variables())
             requests.append((about(subject.record) | {"variables": variables, "seconds": seconds}, variables))
         answers = [
-            pool.submit(ask, cluster_member.__name__, request, 3 * seconds, cluster_member.UNSET | variables)
+            pool.submit(ask, cluster_member.__name__, request, seconds + _START_SECONDS, cluster_member.UNSET | variables)
             for request, variables in requests
         ]
         return [one.result() for one in answers]
