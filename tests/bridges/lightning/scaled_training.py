@@ -35,7 +35,7 @@ def make_module(pl, *, is_manual=False):
     class Module(pl.LightningModule):
         def __init__(self):
             super().__init__()
-            self.loss, self.losses = Loss(), []
+            self.loss, self.losses, self.norms = Loss(), [], []
             self.automatic_optimization = not is_manual
 
         def training_step(self, batch):
@@ -51,6 +51,9 @@ def make_module(pl, *, is_manual=False):
             optimizer.step()
             optimizer.zero_grad()
             return None
+
+        def on_before_optimizer_step(self, optimizer):
+            self.norms.append(float(torch.stack([parameter.grad.norm() for parameter in self.parameters()]).norm()))
 
         def configure_optimizers(self):
             return sgd(self)

@@ -31,7 +31,7 @@ def train_in_runtime(precision=NAME, *, accumulation=1, epochs=2):
     rt = accelkit.Runtime("fake_xpu", precision=precision, gradient_accumulation_steps=accumulation)
     model = Loss()
     model, optimizer, loader = rt.prepare(model, sgd(model), batches())
-    losses = []
+    losses, norms = [], []
     for _ in range(epochs):
         for x, y in loader:
             with rt.accumulate(model):
@@ -39,10 +39,10 @@ def train_in_runtime(precision=NAME, *, accumulation=1, epochs=2):
                 losses.append(float(loss.detach()))
                 rt.backward(loss)
                 if rt.sync_gradients:
-                    rt.clip_grad_norm_(model.parameters(), CLIPPED)
+                    norms.append(float(rt.clip_grad_norm_(model.parameters(), CLIPPED)))
                 optimizer.step()
                 optimizer.zero_grad()
-    return losses, parameters_of(model)
+    return losses, parameters_of(model), norms
 
 
 def assert_equal(found, expected):
@@ -59,7 +59,9 @@ def test_a_trainer(how, vendor, pl, make_trainer):
     precision = trainer.precision_plugin
     assert trainer.precision == NAME
     trainer.fit(module, batches())
-    assert_equal((module.losses, parameters_of(module.loss)), train_in_runtime(accumulation=accumulation))
+    expected = train_in_runtime(accumulation=accumulation)
+    assert_equal((module.losses, parameters_of(module.loss)), expected)
+    assert is_manual or module.norms == pytest.approx(expected[2]), "on_before_optimizer_step sees unscaled gradients, not yet clipped"
     assert sum(module.losses[8:]) < sum(module.losses[:8])
     log, steps = precision._selected.log, 16 // accumulation
     assert log == ["setup fake_xpu:0", "optimizer SGD", *["unscale"] * 3, "skip", *["unscale"] * (steps - 3), "teardown"]
@@ -122,7 +124,7 @@ def test_a_trainer_continues(vendor, pl, make_trainer, tmp_path):
     precision, module = trained(2, tmp_path / "1.ckpt")
     assert "skip" not in precision._selected.log
     assert precision.state_dict() == {"scale": 27.0, "steps": 16}
-    losses, weights = train_in_runtime()
+    losses, weights, _ = train_in_runtime()
     assert_equal((module.losses, parameters_of(module.loss)), (losses[8:], weights))
 
 
