@@ -181,6 +181,26 @@ def test_the_default_dtype_comes_back_after_threads_that_leave_in_any_order():
     assert torch.get_default_dtype() is torch.float32
 
 
+def test_the_default_dtype_comes_back_after_threads_that_leave_while_another_one_compiles():
+    """While a thread compiles, torch.compiler.is_compiling() is True in every thread."""
+    rt, _ = prepared("bf16-true")
+    first, second = rt.precision.forward_context(), rt.precision.forward_context()
+
+    def in_thread(*steps):
+        thread = threading.Thread(target=lambda: [step() for step in steps])
+        thread.start()
+        thread.join()
+
+    def backend(graph, inputs):
+        in_thread(second.__enter__)
+        return graph.forward
+
+    in_thread(first.__enter__)
+    torch.compile(lambda x: x + 1, backend=backend)(torch.ones(2))
+    in_thread(lambda: first.__exit__(None, None, None), lambda: second.__exit__(None, None, None))
+    assert torch.get_default_dtype() is torch.float32
+
+
 def test_adam_in_float16_is_warned_of(error_text):
     rt, net = prepared("16-true")
     with pytest.warns(UserWarning, match=r"AdamW\(eps=1e-08\)") as caught:
