@@ -48,7 +48,7 @@ def names_are_known(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False, kind=EVERY_KIND)
 def members_have_the_right_form(subject: Subject) -> None:
-    """What is a method, property or attribute in the specification has the same form in the class. ``probe`` is a
+    """Every method, property and attribute of the specification has the same form in the class. ``probe`` is a
     classmethod, no method is a coroutine, and context managers are not bare generators."""
     _assert_no_mistakes(subject, "forms")
 

@@ -32,7 +32,7 @@ def _check_gradients(subject: Subject, name: str) -> None:
 
 @check("smoke", kind="precision")
 def a_step_matches_float64(subject: Subject) -> None:
-    """A step of SGD changes the parameters as in float64, within the tolerance of the dtype: it is made exactly once, with
+    """A step of SGD changes the parameters as in float64, within the tolerance of the dtype: the step is made exactly once, with
     unscaled gradients."""
     from accelkit_conformance.oracle.precision_training import check_close, exact, mean_square, sgd, trainer, weights_of
 

@@ -18,7 +18,9 @@ class OffByAThousandth(Broken):
 
 @mutant("operators", "imprecise")
 class OffByAMillionth(Broken):
-    """All computed results, but not copies, are too large by two millionths, which is about 17 times the machine epsilon of float32."""
+    """All computed results, but not copies, are too large by a relative error of two millionths, which is about 17 times the machine
+    epsilon of float32.
+    """
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return (

@@ -1,4 +1,6 @@
-"""``accelkit info [NAME] --spec-diff OLD``: show what changed in the specifications, and what must change in plugins or in NAME."""
+"""``accelkit info [NAME] --spec-diff OLD``: show what has changed in the specifications since version OLD, and what must change in all
+plugins or, if given, in the plugin NAME.
+"""
 
 from __future__ import annotations
 
