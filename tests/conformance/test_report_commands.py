@@ -1,8 +1,9 @@
-"""The commands that read reports and bundles of several runs: compare and matrix."""
+"""The commands that read reports and bundles of several runs, compare and matrix, and a run that cannot start."""
 
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 from example_reports import HOSTILE, LOADS, SUITE, make_report, save, tamper
@@ -108,3 +109,12 @@ def test_matrix_needs_reports_and_a_place(cli, tmp_path, error_text):
     assert result.exit_code == 2
     assert all(option in result.stderr for option in ("--html", "--write", "--summaries", "--json"))
     assert result.stderr == error_text
+
+
+def test_a_run_without_a_package_that_its_tests_need_is_an_error(cli, monkeypatch, error_text):
+    monkeypatch.setitem(sys.modules, "expecttest", None)  # as if it were not installed
+    result = cli("run", "cpu", "--profile", "smoke", "--select", "operators/forward[add,float32]")
+    assert "expecttest" in result.output
+    assert "accelkit[conformance]" in result.output
+    assert result.exit_code == 2
+    assert result.output == error_text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -98,6 +99,8 @@ def command(name: str, kind: str, certify: bool, benchmarks: bool, **given: Any)
     can use it. After Ctrl-C, the reports cover the tests that have finished, and the exit code is 130.
     """
     record = find_subject(name, kind)
+    if kind == "accelerator" and given["profile"] != "contract":
+        require_packages()
     availability = availability_of(record, given["on"])
     if availability["status"] != "usable" and given["resume"]:
         error = UnavailableError if availability["status"] == "absent" else BrokenPluginError
@@ -148,6 +151,16 @@ def lost(loss: Loss, record: PluginRecord) -> UnavailableError:
         why=str(loss),
         hint=f"{loss.hint}; then, {again}" if loss.hint else f"make the device work again; then, {again}",
     )
+
+
+def require_packages() -> None:
+    """Raise UsageError if a package that the tests of accelerators import is not installed: each would count as unsupported."""
+    if missing := [name for name in ("expecttest", "numpy") if importlib.util.find_spec(name) is None]:
+        raise UsageError(
+            f"the tests of accelerators cannot be run without {' and '.join(missing)}",
+            why="torch's database of operators needs this, and accelkit was installed without the extra 'conformance'",
+            hint="pip install 'accelkit[conformance]'",
+        )
 
 
 def check_writable(paths: Iterable[Path]) -> None:
