@@ -1,4 +1,4 @@
-"""Faults on demand: each is the error of a real device."""
+"""Faults on demand. Each raises the same error as a real device."""
 
 import pytest
 import torch

@@ -88,7 +88,7 @@ class XLAEnvironment(ClusterEnvironment):
 
     @property
     def main_address(self) -> str:
-        """Value of MASTER_ADDR, else the machine of the first address."""
+        """Value of MASTER_ADDR, else the machine of the first address in TPU_PROCESS_ADDRESSES."""
         return self.address("MASTER_ADDR", default=self._addresses()[0].rpartition(":")[0])
 
     @property

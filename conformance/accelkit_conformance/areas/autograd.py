@@ -195,8 +195,8 @@ def no_grad_and_inference_mode(subject: Subject) -> None:
 
 @check("smoke", requires=["numbered_devices"])
 def another_device(subject: Subject) -> None:
-    """A backward pass on a device that is not the current one gives the same gradients as on the current one, and they are on that
-    device."""
+    """A backward pass on a device that is not the current one gives the same gradients as on the current one, and the gradients
+    are on the device of the pass."""
     import torch
 
     from accelkit_conformance.oracle.differentiable import COMMON

@@ -1,4 +1,4 @@
-"""Mutants: broken plugins that the suite must detect. Each is a subclass of a working plugin with one fault; most are accelerators.
+"""Mutants: broken plugins that the suite must detect. Each is a subclass of a working plugin, with one fault added; most are accelerators.
 
 ``accelkit conformance selftest`` runs the suite on all of them. The mutants need the distribution ``accelkit-fake-xpu``.
 """

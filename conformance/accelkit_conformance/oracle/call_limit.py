@@ -1,4 +1,4 @@
-"""A time limit for calls of a plugin in this process, which names the call and the line where it waits, whatever the plugin does."""
+"""A time limit for calls to plugin code in this process. Even if the plugin cannot be interrupted, the report names the call and line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Training that rank 1 ends with an error: ``python -m accelkit_conformance.oracle.strategy_failure RECORD TEXT``, under a launcher."""
+"""A training program in which rank 1 raises an error with the message TEXT. A launcher runs it as ``python -m
+accelkit_conformance.oracle.strategy_failure RECORD TEXT``.
+"""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ class Twins:
             optimizer.zero_grad()
 
     def weights(self) -> list[torch.Tensor]:
-        """Return the whole parameters of the strategy's model. Every process must call this."""
+        """Return the full (unsharded) parameters of the strategy's model. Every process must call this."""
         with self.rt.strategy.whole_parameters(self.model):
             return weights_of(self.rt.unwrap_model(self.model))
 

@@ -61,7 +61,7 @@ class Ending:
 
     @property
     def has_lost_a_peer(self) -> bool:
-        """Whether the process failed because another process went away. The failure of that process is then the cause."""
+        """Whether the process failed because another process went away. The failure of the other process is then the cause."""
         if self.record is None:
             return False
         return any(_LOST_PEER.search(text) for text in (self.record["error"], *self.record["causes"]))

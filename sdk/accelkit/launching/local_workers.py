@@ -74,7 +74,7 @@ class _Process:
         self.has_ended.set()
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to this process only. It is expected to end the processes that it started."""
+        """Send a signal to this process, not to its children. The process is expected to end those itself."""
         if not self.has_ended.is_set():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)

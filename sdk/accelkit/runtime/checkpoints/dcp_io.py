@@ -1,7 +1,7 @@
 """Tensors in files of torch.distributed.checkpoint. Every process writes its shards and reads what its own layout needs.
 
 The steps are those of ``SavePlanner`` and ``StorageWriter`` (local plan, global plan, write, finish). They are called one by one, so that
-between them the processes can exchange our own messages, which name a process that died.
+between them the processes can exchange accelkit's own messages. If a process dies, these tell which one.
 """
 
 from __future__ import annotations
