@@ -19,7 +19,8 @@ from accelkit_conformance.results import BAD, CRASHED, Kind, Result
 from accelkit_conformance.subprocess_checks import ROOT, about, as_request
 
 START_SECONDS = 300.0
-_LIMITS = " (--timeout raises the limit, and --first-call-timeout that of first runs, for a device that compiles kernels then)"
+_RAISE_LIMIT = "--timeout raises the limit"
+_RAISE_FIRST_LIMIT = ", and --first-call-timeout that of first runs, for a device that compiles kernels then"
 _LAST_LINES = 40
 
 
@@ -128,7 +129,9 @@ class WorkerGroup:
         if answers is None:
             took = time.perf_counter() - start
             kind: Kind = "timeout" if took >= seconds else "crash"
-            reason = f"no answer within {seconds:g} s{_LIMITS}" if kind == "timeout" else self._why()
+            has_device = self.order.record.kind == "accelerator" or self.order.accelerators
+            options = f"{_RAISE_LIMIT}{_RAISE_FIRST_LIMIT if has_device else ''}"
+            reason = f"no answer within {seconds:g} s ({options})" if kind == "timeout" else self._why()
             detail = self.tail(mark)
             self.end()
             error, expected = self._if_it_dies or ("", None)
