@@ -91,9 +91,11 @@ class TestQuantized:
 
     @pytest.mark.parametrize("precision", NAMES)
     @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))], ids=["deepcopy", "pickle"])
-    def test_it_survives_copies(self, precision, duplicate):
-        _, model = prepared(precision)
-        torch.testing.assert_close(duplicate(model)(inputs()), model(inputs()), rtol=0, atol=0)
+    @pytest.mark.parametrize("name", ["cpu", "fake_xpu"])
+    def test_it_survives_copies(self, precision, duplicate, name):
+        rt, model = prepared(precision, name)
+        x = inputs(rt.device)
+        torch.testing.assert_close(duplicate(model)(x), model(x), rtol=0, atol=0)
 
     @pytest.mark.parametrize("precision", NAMES)
     @pytest.mark.parametrize("name", ["cpu", "fake_xpu"])

@@ -58,6 +58,8 @@ class Bitsandbytes4Bit(QuantizedPrecision):
 
     def _quantized(self, layer: torch.nn.Linear, weight: torch.Tensor) -> tuple[torch.nn.Linear, Any]:
         bnb, kind, is_nested = self._package(), self.options.quant_type, self.options.is_nested
+        from accelkit_builtin.precisions.bitsandbytes_weight import Weight4Bit
+
         made = bnb.nn.Linear4bit(
             layer.in_features,
             layer.out_features,
@@ -70,9 +72,7 @@ class Bitsandbytes4Bit(QuantizedPrecision):
         made.support_avx512bf16_for_cpu = False  # repacking the weight for evaluation fails unless both its dimensions are multiples of 32
         packed, state = bnb.functional.quantize_4bit(weight.to(self.dtype), quant_type=kind, compress_statistics=is_nested)
         made.quant_state = state
-        quantized = bnb.nn.Params4bit(
-            packed, quant_state=state, compress_statistics=is_nested, quant_type=kind, module=layer, bnb_quantized=True
-        )
+        quantized = Weight4Bit(packed, quant_state=state, compress_statistics=is_nested, quant_type=kind, module=layer, bnb_quantized=True)
         return made, quantized
 
     def _load(self, layer: Any, state: MutableMapping[str, Any], prefix: str) -> None:

@@ -1,0 +1,31 @@
+"""The weight of a layer with 4 bits per element. Importing this module imports bitsandbytes, and with it torch."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from bitsandbytes.nn import Params4bit
+
+
+class Weight4Bit(Params4bit):  # type: ignore[misc]  # bitsandbytes has no types here
+    """A weight of bitsandbytes that can be copied on every device.
+
+    A copy that bitsandbytes makes begins as an empty tensor on the CPU, to which it assigns the data of the original. torch does not allow
+    this for the data of an out-of-tree device.
+    """
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Weight4Bit:
+        twin = type(self)(
+            copy.deepcopy(self.data, memo),
+            requires_grad=self.requires_grad,
+            quant_state=copy.deepcopy(self.quant_state, memo),
+            blocksize=self.blocksize,
+            compress_statistics=self.compress_statistics,
+            quant_type=self.quant_type,
+            quant_storage=self.quant_storage,
+            module=memo.get(id(self.module), self.module),
+            bnb_quantized=self.bnb_quantized,
+        )
+        memo[id(self)] = twin
+        return twin
