@@ -31,7 +31,7 @@ from torch.profiler import ExecutionTraceObserver
 from accelkit_conformance import profiles, worker
 from accelkit_conformance.coverage import DispatchRecorder, required
 from accelkit_conformance.run import find_subject
-from accelkit_conformance.subprocess_checks import about
+from accelkit_conformance.worker_pool import Order
 
 _MOST_SAMPLES = 8
 
@@ -164,17 +164,8 @@ def record(accelerator: str, tests: Sequence[str], seconds: float | None = None)
         tests: The ids of the checks. Those of capabilities that the accelerator declares as ``none`` are left out.
         seconds: No check begins later than this.
     """
-    request = about(find_subject(accelerator, "accelerator")) | {
-        "expectations": [],
-        "most_samples": _MOST_SAMPLES,
-        "needs_hardware": True,
-        "wants_coverage": False,
-        "accelerators": [],
-        "worker": 1,
-        "rank": 0,
-        "world_size": 1,
-    }
-    runs = worker.Worker(request, lambda answer: None)
+    order = Order(find_subject(accelerator, "accelerator"), most_samples=_MOST_SAMPLES)
+    runs = worker.Worker(order.as_request(), lambda answer: None)
     device_type = runs.subject.device_type
     recorder, simple = TraceRecorder(device_type), DispatchRecorder(device_type)
     start, done = time.monotonic(), 0

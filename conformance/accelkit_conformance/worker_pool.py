@@ -51,6 +51,32 @@ class Order:
     wants_coverage: bool = False
     accelerators: tuple[PluginRecord, ...] = ()
 
+    def as_request(
+        self, *, needs_hardware: bool = True, worker: int = 1, rank: int = 0, world_size: int = 1, rendezvous: str = ""
+    ) -> dict[str, Any]:
+        """Return what a worker process reads when it starts.
+
+        Args:
+            needs_hardware: Whether the plugin is loaded.
+            worker: The number of the worker.
+            rank: The rank of the process in its group.
+            world_size: The number of processes of the group.
+            rendezvous: The path of the file through which the processes of the group find each other.
+        """
+        return {
+            **about(self.record),
+            "expectations": self.expectations,
+            "most_samples": self.most_samples,
+            "wants_coverage": self.wants_coverage,
+            "accelerators": [as_request(one) for one in self.accelerators],
+            "needs_hardware": needs_hardware,
+            "first_call_seconds": self.first_call_seconds,
+            "worker": worker,
+            "rank": rank,
+            "world_size": world_size,
+            "rendezvous": rendezvous,
+        }
+
 
 class WorkerGroup:
     """Worker processes that run tests together. ``end`` kills them and everything that they started.
@@ -194,20 +220,9 @@ class WorkerGroup:
             return "\n".join(file.read()[-8000:].decode("utf-8", "replace").splitlines()[-_LAST_LINES:])
 
     def _start(self, rank: int) -> None:
-        order = self.order
-        request = {
-            **about(order.record),
-            "expectations": order.expectations,
-            "most_samples": order.most_samples,
-            "wants_coverage": order.wants_coverage,
-            "accelerators": [as_request(one) for one in order.accelerators],
-            "needs_hardware": self.needs_hardware,
-            "first_call_seconds": order.first_call_seconds,
-            "worker": self.number,
-            "rank": rank,
-            "world_size": self.size,
-            "rendezvous": self._rendezvous,
-        }
+        request = self.order.as_request(
+            needs_hardware=self.needs_hardware, worker=self.number, rank=rank, world_size=self.size, rendezvous=self._rendezvous
+        )
         with self._log.open("ab") as log:
             process = child_processes.start(
                 subprocess_env.command("accelkit_conformance.worker"),
