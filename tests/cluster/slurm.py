@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from accelkit_conformance.oracle.free_ports import free_ports
+
 NODES = 4
 CPUS = 4  # that SLURM counts on each node, whatever the machine has
 INSTALL = "apt-get install -y --no-install-recommends slurmctld slurmd slurm-client munge"
@@ -80,7 +82,7 @@ class Slurm:
         key.write_bytes(secrets.token_bytes(128))
         key.chmod(0o400)
         names = [f"n{index}" for index in range(NODES)]
-        host, ports = socket.gethostname().partition(".")[0], _free_ports(NODES + 1)
+        host, ports = socket.gethostname().partition(".")[0], free_ports(NODES + 1)
         nodes = [
             f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={CPUS} RealMemory=4000 Gres=gpu:2 State=UNKNOWN"
             for name, port in zip(names, ports, strict=False)
@@ -195,11 +197,3 @@ def cluster(extra: str = "") -> Iterator[Slurm]:
             yield slurm
         finally:
             slurm.stop()
-
-
-def _free_ports(number: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]

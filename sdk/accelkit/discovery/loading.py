@@ -55,13 +55,13 @@ def load_class(record: PluginRecord) -> type:
     Raises:
         BrokenPluginError: If anything goes wrong, with the cause chained.
     """
-    from accelkit.discovery import autoload  # which imports this module
-
     cls: Any = record.registered_class
     if cls is None:
         with plugin_errors(record.plugin, f"importing the {record.kind} {record.name}"):
             cls = _resolve(record.value)
             if ":" in record.name:  # the name is not that of an entry point: a device type follows the colon, as in torch:<device_type>
+                from accelkit.discovery import autoload  # which imports this module
+
                 device_type = record.name.partition(":")[2]
                 cls = cls.for_device_type(device_type, autoload.backend_of(device_type))
     base = base_class(record.kind)

@@ -127,7 +127,7 @@ class PluginPrecision(Theirs):
             precision, self._in_use = self._in_use, None
             call(precision, "teardown")
 
-    def _step(self, optimizer: Any, closure: Callable[[], Any] | None, **kwargs: Any) -> Any:
+    def _step(self, optimizer: Any, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
         """Run the step of the optimizer in the Precision."""
 
         def _own_step(closure: Callable[[], Any] | None = None) -> Any:  # errors of the optimizer are recognised by this name
@@ -146,7 +146,7 @@ class FabricPrecision(PluginPrecision):
         backward_of(self.plugin)(tensor, **_named(args), **kwargs)
 
     def optimizer_step(self, optimizer: Any, **kwargs: Any) -> Any:
-        return self._step(optimizer, **({"closure": None} | kwargs))
+        return self._step(optimizer, **kwargs)
 
 
 class TrainerPrecision(PluginPrecision):
@@ -222,7 +222,7 @@ class TrainerPrecision(PluginPrecision):
             return None  # training_step returned None, so there was no backward pass
         self.unscale_gradients(optimizer)
         self._after_closure(model, optimizer)
-        return self._step(optimizer, None, **kwargs)
+        return self._step(optimizer, **kwargs)
 
     def clip_gradients(self, optimizer: Any, *args: Any, **kwargs: Any) -> None:
         """Unscale the gradients, unless that was done before, and clip them."""
