@@ -322,13 +322,14 @@ $(VENV)/.precisions: $(VENV)/.ready
 	$(PIP) torchao bitsandbytes
 	@touch $@
 
-$(VENV)/.ready: pyproject.toml constraints.txt
+$(VENV)/.ready: pyproject.toml constraints.txt tests/short_processes.pth
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "accelkit needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.11"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' || { echo "$(PYTHON) has no venv module. On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) torch==$(TORCH)
 	$(PIP) hatchling editables build twine ruff mypy types-psutil scikit-learn pytest-timeout pytest-xdist syrupy hypothesis jsonschema scipy cruft pip-audit
 	$(PIP) --no-build-isolation --editable '.[conformance,template]'
+	cp tests/short_processes.pth "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 	@touch $@
 
 # As a user gets it: a wheel, which compiles itself on first use.

@@ -29,7 +29,8 @@ print("err", file=sys.stderr)
 
 
 @pytest.mark.smoke
-def test_each_process_is_told_its_place_and_the_choice(launch, script, tmp_path):
+def test_each_process_is_told_its_place_and_the_choice(launch, script, tmp_path, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     path = script(TELL)
     given = ["--precision", "64-true", "--strategy", "ddp", "--timeout", "77"]
     own = ["--devices", "3", "-m", "--", "--json", "-h", "--accelerator=nope"]

@@ -21,6 +21,7 @@ from accelkit.discovery.import_side_effects import Footprint
 from accelkit.discovery.loading import base_class, instantiate, load_class, plugin_errors, probe
 from accelkit.discovery.remedies import by_text
 from accelkit.errors import AccelkitError, BrokenPluginError, UnavailableError
+from accelkit.gc_pause import pause_collector_until_exit
 from accelkit.types import Availability, PluginRecord
 
 Reached = Callable[[str], None]
@@ -49,6 +50,7 @@ class Report:
 
 
 def main() -> None:
+    pause_collector_until_exit()
     request = json.load(sys.stdin)
     sys.path[:] = request["sys_path"]
     report = Report(request["report"])
@@ -60,6 +62,7 @@ def main() -> None:
 
 def report_torch() -> None:
     """Print whether a plain ``import torch`` works in this environment, as JSON on the last line. For ``accelkit doctor``."""
+    pause_collector_until_exit()
     try:
         import torch
 
