@@ -120,11 +120,12 @@ $(OLDEST_PEERS)/.ready: $(VENV)/.peers $(VENV)/.fake_xpu
 OLDEST_DEPENDENCIES := build/oldest-dependencies
 LOWER_BOUNDS := tests/discovery tests/selection/test_other_names.py tests/test_plugin_manager.py tests/cli tests/checkpoint/test_exporting.py tests/conformance \
 	tests/launching/test_launch.py tests/template/test_answers.py
-THEY_USE_A_DEVICE := runs lacking_dtypes oracle profiles conditions generated_mutants crashes device_choice unusual_devices precision_suite strategy_suite
+THEY_USE_A_DEVICE := runs lacking_dtypes oracle profiles conditions generated_mutants crashes device_choice unusual_devices precision_suite strategy_suite \
+	cluster_suite device_loss
 test-lower-bounds: setup-test-lower-bounds
 	$(OLDEST_DEPENDENCIES)/bin/python tests/lower_bounds.py --check conformance template
 	PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(OLDEST_DEPENDENCIES)/bin/python -m pytest -p pytest_timeout -p xdist.plugin -p syrupy -n $(WORKERS) --dist loadgroup \
-		$(LOWER_BOUNDS) --ignore tests/discovery/test_probing.py $(addprefix --ignore tests/conformance/test_,$(addsuffix .py,$(THEY_USE_A_DEVICE))) -m "not soak" \
+		$(LOWER_BOUNDS) $(addprefix --ignore tests/,discovery/test_probing.py cli/test_killed_commands.py) $(addprefix --ignore tests/conformance/test_,$(addsuffix .py,$(THEY_USE_A_DEVICE))) -m "not soak" \
 		-k "not (doctor or whatever or remembered or jobs or numbering or without_accelkit or torch_refuses or nosuchthing or device_type_of_torchs)" $(JUNIT)
 
 $(OLDEST_DEPENDENCIES)/.ready: pyproject.toml $(FAKE_XPU)/pyproject.toml tests/lower_bounds.py $(VENV)/.fake_xpu

@@ -14,7 +14,7 @@ pytest_plugins = ["error_texts.plugin"]
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Each worker of pytest-xdist, and each process that it starts, gets one core. OpenMP's threads wait for each other in busy loops, so more threads than
-# cores are slow: two trainings at once on two cores took 46 s with one thread each, and 325 s with two.
+# Each worker of pytest-xdist, and each process that it starts, gets one core. OpenMP's threads wait for each other in busy loops, so more
+# threads than cores are slow: two trainings at once on two cores took 46 s with one thread each, and 325 s with two.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")

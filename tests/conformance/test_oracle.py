@@ -48,6 +48,15 @@ def test_what_rounding_does_to_other_results_of_the_call_counts_up_to_a_limit():
         judged(reference * (1 + 100 * eps), reference, truth, others=1.0)
 
 
+def test_the_errors_of_operators_that_follow_one_another_add_up():
+    truth = torch.tensor([1.0, 0.5], dtype=torch.float64)
+    reference = truth.float()  # exact
+    device = reference + torch.tensor([12 * torch.finfo(torch.float32).eps, 0.0])
+    check_values(device, reference, truth, num_stages=2)
+    with pytest.raises(AssertionError, match="the error is"):
+        check_values(device, reference, truth)
+
+
 def test_the_cpus_own_error_where_one_is_known():
     truth = torch.tensor([1.0, 2.0], dtype=torch.float64)
     assert relative_error((truth * 1.5).float(), truth) == 0.5

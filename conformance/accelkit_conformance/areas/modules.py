@@ -33,6 +33,10 @@ def _modules() -> Iterator[Case]:
         yield "smoke" if name in _SMOKE else "training", (name,)
 
 
+_STAGES = 2
+"""Most modules call at least two operators one after the other, in the forward and in the backward pass, and the errors of both add up."""
+
+
 @check("training", requires=["dtype.float32"], over=_modules)
 def module(subject: Subject, name: str) -> None:
     """In training and in evaluation mode, outputs, gradients for a random output gradient, and buffers have the right values and are on the
@@ -113,7 +117,7 @@ def _compare(subject: Subject, info: Any, given: Any, training: bool, seed: str)
                 if is_random:
                     check_form(mine, theirs, subject.device)
                 else:
-                    check_result(mine, theirs, exact, subject.device, cancels=True, others=others)
+                    check_result(mine, theirs, exact, subject.device, cancels=True, others=others, num_stages=_STAGES)
             except AssertionError as error:
                 raise AssertionError(f"{part}: {error}") from error
     assert not is_random or tensors(found["outputs"])

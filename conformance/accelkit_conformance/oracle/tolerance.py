@@ -8,7 +8,8 @@ So that a large element does not hide errors in small ones, the error of each el
 median magnitude of the nonzero elements of t. It may be at most 64 times the CPU's largest such error, or 64 eps if that is larger.
 
 A gradient with few elements is a poor sample of the rounding errors. Therefore, e(c) is raised to the largest of the CPU's errors in the
-gradients of the same call, or to 8 eps if that is smaller. If a result adds up n > 64 terms, eps is multiplied by sqrt(n) / C: an error of
+gradients of the same call, or to 8 eps if that is smaller. If at least k operators follow one another, as in a module, each may be off by
+C * eps, and eps is replaced by k * eps in the first rule. If a result adds up n > 64 terms, eps is multiplied by sqrt(n) / C: an error of
 this size is likely if a device adds one term after another (N. J. Higham, T. Mary, "A new approach to probabilistic rounding error
 analysis", SIAM J. Sci. Comput. 41(5), 2019), while the CPU uses pairwise summation. NaN and infinity must be in the same places as in the
 CPU's result; integers must be equal.
@@ -42,6 +43,7 @@ def check_result(
     cancels: bool = False,
     others: float = 0.0,
     num_terms: int = 1,
+    num_stages: int = 1,
 ) -> None:
     """Check one leaf of a device's result.
 
@@ -56,6 +58,7 @@ def check_result(
             cancelled, as happens in gradients. The absolute error is then checked instead.
         others: The largest :func:`relative_error` of the CPU's results of the same call.
         num_terms: The number of terms that an element of the result may add up. The device may add them one after another.
+        num_stages: The number of operators that follow one another, at least, to compute the result.
 
     Raises:
         AssertionError: If the result is wrong. The message says how, and by how much.
@@ -68,7 +71,8 @@ def check_result(
         return
     check_form(found, reference, device, strides=strides)
     exact = None if truth is None else truth.detach()
-    check_values(found.detach().cpu(), reference.detach(), exact, phase=phase, cancels=cancels, others=others, num_terms=num_terms)
+    options = {"phase": phase, "cancels": cancels, "others": others, "num_terms": num_terms, "num_stages": num_stages}
+    check_values(found.detach().cpu(), reference.detach(), exact, **options)
 
 
 def relative_error(reference: torch.Tensor, truth: torch.Tensor | None) -> float:
@@ -102,6 +106,7 @@ def check_values(
     cancels: bool = False,
     others: float = 0.0,
     num_terms: int = 1,
+    num_stages: int = 1,
 ) -> None:
     """Check the values of a result. All three tensors are on the CPU; for the arguments see :func:`check_result`.
 
@@ -109,7 +114,7 @@ def check_values(
         WrongValues: If a value is wrong. The message says how, and by how much.
     """
     try:
-        _check_values(found, reference, truth, phase=phase, cancels=cancels, others=others, num_terms=num_terms)
+        _check_values(found, reference, truth, phase=phase, cancels=cancels, others=others, num_terms=num_terms, num_stages=num_stages)
     except AssertionError as error:
         raise WrongValues(str(error)) from None
 
@@ -123,6 +128,7 @@ def _check_values(
     cancels: bool,
     others: float,
     num_terms: int,
+    num_stages: int,
 ) -> None:
     if found.layout is not torch.strided:
         found, reference, truth = found.to_dense(), reference.to_dense(), None if truth is None else truth.to_dense()
@@ -148,7 +154,7 @@ def _check_values(
         off, own = float((x[finite] - t[finite]).abs().max()), float((c[finite] - t[finite]).abs().max())
         assert off <= C * max(own, eps), f"is {off:.3g} where nothing is left of a cancellation"
         return
-    least = max(eps, min(others, _OTHERS * eps))
+    least = max(num_stages * eps, min(others, _OTHERS * eps))
     _check_error(x[finite], c[finite], t[finite], eps, x if bool(finite.all()) else None, least=least)
 
 
