@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from accelkit import UnsupportedError
+from accelkit_conformance.results import WrongError
 from accelkit_conformance.subject import Subject
 
 
@@ -19,3 +23,25 @@ def wait_for_late_errors(subject: Subject) -> None:
         import torch
 
         torch.ones((), device=subject.device).cpu()
+
+
+@contextlib.contextmanager
+def raises(subject: Subject, *errors: type[BaseException], about: str = "", doing: str) -> Iterator[None]:
+    """Assert that the block raises an error of one of these classes whose text contains ``about``, ignoring case. A device that computes
+    asynchronously may report the error late, when it is waited for at the end of the block.
+
+    Raises:
+        AssertionError: If no error is raised.
+        WrongError: If a different error is raised.
+    """
+    try:
+        yield
+        wait_for_late_errors(subject)
+    except errors as error:
+        if about.lower() not in str(error).lower():
+            raise WrongError(f"{doing}: the error does not mention {about!r}: {error}") from error
+    except Exception as error:
+        due = " or ".join(one.__name__ for one in errors)
+        raise WrongError(f"{doing} raised {type(error).__name__} instead of {due}: {error}") from error
+    else:
+        raise AssertionError(f"{doing} did not raise an error")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from accelkit import Accelerator, AccelkitError, Capabilities, ClusterEnvironment, PluginRecord
 from accelkit.discovery import loading
 from accelkit_conformance.expectations import Expectation
-from accelkit_conformance.results import DECLARED_NONE, NotSupported, WrongError
+from accelkit_conformance.results import DECLARED_NONE, NotSupported
 
 if TYPE_CHECKING:
     import torch
@@ -277,23 +277,3 @@ def stay_on(device: torch.device, *tensors: torch.Tensor) -> None:
     """
     for tensor in tensors:
         assert tensor.device == device, f"a result is on {tensor.device}, not on {device}"
-
-
-@contextlib.contextmanager
-def raises(*errors: type[BaseException], about: str = "", doing: str) -> Iterator[None]:
-    """Assert that the block raises an error of one of these classes whose text contains ``about``, ignoring case.
-
-    Raises:
-        AssertionError: If no error is raised.
-        WrongError: If a different error is raised.
-    """
-    try:
-        yield
-    except errors as error:
-        if about.lower() not in str(error).lower():
-            raise WrongError(f"{doing}: the error does not mention {about!r}: {error}") from error
-    except Exception as error:
-        due = " or ".join(one.__name__ for one in errors)
-        raise WrongError(f"{doing} raised {type(error).__name__} instead of {due}: {error}") from error
-    else:
-        raise AssertionError(f"{doing} did not raise an error")

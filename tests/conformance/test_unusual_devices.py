@@ -69,6 +69,17 @@ def test_an_error_that_comes_after_a_failure_does_not_fail_the_next_test(run):
     assert innocent.kind == "pass", innocent.reason
 
 
+def test_an_error_that_is_due_may_come_late(run):
+    results = run("RefusesLate", "errors/dtypes_that_do_not_fit", "errors/factorisations_that_fail")
+    assert {result.id: result.reason for result in results if result.kind != "pass"} == {}
+
+
+def test_an_error_that_is_due_must_come(run):
+    for result in run("AcceptsEverything", "errors/dtypes_that_do_not_fit", "errors/factorisations_that_fail"):
+        assert (result.kind, result.step) == ("fail", "comparison"), result
+        assert "did not raise an error" in result.reason
+
+
 def test_only_the_test_that_poisons_its_process_fails(run):
     poisons, *others = run("Poisoned", *[f"operators/forward[{name},float32]" for name in ("mul", "add", "sub")])
     assert (poisons.kind, poisons.step) == ("fail", "operator"), poisons

@@ -73,6 +73,24 @@ class LateErrorsAfterFailures(LateErrors):
         return result * 0 if name == "mul.Tensor" else result
 
 
+class RefusesLate(LateErrors):
+    """A device that returns a tensor from a call that it refuses, and reports the error when the program next waits for the device."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        try:
+            return call()
+        except RuntimeError as error:
+            self.error = RuntimeError(f"{name} failed on the device: {error}")
+            return args[0] if func._schema.returns else None
+
+
+class AcceptsEverything(RefusesLate):
+    """A device that never reports the error."""
+
+    def synchronize(self, device: Any) -> None:
+        self.error = None
+
+
 class _Undeclared(Broken):
     """A device that declares only float32, and whose ``faulty`` overload does something else."""
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from accelkit_conformance.checks import check
+from accelkit_conformance.late_errors import raises
 from accelkit_conformance.profiles.operators import DTYPES
-from accelkit_conformance.subject import raises
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
@@ -87,7 +87,7 @@ def memory_limit(subject: Subject) -> None:
     """Allocating a petabyte raises ``torch.OutOfMemoryError``."""
     import torch
 
-    with raises(torch.OutOfMemoryError, doing="allocating a petabyte"):
+    with raises(subject, torch.OutOfMemoryError, doing="allocating a petabyte"):
         torch.empty(1 << 48, dtype=torch.float32, device=subject.device)
 
 
@@ -122,7 +122,7 @@ def numbered_devices(subject: Subject) -> None:
     assert torch.empty(1, device=torch.device(subject.device_type, 0)).device.index == 0, (
         "the device of a tensor on device 0 has another index"
     )
-    with raises(RuntimeError, AssertionError, doing=f"torch.empty on {subject.device_type}:99"):
+    with raises(subject, RuntimeError, AssertionError, doing=f"torch.empty on {subject.device_type}:99"):
         torch.empty(1, device=torch.device(subject.device_type, 99))
 
 

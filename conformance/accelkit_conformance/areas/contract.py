@@ -12,7 +12,7 @@ from accelkit.discovery import loading
 from accelkit.specs.static_checks import TORCH_AT_IMPORT, find_mistakes
 from accelkit.types import FROM_CODE
 from accelkit_conformance.checks import EVERY_KIND, check
-from accelkit_conformance.subject import raises
+from accelkit_conformance.late_errors import raises
 from accelkit_conformance.subprocess_checks import in_child
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def invalid_devices_are_refused(subject: Subject) -> None:
     instance = loading.instantiate(subject.cls, subject.record)
     instance.auto_device_count = lambda: 2
     for nonsense in ("nonsense", "0,x", -7, "0;1"):
-        with raises(DevicesError, about=str(nonsense), doing=f"parse_devices({nonsense!r})"):
+        with raises(subject, DevicesError, about=str(nonsense), doing=f"parse_devices({nonsense!r})"):
             instance.parse_devices(nonsense)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from accelkit_conformance.checks import check
-from accelkit_conformance.subject import raises
+from accelkit_conformance.late_errors import raises
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
@@ -91,7 +91,7 @@ def bad_index_raises(subject: Subject) -> None:
     import torch
 
     for index in (len(subject.devices) + 7, 99):
-        with raises(RuntimeError, AssertionError, doing=f"torch.empty on {subject.device_type}:{index}"):
+        with raises(subject, RuntimeError, AssertionError, doing=f"torch.empty on {subject.device_type}:{index}"):
             torch.empty(1, device=torch.device(subject.device_type, index))
 
 
@@ -241,7 +241,7 @@ def mixing_devices_raises(subject: Subject) -> None:
         "mm": lambda: there.view(1, 3) @ here.view(3, 1),
         "cat": lambda: torch.cat([there, here]),
     }.items():
-        with raises(RuntimeError, doing=f"{name} of a tensor on {subject.device} and one on the CPU"):
+        with raises(subject, RuntimeError, doing=f"{name} of a tensor on {subject.device} and one on the CPU"):
             call()
 
 

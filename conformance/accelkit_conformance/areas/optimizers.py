@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from accelkit_conformance.checks import Case, check
-from accelkit_conformance.subject import raises
+from accelkit_conformance.late_errors import raises
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
@@ -132,7 +132,7 @@ def clipping_the_norm(subject: Subject, foreach: str) -> None:
     torch.testing.assert_close(after, before / exact, rtol=1e-4, atol=1e-6)
     assert parameters[0].grad is not None
     parameters[0].grad[0, 0] = float("nan")
-    with raises(RuntimeError, about="non-finite", doing="clipping a NaN with error_if_nonfinite"):
+    with raises(subject, RuntimeError, about="non-finite", doing="clipping a NaN with error_if_nonfinite"):
         torch.nn.utils.clip_grad_norm_(parameters, 1.0, error_if_nonfinite=True, foreach=bool(int(foreach)))
 
 

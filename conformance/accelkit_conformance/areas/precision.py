@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from accelkit_conformance.areas.operators import profile_of
 from accelkit_conformance.checks import Case, check
-from accelkit_conformance.subject import raises
+from accelkit_conformance.late_errors import raises
 
 if TYPE_CHECKING:
     import torch
@@ -188,7 +188,7 @@ def scaler_unscales_once(subject: Subject) -> None:
     scaler.unscale_(optimizer)
     assert parameter.grad is not None
     assert parameter.grad.tolist() == [3.0] * 3
-    with raises(RuntimeError, about="already been called", doing="a second unscale_"):
+    with raises(subject, RuntimeError, about="already been called", doing="a second unscale_"):
         scaler.unscale_(optimizer)
 
 
@@ -233,7 +233,7 @@ def named_precisions(subject: Subject, name: str) -> None:
     needs, *dtypes = _NAMED[name]
     stored, computed = (getattr(torch, dtype) for dtype in dtypes)
     if subject.capabilities[needs] == "none":
-        with raises(AccelkitError, about=name, doing=f"precision {name} on a device that does not support it"):
+        with raises(subject, AccelkitError, about=name, doing=f"precision {name} on a device that does not support it"):
             _ = subject.runtime(precision=name).device
         return
     runtime = subject.runtime(precision=name)

@@ -11,9 +11,10 @@ import torch
 
 from accelkit import PluginRecord
 from accelkit_conformance import subprocess_checks
+from accelkit_conformance.late_errors import raises
 from accelkit_conformance.oracle.device_streams import current_stream
 from accelkit_conformance.results import NotSupported
-from accelkit_conformance.subject import Subject, raises
+from accelkit_conformance.subject import Subject
 
 if TYPE_CHECKING:
     from accelkit import Accelerator
@@ -47,7 +48,7 @@ def check_current_device(subject: Subject) -> None:
     streams = [current_stream(subject, device) for device in subject.devices] if has_streams else []
     for name, mistake in _MISTAKES.items():
         x = torch.ones(2, 3, device=other)
-        with raises(RuntimeError, IndexError, doing=f"a mistake in {name}"):
+        with raises(subject, RuntimeError, IndexError, doing=f"a mistake in {name}"):
             mistake(x)
         index = module.current_device()
         module.set_device(subject.device)
