@@ -167,6 +167,10 @@ def training():
     for ours, theirs in zip(ddp.parameters(), alone.parameters(), strict=True):
         assert ours.grad.device == device
         torch.testing.assert_close(ours.grad.cpu(), theirs.grad)
+    ddp(mine)
+    times = ddp._get_ddp_logging_data()  # of the step before
+    assert 0 < times["forward_compute_time"] < 60e9, "nanoseconds"
+    assert times["backward_comm_time"] > 0
 
     layers = [nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 1)]
     normed, images = nn.Sequential(*layers), torch.randn(2 * size, 2, 4, 4)

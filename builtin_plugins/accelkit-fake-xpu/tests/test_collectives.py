@@ -24,3 +24,4 @@ def test_on_processes(backend, world_size):
     outputs = [process.communicate(timeout=120)[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * world_size, "\n".join(outputs)
     assert all("everything agreed" in output for output in outputs)
+    assert not any("Time stats" in output for output in outputs), "DDP finds no timer of the device"
