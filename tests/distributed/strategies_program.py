@@ -241,6 +241,60 @@ def own_wrapper(_):
     rt.teardown()
 
 
+class WithMethods(Model):
+    def __init__(self):
+        super().__init__()
+        self.config = {"width": 7}
+        self.scale = torch.nn.Parameter(torch.ones(()))
+        self.register_buffer("seen", torch.zeros(()))
+
+    @property
+    def width(self):
+        return self.config["width"]
+
+    def penalty(self):
+        return self.scale.square()
+
+    def loss(self, x):
+        return self.forward(x).mean()
+
+    def count(self, number):
+        self.seen += number
+
+
+def attributes(_):
+    """The wrapper of ddp answers for its module, and an exponential moving average of the model can be prepared."""
+    rt = runtime("ddp")
+    torch.default_generator.manual_seed(0)
+    model = rt.prepare(WithMethods().double())
+    mine = made()[1].to(rt.device)
+    assert model.config == {"width": 7}
+    assert model.width == 7
+    assert model.scale is model.module.scale
+    model.count(3)
+    assert float(model.seen) == 3.0
+    assert not hasattr(model, "nothing")
+    with pytest.raises(AttributeError, match=r"'WithMethods' object has no attribute 'nothing'"):
+        _ = model.nothing
+    with pytest.raises(AttributeError, match=r"use rt.unwrap_model\(model\).inward"):
+        _ = model.inward
+    with torch.no_grad():
+        model.loss(mine)
+    with pytest.raises(accelkit.UnsupportedError, match=r"(?s)WithMethods.loss .*outside DistributedDataParallel"):
+        model.loss(mine)
+    rt.backward(model(mine).mean() + model.penalty())
+    assert float(model.scale.grad) == 2.0, "the gradient of a penalty does not pass through a layer"
+    assert copy.deepcopy(model.module).config == {"width": 7}
+
+    average = rt.prepare(torch.optim.swa_utils.AveragedModel(rt.unwrap_model(model)))
+    average.update_parameters(model)
+    with torch.no_grad():
+        model.scale.fill_(3.0)
+    average.update_parameters(model)
+    assert float(average.module.module.scale) == 2.0
+    rt.teardown()
+
+
 def batch_norm(_):
     """sync_batch_norm: statistics of the whole batch; with a group, of that group."""
     rt = runtime("ddp")

@@ -31,6 +31,11 @@ def test_options_of_ddp_and_a_wrapper_of_ones_own():
         assert text.count("done") == 2
 
 
+def test_attributes_and_methods_of_a_wrapped_model():
+    for text in ranks.run("strategies_program.py", 2, "fake_xpu", "attributes"):
+        assert "done attributes" in text
+
+
 @pytest.mark.parametrize(
     ("accelerator", "strategy"),
     [

@@ -22,6 +22,7 @@ from accelkit.errors import PrepareError
 from accelkit.plugin_calls import call
 from accelkit.runtime import tensor_referrers
 from accelkit.runtime.precision_forward import apply_to_forward
+from accelkit.runtime.wrapper_attributes import show_attributes_of
 from accelkit.specs.precision import Precision
 from accelkit.specs.strategy import Strategy
 
@@ -86,6 +87,8 @@ def place_module(
     apply_to_forward(converted, precision)
     wrapped: torch.nn.Module = call(strategy, "wrap_module", converted, device)
     _record(before, _slots(converted), moves)
+    if wrapped is not converted:
+        show_attributes_of(call(strategy, "unwrap_module", wrapped), wrapped)
     return wrapped
 
 

@@ -1,0 +1,82 @@
+"""Attributes and methods of the user's module that are read from the wrapper of a strategy, such as DistributedDataParallel."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from accelkit.errors import UnsupportedError
+from accelkit.pytree import leaves
+from accelkit.runtime.dynamic_subclass import swap_class
+
+_CHILD = "_accelkit_wrapped"
+
+
+def show_attributes_of(module: torch.nn.Module, wrapper: torch.nn.Module) -> None:
+    """Let the wrapper answer for public attributes and methods of the module that it does not have itself, in place.
+
+    Does nothing if the module is not a child of the wrapper. A layer of the module is not answered, and a method that runs a layer must not
+    return tensors that require gradients: the strategy would not see that forward pass, and the gradients would not be averaged.
+    """
+    for name, child in wrapper.named_children():
+        if child is module:
+            wrapper.__dict__[_CHILD] = name
+            swap_class(wrapper, attributes_of_child)
+
+
+def attributes_of_child(cls: type) -> dict[str, Any]:
+    """Return the behaviour of a wrapper that answers for its child."""
+    original: Any = cls
+
+    def __getattr__(self: Any, name: str) -> Any:
+        try:
+            return original.__getattr__(self, name)
+        except AttributeError:
+            if name.startswith("_") or _CHILD not in self.__dict__:
+                raise
+        child = original.__getattr__(self, self.__dict__[_CHILD])
+        value = getattr(child, name)
+        if isinstance(value, torch.nn.Module):
+            raise AttributeError(
+                f"{type(child).__name__}.{name} is a layer inside {original.__name__}, which would not see a call of it; "
+                f"to inspect it, use rt.unwrap_model(model).{name}"
+            )
+        is_own_method = isinstance(value, types.MethodType) and value.__self__ is child
+        return _without_gradients(value, original.__name__) if is_own_method else value
+
+    return {"__getattr__": __getattr__}
+
+
+def _without_gradients(method: types.MethodType, wrapper: str) -> Callable[..., Any]:
+    """Return the method, with a check that its result needs no gradients through a layer that it ran."""
+
+    @functools.wraps(method)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        with _recording_calls() as called:
+            result = method(*args, **kwargs)
+        if called and any(isinstance(one, torch.Tensor) and one.requires_grad for one in leaves(result)):
+            raise UnsupportedError(
+                f"the result of {method.__qualname__} cannot be trained",
+                why=f"it ran layers of the model outside {wrapper}, which would not average their gradients over the processes",
+                hint="call the model itself, and the method from its forward; or call the method under torch.no_grad()",
+            )
+        return result
+
+    return checked
+
+
+@contextlib.contextmanager
+def _recording_calls() -> Iterator[list[str]]:
+    """Record the class names of the modules that are called inside the block."""
+    called: list[str] = []
+    handle = register_module_forward_pre_hook(lambda module, _: called.append(type(module).__name__))
+    try:
+        yield called
+    finally:
+        handle.remove()
