@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
 
 from accelkit.gc_pause import collector_paused
@@ -13,7 +14,8 @@ _HOMES = {
     "accelkit.errors": (
         "AccelkitError", "AmbiguousError", "BrokenPluginError", "CheckpointError", "CollectiveError", "ContradictionError", "DevicesError",
         "DisabledPluginError", "HookError", "IncompatiblePluginError", "NameConflictError", "NotJoinedError", "NotPrivateError",
-        "PluginError", "PrepareError", "RankFailedError", "UnavailableError", "UnknownNameError", "UnsupportedError", "UsageError",
+        "PluginError", "PrepareError", "RankFailedError", "UnavailableError", "UnknownArgumentError", "UnknownAttributeError",
+        "UnknownNameError", "UnsupportedError", "UsageError",
     ),
     "accelkit.types": ("Availability", "Candidate", "Capabilities", "Decision", "Detection", "PluginRecord", "RuntimeState"),
     "accelkit.specs.accelerator": ("Accelerator",),
@@ -41,11 +43,21 @@ __all__ = ["__version__", *sorted(_HOME_OF)]  # noqa: PLE0604 # strings, compute
 def __getattr__(name: str) -> object:
     home = _HOME_OF.get(name)
     if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise _missing(name)
     with collector_paused():
         value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value
+
+
+def _missing(name: str) -> Exception:
+    """Return the error for a name that accelkit does not have."""
+    from accelkit.peer_names import missing_attribute  # imported only for the error, because importing accelkit must be quick
+
+    error = missing_attribute("accelkit", name)
+    if error is not None and sys._getframe(2).f_code.co_name == "_handle_fromlist":
+        return ImportError(str(error), name=__name__)  # `from accelkit import NAME` would replace an AttributeError and lose its text
+    return error or AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
@@ -73,6 +85,8 @@ if TYPE_CHECKING:
     from accelkit.errors import PrepareError as PrepareError
     from accelkit.errors import RankFailedError as RankFailedError
     from accelkit.errors import UnavailableError as UnavailableError
+    from accelkit.errors import UnknownArgumentError as UnknownArgumentError
+    from accelkit.errors import UnknownAttributeError as UnknownAttributeError
     from accelkit.errors import UnknownNameError as UnknownNameError
     from accelkit.errors import UnsupportedError as UnsupportedError
     from accelkit.errors import UsageError as UsageError

@@ -5,6 +5,8 @@
     AccelkitError                        exit code of the CLI
     ├── UsageError                       2  an argument or variable has a value that cannot be used
     │   ├── UnknownNameError             2  no plugin provides this name
+    │   ├── UnknownAttributeError        2  accelkit or a Runtime has no attribute of this name (also an AttributeError)
+    │   ├── UnknownArgumentError         2  Runtime has no argument of this name (also a TypeError)
     │   ├── DevicesError                 2  devices= names a device that does not exist
     │   └── ContradictionError           2  two arguments contradict each other
     ├── UnavailableError                 4  the requested device cannot be used here
@@ -46,6 +48,8 @@ __all__ = [
     "PrepareError",
     "RankFailedError",
     "UnavailableError",
+    "UnknownArgumentError",
+    "UnknownAttributeError",
     "UnknownNameError",
     "UnsupportedError",
     "UsageError",
@@ -110,6 +114,14 @@ class UsageError(AccelkitError):
 
 class UnknownNameError(UsageError):
     """No plugin provides this name. The hint suggests a similar name or the package that provides it."""
+
+
+class UnknownAttributeError(UsageError, AttributeError):
+    """``accelkit`` or a ``Runtime`` has no attribute of this name. The hint says what it has instead of a name of another library."""
+
+
+class UnknownArgumentError(UsageError, TypeError):
+    """``Runtime`` has no argument of this name. The hint says what it has instead of an argument of another library."""
 
 
 class DevicesError(UsageError):

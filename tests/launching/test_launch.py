@@ -53,6 +53,11 @@ def test_each_process_is_told_its_place_and_the_choice(launch, script, tmp_path,
     assert one.err.count("OMP_NUM_THREADS") == 1
 
 
+def test_strategy_auto_is_the_default(launch, script):
+    one = launch(*CPU, "--strategy", "auto", script(TELL)).wait()
+    assert "ACCELKIT_STRATEGY" not in json.loads(one.out)
+
+
 def test_a_module_is_run_as_python_runs_it(launch, script, tmp_path):
     script("", name="pack/__init__.py")
     script(TELL, name="pack/tell.py")

@@ -27,6 +27,15 @@ def test_arguments_come_before_the_environment(monkeypatch, error_text):
     assert accelkit.Runtime(strategy="single_device").state.strategy == "single_device"
 
 
+def test_strategy_auto_is_the_default(monkeypatch):
+    assert accelkit.Runtime("cpu", strategy="auto").state.strategy == "single_device"
+    assert accelkit.Runtime("cpu", devices=2, strategy="auto").state.strategy == "ddp"
+    monkeypatch.setenv("ACCELKIT_STRATEGY", "ddp")
+    assert accelkit.Runtime("cpu", strategy="auto").state.strategy == "ddp", "as if it were left out"
+    monkeypatch.setenv("ACCELKIT_STRATEGY", "auto")
+    assert accelkit.Runtime("cpu").state.strategy == "single_device"
+
+
 @pytest.mark.parametrize("value", ["0", "-1", "two"])
 def test_a_bad_number_of_nodes(monkeypatch, value, error_text):
     monkeypatch.setenv("ACCELKIT_NUM_NODES", value)

@@ -25,7 +25,7 @@ PYTHON = sorted([*SDK.rglob("*.py"), *BUILTIN.rglob("*.py")])
 TRACKED = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
 
 LAYERS = [
-    {"errors", "gc_pause", "types"},
+    {"errors", "gc_pause", "peer_names", "types"},
     {"pytree", "specs"},
     {"discovery", "plugin_manager"},
     {"selection"},

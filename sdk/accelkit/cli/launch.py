@@ -18,6 +18,7 @@ from accelkit.errors import UsageError
 from accelkit.launching import device_allocation
 from accelkit.launching.job import Job
 from accelkit.launching.local_workers import Program
+from accelkit.selection.request import AUTO
 from accelkit.specs.process_group import read_seconds
 
 _MAIN_PORT = 12910
@@ -32,7 +33,7 @@ def _positive(context: click.Context, parameter: click.Parameter, value: float) 
 @click.command("launch", context_settings={"allow_interspersed_args": False})
 @click.option("--accelerator", metavar="NAME", help="The accelerator, as in Runtime(accelerator=NAME).")
 @click.option("--devices", metavar="N|auto|0,2", help="The number of devices, auto for all (the default), or their indices.")
-@click.option("--strategy", metavar="NAME", help="The strategy, as in Runtime(strategy=NAME).")
+@click.option("--strategy", metavar="NAME", help="The strategy, as in Runtime(strategy=NAME). auto means the default.")
 @click.option("--precision", metavar="NAME", help="The precision, as in Runtime(precision=NAME).")
 @click.option("--timeout", metavar="SECONDS", help="The timeout of collectives (default: 1800).")
 @click.option("--num-nodes", type=click.IntRange(1), metavar="M", help="The number of machines. Run this command on each.")
@@ -129,7 +130,7 @@ def _job(
             hint="add --main-address HOST with the host name of one of the machines",
         )
     environ = {} if nodes > 1 or os.environ.get(job_secret.VARIABLE) else {job_secret.VARIABLE: job_secret.new()}
-    if strategy is not None:
+    if strategy is not None and strategy != AUTO:
         environ["ACCELKIT_STRATEGY"] = _known("strategy", strategy)
     if precision is not None:
         environ["ACCELKIT_PRECISION"] = _known("precision", precision)

@@ -20,6 +20,7 @@ from accelkit.plugin_calls import call, checked
 from accelkit.plugin_manager import PluginManager, wrong_hook_result
 from accelkit.precision_support import precisions_of
 from accelkit.selection import Devices, load_named, select
+from accelkit.selection.request import AUTO
 from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.cluster import ClusterEnvironment
 from accelkit.specs.device_parsing import spell_devices
@@ -112,7 +113,8 @@ def configure(
     indices, nodes = _check_against(environment, chosen, selection.devices, nodes_said)
     is_alone = environment.world_size == len(indices) * (nodes or 1) == 1
     default = chosen.default_strategy if is_alone else chosen.default_distributed_strategy
-    the_strategy = _instance("strategy", strategy or os.environ.get("ACCELKIT_STRATEGY") or default)
+    said = strategy if _is_named(strategy) else os.environ.get("ACCELKIT_STRATEGY")
+    the_strategy = _instance("strategy", said if _is_named(said) else default)
     _check_strategy(the_strategy, chosen)
     plugin_manager.add(the_strategy, the_strategy.plugin)
     the_precision = select_precision(precision, chosen)
@@ -152,6 +154,11 @@ def _instance(kind: Kind, plugin: Any) -> Any:
         return loading.adopt(plugin)
     loaded = load_named(kind, plugin)
     return loading.instantiate(loaded.cls, loaded.record)
+
+
+def _is_named(strategy: str | Strategy | None) -> bool:
+    """Return whether a strategy is given. ``auto`` means the same as leaving it out, as in Fabric."""
+    return strategy is not None and strategy not in ("", AUTO)
 
 
 def _hook_plugin(hook: str | object) -> tuple[object, str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from accelkit.errors import UnsupportedError, UsageError
+from accelkit.errors import PrepareError, UnsupportedError, UsageError
 from accelkit.plugin_calls import call, call_in_step, note_plugin, wrong_result
 from accelkit.specs.overrides import overrides
 from accelkit.specs.precision import Precision
@@ -27,9 +27,18 @@ class Accumulation:
         num_steps: Number of backward passes per optimizer step.
         is_complete: Whether an optimizer step takes effect now. True until ``accumulate`` is first used; afterwards as set by ``begin``.
         has_begun: Whether ``accumulate`` was ever used, or a warning was given that it is missing.
+
+    Raises:
+        PrepareError: If ``num_steps`` is less than 1.
     """
 
     def __init__(self, num_steps: int) -> None:
+        if num_steps < 1:
+            raise PrepareError(
+                f"gradient_accumulation_steps must be at least 1, got {num_steps}",
+                why="it is the number of backward passes per optimizer step",
+                hint="give 1 to step after every backward pass",
+            )
         self.num_steps = num_steps
         self.is_complete = True
         self.has_begun = False

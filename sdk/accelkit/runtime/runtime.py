@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Never, NoReturn, ParamSpec, Self, TypeVar, overload
 
 import torch
 
-from accelkit.errors import PrepareError, UnsupportedError
+from accelkit.errors import UnsupportedError
 from accelkit.gc_pause import collector_paused
+from accelkit.peer_names import missing_attribute, unknown_arguments
 from accelkit.runtime import seeding
 from accelkit.runtime.checkpointing import Checkpointing
 from accelkit.runtime.collectives import verification
@@ -68,7 +69,8 @@ class Runtime:
         accelerator: The accelerator: a name, ``dist:name``, ``torch:<device_type>``, ``auto`` or an instance.
         devices: The devices to use: a number of devices, ``-1`` or ``"auto"`` for all, or indices as a list or a
             string such as ``"0,2"``.
-        strategy, precision, cluster: The strategy, the precision and the cluster environment, as names or instances.
+        strategy, precision, cluster: The strategy, the precision and the cluster environment, as names or instances. A strategy
+            ``auto`` stands for the default.
         hooks: Hook plugins, as names or instances.
         cpu: Whether to use the CPU regardless of the environment.
         seed: The seed for the generators of Python, NumPy and torch (seeded now) and of the device (seeded at its first use).
@@ -107,14 +109,12 @@ class Runtime:
         num_nodes: int | None = None,
         process_group: ProcessGroupOptions | None = None,
         requeue: bool = False,
+        **unknown: Never,
     ) -> None:
-        self._arguments = {name: value for name, value in locals().items() if name != "self"}
-        if gradient_accumulation_steps < 1:
-            raise PrepareError(
-                f"gradient_accumulation_steps must be at least 1, got {gradient_accumulation_steps}",
-                why="it is the number of backward passes per optimizer step",
-                hint="give 1 to step after every backward pass",
-            )
+        if unknown:
+            raise unknown_arguments(unknown, Runtime)
+        self._arguments = {name: value for name, value in locals().items() if name not in ("self", "unknown")}
+        self._accumulation = Accumulation(gradient_accumulation_steps)
         with collector_paused():
             configuration = configure(
                 accelerator=accelerator,
@@ -143,7 +143,6 @@ class Runtime:
             seeding.seed_host(seed)
         group_options = process_group or ProcessGroupOptions()
         self._rank_info = RankInfo(self.cluster)
-        self._accumulation = Accumulation(gradient_accumulation_steps)
         self._session = Session(configuration, self._rank_info, self._accumulation, process_group=group_options, seed=seed)
         self._objects = PreparedObjects()
         self._preparation = Preparation(self._session, self._rank_info, self._accumulation, self._options, self._objects)
@@ -777,6 +776,14 @@ class Runtime:
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return the Runtime itself, so that a copy of an object that holds it (a callback, a dataset) uses the same Runtime."""
         return self
+
+    if not TYPE_CHECKING:  # a type checker would accept any name
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise the error for an attribute that does not exist. Python calls this only after the normal lookup has failed."""
+            if error := None if hasattr(type(self), name) else missing_attribute("Runtime", name):
+                raise error
+            return object.__getattribute__(self, name)  # raises the error of a property, or the usual one
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,117 @@
+"""Hints for names of other libraries: what accelkit has instead of ``all_reduce``, ``mixed_precision=`` or ``set_seed``.
+
+``peer_names.toml`` is the only list of these names. It is read when a name is missing, and not before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import inspect
+import re
+import tomllib
+from collections.abc import Callable, Iterable
+from importlib import resources
+from typing import Any, Literal
+
+from accelkit.errors import UnknownArgumentError, UnknownAttributeError
+
+Kind = Literal["attributes", "functions", "arguments"]
+_LINK = re.compile(r"\[([^\]]*)\]\((?:\.\./)*([^)#]*)[^)]*\)")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Peer:
+    """A class or package of another library.
+
+    Attributes:
+        title: Its name in a sentence.
+        package: The package that has the functions in the table, if there are any.
+        page: The page of the documentation that has the table, relative to ``docs``.
+    """
+
+    title: str
+    page: str
+    package: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """Names of other libraries with one and the same replacement.
+
+    Attributes:
+        peers: The keys of the peers that have the names.
+        instead: What to write instead, in Markdown. Links are relative to a page in a folder of ``docs``.
+    """
+
+    kind: Kind
+    peers: tuple[str, ...]
+    names: tuple[str, ...]
+    instead: str
+
+
+@functools.cache
+def peers() -> dict[str, Peer]:
+    """Return the classes and packages that the table is about, by key."""
+    return {key: Peer(**fields) for key, fields in _table()["peers"].items()}
+
+
+@functools.cache
+def rows() -> tuple[Row, ...]:
+    """Return all rows of the table, in its order."""
+    found: list[Row] = []
+    kinds: tuple[Kind, ...] = ("attributes", "functions", "arguments")
+    for kind in kinds:
+        for owners, names, instead in _table()["rows"][kind]:
+            found.append(Row(kind, tuple(owners.split()), tuple(names.split(", ")), instead))
+    return tuple(found)
+
+
+def missing_attribute(owner: str, name: str) -> UnknownAttributeError | None:
+    """Return the error for an attribute that ``owner`` (``Runtime`` or ``accelkit``) lacks; None if no other library has the name."""
+    row = None if name.startswith("_") else _find(name, ("attributes", "functions"))
+    if row is None:
+        return None
+    error = UnknownAttributeError(f"{owner} has no attribute {name!r}", why=_origin(row, name), hint=_hint(row))
+    error.name, error.obj = name, None  # without an object, Python does not add a "Did you mean" of its own, which is often wrong
+    return error
+
+
+def unknown_arguments(given: Iterable[str], function: Callable[..., object]) -> UnknownArgumentError:
+    """Return the error for arguments that ``function`` (``Runtime``) does not have. The hint is about the first one."""
+    names = list(given)
+    listed = ", ".join(f"{name}=" for name in names)
+    what = f"Runtime has no argument {listed}" if len(names) == 1 else f"Runtime has no arguments {listed}"
+    row = _find(names[0], ("arguments",))
+    if row is not None:
+        hint = _hint(row) if len(names) == 1 else f"instead of {names[0]}=, {_hint(row)}"
+        return UnknownArgumentError(what, why=_origin(row, names[0]), hint=hint)
+    known = [one.name for one in inspect.signature(function).parameters.values() if one.kind is not one.VAR_KEYWORD]
+    near = difflib.get_close_matches(names[0], known, n=1)
+    hint = f"did you mean {near[0]}=?" if near else "docs/reference/runtime.md lists the arguments"
+    return UnknownArgumentError(what, hint=hint)
+
+
+def _find(name: str, kinds: tuple[Kind, ...]) -> Row | None:
+    return next((row for row in rows() if row.kind in kinds and name in row.names), None)
+
+
+def _origin(row: Row, name: str) -> str:
+    if row.peers == ("torch",):
+        return ""
+    one = {"attributes": "an attribute", "functions": "a name", "arguments": "an argument"}[row.kind]
+    owners = [peers()[key] for key in row.peers if key != "torch"]
+    titles = [peer.package or peer.title if row.kind == "functions" else peer.title for peer in owners]
+    return f"{name} is {one} of {' and of '.join(titles)}"
+
+
+def _hint(row: Row) -> str:
+    text = _LINK.sub(r"\1 (docs/\2)", row.instead)
+    text = ("use " if text.startswith("`") else "") + text.replace("`", "")
+    return f"{text}; see docs/{peers()[row.peers[0]].page}"
+
+
+@functools.cache
+def _table() -> dict[str, dict[str, Any]]:
+    return tomllib.loads(resources.files("accelkit").joinpath("peer_names.toml").read_text("utf-8"))
