@@ -19,6 +19,7 @@ import torch
 from accelkit.errors import UnsupportedError
 from accelkit.gc_pause import collector_paused
 from accelkit.peer_names import missing_attribute, unknown_arguments
+from accelkit.plugin_calls import call
 from accelkit.runtime import seeding
 from accelkit.runtime.checkpointing import Checkpointing
 from accelkit.runtime.collectives import verification
@@ -26,6 +27,7 @@ from accelkit.runtime.collectives.collectives import Collectives
 from accelkit.runtime.configuration import check_started, configure
 from accelkit.runtime.data import loaders
 from accelkit.runtime.data.partition import share_of
+from accelkit.runtime.device_memory import DeviceMemory
 from accelkit.runtime.gradients import Accumulation, Gradients
 from accelkit.runtime.preemption import Preemption, check_requeue
 from accelkit.runtime.preparation import Preparation, PreparationOptions, PreparedObjects, unwrap_model
@@ -741,6 +743,24 @@ class Runtime:
         chosen: Any = self._arguments["accelerator"]
         result: R = spawn_launcher.launch(function, *arguments, accelerator=chosen, devices=self._arguments["devices"], runtime=rest)
         return result
+
+    def synchronize(self) -> None:
+        """Wait until all work that was queued on the device of this process has finished, for example before reading a clock.
+
+        Raises:
+            UnsupportedError: If torch has no way to wait for the device.
+        """
+        call(self.accelerator, "synchronize", self.device)
+
+    @property
+    def memory(self) -> DeviceMemory:
+        """The bytes that this process has allocated on its device: ``memory.current``, ``memory.peak``, ``memory.reset_peak()``."""
+        return DeviceMemory(self._session)
+
+    def empty_cache(self) -> None:
+        """Return cached memory that no tensor uses to the device, if it has a cache. Prepared objects are kept: see ``free_memory``."""
+        self._session.start()
+        call(self.accelerator, "empty_cache")
 
     def device_stats(self) -> dict[str, Any]:
         """Return the statistics of this process's device from the accelerator and from hook plugins. Each key includes the unit."""

@@ -1,0 +1,47 @@
+"""The memory that this process uses on its device."""
+
+from __future__ import annotations
+
+from accelkit.plugin_calls import call
+from accelkit.runtime.session import Session
+
+
+class DeviceMemory:
+    """The memory that tensors of this process use on its device, as its accelerator reports it.
+
+    The values are those of ``Accelerator.memory_stats``. Reading them does not wait for the device: call ``Runtime.synchronize`` first
+    if queued work may still free or allocate memory.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    @property
+    def current(self) -> int | None:
+        """Number of bytes that are allocated now. None if the device does not report it, as on the CPU."""
+        return self._value("memory.allocated.bytes")
+
+    @property
+    def peak(self) -> int | None:
+        """Highest number of bytes that were allocated at once since the program started, or since ``reset_peak``.
+
+        None if the device does not record it.
+        """
+        return self._value("memory.peak.bytes")
+
+    def reset_peak(self) -> None:
+        """Set ``peak`` to what is allocated now. Does nothing on a device that records no peak.
+
+        Raises:
+            UnsupportedError: If the device records a peak that cannot be reset.
+        """
+        device = self._session.device
+        call(self._session.configuration.accelerator, "reset_peak_memory_stats", device)
+
+    def _value(self, key: str) -> int | None:
+        device = self._session.device
+        value = call(self._session.configuration.accelerator, "memory_stats", device).get(key)
+        return None if value is None else int(value)
+
+    def __repr__(self) -> str:
+        return f"<DeviceMemory current={self.current} peak={self.peak} bytes>"
