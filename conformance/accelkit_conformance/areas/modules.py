@@ -24,6 +24,8 @@ _SMOKE = (
     "LSTM",
     "MaxPool2d",
 )
+_STAGES = 2
+"""Most modules call at least two operators one after the other, in the forward and in the backward pass, and the errors of both add up."""
 
 
 def _modules() -> Iterator[Case]:
@@ -31,10 +33,6 @@ def _modules() -> Iterator[Case]:
 
     for name in opdb.modules():
         yield "smoke" if name in _SMOKE else "training", (name,)
-
-
-_STAGES = 2
-"""Most modules call at least two operators one after the other, in the forward and in the backward pass, and the errors of both add up."""
 
 
 @check("training", requires=["dtype.float32"], over=_modules)

@@ -113,8 +113,7 @@ def configure(
     indices, nodes = _check_against(environment, chosen, selection.devices, nodes_said)
     is_alone = environment.world_size == len(indices) * (nodes or 1) == 1
     default = chosen.default_strategy if is_alone else chosen.default_distributed_strategy
-    said = strategy if _is_named(strategy) else os.environ.get("ACCELKIT_STRATEGY")
-    the_strategy = _instance("strategy", said if _is_named(said) else default)
+    the_strategy = _instance("strategy", strategy_or_default(strategy, default))
     _check_strategy(the_strategy, chosen)
     plugin_manager.add(the_strategy, the_strategy.plugin)
     the_precision = select_precision(precision, chosen)
@@ -132,6 +131,12 @@ def _check_against(
         indices = tuple(select_devices(accelerator, devices_said, environment))
     environment.validate_settings(len(indices) if devices_said is not None else None, nodes_said)
     return indices, nodes_said or environment.known("num_nodes")
+
+
+def strategy_or_default(given: str | Strategy | None, default: str) -> str | Strategy:
+    """Return the strategy of the argument or, if none is given, of ACCELKIT_STRATEGY or the default. ``auto`` means that none is given."""
+    requested = (given, os.environ.get("ACCELKIT_STRATEGY"))
+    return next((one for one in requested if one is not None and one not in ("", AUTO)), default)
 
 
 class _NamedPrecision:
@@ -154,11 +159,6 @@ def _instance(kind: Kind, plugin: Any) -> Any:
         return loading.adopt(plugin)
     loaded = load_named(kind, plugin)
     return loading.instantiate(loaded.cls, loaded.record)
-
-
-def _is_named(strategy: str | Strategy | None) -> bool:
-    """Return whether a strategy is given. ``auto`` means the same as leaving it out, as in Fabric."""
-    return strategy is not None and strategy not in ("", AUTO)
 
 
 def _hook_plugin(hook: str | object) -> tuple[object, str]:

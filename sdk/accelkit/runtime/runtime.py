@@ -18,7 +18,6 @@ import torch
 
 from accelkit.errors import UnsupportedError
 from accelkit.gc_pause import collector_paused
-from accelkit.peer_names import missing_attribute, unknown_arguments
 from accelkit.plugin_calls import call
 from accelkit.runtime import seeding
 from accelkit.runtime.checkpointing import Checkpointing
@@ -114,6 +113,8 @@ class Runtime:
         **unknown: Never,
     ) -> None:
         if unknown:
+            from accelkit.peer_names import unknown_arguments  # imported only for the error, because it takes time
+
             raise unknown_arguments(unknown, Runtime)
         self._arguments = {name: value for name, value in locals().items() if name not in ("self", "unknown")}
         self._accumulation = Accumulation(gradient_accumulation_steps)
@@ -801,7 +802,9 @@ class Runtime:
 
         def __getattr__(self, name: str) -> Any:
             """Raise the error for an attribute that does not exist. Python calls this only after the normal lookup has failed."""
-            if error := None if hasattr(type(self), name) else missing_attribute("Runtime", name):
+            from accelkit.peer_names import missing_attribute
+
+            if not hasattr(type(self), name) and (error := missing_attribute("Runtime", name)):
                 raise error
             return object.__getattribute__(self, name)  # raises the error of a property, or the usual one
 

@@ -32,6 +32,11 @@ def test_fit_validate_test_and_predict(device, pl, make_trainer):
     assert loss_of(model) < 0.8 * before
 
 
+def test_the_strategy_auto_of_the_environment_is_the_default(monkeypatch, make_trainer):
+    monkeypatch.setenv("ACCELKIT_STRATEGY", "auto")
+    assert make_trainer("fake_xpu").strategy.root_device.type == "fake_xpu"
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     ("precision", "dtype"),

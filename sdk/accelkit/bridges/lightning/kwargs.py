@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,7 +14,7 @@ from accelkit.bridges.lightning.environments import make_environment
 from accelkit.bridges.lightning.plugin_precision import make_plugin_precision
 from accelkit.cluster.detection import check_environment, select_cluster
 from accelkit.errors import ContradictionError, UnsupportedError
-from accelkit.runtime.configuration import select_devices, select_precision
+from accelkit.runtime.configuration import select_devices, select_precision, strategy_or_default
 from accelkit.runtime.process_group import learn_placement
 from accelkit.selection import Devices, select
 from accelkit.specs.accelerator import Accelerator
@@ -25,7 +24,6 @@ from accelkit.specs.process_group import ProcessGroupOptions
 from accelkit.specs.process_placement import PLACEMENT
 
 AUTO, SINGLE, ALL = "auto", "single_device", -1
-STRATEGY_VARIABLE = "ACCELKIT_STRATEGY"
 
 
 def trainer_kwargs(
@@ -153,7 +151,7 @@ def _strategy(framework: Framework, strategy: Any, plugin: Accelerator, device: 
     name = strategy.lower()
     if name == AUTO:
         default = plugin.default_strategy if num_processes == 1 else plugin.default_distributed_strategy
-        name = os.environ.get(STRATEGY_VARIABLE) or default
+        name = str(strategy_or_default(None, default))
     if name == SINGLE and num_processes > 1:
         raise UnsupportedError(
             f"strategy {name!r} supports only one process with one device",
