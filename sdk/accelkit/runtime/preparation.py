@@ -25,6 +25,7 @@ from accelkit.runtime.module_placement import (
 from accelkit.runtime.optimizer_step import pairs
 from accelkit.runtime.precision_forward import remove_from_forward
 from accelkit.runtime.rank_info import RankInfo
+from accelkit.runtime.scheduler_length import check_length
 from accelkit.runtime.session import Session
 from accelkit.specs.engine_strategy import EngineStrategy, Training
 from accelkit.specs.strategy import Strategy
@@ -94,6 +95,7 @@ class Preparation:
         self._options = options
         self._objects = objects
         self._moves = ParameterMoves()
+        self._unchecked_schedulers: list[LRScheduler] = []
 
     def prepare(self, objects: Sequence[Any], device_placement: Sequence[bool | None] | None) -> tuple[Any, ...]:
         """See ``Runtime.prepare``. Return the prepared objects in the order given."""
@@ -120,13 +122,15 @@ class Preparation:
                     prepared[module] = self._wrap_training(prepared[module], thing, objects)
                 self._prepare_optimizer(thing)
             elif isinstance(thing, LRScheduler):
-                _add_once(self._objects.schedulers, thing)
+                if _add_once(self._objects.schedulers, thing):
+                    self._unchecked_schedulers.append(thing)
                 self._session.stepping.take_over(thing)
             elif isinstance(thing, DataLoader):
                 prepared[id(thing)] = self._prepare_loader(thing, has_to_move)
             elif isinstance(thing, PreparedLoader):
                 _add_once(self._objects.loaders, thing)
         self._check_others(objects)
+        self._check_schedulers()
         return tuple(prepared.get(id(thing), thing) for thing in objects)
 
     def _placements(self, objects: Sequence[object], given: Sequence[bool | None] | None) -> list[bool]:
@@ -199,9 +203,18 @@ class Preparation:
             warn_of_holders_at_first_step(self._moves, optimizers[0])
             self._moves.is_unsearched = False
 
+    def _check_schedulers(self) -> None:
+        """Check the lengths of new schedulers, as soon as a loader has been prepared too."""
+        if not self._objects.loaders:
+            return
+        for scheduler in self._unchecked_schedulers if self._rank_info.is_main_process else ():
+            check_length(scheduler, self._objects.loaders, self._rank_info.num_processes, self._accumulation.num_steps)
+        self._unchecked_schedulers.clear()
+
     def free_memory(self) -> None:
         """Forget all objects, collect garbage and release the device's cached memory."""
         self._objects.clear()
+        self._unchecked_schedulers.clear()
         gc.collect()
         if self._session.is_started:
             self._session.configuration.accelerator.empty_cache()
@@ -224,6 +237,9 @@ def user_module(model: torch.nn.Module, strategy: Strategy) -> torch.nn.Module:
     return inner if inner is model else user_module(inner, strategy)
 
 
-def _add_once(kept: list[Any], thing: Any) -> None:
-    if not any(other is thing for other in kept):
+def _add_once(kept: list[Any], thing: Any) -> bool:
+    """Append ``thing`` unless the list contains it. Return whether it was appended."""
+    is_new = not any(other is thing for other in kept)
+    if is_new:
         kept.append(thing)
+    return is_new

@@ -15,7 +15,7 @@ from accelkit.errors import PrepareError
 from accelkit.runtime.data.dispatcher import DispatchedBatches
 from accelkit.runtime.data.division import Division
 from accelkit.runtime.data.loader_state import Epochs
-from accelkit.runtime.data.loaders import PreparedLoader, check_split
+from accelkit.runtime.data.loaders import PreparedLoader, batch_size_of
 from accelkit.runtime.data.order_states import OrderStates
 from accelkit.runtime.data.resume import in_order, index_sampler, reshaped
 from accelkit.runtime.data.samplers import Order, ShardedBatches, ShardedDataset
@@ -87,6 +87,22 @@ def prepare_loader(
         if is_dispatched:
             divided = DispatchedBatches(divided, num_processes, process_index, even=even_batches)
     return PreparedLoader(divided, device, accelerator=accelerator, strategy=strategy, epochs=epochs)
+
+
+def check_split(loader: DataLoader[Any], num_processes: int) -> None:
+    """Check that ``split_batches`` can give each process an equal share of every batch of a loader.
+
+    Raises:
+        PrepareError: If the batch size is unknown or not a multiple of the number of processes.
+    """
+    size = batch_size_of(loader)
+    if num_processes > 1 and (size is None or size % num_processes):
+        said = "of unknown size" if size is None else f"of {size}"
+        raise PrepareError(
+            f"a batch {said} cannot be split among {num_processes} processes",
+            why="split_batches=True divides each batch",
+            hint=f"use a batch size that is a multiple of {num_processes}, or split_batches=False",
+        )
 
 
 @contextlib.contextmanager

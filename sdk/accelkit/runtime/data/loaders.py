@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import torch
 from torch.utils.data import DataLoader
 
-from accelkit.errors import PrepareError
 from accelkit.plugin_calls import call, note_plugin, wrong_result
 from accelkit.pytree import leaves, map_leaves
 from accelkit.runtime.data.division import Division
@@ -81,7 +80,12 @@ class PreparedLoader:
         strategy: The strategy that lays out batches on the device.
         epochs: The epochs of the user's loader. Needed if ``loader`` is only this process's share of it.
         first: The number of batches of the user's loader that each pass skips.
+
+    Attributes:
+        was_length_read: Whether the program has called ``len`` on this loader.
     """
+
+    was_length_read = False
 
     def __init__(
         self,
@@ -104,6 +108,11 @@ class PreparedLoader:
 
     def __len__(self) -> int:
         """Return the number of batches that this process gets in an epoch."""
+        self.was_length_read = True
+        return self.num_batches()
+
+    def num_batches(self) -> int:
+        """Like ``len``, but for accelkit's own use: does not set ``was_length_read``."""
         return max(len(self.loader) - self.first // self.epochs.division.step, 0)
 
     @property
@@ -282,19 +291,3 @@ def batch_size_of(loader: DataLoader[Any]) -> int | None:
     _, sampler = index_sampler(loader)
     size = getattr(sampler, "batch_size", None)
     return size if isinstance(size, int) else None
-
-
-def check_split(loader: DataLoader[Any], num_processes: int) -> None:
-    """Check that ``split_batches`` can give each process an equal share of every batch of a loader.
-
-    Raises:
-        PrepareError: If the batch size is unknown or not a multiple of the number of processes.
-    """
-    size = batch_size_of(loader)
-    if num_processes > 1 and (size is None or size % num_processes):
-        said = "of unknown size" if size is None else f"of {size}"
-        raise PrepareError(
-            f"a batch {said} cannot be split among {num_processes} processes",
-            why="split_batches=True divides each batch",
-            hint=f"use a batch size that is a multiple of {num_processes}, or split_batches=False",
-        )

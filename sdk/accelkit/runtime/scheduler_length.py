@@ -1,0 +1,141 @@
+"""Warning for a learning-rate scheduler whose length was taken from a loader before ``prepare``.
+
+On ``n`` processes, a prepared loader has an ``n``-th of the batches, and with gradient accumulation a scheduler steps once for several
+batches. A scheduler that was made for more steps than the job takes never reaches the end of its schedule, and nothing else would say so.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
+
+from accelkit.runtime import tensor_referrers
+from accelkit.runtime.data.loaders import PreparedLoader
+
+LENGTHS = ("total_steps", "T_max", "T_0", "total_iters")
+"""The attributes in which torch's schedulers keep their length, in steps."""
+
+
+def check_length(scheduler: LRScheduler, loaders: Sequence[PreparedLoader], num_processes: int, accumulation_steps: int) -> None:
+    """Warn if the length of a scheduler fits a loader as it was before ``prepare``, and no prepared loader explains it.
+
+    A OneCycleLR steps after every batch, so this warns at once. The length of another scheduler may be a number of epochs. In that case,
+    the warning comes at the second step of its optimizer, and only if the scheduler has stepped in between.
+
+    Args:
+        scheduler: The scheduler. It was created before this call.
+        loaders: The prepared loaders. If the program has asked one of them for its length, that length may be the scheduler's.
+        num_processes: The number of processes in the job.
+        accumulation_steps: The number of backward passes per optimizer step.
+    """
+    name = next((name for name in LENGTHS if isinstance(getattr(scheduler, name, None), int)), None)
+    if name is None or (num_processes == 1 and accumulation_steps == 1):
+        return
+    length: int = getattr(scheduler, name)
+    explanations = [_Steps(loader, num_processes, accumulation_steps) for loader in loaders if _has_length(loader)]
+    if any(steps.explains(length) for steps in explanations):
+        return
+    mistakes = [(unit, steps) for steps in explanations for unit in steps.mistaken_units(length)]
+    if not mistakes:
+        return
+    unit, steps = max(mistakes, key=lambda mistake: mistake[0])
+    text = f"{type(scheduler).__name__} has {name}={length}, {steps.description(length, unit)}"
+    if isinstance(scheduler, OneCycleLR):
+        _warn(text)
+    elif steps.per_epoch > 1:
+        _warn_at_second_step(scheduler, text)
+
+
+class _Steps:
+    """The number of steps that a scheduler takes in one epoch of a loader, and the numbers that are easily mistaken for it.
+
+    Attributes:
+        per_epoch: The number of optimizer steps, and so of scheduler steps, in one epoch.
+        unprepared: The number of batches of the loader before ``prepare``.
+        prepared: The number of batches that this process gets.
+    """
+
+    def __init__(self, loader: PreparedLoader, num_processes: int, accumulation_steps: int) -> None:
+        self._num_processes, self._accumulation_steps = num_processes, accumulation_steps
+        self._was_length_read = loader.was_length_read
+        self.unprepared = len(loader.epochs.division.loader)
+        self.prepared = loader.num_batches()
+        self.per_epoch = self._steps(self.prepared)
+
+    def _steps(self, num_batches: int) -> int:
+        return -(-num_batches // self._accumulation_steps)
+
+    def explains(self, length: int) -> bool:
+        """Return whether a scheduler of this length is right for a number of epochs of this loader."""
+        is_whole = self.per_epoch > 1 and length % self.per_epoch == 0
+        return is_whole and not any(self.mistaken_units(length))
+
+    def mistaken_units(self, length: int) -> Iterator[int]:
+        """Yield the numbers of steps per epoch that are wrong, and from which the length was probably computed.
+
+        ``length`` may be a multiple of the right number as well: 10 epochs of 40 steps are 20 epochs of 20. The number of batches before
+        ``prepare`` is then suspected only if the program never read the other one.
+        """
+        is_right = length % max(self.per_epoch, 1) == 0
+        units = []
+        if self.unprepared != self.prepared and not (is_right and self._was_length_read):
+            units += [self.unprepared, self._steps(self.unprepared)]
+        if not is_right:
+            units.append(self.prepared)
+        yield from (unit for unit in units if unit > max(self.per_epoch, 1) and length % unit == 0)
+
+    def description(self, length: int, unit: int) -> str:
+        """Return the end of the warning, after the scheduler and its length."""
+        epochs = length // unit
+        per_epoch = "the number of batches in an epoch" if unit == self.prepared else "the number of batches before prepare"
+        if unit not in (self.prepared, self.unprepared):
+            per_epoch = f"the number of steps for the {self.unprepared} batches before prepare"
+        reasons = []
+        if self._num_processes > 1:
+            reasons.append(f"each of the {self._num_processes} processes gets {self.prepared} batches per epoch")
+        if self._accumulation_steps > 1:
+            reasons.append(f"a scheduler steps once for {self._accumulation_steps} batches")
+        wanted = "len(loader)" if self._accumulation_steps == 1 else "math.ceil(len(loader) / rt.gradient_accumulation_steps)"
+        return (
+            f"which is {epochs} x {unit}, {per_epoch}. But {' and '.join(reasons)}: {_count(epochs, 'epoch')} "
+            f"{'has' if epochs == 1 else 'have'} {_count(epochs * self.per_epoch, 'step')}, and the schedule would not reach its end. "
+            f"Prepare the loader first, and create the scheduler from {wanted} of the prepared loader"
+        )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _has_length(loader: PreparedLoader) -> bool:
+    try:
+        return min(len(loader.epochs.division.loader), loader.num_batches()) > 0
+    except (TypeError, NotImplementedError):  # a stream
+        return False
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, stacklevel=tensor_referrers.stack_level_outside_of_torch())
+
+
+def _warn_at_second_step(scheduler: LRScheduler, text: str) -> None:
+    """Warn at the second step of the scheduler's optimizer if the scheduler stepped after the first one."""
+    positions: list[int] = []
+
+    def before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        positions.append(scheduler.last_epoch)
+        if len(positions) == 2:
+            handles.append(optimizer.register_step_post_hook(remove))
+            if positions[0] != positions[1]:
+                _warn(text)
+
+    def remove(*_: Any) -> None:
+        """Remove both hooks. torch iterates over the hooks while it calls them, and only the last one may remove itself."""
+        for handle in handles:
+            handle.remove()
+
+    handles = [scheduler.optimizer.register_step_pre_hook(before_step)]
