@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -157,3 +158,11 @@ def test_importing_the_runtime_names_a_vendors_package_that_breaks_torch(plugin_
     assert "torch-acme==2.1" in text
     assert "libhccl.so: cannot open shared object file" in text
     assert "TORCH_DEVICE_BACKEND_AUTOLOAD=0" in text
+
+
+def test_every_public_attribute_of_a_runtime_is_documented():
+    documented = (accelkit.Runtime.__doc__ or "").partition("Attributes:")[2].partition("Raises:")[0]
+    public = [name for name in vars(accelkit.Runtime("cpu")) if not name.startswith("_")]
+    assert public
+    for name in public:
+        assert re.search(rf"^ +{name}: ", documented, re.MULTILINE), f"Runtime.{name} is not in the section Attributes"

@@ -86,6 +86,12 @@ class Runtime:
         process_group: Backend and timeout of the job's process group.
         requeue: Whether ``save_and_stop_if_preempted`` puts the job back into the scheduler's queue.
 
+    Attributes:
+        accelerator: The selected accelerator, an instance of its plugin's class.
+        strategy: The selected strategy; ``rt.strategy.name`` is its name.
+        cluster: The cluster environment from which this process has its rank and the size of the job.
+        plugin_manager: pluggy's manager of the selected plugins and the hook plugins. ``rt.plugin_manager.hook.<name>(...)`` calls a hook.
+
     Raises:
         AccelkitError: If something cannot be used. The error says which plugin is responsible, why, and what to do.
     """
