@@ -180,9 +180,9 @@ def test_doctor_goes_on_if_the_checks_of_a_hook_plugin_fail(plugin_site):
 
 
 def test_doctor_on_a_slow_machine_does_not_advise_to_uninstall():
-    check = run_json("doctor", "cpu", code=1, ACCELKIT_LOAD_TIMEOUT="0.05")["checks"]["torch can be imported"]
+    check = run_json("doctor", "cpu", code=1, ACCELKIT_START_TIMEOUT="0.05")["checks"]["torch can be imported"]
     assert "0.05 s" in check["reason"]
-    assert "ACCELKIT_LOAD_TIMEOUT" in check["hint"]
+    assert "ACCELKIT_START_TIMEOUT" in check["hint"]
     assert "uninstall" not in check["hint"], "nothing is installed that torch would import"
 
 

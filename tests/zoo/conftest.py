@@ -49,7 +49,7 @@ class Environment:
         return next(self.folder.glob("lib/python*/site-packages"))
 
     def run(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        limits = {"ACCELKIT_PROBE_TIMEOUT": "3", "ACCELKIT_LOAD_TIMEOUT": "8", "ACCELKIT_CACHE_DIR": str(self.folder / "cache")}
+        limits = {"ACCELKIT_PROBE_TIMEOUT": "3", "ACCELKIT_LOAD_TIMEOUT": "5", "ACCELKIT_CACHE_DIR": str(self.folder / "cache")}
         variables = os.environ | {"OMP_NUM_THREADS": "1"} | limits | environ
         return subprocess.run([self.python, *arguments], env=variables, capture_output=True, text=True, check=False, cwd=self.folder)
 

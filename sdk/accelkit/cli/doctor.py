@@ -20,6 +20,7 @@ from accelkit.discovery import autoload, probing, verdict_cache
 from accelkit.discovery.catalog import find, inventory, plugins
 from accelkit.discovery.metadata import normalized
 from accelkit.discovery.policy import ALLOW, Policy
+from accelkit.discovery.verdict import Verdict
 from accelkit.errors import NotPrivateError
 from accelkit.private_files import private_folder
 from accelkit.selection import GENERIC, resolve
@@ -70,7 +71,7 @@ def _records(name: str | None) -> list[PluginRecord]:
     return named or [resolve(name) if name.startswith(f"{GENERIC}:") else find("accelerator", name)]
 
 
-def _with_checks_of_hooks(verdicts: Mapping[PluginRecord, probing.Verdict]) -> dict[PluginRecord, probing.Verdict]:
+def _with_checks_of_hooks(verdicts: Mapping[PluginRecord, Verdict]) -> dict[PluginRecord, Verdict]:
     """Return the verdicts with the results of the ``doctor_checks`` of hook plugins. A call that failed is a check that is broken.
 
     It is no reason against using the plugin, because nothing but this command calls ``doctor_checks`` of hook plugins.
@@ -83,7 +84,7 @@ def _with_checks_of_hooks(verdicts: Mapping[PluginRecord, probing.Verdict]) -> d
     return found
 
 
-def _mistakes(records: Sequence[PluginRecord], verdicts: Mapping[PluginRecord, probing.Verdict]) -> dict[PluginRecord, list[Finding]]:
+def _mistakes(records: Sequence[PluginRecord], verdicts: Mapping[PluginRecord, Verdict]) -> dict[PluginRecord, list[Finding]]:
     """Run the static checks on plugins, and return their findings, except those that a verdict already gives as its reason."""
     asked = [record for record in records if verdicts[record].seconds]  # 0 seconds: its process crashed or hung, and would do so again
     return {
@@ -111,7 +112,7 @@ def _installation() -> Iterator[tuple[str, Availability]]:
 def _import_torch() -> Availability:
     """Import torch in a child process with the user's environment. This imports torch.backends plugins too, if the policy allows them."""
     code = "from accelkit.discovery.probe_worker import report_torch; report_torch()"
-    limit = probing.time_limit("load")
+    limit = probing.time_limit("start")
     policy = Policy.from_environment()
     refused = sorted({backend.distribution for backend in inventory().torch_backends if policy.objection(backend.distribution)})
     environ = os.environ | ({"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"} if refused else {})
@@ -119,7 +120,7 @@ def _import_torch() -> Availability:
         command = [sys.executable, "-P", "-c", code]
         result = child_processes.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=limit, env=environ)
     except subprocess.TimeoutExpired:
-        slow = "increase ACCELKIT_LOAD_TIMEOUT (seconds) if this machine is slow"
+        slow = "increase ACCELKIT_START_TIMEOUT (seconds) if this machine is slow"
         return Availability.broken(f"import torch did not finish within {limit:g} s", f"{slow}{_or_without_backends()}")
     if result.returncode == 0 and result.stdout:
         answer = json.loads(result.stdout.splitlines()[-1])

@@ -8,11 +8,12 @@ from typing import Any
 
 import click
 
-from accelkit.discovery import probing, verdict_cache
+from accelkit.discovery import verdict_cache
 from accelkit.discovery.catalog import plugins
+from accelkit.discovery.verdict import Verdict
 from accelkit.types import PluginRecord, PluginStatus
 
-Verdicts = Mapping[PluginRecord, probing.Verdict]
+Verdicts = Mapping[PluginRecord, Verdict]
 
 _STATUS_OF: dict[str, PluginStatus] = {"usable": "available", "absent": "unavailable", "broken": "broken"}
 NOT_PROBED = "not probed yet"
@@ -24,7 +25,7 @@ class Row:
     """A plugin's record updated with its status, the newest verdict on the plugin (if any), and the unchanged record from the catalog."""
 
     record: PluginRecord
-    verdict: probing.Verdict | None
+    verdict: Verdict | None
     asked: PluginRecord
 
     @property

@@ -153,6 +153,9 @@ def _trial(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Ava
     answer = ask(record, facts, reached)
     if not answer.is_usable or record.kind == "precision":
         return answer
+    if record.kind == "accelerator":
+        reached("torch")
+        import_torch()
     reached("instance")
     cls = load_class(record)
     instance = instantiate(cls, record)

@@ -15,25 +15,28 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from accelkit import child_processes, untrusted_json
 from accelkit.discovery import subprocess_env
 from accelkit.discovery.build_progress import BuildNotice
-from accelkit.errors import UsageError, shortened
-from accelkit.specs.finding import Finding
-from accelkit.types import Availability, PluginRecord, ProbeStatus
+from accelkit.discovery.verdict import Verdict
+from accelkit.errors import UsageError
+from accelkit.types import PluginRecord
 
 INSIDE_A_PROBE = "ACCELKIT_PROBING"
-Limit = Literal["probe", "load", "build"]
+Limit = Literal["start", "probe", "load", "build"]
 Question = Literal["probe", "trial", "definitions", "mistakes", "checks"]
 _LIMITS: dict[Limit, tuple[str, float]] = {
+    "start": ("ACCELKIT_START_TIMEOUT", 120.0),
     "probe": ("ACCELKIT_PROBE_TIMEOUT", 10.0),
     "load": ("ACCELKIT_LOAD_TIMEOUT", 60.0),
     "build": ("ACCELKIT_BUILD_TIMEOUT", 1800.0),
 }
+_LIMIT_OF_STAGE: dict[str, Limit] = {"start": "start", "torch": "start", "build": "build"}
+"""The stages with a limit of their own. The time that Python and torch need to start must not count towards a plugin on a busy machine."""
 _DOING = {
     "start": "before it was probed",
     "torch": "while importing torch",
@@ -45,62 +48,10 @@ _DOING = {
     "load": "in load(), which imports the vendor's torch package",
     "check": "while computing on the device",
 }
-_LENGTHS = {"reason": 2000, "hint": 2000, "description": 500, "device_type": 100, "traceback": 50_000}
+_TORCH_ALONE = "python -c 'import torch' shows whether torch itself is the cause"
 _POLL_SECONDS = 0.005
 _LOOK_SECONDS = 0.25
 _SPARE_SECONDS = 10.0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Verdict:
-    """The result of probing or trying a plugin.
-
-    Attributes:
-        status, reason, hint: The availability, as in Availability. A plugin that crashed or hung is ``broken``.
-        traceback: The traceback of the plugin's error, or the output of faulthandler if it crashed.
-        description: The first line of the class's docstring.
-        device_type, is_simulated, device_count, capabilities: Facts about an accelerator. The last two are known only after a trial.
-        checks: The results of the plugin's own doctor checks, by name.
-        definitions: The members that its class defines. Empty unless the question was ``definitions``.
-        mistakes: The findings of the static checks. Empty unless the question was ``mistakes``.
-        seconds: The duration in seconds.
-        cached_at: The time at which the verdict was cached, in seconds since the epoch.
-    """
-
-    status: ProbeStatus
-    reason: str = ""
-    hint: str = ""
-    traceback: str = ""
-    description: str = ""
-    device_type: str = ""
-    is_simulated: bool = False
-    device_count: int | None = None
-    capabilities: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    checks: Mapping[str, Availability] = dataclasses.field(default_factory=dict)
-    definitions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    mistakes: tuple[Finding, ...] = ()
-    seconds: float = 0.0
-    cached_at: float = 0.0
-
-    def as_dict(self) -> dict[str, Any]:
-        return {name: value for name, value in dataclasses.asdict(self).items() if name not in ("definitions", "mistakes")}
-
-    @classmethod
-    def from_dict(cls, fields: object) -> Verdict:
-        """Create a verdict from the result of ``as_dict`` or from a child's report. Overlong texts are truncated.
-
-        Raises:
-            ValueError: If a field does not have the declared type.
-        """
-        verdict = untrusted_json.decode(cls, fields)
-        texts: dict[str, Any] = {name: shortened(getattr(verdict, name), length) for name, length in _LENGTHS.items()}
-        checks = {name: _cut(check) for name, check in verdict.checks.items()}
-        mistakes = tuple(Finding(*(shortened(text, _LENGTHS["reason"]) for text in dataclasses.astuple(one))) for one in verdict.mistakes)
-        return dataclasses.replace(verdict, **texts, checks=checks, mistakes=mistakes)
-
-
-def _cut(check: Availability) -> Availability:
-    return dataclasses.replace(check, reason=shortened(check.reason, _LENGTHS["reason"]), hint=shortened(check.hint, _LENGTHS["hint"]))
 
 
 def ask_all(records: Sequence[PluginRecord], *, is_trial: bool = False) -> dict[PluginRecord, Verdict]:
@@ -110,7 +61,7 @@ def ask_all(records: Sequence[PluginRecord], *, is_trial: bool = False) -> dict[
     initialise drivers in the children.
 
     Raises:
-        UsageError: If ACCELKIT_PROBE_TIMEOUT, ACCELKIT_LOAD_TIMEOUT or ACCELKIT_BUILD_TIMEOUT is not a positive number of seconds.
+        UsageError: If ACCELKIT_START_TIMEOUT, _PROBE_TIMEOUT, _LOAD_TIMEOUT or _BUILD_TIMEOUT is not a positive number of seconds.
     """
     own = [record for record in records if record.is_builtin and not (is_trial and record.kind == "accelerator")]
     batches = ([own] if own else []) + [[record] for record in records if record not in own]
@@ -168,7 +119,6 @@ class _Child:
 
     def __init__(self, records: Sequence[PluginRecord], question: Question) -> None:
         self.records, self.question = records, question
-        self.is_building = False
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> _Child:
@@ -192,7 +142,7 @@ class _Child:
         self._request = Path(self._folder.name) / "request"
         self._request.write_text(json.dumps(request), encoding="utf-8")
         environ = subprocess_env.environment(Path(__file__).resolve().parents[2], **{INSIDE_A_PROBE: "1"})
-        self._start_clock("probe" if self.question == "probe" else "load")
+        self._start_clock("start")
         with self._request.open("rb") as stdin:
             self._process = child_processes.start(
                 subprocess_env.command("accelkit.discovery.probe_worker"),
@@ -207,20 +157,25 @@ class _Child:
         self._deadline = time.monotonic() + time_limit(limit)
         self._next_look = time.monotonic() + _LOOK_SECONDS
 
-    def _follow_build(self) -> None:
-        """Switch to the time limit of builds while the plugin builds, so that this time does not count towards the trial."""
-        if self.question != "trial" or time.monotonic() < self._next_look:
+    @property
+    def is_building(self) -> bool:
+        """Whether the plugin is building its torch package."""
+        return self._limit == "build"
+
+    def _follow_stages(self) -> None:
+        """Switch to the time limit of the current stage, so that starting torch and building do not count towards a probe or trial."""
+        if time.monotonic() < self._next_look:
             return
         self._next_look = time.monotonic() + _LOOK_SECONDS
-        is_building = "build" in self._read_report()[0].values()
-        if is_building != self.is_building:
-            self.is_building = is_building
-            self._start_clock("build" if is_building else "load")
+        stages = self._read_report()[0]
+        limit = _LIMIT_OF_STAGE.get(next(reversed(stages.values()), "start"), "probe" if self.question == "probe" else "load")
+        if limit != self._limit:
+            self._start_clock(limit)
 
     def has_ended(self) -> bool:
         """Return whether the child has ended. A child that exceeds its time limit is killed."""
         assert self._process is not None
-        self._follow_build()
+        self._follow_stages()
         self._is_late = self._process.poll() is None and time.monotonic() > self._deadline
         if self._is_late:
             self._end()
@@ -264,6 +219,8 @@ class _Child:
         if self._is_late:
             reason = f"it exceeded the time limit of {time_limit(self._limit):g} s {_DOING.get(stage, stage)}"
             variable = _LIMITS[self._limit][0]
+            if self._limit == "start":
+                return Verdict("broken", reason, f"increase {variable} (seconds) if this machine is slow; {_TORCH_ALONE}", crash)
             return Verdict("broken", reason, f"increase {variable} (seconds) if it needs more time; otherwise {remedy}", crash)
         if code < 0:
             return Verdict("broken", f"it crashed with {subprocess_env.signal_name(code)} {_DOING.get(stage, stage)}", remedy, crash)
@@ -275,7 +232,7 @@ class _Child:
 
 
 def time_limit(limit: Limit) -> float:
-    """Return the time limit in seconds of a probe, of a trial without its build, or of a build."""
+    """Return the time limit in seconds of the start of a child process, of a probe, of a trial without start and build, or of a build."""
     variable, default = _LIMITS[limit]
     text = os.environ.get(variable, "")
     if not text:

@@ -22,7 +22,8 @@ from accelkit import untrusted_json
 from accelkit.atomic_file import atomic_file
 from accelkit.discovery import device_table
 from accelkit.discovery.metadata import installed_version
-from accelkit.discovery.probing import Verdict, ask_all
+from accelkit.discovery.probing import ask_all
+from accelkit.discovery.verdict import Verdict
 from accelkit.errors import NotPrivateError
 from accelkit.private_files import check_private, private_folder
 from accelkit.regular_file import read_regular

@@ -10,6 +10,7 @@ from typing import Any
 
 from accelkit.discovery import device_table, loading, probing, verdict_cache
 from accelkit.discovery.catalog import find, plugins
+from accelkit.discovery.verdict import Verdict
 from accelkit.errors import AmbiguousError, BrokenPluginError, UnavailableError, UnknownNameError
 from accelkit.selection.by_name import GENERIC
 from accelkit.types import Availability, Candidate, PluginRecord
@@ -134,7 +135,7 @@ def _ask(records: Sequence[PluginRecord]) -> tuple[list[PluginRecord], tuple[Can
     return usable, tuple(candidates)
 
 
-def _availability(verdict: probing.Verdict) -> Availability:
+def _availability(verdict: Verdict) -> Availability:
     return Availability(verdict.status, verdict.reason, verdict.hint)
 
 

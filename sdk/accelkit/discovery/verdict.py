@@ -1,0 +1,66 @@
+"""The verdict on a plugin that was probed or tried."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from accelkit import untrusted_json
+from accelkit.errors import shortened
+from accelkit.specs.finding import Finding
+from accelkit.types import Availability, ProbeStatus
+
+_LENGTHS = {"reason": 2000, "hint": 2000, "description": 500, "device_type": 100, "traceback": 50_000}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Verdict:
+    """The result of probing or trying a plugin.
+
+    Attributes:
+        status, reason, hint: The availability, as in Availability. A plugin that crashed or hung is ``broken``.
+        traceback: The traceback of the plugin's error, or the output of faulthandler if it crashed.
+        description: The first line of the class's docstring.
+        device_type, is_simulated, device_count, capabilities: Facts about an accelerator. The last two are known only after a trial.
+        checks: The results of the plugin's own doctor checks, by name.
+        definitions: The members that its class defines. Empty unless the question was ``definitions``.
+        mistakes: The findings of the static checks. Empty unless the question was ``mistakes``.
+        seconds: The duration in seconds.
+        cached_at: The time at which the verdict was cached, in seconds since the epoch.
+    """
+
+    status: ProbeStatus
+    reason: str = ""
+    hint: str = ""
+    traceback: str = ""
+    description: str = ""
+    device_type: str = ""
+    is_simulated: bool = False
+    device_count: int | None = None
+    capabilities: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    checks: Mapping[str, Availability] = dataclasses.field(default_factory=dict)
+    definitions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    mistakes: tuple[Finding, ...] = ()
+    seconds: float = 0.0
+    cached_at: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        return {name: value for name, value in dataclasses.asdict(self).items() if name not in ("definitions", "mistakes")}
+
+    @classmethod
+    def from_dict(cls, fields: object) -> Verdict:
+        """Create a verdict from the result of ``as_dict`` or from a child's report. Overlong texts are truncated.
+
+        Raises:
+            ValueError: If a field does not have the declared type.
+        """
+        verdict = untrusted_json.decode(cls, fields)
+        texts: dict[str, Any] = {name: shortened(getattr(verdict, name), length) for name, length in _LENGTHS.items()}
+        checks = {name: _cut(check) for name, check in verdict.checks.items()}
+        mistakes = tuple(Finding(*(shortened(text, _LENGTHS["reason"]) for text in dataclasses.astuple(one))) for one in verdict.mistakes)
+        return dataclasses.replace(verdict, **texts, checks=checks, mistakes=mistakes)
+
+
+def _cut(check: Availability) -> Availability:
+    return dataclasses.replace(check, reason=shortened(check.reason, _LENGTHS["reason"]), hint=shortened(check.hint, _LENGTHS["hint"]))
