@@ -200,3 +200,8 @@ class CollectiveError(AccelkitError):
 
 class RankFailedError(AccelkitError):
     """A process of the job failed. The text has the traceback of the one that failed first, and says how the others ended."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that memory ran out, on the device or on the host."""
+    return isinstance(error, MemoryError) or "out of memory" in str(error).lower()

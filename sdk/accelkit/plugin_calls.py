@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from accelkit.discovery import loading
-from accelkit.errors import AccelkitError, BrokenPluginError
+from accelkit.errors import AccelkitError, BrokenPluginError, is_out_of_memory
 from accelkit.types import FROM_CODE, OWN_DISTRIBUTION, Availability, Capabilities
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def call(plugin: Accelerator | Precision | Strategy, method: str, *arguments: An
         try:
             result = function(*arguments, **options)
         except (RuntimeError, MemoryError) as error:
-            if not _is_out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
             exhausted = error
     if exhausted is not None:
@@ -129,10 +129,6 @@ def _specification(plugin: Accelerator | Precision | Strategy) -> type:
 
 def _distribution(plugin: Accelerator | Precision | Strategy) -> str:
     return plugin.plugin.partition("==")[0]
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, MemoryError) or "out of memory" in str(error).lower()
 
 
 def _anything(value: object) -> bool:

@@ -75,3 +75,15 @@ def test_a_failing_plugin_is_named(error_text):
         accelkit.Runtime(Recording()).synchronize()
     assert "stuck" in str(caught.value)
     assert caught.value == error_text
+
+
+def test_a_model_that_the_program_drops_leaves_no_memory():
+    rt = accelkit.Runtime("fake_xpu")
+    before = rt.memory.current
+    for _ in range(2):
+        model = torch.nn.Linear(64, 64)
+        model, optimizer = rt.prepare(model, torch.optim.Adam(model.parameters()))
+        rt.backward(model(torch.ones(2, 64, device=rt.device)).mean())
+        optimizer.step()
+        model, optimizer = rt.free_memory(model, optimizer)
+        assert rt.memory.current == before

@@ -40,6 +40,10 @@ class Accumulation:
                 hint="give 1 to step after every backward pass",
             )
         self.num_steps = num_steps
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget all micro-batches, as if ``accumulate`` had never been used."""
         self.is_complete = True
         self.has_begun = False
         self._step = 0

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import torch
 from torch.utils.hooks import RemovableHandle
-from torch.utils.weak import WeakTensorKeyDictionary
+from torch.utils.weak import TensorWeakRef, WeakTensorKeyDictionary
 
 from accelkit.errors import PrepareError
 from accelkit.plugin_calls import call
@@ -31,7 +31,10 @@ _ending: weakref.WeakKeyDictionary[torch.optim.Optimizer, RemovableHandle] = wea
 
 
 class ParameterMoves:
-    """Map from the original parameters of prepared modules to the parameters that are in the modules now."""
+    """Map from the original parameters of prepared modules to the parameters that are in the modules now.
+
+    All references are weak, so that the memory of a module that the program drops is freed.
+    """
 
     def __init__(self) -> None:
         self._now = WeakTensorKeyDictionary()
@@ -40,17 +43,16 @@ class ParameterMoves:
 
     def record(self, before: torch.Tensor, after: torch.Tensor) -> None:
         self.has_replaced |= before is not after
-        self._now[before] = after
-        self._now[after] = after
+        self._now[before] = self._now[after] = TensorWeakRef(after)
 
     def current(self, parameter: torch.Tensor) -> torch.Tensor | None:
         """Return the parameter that is trained in place of this one; None if it is in no prepared module."""
-        now: torch.Tensor | None = self._now.get(parameter)  # type: ignore[no-untyped-call]
-        return now
+        now: TensorWeakRef | None = self._now.get(parameter)  # type: ignore[no-untyped-call]
+        return None if now is None else now()
 
     def replaced(self) -> list[torch.Tensor]:
         """Return the replaced parameters that are still referenced somewhere. They are no longer trained."""
-        return [before for before, now in self._now.items() if now is not before]  # type: ignore[no-untyped-call]
+        return [before for before, now in self._now.items() if (new := now()) is not None and new is not before]  # type: ignore[no-untyped-call]
 
     def are_stale(self, optimizer: torch.optim.Optimizer) -> bool:
         """Return whether the optimizer has a parameter that was replaced, so that its steps would train nothing."""

@@ -217,7 +217,7 @@ class Preparation:
         self._unchecked_schedulers.clear()
         gc.collect()
         if self._session.is_started:
-            self._session.configuration.accelerator.empty_cache()
+            call(self._session.configuration.accelerator, "empty_cache")
 
 
 def unwrap_model(

@@ -19,7 +19,7 @@ import torch
 from accelkit.errors import UnsupportedError
 from accelkit.gc_pause import collector_paused
 from accelkit.plugin_calls import call
-from accelkit.runtime import seeding
+from accelkit.runtime import batch_size, seeding
 from accelkit.runtime.checkpointing import Checkpointing
 from accelkit.runtime.collectives import verification
 from accelkit.runtime.collectives.collectives import Collectives
@@ -32,6 +32,7 @@ from accelkit.runtime.preemption import Preemption, check_requeue
 from accelkit.runtime.preparation import Preparation, PreparationOptions, PreparedObjects, unwrap_model
 from accelkit.runtime.rank_info import RankInfo, run_only_if
 from accelkit.runtime.session import Session
+from accelkit.runtime.stop_trigger import StopTrigger
 from accelkit.selection import Devices
 from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.cluster import ClusterEnvironment
@@ -159,6 +160,7 @@ class Runtime:
         self._collectives = Collectives(self._rank_info.num_processes, self._session.start, verification.job_mode())
         self._checkpointing = Checkpointing(self._session, self._rank_info, self._collectives, self._objects, timeout=group_options.seconds)
         self._preemption = Preemption(self.cluster, self._rank_info, self._collectives, self.plugin_manager, has_to_requeue=requeue)
+        self._stop_trigger = StopTrigger(self._collectives)
         with self.plugin_manager.naming_failures("configured"):
             self.plugin_manager.hook.configured(state=self.state)
 
@@ -724,6 +726,20 @@ class Runtime:
         self.load_state(path)
         return True
 
+    # -- stopping together --------------------------------------------------------------------------------------------
+
+    def set_trigger(self) -> None:
+        """Ask all processes to do something together, such as stop, at their next ``check_trigger``. Nothing is sent by this call."""
+        self._stop_trigger.set()
+
+    def check_trigger(self) -> bool:
+        """Return whether any process has called ``set_trigger`` since the last check. The trigger is then cleared.
+
+        Every process must call this at the same step, and all processes get the same answer. With several processes, the call reduces
+        one number, which takes about 100 microseconds on the CPU.
+        """
+        return self._stop_trigger.check()
+
     # -- the rest of the life of a Runtime -----------------------------------------------------------------------------
 
     def launch(self, function: Callable[..., R], *arguments: Any) -> R:
@@ -750,6 +766,57 @@ class Runtime:
         chosen: Any = self._arguments["accelerator"]
         result: R = spawn_launcher.launch(function, *arguments, accelerator=chosen, devices=self._arguments["devices"], runtime=rest)
         return result
+
+    def find_executable_batch_size(self, function: Callable[[int], R], starting_batch_size: int = 128) -> R:
+        """Call ``function(batch_size)``, and again with half the batch size as long as it runs out of memory on any process.
+
+        All processes call this and try the same sizes. Between two attempts, prepared objects are dropped and cached memory is released,
+        so the function must create the model, optimizer and loaders itself. It must not keep tensors anywhere else. Inside ``accumulate``,
+        the number of samples per optimizer step stays the same, because ``gradient_accumulation_steps`` is multiplied accordingly. Memory
+        use should be alike on all processes: a process that runs out of memory inside a backward pass of ``ddp`` or ``fsdp`` leaves the
+        others waiting for it until the timeout of the process group.
+
+        Args:
+            function: The function that prepares everything and trains.
+            starting_batch_size: The largest batch size to try, in samples of one process.
+
+        Returns:
+            The return value of the function.
+
+        Raises:
+            UnsupportedError: On every process, if a batch of one sample does not fit.
+            UsageError: If ``starting_batch_size`` is less than 1.
+        """
+
+        def attempt(size: int) -> R:
+            self.__dict__.pop("backward", None)  # the shortened one does not divide losses
+            return function(size)
+
+        return batch_size.find_executable_batch_size(
+            attempt,
+            starting_batch_size,
+            session=self._session,
+            collectives=self._collectives,
+            preparation=self._preparation,
+            accumulation=self._accumulation,
+        )
+
+    def seed_everything(self, seed: int, per_process: bool = False) -> int:
+        """Seed the generators of Python, NumPy (if imported), torch on the host, and the device. Does not start the device.
+
+        Args:
+            seed: The seed.
+            per_process: Whether each process has a seed of its own, ``seed + process_index``, so that dropout, noise and augmentation
+                differ between processes. Create the model before, with equal seeds, because all processes need equal weights. The order
+                of a prepared loader does not depend on this: rank 0 draws it.
+
+        Returns:
+            The seed of this process.
+        """
+        seed += self.process_index if per_process else 0
+        seeding.seed_host(seed)
+        self._session.seed_device(seed)
+        return seed
 
     def synchronize(self) -> None:
         """Wait until all work that was queued on the device of this process has finished, for example before reading a clock.

@@ -130,6 +130,12 @@ class Session:
             merged |= {key: value for key, value in stats.items() if key not in merged}
         return merged
 
+    def seed_device(self, seed: int) -> None:
+        """Seed the generators of the device, now if it has started, else when it starts."""
+        self._seed = seed
+        if self._device is not None:
+            seeding.seed_device(seed, self.configuration.accelerator, self._device)
+
     def stop(self) -> None:
         """Tear down the plugins and leave the process group, if the device is in use. The next use starts it again."""
         if self._device is None:

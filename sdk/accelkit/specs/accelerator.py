@@ -28,7 +28,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from accelkit.errors import UnsupportedError
+from accelkit.errors import UnsupportedError, is_out_of_memory
 from accelkit.specs import torch_functions
 from accelkit.specs.device_parsing import parse_devices
 from accelkit.specs.hooks import hookimpl
@@ -211,6 +211,13 @@ class Accelerator:
             UnsupportedError: If the device records a peak that cannot be reset.
         """
         torch_functions.reset_peak_memory_stats(self, device)
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        """Return whether an error means that memory ran out. Called by ``Runtime.find_executable_batch_size``.
+
+        By default, it does if it is a MemoryError or if its text contains ``out of memory``, as that of torch.OutOfMemoryError does.
+        """
+        return is_out_of_memory(error)
 
     @hookimpl
     def get_device_stats(self, device: torch.device) -> dict[str, Any]:

@@ -144,7 +144,7 @@ class Bridged(accelerate.Accelerator):  # type: ignore[misc] # accelerate has no
     def free_memory(self, *objects: Any) -> Any:
         """Free memory as Accelerate does, and also empty the cache of the device's allocator."""
         freed = super().free_memory(*objects)
-        self.runtime.accelerator.empty_cache()
+        self.runtime.empty_cache()
         return freed
 
     def _check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:

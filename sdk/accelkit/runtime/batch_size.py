@@ -1,0 +1,66 @@
+"""The search for the largest batch size that fits into the memory of the devices."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import TypeVar
+
+from accelkit.errors import UnsupportedError, UsageError
+from accelkit.plugin_calls import call
+from accelkit.runtime.collectives.collectives import Collectives
+from accelkit.runtime.gradients import Accumulation
+from accelkit.runtime.preparation import Preparation
+from accelkit.runtime.session import Session
+
+R = TypeVar("R")
+
+
+def find_executable_batch_size(
+    function: Callable[[int], R],
+    starting_batch_size: int,
+    *,
+    session: Session,
+    collectives: Collectives,
+    preparation: Preparation,
+    accumulation: Accumulation,
+) -> R:
+    """Call ``function(batch_size)`` with half the batch size each time, until it does not run out of memory on any process.
+
+    See ``Runtime.find_executable_batch_size``.
+    """
+    if starting_batch_size < 1:
+        raise UsageError(
+            f"starting_batch_size must be at least 1, got {starting_batch_size}",
+            why="it is a number of samples",
+            hint="give the largest batch size that is worth trying, such as 128",
+        )
+    batch_size, num_steps = starting_batch_size, accumulation.num_steps
+    accelerator = session.configuration.accelerator
+    while True:
+        result, failure = None, ""
+        try:
+            result = function(batch_size)
+        except Exception as error:
+            if not call(accelerator, "is_out_of_memory", error):
+                raise
+            failure = str(error).partition("\n")[0]  # the error itself would keep the tensors of the attempt in memory
+        if not collectives.any_process(bool(failure)):
+            return result  # type: ignore[return-value]  # of type R, because no error was raised
+        del result
+        preparation.free_memory()
+        failure = failure or "another process ran out of memory"
+        if batch_size == 1:
+            raise UnsupportedError(
+                f"no batch size fits into the memory of {session.device}",
+                plugin=accelerator.plugin,
+                why=f"a batch of one sample does not fit: {failure}",
+                hint='use a smaller model, a precision of half the size such as "bf16-true", or strategy="fsdp" on several devices',
+            )
+        batch_size //= 2
+        accumulation.forget()
+        accumulation.num_steps = num_steps * -(-starting_batch_size // batch_size)
+        warnings.warn(
+            f"trying a batch size of {batch_size}, with {accumulation.num_steps} accumulation steps, because more does not fit: {failure}",
+            stacklevel=3,
+        )

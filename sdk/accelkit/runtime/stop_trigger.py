@@ -1,0 +1,26 @@
+"""A request of one process that all processes learn of at the same step."""
+
+from __future__ import annotations
+
+from accelkit.runtime.collectives.collectives import Collectives
+
+
+class StopTrigger:
+    """A flag that any process sets and all processes read together.
+
+    Args:
+        collectives: The collectives of the job, through which all processes decide together.
+    """
+
+    def __init__(self, collectives: Collectives) -> None:
+        self._collectives = collectives
+        self._is_set = False
+
+    def set(self) -> None:
+        """Set the flag on this process. Nothing is sent."""
+        self._is_set = True
+
+    def check(self) -> bool:
+        """Return whether any process has set the flag since the last check, and clear it. Every process must make the call."""
+        is_set, self._is_set = self._is_set, False
+        return self._collectives.any_process(is_set)
