@@ -213,10 +213,7 @@ class Accelerator:
         torch_functions.reset_peak_memory_stats(self, device)
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        """Return whether an error means that memory ran out. Called by ``Runtime.find_executable_batch_size``.
-
-        By default, it does if it is a MemoryError or if its text contains ``out of memory``, as that of torch.OutOfMemoryError does.
-        """
+        """Return whether memory ran out; by default, whether the text says so. Called by ``Runtime.find_executable_batch_size``."""
         return is_out_of_memory(error)
 
     @hookimpl
