@@ -11,8 +11,15 @@ import pytest
 PROGRAM = Path(__file__).parent / "collectives_program.py"
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
-@pytest.mark.parametrize("backend", ["fxccl", "cpu:gloo,fake_xpu:fxccl"])
+@pytest.mark.parametrize(
+    ("backend", "world_size"),
+    [
+        ("fxccl", 3),
+        ("cpu:gloo,fake_xpu:fxccl", 2),
+        pytest.param("fxccl", 2, marks=pytest.mark.soak),
+        pytest.param("cpu:gloo,fake_xpu:fxccl", 3, marks=pytest.mark.soak),
+    ],
+)
 def test_on_processes(backend, world_size):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
