@@ -9,7 +9,7 @@ TORCH ?= 2.13.0
 WORKERS ?= 2
 PARTS_OF_TESTS := $(addprefix test-,distributed security bridges bridges-oldest docs conformance packaging zoo precisions clusters xla torch-oldest torch-newest lower-bounds)
 
-.PHONY: help demo check lint types structure audit docs run-test-docs coverage soak soak-torches soak-bridges-oldest snapshots bench precisions gpu gpu-wheels conformance conformance-kinds conformance-xla support-matrix lists selftest clean compiler cluster-parts test test-all \
+.PHONY: help demo check lint types structure audit docs run-test-docs coverage soak soak-torches soak-bridges-oldest snapshots bench precisions gpu gpu-wheels conformance conformance-kinds conformance-xla support-matrix devices lists selftest clean compiler cluster-parts test test-all \
 	$(PARTS_OF_TESTS) $(addprefix setup-,check demo test $(PARTS_OF_TESTS))
 
 help:
@@ -30,6 +30,7 @@ help:
 	@echo "make selftest            prove that the conformance suite finds broken accelerators (10 minutes)"
 	@echo "make conformance-kinds   certify the built-in precisions, strategies and cluster environments that need no hardware (15 minutes)"
 	@echo "make support-matrix      write docs/support-matrix.md from the reports of make conformance, conformance-kinds and conformance-xla"
+	@echo "make devices             run conformance on devices that others publish, and write docs/published-devices.md (NAMES=rgpu: only this one)"
 	@echo "make lists               rewrite the conformance suite's list of tests for every torch (in environments that are made and removed, 6 GB)"
 	@echo "make clean               remove what the other targets created"
 
@@ -279,6 +280,11 @@ conformance-kinds: compiler $(VENV)/.fake_xpu
 support-matrix: $(VENV)/.ready
 	if ls build/conformance/*.json >/dev/null 2>&1; then $(BIN)/accelkit conformance matrix build/conformance --summaries docs/support-matrix; fi
 	$(BIN)/accelkit conformance matrix docs/support-matrix --write docs/support-matrix.md
+
+# Devices that others publish, each in an environment of its own. Their packages are downloaded: this is not part of the tests.
+NAMES ?=
+devices: $(VENV)/.ready
+	$(BIN)/python examples/published-devices/run.py $(NAMES)
 
 # The frozen list of tests for each torch: after a change of the checks, and for a new torch. An environment at a time, 6 GB.
 TORCHES := 2.9.1 2.10.0 2.11.0 2.12.1 2.13.0 2.14.1 2.15.0

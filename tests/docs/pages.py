@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 DIRECTIVE = "{"
 """With this begins the language of what Sphinx runs."""
 
-_FENCE = re.compile(r"^ {0,3}(```+|~~~+)\s*([^\s`]*)\s*$")
+_FENCE = re.compile(r"^ {0,3}(```+|~~~+)\s*([^\s`{]*|\{[\w:-]+\}[^`]*)\s*$")
 _SETUP = re.compile(r"<!-- setup: (\w+)(?: ([\w./-]+))?\s*$")
 _MAY_EXIT = re.compile(r"<!-- may exit ([\d ]+): (.+?) -->")
 _TESTED_BY = re.compile(r"<!-- tested by: (\S+?)::(\w+) -->")

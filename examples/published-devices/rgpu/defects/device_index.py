@@ -1,0 +1,8 @@
+"""An index that no device has is accepted, and the tensor is on device 0. torch raises an error."""
+
+import rgpu
+import torch
+
+number = torch.rgpu.device_count()
+tensor = torch.zeros(1, device="rgpu:99")
+raise SystemExit(f"there is {number} device, and a tensor on rgpu:99 is on {tensor.device}")

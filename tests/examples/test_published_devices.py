@@ -1,0 +1,74 @@
+"""docs/published-devices.md, the plugins that it shows, and the programs for defects, which were run on the devices by ``make devices``."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DEVICES = ROOT / "examples" / "published-devices"
+RESULTS = ROOT / "docs" / "published-devices"
+NAMES = sorted(path.parent.name for path in DEVICES.glob("*/device.toml"))
+PROGRAMS = sorted(DEVICES.glob("*/defects/*.py"))
+
+
+@pytest.fixture
+def page(monkeypatch):
+    monkeypatch.syspath_prepend(str(DEVICES))
+    import page
+
+    yield page
+    del sys.modules["page"]
+
+
+def lines_of(path):
+    """The lines of a program that are neither empty nor part of its docstring."""
+    tree = ast.parse(path.read_text("utf-8"))
+    without = ast.unparse(ast.Module(tree.body[1:] if ast.get_docstring(tree) else tree.body, []))
+    return [line for line in without.splitlines() if line.strip()]
+
+
+def test_the_page_is_made_of_what_is_kept_beside_it(page):
+    assert page.text() == page.PAGE.read_text("utf-8"), "python examples/published-devices/run.py --page writes it"
+
+
+def test_the_page_depends_on_what_was_found(page, monkeypatch, tmp_path):
+    before = page.text()
+    for path in RESULTS.rglob("*.*"):
+        target = tmp_path / path.relative_to(RESULTS)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(path.read_text("utf-8"), "utf-8")
+    monkeypatch.setattr(page, "RESULTS", tmp_path)
+    assert page.text() == before
+    name = NAMES[0]
+    printed = next(path for path in (tmp_path / name).glob("*.txt") if path.stem != "digits")
+    printed.write_text("it works now\n")
+    summary = json.loads((tmp_path / f"{name}.json").read_text("utf-8"))
+    area = next(iter(summary["summary"]["areas"]))
+    summary["summary"]["areas"][area]["pass"] += 1000
+    (tmp_path / f"{name}.json").write_text(json.dumps(summary))
+    after = page.text()
+    assert "it works now" in after
+    assert f"| {area} | {summary['summary']['areas'][area]['pass']} of" in after
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_plugin_is_short(name):
+    assert len((DEVICES / name / f"accelkit_{name}.py").read_text("utf-8").splitlines()) <= 15
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: f"{path.parts[-3]}-{path.stem}")
+def test_a_program_for_a_defect_is_short_and_needs_only_torch(path):
+    assert len(lines_of(path)) <= 10
+    assert "accelkit" not in path.read_text("utf-8")
+    assert ast.get_docstring(ast.parse(path.read_text("utf-8")))
+    assert (RESULTS / path.parts[-3] / f"{path.stem}.txt").read_text("utf-8").strip(), "make devices keeps what it printed"
+
+
+def test_no_result_is_left_of_a_program_that_is_gone():
+    expected = {(path.parts[-3], path.stem) for path in PROGRAMS} | {(name, "digits") for name in NAMES}
+    assert {(path.parent.name, path.stem) for path in RESULTS.glob("*/*.txt")} == expected
