@@ -772,7 +772,7 @@ class Runtime:
 
         All processes call this and try the same sizes. Between two attempts, prepared objects are dropped and cached memory is released,
         so the function must create the model, optimizer and loaders itself. It must not keep tensors anywhere else. Inside ``accumulate``,
-        the number of samples per optimizer step stays the same, because ``gradient_accumulation_steps`` is multiplied accordingly. Memory
+        an optimizer step has at least as many samples as before, because ``gradient_accumulation_steps`` is multiplied accordingly. Memory
         use should be alike on all processes: a process that runs out of memory inside a backward pass of ``ddp`` or ``fsdp`` leaves the
         others waiting for it until the timeout of the process group.
 
