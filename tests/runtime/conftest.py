@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import accelkit_fake_xpu.torch_backend  # noqa: F401 # before this process's first backward pass, at which torch counts the devices
 import pytest
 import torch
@@ -12,6 +14,12 @@ import accelkit
 @pytest.fixture
 def rt():
     return accelkit.Runtime(accelerator="cpu")
+
+
+@pytest.fixture
+def no_garbage():
+    """Free the tensors of earlier tests, which would otherwise be freed at any time during this one."""
+    gc.collect()
 
 
 @pytest.fixture

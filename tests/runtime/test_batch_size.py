@@ -7,6 +7,8 @@ import torch
 
 import accelkit
 
+pytestmark = pytest.mark.usefixtures("no_garbage")
+
 TOO_MUCH = 1 << 50
 
 

@@ -7,6 +7,8 @@ import torch
 
 import accelkit
 
+pytestmark = pytest.mark.usefixtures("no_garbage")
+
 
 class Recording(accelkit.Accelerator):
     """A device of the host that records when its cache is emptied, and cannot wait once it is set up."""
