@@ -54,6 +54,20 @@ def test_a_rank_that_was_ended_while_it_exited_is_told_by_its_own_exit_code(tmp_
     assert [one.shell_code for one in (slow, quick, killed, forgot)] == [3, 3, 137, 1]
 
 
+@pytest.mark.smoke
+def test_of_ranks_that_waited_for_each_other_the_one_that_names_the_missing_rank_is_told_first(tmp_path):
+    texts = ("RuntimeError: Timed out waiting 5000ms for recv operation", "CollectiveError: reduce (call 1) timed out waiting for rank 0")
+    bare, named = (
+        Ending(rank, tmp_path, exit_code=1, record={"error": text, "causes": [texts[0]], "traceback": text, "time": 1.0 + rank})
+        for rank, text in enumerate(texts)
+    )
+    assert first([bare, named]) is named
+    assert describe([bare, named], named).splitlines()[-1].endswith("the errors of the other ranks, also on the other machines of the job")
+    finished, stopped = Ending(2, tmp_path, exit_code=0), Ending(3, tmp_path, exit_code=-15, sent=signal.SIGTERM)
+    assert "possibly waiting for rank 2, which had finished" in describe([named, finished], named)
+    assert describe([named, finished, stopped], named).endswith("it was possibly waiting for rank 3")
+
+
 def test_a_hung_rank_ends_the_job_after_the_time_out(launch, script):
     hang = "if rank == 1:\n    signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     one = launch(*TWO, "--timeout", "3", "--grace-period", "1", script(FAMILY, GLOO, "family()\ntotal()", hang, "total()")).wait(1)

@@ -67,6 +67,11 @@ class Ending:
         return any(_LOST_PEER.search(text) for text in (self.record["error"], *self.record["causes"]))
 
     @property
+    def names_a_peer(self) -> bool:
+        """Whether the error is a ``CollectiveError``, which says which other ranks did not take part."""
+        return self.record is not None and str(self.record["error"]).startswith("CollectiveError: ")
+
+    @property
     def shell_code(self) -> int:
         """The exit code for a shell: 128 plus the signal's number for a signal, never 0 for a failure."""
         code = self.exit_code if self.exit_code and self.sent is None else int((self.record or {}).get("exit_code", 1))
@@ -96,9 +101,13 @@ def read_record(path: Path) -> dict[str, Any] | None:
 
 
 def first(endings: Sequence[Ending]) -> Ending | None:
-    """Return the failure that caused the others: the earliest one. Failures due to a lost peer come after all others."""
+    """Return the failure that caused the others: the earliest one.
+
+    Failures due to a lost peer come after all others. If all ranks waited for each other, an error of the log of collective calls comes
+    before torch's errors, which do not say which rank is missing.
+    """
     failed = [ending for ending in endings if ending.has_failed]
-    return min(failed, key=lambda ending: (ending.has_lost_a_peer, ending.failed_at), default=None)
+    return min(failed, key=lambda ending: (ending.has_lost_a_peer, not ending.names_a_peer, ending.failed_at), default=None)
 
 
 def describe(endings: Sequence[Ending], cause: Ending) -> str:
@@ -109,10 +118,18 @@ def describe(endings: Sequence[Ending], cause: Ending) -> str:
         when = " (first)" if ending is cause else f" ({after:+.3f} s)" if ending.has_failed else ""
         lines.append(f"  rank {ending.rank}: {ending}{when}")
     if cause.has_lost_a_peer:
-        late = [str(ending.rank) for ending in endings if ending.sent is not None and not ending.has_failed]
-        awaited = f"it was possibly waiting for rank {', '.join(late)}" if late else "see the output of the other machines of the job"
-        lines.append(f"  it failed because another process did not respond; {awaited}")
+        lines.append(f"  it failed because another process did not respond; {_awaited(endings)}")
     return "\n".join(lines)
+
+
+def _awaited(endings: Sequence[Ending]) -> str:
+    """Return which ranks of this machine a process that lost a peer was possibly waiting for."""
+    others = sorted((ending for ending in endings if not ending.has_failed), key=lambda ending: ending.rank)
+    if late := [str(ending.rank) for ending in others if ending.sent is not None]:
+        return f"it was possibly waiting for rank {', '.join(late)}"
+    if done := [str(ending.rank) for ending in others if ending.exit_code == 0]:
+        return f"it was possibly waiting for rank {', '.join(done)}, which had finished: look for a call that only some processes make"
+    return "compare it with the errors of the other ranks, also on the other machines of the job"
 
 
 def _evidence(cause: Ending) -> list[str]:
