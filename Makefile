@@ -348,7 +348,7 @@ $(VENV)/.fake_xpu: $(VENV)/.ready $(FAKE_XPU)/pyproject.toml $(shell find $(FAKE
 	@touch $@
 
 $(VENV)/.peers: $(VENV)/.ready
-	$(PIP) lightning pytorch_lightning 'jsonargparse[signatures]' accelerate transformers
+	$(PIP) lightning pytorch_lightning 'jsonargparse[signatures]' accelerate transformers tensorboard
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.ready

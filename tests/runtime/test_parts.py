@@ -17,6 +17,7 @@ from accelkit.runtime.preemption import Preemption
 from accelkit.runtime.preparation import Preparation, PreparationOptions, PreparedObjects
 from accelkit.runtime.rank_info import RankInfo, run_only_if
 from accelkit.runtime.session import Session
+from accelkit.tracking.trackers import Trackers
 
 
 class Parts:
@@ -33,6 +34,7 @@ class Parts:
         self.preparation = Preparation(self.session, self.ranks, self.accumulation, PreparationOptions(), self.objects)
         self.gradients = Gradients(self.session, self.accumulation, self.objects)
         self.collectives = Collectives(self.ranks.num_processes, self.session.start)
+        self.trackers = Trackers((), is_main_process=True, describe=self.session.description)
 
 
 class FourthOfEight(accelkit.ClusterEnvironment):
@@ -132,7 +134,7 @@ def test_checkpointing_saves_the_objects_that_it_is_given(tmp_path):
     parts = Parts()
     model = nn.Linear(2, 1)
     parts.preparation.prepare([model], None)
-    checkpointing = Checkpointing(parts.session, parts.ranks, parts.collectives, parts.objects, timeout=60.0)
+    checkpointing = Checkpointing(parts.session, parts.ranks, parts.collectives, parts.objects, parts.trackers, timeout=60.0)
     assert not checkpointing.has_checkpoint(tmp_path)
     saved = model.weight.detach().clone()
     assert checkpointing.save_state(tmp_path, is_async=False, keep_last=None).name == "step-0"
@@ -146,7 +148,12 @@ def test_checkpointing_saves_the_objects_that_it_is_given(tmp_path):
 def test_preemption_exits_so_that_a_launcher_starts_the_job_again(tmp_path):
     parts = Parts()
     preemption = Preemption(
-        parts.configuration.cluster, parts.ranks, parts.collectives, parts.configuration.plugin_manager, has_to_requeue=False
+        parts.configuration.cluster,
+        parts.ranks,
+        parts.collectives,
+        parts.configuration.plugin_manager,
+        parts.trackers,
+        has_to_requeue=False,
     )
     try:
         assert not preemption.is_preempted()

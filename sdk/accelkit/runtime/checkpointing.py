@@ -19,6 +19,7 @@ from accelkit.runtime.collectives.collectives import Collectives
 from accelkit.runtime.preparation import PreparedObjects, user_module
 from accelkit.runtime.rank_info import RankInfo
 from accelkit.runtime.session import Session
+from accelkit.tracking.trackers import Trackers
 
 if TYPE_CHECKING:
     from accelkit.runtime.checkpoints.async_save import BackgroundSave
@@ -34,16 +35,25 @@ class Checkpointing:
         rank_info: This process's place in the job.
         collectives: The collectives of the job, through which all processes begin a save together.
         objects: The objects whose state is saved.
+        trackers: The trackers, whose run and position are saved.
         timeout: The time to wait for the other processes, in seconds.
     """
 
     def __init__(
-        self, session: Session, rank_info: RankInfo, collectives: Collectives, objects: PreparedObjects, *, timeout: float
+        self,
+        session: Session,
+        rank_info: RankInfo,
+        collectives: Collectives,
+        objects: PreparedObjects,
+        trackers: Trackers,
+        *,
+        timeout: float,
     ) -> None:
         self._session = session
         self._rank_info = rank_info
         self._collectives = collectives
         self._objects = objects
+        self._trackers = trackers
         self._timeout = timeout
         self._strategy = session.configuration.strategy
         self._accelerator = session.configuration.accelerator
@@ -124,6 +134,7 @@ class Checkpointing:
         source, parts = checkpoint.load_with_source(path, layout=layout_of(targets), ranks=ranks)
         ((origin, random_state),) = parts.pop("random_state").items()
         ((_, positions),) = parts.pop("loaders", {0: {}}).items()  # the first checkpoint format has no loaders
+        ((_, tracking),) = parts.pop("trackers", {0: {}}).items()
         if targets.keys() != parts.keys():
             absent, surplus = sorted(targets.keys() - parts.keys()), sorted(parts.keys() - targets.keys())
             reasons = [f"it has no {', '.join(absent)}"] if absent else []
@@ -137,6 +148,7 @@ class Checkpointing:
         seeding.restore(random_state, self._accelerator, self._session.device)
         if origin != self._rank_info.process_index:
             self._derive_random_state(source)
+        self._trackers.load_state(tracking)
         with self._plugin_manager.naming_failures("checkpoint_loaded", f"everything was restored from {source} before it was called"):
             self._plugin_manager.hook.checkpoint_loaded(path=source)
 
@@ -197,7 +209,8 @@ class Checkpointing:
         """Return the states that all processes share, and those that each process saves for itself."""
         shared = {name: state_of(thing) for name, thing in self._saved_objects()}
         loaders = {name: loader.state_dict() for name, loader in self._saved_loaders()}
-        return shared, {"random_state": seeding.capture(self._accelerator, self._session.device), "loaders": loaders}
+        random_state = seeding.capture(self._accelerator, self._session.device)
+        return shared, {"random_state": random_state, "loaders": loaders, "trackers": self._trackers.state()}
 
     def _finish(self, saving: Save) -> None:
         written = saving.finish()

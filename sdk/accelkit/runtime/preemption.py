@@ -15,6 +15,7 @@ from accelkit.runtime.collectives.collectives import Collectives
 from accelkit.runtime.preemption_poll import PreemptionPoll, has_notices
 from accelkit.runtime.rank_info import RankInfo
 from accelkit.specs.cluster import ClusterEnvironment
+from accelkit.tracking.trackers import Trackers
 
 SIGNALS = ("SIGTERM", "SIGUSR1")
 
@@ -93,6 +94,7 @@ class Preemption:
         collectives: The collectives of the job, through which all processes decide together.
         plugin_manager: The plugins. The hook ``preempted`` tells them that the job stops, and the hook ``requeue`` puts it back into the
             queue.
+        trackers: The trackers, which write everything as soon as a preemption is known.
         has_to_requeue: Whether the job is put back into the scheduler's queue.
     """
 
@@ -102,6 +104,7 @@ class Preemption:
         rank_info: RankInfo,
         collectives: Collectives,
         plugin_manager: PluginManager,
+        trackers: Trackers,
         *,
         has_to_requeue: bool,
     ) -> None:
@@ -112,6 +115,7 @@ class Preemption:
         self._rank_info = rank_info
         self._collectives = collectives
         self._plugin_manager = plugin_manager
+        self._trackers = trackers
         self._has_to_requeue = has_to_requeue
 
     def watch(self) -> None:
@@ -137,7 +141,10 @@ class Preemption:
         """See ``Runtime.is_preempted``."""
         self.watch()
         has_notice = self._poll is not None and self._poll.is_preempted()
-        return self._collectives.any_process(has_notice or bool(self.signals.received))
+        is_preempted = self._collectives.any_process(has_notice or bool(self.signals.received))
+        if is_preempted:
+            self._trackers.flush(is_preempted=True)
+        return is_preempted
 
     def stop(self, saved: Path) -> NoReturn:
         """Call the hook ``preempted``, requeue the job if requested, and exit.
@@ -148,6 +155,7 @@ class Preemption:
         aftermath = f"the checkpoint {saved} is complete and on disk; the job was not queued again"
         with self._plugin_manager.naming_failures("preempted", aftermath):
             self._plugin_manager.hook.preempted(path=saved)
+        self._trackers.close("interrupted")
         self._collectives.wait_for_everyone()
         raise SystemExit(0 if self._requeue() else 128 + signal.SIGTERM)
 

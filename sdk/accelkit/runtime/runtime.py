@@ -1,14 +1,15 @@
 """The ``Runtime`` class: select a device by name, prepare models, optimizers and loaders, and run the training loop.
 
 This file is the whole public API of a Runtime, from top to bottom. Each method passes its arguments to one of the Runtime's parts:
-``RankInfo``, ``Session`` (the device in use), ``Preparation``, ``Gradients``, ``Collectives``, ``Checkpointing`` and ``Preemption``.
+``RankInfo``, ``Session`` (the device in use), ``Preparation``, ``Gradients``, ``Collectives``, ``Checkpointing``, ``Trackers`` and
+``Preemption``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -39,6 +40,7 @@ from accelkit.specs.cluster import ClusterEnvironment
 from accelkit.specs.precision import Precision
 from accelkit.specs.process_group import ProcessGroupOptions
 from accelkit.specs.strategy import Strategy
+from accelkit.tracking.trackers import Trackers
 from accelkit.types import Decision, RuntimeState
 
 if TYPE_CHECKING:
@@ -86,6 +88,9 @@ class Runtime:
         num_nodes: Number of machines in the job.
         process_group: Backend and timeout of the job's process group.
         requeue: Whether ``save_and_stop_if_preempted`` puts the job back into the scheduler's queue.
+        trackers: Where ``log`` records values: names (``csv``, ``jsonl``, ``tensorboard``, ``mlflow``, ``wandb``, ``aim``), instances of
+            ``accelkit.tracking.Tracker``, functions ``f(values, step)``, trackers of Accelerate and loggers of Lightning. A tracker that
+            fails does not end the run: the Runtime warns once and no longer calls it.
 
     Attributes:
         accelerator: The selected accelerator, an instance of its plugin's class.
@@ -117,6 +122,7 @@ class Runtime:
         num_nodes: int | None = None,
         process_group: ProcessGroupOptions | None = None,
         requeue: bool = False,
+        trackers: Iterable[Any] = (),
         **unknown: Never,
     ) -> None:
         if unknown:
@@ -158,8 +164,11 @@ class Runtime:
         self._preparation = Preparation(self._session, self._rank_info, self._accumulation, self._options, self._objects)
         self._gradients = Gradients(self._session, self._accumulation, self._objects)
         self._collectives = Collectives(self._rank_info.num_processes, self._session.start, verification.job_mode())
-        self._checkpointing = Checkpointing(self._session, self._rank_info, self._collectives, self._objects, timeout=group_options.seconds)
-        self._preemption = Preemption(self.cluster, self._rank_info, self._collectives, self.plugin_manager, has_to_requeue=requeue)
+        is_main = self._rank_info.is_main_process
+        self._trackers = track = Trackers(trackers, is_main_process=is_main, describe=self._session.description)
+        parts = (self._session, self._rank_info, self._collectives, self._objects, track)
+        self._checkpointing = Checkpointing(*parts, timeout=group_options.seconds)
+        self._preemption = Preemption(self.cluster, self._rank_info, self._collectives, self.plugin_manager, track, has_to_requeue=requeue)
         self._stop_trigger = StopTrigger(self._collectives)
         with self.plugin_manager.naming_failures("configured"):
             self.plugin_manager.hook.configured(state=self.state)
@@ -679,6 +688,40 @@ class Runtime:
         """
         self._checkpointing.save_model(model, Path(save_directory), max_shard_size, safe_serialization)
 
+    # -- experiment tracking -------------------------------------------------------------------------------------------
+
+    def log(self, values: Mapping[str, Any], step: int | None = None) -> None:
+        """Record values with all trackers, on the main process only. The first call opens them: load a checkpoint before it.
+
+        Checkpoints contain the position of each tracker, so a program that loads one continues the curves of the run that saved it.
+
+        Args:
+            values: Numbers, strings, or tensors with one element, by name, as this process has them. Reading a tensor waits for its device.
+            step: The step of the optimizer. None for the step after that of the previous call, and 0 for the first call.
+
+        Raises:
+            UsageError: On the main process, if a value is of another type or the step is not a whole number.
+        """
+        self._trackers.log(values, step)
+
+    def log_hyperparameters(self, values: Any) -> None:
+        """Record hyperparameters with all trackers, on the main process only: at the first ``log``, or now if that has been called.
+
+        Trackers also record the selected device, precision and strategy, the Decision, and the versions.
+
+        Args:
+            values: A dict, which may contain further dicts, an ``argparse.Namespace``, or an instance of a dataclass.
+
+        Raises:
+            UsageError: On the main process, if ``values`` is of another type.
+        """
+        self._trackers.log_hyperparameters(values)
+
+    @property
+    def trackers(self) -> tuple[Any, ...]:
+        """The trackers, in the order in which they were given to the constructor. Only those of the main process record anything."""
+        return self._trackers.objects
+
     # -- preemption ----------------------------------------------------------------------------------------------------
 
     def watch_preemption(self) -> None:
@@ -841,8 +884,9 @@ class Runtime:
         return self._session.device_stats()
 
     def teardown(self) -> None:
-        """Wait for saves, leave the process group and tear down the device. The device starts again if the Runtime is used again."""
+        """Wait for saves, close trackers, leave the process group and tear down the device. They start again if they are used again."""
         self.wait_for_saves()
+        self._trackers.close("finished")
         self._preemption.forget()
         self._session.stop()
         self.__dict__.pop("backward", None)
@@ -885,6 +929,8 @@ class Runtime:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is not None:
+            self._trackers.close("failed")
         self.teardown()
 
     def __repr__(self) -> str:

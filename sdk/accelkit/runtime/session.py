@@ -22,6 +22,7 @@ from accelkit.specs.engine_strategy import EngineStrategy
 from accelkit.specs.overrides import overridden
 from accelkit.specs.precision import Precision
 from accelkit.specs.process_group import ProcessGroupOptions
+from accelkit.tracking.description import describe
 from accelkit.types import RuntimeState
 
 
@@ -116,6 +117,10 @@ class Session:
             num_nodes=config.num_nodes,
             seed=self._seed,
         )
+
+    def description(self) -> dict[str, Any]:
+        """Return the selection and the versions, as trackers record them. Does not start the device."""
+        return describe(self.configuration.decision, self.state())
 
     def device_stats(self) -> dict[str, Any]:
         """Return the statistics of the device from the accelerator and from hook plugins; see ``Runtime.device_stats``."""

@@ -1,0 +1,8 @@
+"""Experiment trackers for ``Runtime(trackers=[...])``. Importing this package imports neither torch nor a tracker's package."""
+
+from accelkit.tracking.csv import CSV
+from accelkit.tracking.jsonl import JSONLines
+from accelkit.tracking.tensorboard import TensorBoard
+from accelkit.tracking.tracker import Tracker
+
+__all__ = ["CSV", "JSONLines", "TensorBoard", "Tracker"]

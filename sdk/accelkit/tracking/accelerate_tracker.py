@@ -1,0 +1,69 @@
+"""Trackers of Hugging Face Accelerate. Nothing is imported from it: whoever has such a tracker has imported it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from accelkit.errors import UsageError
+from accelkit.tracking.tracker import Outcome, Scalar, Tracker
+from accelkit.tracking.values import flat
+
+
+class AccelerateTracker(Tracker):
+    """Calls a ``GeneralTracker`` of Accelerate, or an object with the same methods.
+
+    What is logged again after a resume is passed on again, because a ``GeneralTracker`` does not tell where its run is.
+
+    Args:
+        tracker: The tracker. Its attribute ``main_process_only`` becomes False, so that its methods do not ask Accelerate which process
+            this is: they are called on the main process only.
+    """
+
+    def __init__(self, tracker: Any) -> None:
+        self.name = str(getattr(tracker, "name", type(tracker).__qualname__))
+        self._tracker = tracker
+        self._is_started = False
+
+    def open(self, state: Mapping[str, Any] | None) -> None:
+        _start_accelerate()
+        with contextlib.suppress(AttributeError):  # a property that cannot be set
+            self._tracker.main_process_only = False
+        if not self._is_started and hasattr(self._tracker, "start"):  # older versions of Accelerate start trackers in the constructor
+            self._tracker.start()
+        self._is_started = True
+
+    def log(self, values: Mapping[str, Scalar], step: int) -> None:
+        self._tracker.log(dict(values), step=step)
+
+    def log_hyperparameters(self, values: Mapping[str, Any]) -> None:
+        self._tracker.store_init_configuration(flat(values))
+
+    def close(self, outcome: Outcome) -> None:
+        self._tracker.finish()
+
+    def rewind(self, state: Mapping[str, Any] | None) -> None:
+        pass  # a run that has finished could not go on
+
+
+def _start_accelerate() -> None:
+    """Create Accelerate's state of this process, without which its loggers raise an error. It stays on the CPU and joins nothing.
+
+    Raises:
+        UsageError: If the processes of the job have not joined. Accelerate would join them itself, on this process alone.
+    """
+    accelerate, distributed = sys.modules.get("accelerate"), sys.modules.get("torch.distributed")
+    if not hasattr(accelerate, "PartialState"):
+        return
+    state: Any = getattr(accelerate, "PartialState")  # noqa: B009 # not known to be there
+    has_joined = distributed is not None and distributed.is_initialized()
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not has_joined:  # this is how Accelerate tells that there are several processes
+        raise UsageError(
+            "a tracker of Accelerate was used before the processes of the job joined",
+            why="Accelerate would create a process group on the main process alone, and wait for the others",
+            hint="call rt.prepare(...) before rt.log(...)",
+        )
+    state(cpu=True)

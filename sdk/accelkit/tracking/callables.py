@@ -1,0 +1,23 @@
+"""Functions as trackers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from accelkit.tracking.tracker import Scalar, Tracker
+
+
+class CallableTracker(Tracker):
+    """Calls a function with the values and the step.
+
+    Args:
+        function: The function ``function(values, step)``. After a resume, it gets the steps after the checkpoint again.
+    """
+
+    def __init__(self, function: Callable[[dict[str, Scalar], int], Any]) -> None:
+        self.name = getattr(function, "__qualname__", type(function).__qualname__)
+        self._function = function
+
+    def log(self, values: Mapping[str, Scalar], step: int) -> None:
+        self._function(dict(values), step)

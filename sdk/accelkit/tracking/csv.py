@@ -1,0 +1,97 @@
+"""The tracker ``csv``."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from accelkit.atomic_file import atomic_file
+from accelkit.tracking.run_files import set_aside, write_hyperparameters
+from accelkit.tracking.tracker import FolderTracker, Outcome, Scalar
+
+STEP = "step"
+
+
+class CSV(FolderTracker):
+    """Writes ``metrics.csv``, with one row for each call of ``rt.log``, and ``hyperparameters.json``.
+
+    The columns are ``step`` and the names of the values, in the order in which they first appear. If a new name appears, the file is
+    written again with one more column. A value that was not logged in a call is an empty cell. Each row is passed to the operating system
+    at once, so it survives the death of the process.
+
+    If a program continues from a checkpoint, rows that were written after the checkpoint are removed. So each call is in the file once,
+    and readers need no rule for repeated steps. If a new run begins in a folder that has a ``metrics.csv``, that file is renamed to
+    ``metrics.1.csv``.
+
+    Args:
+        folder: The folder. None for the folder of the run, ``runs/<date>_<time>``.
+
+    Attributes:
+        folder: The folder, or None before the first ``rt.log``.
+    """
+
+    name = "csv"
+
+    def __init__(self, folder: str | Path | None = None) -> None:
+        super().__init__(folder)
+        self._columns: list[str] = []
+        self._num_rows = 0
+        self._hyperparameters: dict[str, Any] = {}
+        self._file: TextIO | None = None
+
+    def open(self, state: Mapping[str, Any] | None) -> None:
+        position = self.position(state)
+        if position is None:
+            set_aside(self._path)
+        self._rewrite(_read(self._path)[: position["rows"]] if position else [])
+
+    def log(self, values: Mapping[str, Scalar], step: int) -> None:
+        assert self._file is not None
+        if not values.keys() <= set(self._columns):
+            rows = _read(self._path)
+            self._file.close()
+            self._rewrite(rows, values)
+        self._writer(self._file).writerow({STEP: step, **values})
+        self._num_rows += 1
+
+    def log_hyperparameters(self, values: Mapping[str, Any]) -> None:
+        self._hyperparameters |= values
+        write_hyperparameters(self._path.parent, self._hyperparameters)
+
+    def close(self, outcome: Outcome) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {"rows": self._num_rows}
+
+    @property
+    def _path(self) -> Path:
+        assert self.folder is not None
+        return self.folder / "metrics.csv"
+
+    def _writer(self, file: TextIO) -> csv.DictWriter[str]:
+        return csv.DictWriter(file, self._columns, lineterminator="\n")
+
+    def _rewrite(self, rows: list[dict[str, str]], further: Iterable[str] = ()) -> None:
+        """Replace the file by one with these rows, and with columns for their values and the values with further names."""
+        self._columns = list(dict.fromkeys([STEP, *(name for row in rows for name in row), *further]))
+        self._num_rows = len(rows)
+        with atomic_file(self._path, is_durable=False) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+            writer = self._writer(file)
+            writer.writeheader()
+            writer.writerows(rows)
+        self._file = self._path.open("a", encoding="utf-8", newline="", buffering=1)
+
+
+def _read(path: Path) -> list[dict[str, str]]:
+    """Return the rows, without empty cells. A process that was killed may have left the last row incomplete: it has no line break."""
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        lines = file.readlines()
+    if lines and not lines[-1].endswith("\n"):
+        del lines[-1]
+    return [{name: cell for name, cell in row.items() if cell} for row in csv.DictReader(lines)]

@@ -1,0 +1,27 @@
+"""Description of a selection, for experiment trackers."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import platform
+from typing import Any
+
+import accelkit
+from accelkit.types import Decision, RuntimeState
+
+
+def describe(decision: Decision, state: RuntimeState) -> dict[str, Any]:
+    """Return the selection and the versions: the device, precision, strategy and size of the job, and why the accelerator was chosen."""
+    rank_dependent = ("process_index", "local_process_index")
+    settings = {name: value for name, value in dataclasses.asdict(state).items() if name not in rank_dependent}
+    return settings | {
+        "requested": decision.requested,
+        "source": decision.source,
+        "decision": str(decision),
+        "versions": {
+            "accelkit": accelkit.__version__,
+            "torch": importlib.metadata.version("torch"),
+            "python": platform.python_version(),
+        },
+    }

@@ -1,0 +1,43 @@
+"""Loggers of Lightning. Nothing is imported from it: whoever has such a logger has imported it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+from accelkit.tracking.tracker import Outcome, Scalar, Tracker
+
+_STATUS = {"finished": "success", "failed": "failed", "interrupted": "aborted"}
+
+
+class LightningLogger(Tracker):
+    """Calls a ``Logger`` of Lightning or Fabric, or an object with the same methods.
+
+    What is logged again after a resume is passed on again, because a ``Logger`` does not tell where its run is.
+
+    Args:
+        logger: The logger.
+    """
+
+    def __init__(self, logger: Any) -> None:
+        self.name = type(logger).__qualname__
+        self._logger = logger
+
+    def log(self, values: Mapping[str, Scalar], step: int) -> None:
+        self._logger.log_metrics(dict(values), step=step)
+
+    def log_hyperparameters(self, values: Mapping[str, Any]) -> None:
+        with contextlib.suppress(NotImplementedError):  # Fabric's CSVLogger records none
+            self._logger.log_hyperparams(dict(values))
+
+    def flush(self) -> None:
+        save = getattr(self._logger, "save", None)
+        if callable(save):
+            save()
+
+    def close(self, outcome: Outcome) -> None:
+        self._logger.finalize(_STATUS[outcome])
+
+    def rewind(self, state: Mapping[str, Any] | None) -> None:
+        pass  # a run that was finalized could not go on

@@ -1,0 +1,69 @@
+"""The trackers that ``Runtime(trackers=[...])`` accepts: names, trackers of other libraries, and functions."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Iterable
+from typing import Any
+
+from accelkit.errors import UsageError
+from accelkit.tracking.accelerate_tracker import AccelerateTracker
+from accelkit.tracking.callables import CallableTracker
+from accelkit.tracking.lightning_logger import LightningLogger
+from accelkit.tracking.tracker import Tracker
+
+CLASSES = {"csv": "CSV", "jsonl": "JSONLines", "tensorboard": "TensorBoard"}
+"""The class of each tracker that can be selected by name. Its module has the name of the tracker."""
+
+
+def trackers_of(given: Iterable[Any]) -> tuple[list[Tracker], tuple[Any, ...]]:
+    """Return a tracker for each of ``given``, and the objects that the user gets from ``rt.trackers``.
+
+    Raises:
+        UsageError: If one of them is no tracker, or if the package that it needs is not installed.
+    """
+    if isinstance(given, str):
+        raise UsageError(f"trackers={given!r} is a string", why="a list is expected", hint=f"write trackers=[{given!r}]")
+    if not isinstance(given, Iterable):
+        kind = type(given).__name__
+        raise UsageError(
+            f"trackers={given!r:.80} is not a list", why=f"a list is expected, not {kind}", hint=f"write trackers=[{kind}(...)]"
+        )
+    objects = [_named(one) if isinstance(one, str) else one for one in given]
+    trackers = [_tracker(one) for one in objects]
+    for tracker in trackers:
+        tracker.check()
+    return trackers, tuple(objects)
+
+
+def _named(name: str) -> Tracker:
+    if name not in CLASSES:
+        near = difflib.get_close_matches(name, CLASSES, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "a function f(values, step) or a subclass of accelkit.tracking.Tracker works too"
+        raise UsageError(f"there is no tracker named {name!r}", why=f"the names are {', '.join(CLASSES)}", hint=hint)
+    tracker: Tracker = getattr(importlib.import_module(f"accelkit.tracking.{name}"), CLASSES[name])()
+    return tracker
+
+
+def _tracker(given: Any) -> Tracker:
+    if isinstance(given, Tracker):
+        return given
+    if isinstance(given, type):
+        name = given.__qualname__
+        raise UsageError(f"trackers=[{name}] has a class", why="an instance is expected", hint=f"write trackers=[{name}(...)]")
+    if _has(given, "log_metrics", "log_hyperparams", "finalize"):
+        return LightningLogger(given)
+    if _has(given, "log", "store_init_configuration", "finish"):
+        return AccelerateTracker(given)
+    if callable(given):
+        return CallableTracker(given)
+    raise UsageError(
+        f"trackers=[{given!r:.80}] is not a tracker",
+        why=f"it is of type {type(given).__name__}: no name, no tracker of accelkit, Accelerate or Lightning, and no function",
+        hint="pass a name such as 'csv', or a function f(values, step)",
+    )
+
+
+def _has(given: Any, *methods: str) -> bool:
+    return all(callable(getattr(given, method, None)) for method in methods)

@@ -1,0 +1,43 @@
+"""Files of a run: the folder of a new run, files that an earlier run left, and the file with the hyperparameters."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from accelkit.atomic_file import atomic_file
+
+ROOT = Path("runs")
+HYPERPARAMETERS = "hyperparameters.json"
+
+
+def new_run_folder() -> Path:
+    """Create a folder ``runs/<date>_<time>`` that no other run has, and return its path, relative to the current directory."""
+    ROOT.mkdir(exist_ok=True)
+    name = time.strftime("%Y-%m-%d_%H-%M-%S")
+    for number in itertools.count():
+        folder = ROOT / (f"{name}_{number}" if number else name)
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            continue
+        return folder
+    raise AssertionError("unreachable: the numbers do not end")
+
+
+def set_aside(file: Path) -> None:
+    """Rename the file of an earlier run, if there is one: ``metrics.csv`` becomes ``metrics.1.csv``, or the next free number."""
+    if not file.exists():
+        return
+    names = (file.with_name(f"{file.stem}.{number}{file.suffix}") for number in itertools.count(1))
+    file.rename(next(name for name in names if not name.exists()))
+
+
+def write_hyperparameters(folder: Path, values: Mapping[str, Any]) -> None:
+    """Write the hyperparameters of the newest run in a folder. A value that JSON does not have is written as its ``str``."""
+    with atomic_file(folder / HYPERPARAMETERS, is_durable=False) as file:
+        file.write_text(json.dumps(values, indent=2, default=str) + "\n", "utf-8")

@@ -1,0 +1,77 @@
+"""The tracker ``tensorboard``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from accelkit.tracking.tracker import FolderTracker, Outcome, Scalar
+from accelkit.tracking.values import flat
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard.writer import SummaryWriter
+
+
+class TensorBoard(FolderTracker):
+    """Writes event files for TensorBoard with ``torch.utils.tensorboard``. Needs the package ``tensorboard``.
+
+    Numbers become scalars, and strings become texts. Hyperparameters appear in the tab HPARAMS.
+
+    If a program continues from a checkpoint, a new event file tells TensorBoard to ignore earlier events with a step after the last one
+    of the checkpoint (``purge_step``). This works if steps do not decrease during the run. So count optimizer steps for everything that
+    is logged, not epochs for some values. If a new run begins in a folder that has event files, TensorBoard ignores their events.
+
+    Args:
+        folder: The folder. None for the folder of the run, ``runs/<date>_<time>``.
+        options: Further arguments of ``SummaryWriter``, such as ``flush_secs``.
+
+    Attributes:
+        folder: The folder, or None before the first ``rt.log``.
+        writer: The ``SummaryWriter``, for images, histograms and whatever else it can write. None before the first ``rt.log``.
+    """
+
+    name = "tensorboard"
+    package = "tensorboard"
+    module = "tensorboard"
+
+    def __init__(self, folder: str | Path | None = None, **options: Any) -> None:
+        super().__init__(folder)
+        self.writer: SummaryWriter | None = None
+        self._options = options
+        self._next_step = 0
+
+    def open(self, state: Mapping[str, Any] | None) -> None:
+        from torch.utils.tensorboard.writer import SummaryWriter
+
+        position = self.position(state)
+        self._next_step = position["next_step"] if position else 0
+        self.writer = SummaryWriter(str(self.folder), purge_step=self._next_step, **self._options)  # type: ignore[no-untyped-call]
+
+    def log(self, values: Mapping[str, Scalar], step: int) -> None:
+        writer: Any = self.writer
+        for key, value in values.items():
+            if isinstance(value, str):
+                writer.add_text(key, value, step)
+            else:
+                writer.add_scalar(key, value, step)
+        self._next_step = max(self._next_step, step + 1)
+
+    def log_hyperparameters(self, values: Mapping[str, Any]) -> None:
+        from torch.utils.tensorboard.summary import hparams
+
+        writer: Any = self.writer
+        for summary in hparams(flat(values), {}):  # type: ignore[no-untyped-call]
+            writer.file_writer.add_summary(summary)  # SummaryWriter.add_hparams would begin another run, in a subfolder
+
+    def flush(self) -> None:
+        writer: Any = self.writer
+        writer.flush()
+
+    def close(self, outcome: Outcome) -> None:
+        writer: Any = self.writer
+        if writer is not None:
+            writer.close()
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {"next_step": self._next_step}

@@ -1,0 +1,102 @@
+"""The base class of trackers."""
+
+from __future__ import annotations
+
+import abc
+import importlib.util
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from accelkit.errors import UsageError
+from accelkit.tracking.run_files import new_run_folder
+
+Scalar = bool | int | float | str
+Outcome = Literal["finished", "failed", "interrupted"]
+"""How a run ended. An interrupted run was preempted, or goes back to a checkpoint, and will be continued."""
+
+
+class Tracker(abc.ABC):
+    """Writes the values of one run to a file or a service. Subclass it for a service that accelkit does not know.
+
+    A Runtime calls these methods on the main process only, and never before the first ``rt.log``. ``open`` is called first, and again
+    after ``close`` if the program goes on logging. If a method raises an exception, the Runtime warns once and no longer calls the tracker.
+
+    Attributes:
+        name: The name of the tracker in warnings and checkpoints, and in ``Runtime(trackers=[name])``.
+        package: The package to install with pip. An empty string if the tracker needs none.
+        module: The module of that package.
+    """
+
+    name: str = ""
+    package: ClassVar[str] = ""
+    module: ClassVar[str] = ""
+
+    def check(self) -> None:
+        """Check that the package is installed, without importing it. Called on every process when the Runtime is created.
+
+        Raises:
+            UsageError: If it is not installed.
+        """
+        if self.module and importlib.util.find_spec(self.module) is None:
+            raise UsageError(
+                f"the tracker {self.name!r} needs the package {self.package}",
+                why=f"the module {self.module} is not installed in this environment",
+                hint=f"pip install {self.package}",
+            )
+
+    def open(self, state: Mapping[str, Any] | None) -> None:  # noqa: B027 # need not be overridden
+        """Begin the run, or continue the run of a checkpoint.
+
+        Args:
+            state: What ``state()`` returned when the checkpoint was saved that the program has loaded. None for a new run.
+        """
+
+    @abc.abstractmethod
+    def log(self, values: Mapping[str, Scalar], step: int) -> None:
+        """Record values. Every value is a plain bool, int, float or str."""
+
+    def log_hyperparameters(self, values: Mapping[str, Any]) -> None:  # noqa: B027 # need not be overridden
+        """Record hyperparameters, a dict that may contain further dicts. Called after ``open`` and whenever the program logs more."""
+
+    def flush(self) -> None:  # noqa: B027 # need not be overridden
+        """Write everything that was logged, so that it is not lost if this process is killed."""
+
+    def close(self, outcome: Outcome) -> None:  # noqa: B027 # need not be overridden
+        """End the run. Everything that was logged is written."""
+
+    def state(self) -> dict[str, Any]:
+        """Return what identifies the run, and the position in it: plain values, which are saved in checkpoints. Called after ``flush``."""
+        return {}
+
+    def rewind(self, state: Mapping[str, Any] | None) -> None:
+        """Go back to an earlier position of the run, because the program has loaded a checkpoint after it had logged values."""
+        self.close("interrupted")
+        self.open(state)
+
+
+class FolderTracker(Tracker):
+    """A tracker that writes files into a folder.
+
+    Args:
+        folder: The folder. None for the folder of the run, ``runs/<date>_<time>``, which the file trackers of a Runtime share. It is
+            chosen when the run begins.
+
+    Attributes:
+        folder: The folder, or None before the run begins.
+        run_folder: Returns the folder of the run. The Runtime sets this attribute before it calls ``open``.
+    """
+
+    def __init__(self, folder: str | Path | None = None) -> None:
+        self.folder = None if folder is None else Path(folder)
+        self.run_folder: Callable[[], Path] = new_run_folder
+
+    def position(self, state: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """Create the folder. Return ``state`` if it belongs to a run in this folder, else None."""
+        if self.folder is None:
+            self.folder = self.run_folder()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return state if state and Path(state["folder"]).resolve() == self.folder.resolve() else None
+
+    def state(self) -> dict[str, Any]:
+        return {"folder": str(self.folder)}

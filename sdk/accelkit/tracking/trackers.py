@@ -1,0 +1,154 @@
+"""The trackers of a Runtime. They are called on the main process only, and a tracker that fails does not end the run."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from accelkit.errors import one_line, shortened
+from accelkit.tracking.names import trackers_of
+from accelkit.tracking.run_files import new_run_folder
+from accelkit.tracking.tracker import FolderTracker, Outcome, Tracker
+from accelkit.tracking.values import checked_step, hyperparameters, plain_values
+
+
+class Trackers:
+    """Passes what a program logs to its trackers.
+
+    The trackers are opened by the first ``log``, so that a program can load a checkpoint before and continue the run that saved it.
+
+    Args:
+        given: Names, trackers and functions, as given to ``Runtime``.
+        is_main_process: Whether this process writes.
+        describe: Returns a description of the selection, which is recorded with the hyperparameters.
+
+    Attributes:
+        objects: The trackers, in the order of ``given``. Objects of other libraries and functions are the user's own.
+
+    Raises:
+        UsageError: On every process, if a tracker is unknown, or if its package is not installed.
+    """
+
+    def __init__(self, given: Iterable[Any], *, is_main_process: bool, describe: Callable[[], Mapping[str, Any]]) -> None:
+        self._trackers, self.objects = trackers_of(given)
+        self._active = list(self._trackers) if is_main_process else []
+        self._describe = describe
+        self._hyperparameters: dict[str, Any] = {}
+        self._states: dict[str, Any] = {}
+        self._next_step = 0
+        self._process: int | None = None
+        self._is_preempted = False
+
+    def log(self, values: Mapping[str, Any], step: int | None) -> None:
+        """See ``Runtime.log``."""
+        if not self._active:
+            return
+        plain = plain_values(values)
+        number = self._next_step if step is None else checked_step(step)
+        self._open()
+        self._call_each("log", plain, number)
+        self._next_step = number + 1
+
+    def log_hyperparameters(self, values: Any) -> None:
+        """See ``Runtime.log_hyperparameters``."""
+        if not self._active:
+            return
+        new = hyperparameters(values)
+        self._hyperparameters |= new
+        if self._process is not None:
+            self._call_each("log_hyperparameters", new)
+
+    def flush(self, *, is_preempted: bool = False) -> None:
+        """Write everything that was logged.
+
+        Args:
+            is_preempted: Whether the job was told to stop. If the program ends now, its run is interrupted, not finished.
+        """
+        self._is_preempted = self._is_preempted or is_preempted
+        if self._process is not None:
+            self._call_each("flush")
+
+    def close(self, outcome: Outcome) -> None:
+        """End the run. If the program logs again, the same run is continued.
+
+        A run that has logged only hyperparameters is written as well, if it is finished.
+        """
+        if self._hyperparameters and outcome == "finished" and self._active:
+            self._open()
+        if self._process != os.getpid():  # not open, or open in the process from which this one was forked
+            return
+        atexit.unregister(self._close_at_exit)
+        self._states = self.state()
+        self._call_each("close", outcome)
+        self._process = None
+        self._hyperparameters = {}
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint saves: the next step, and the run and position of each tracker. Everything logged is written first."""
+        if not self._active:
+            return {}
+        if self._process is None:
+            return {"next_step": self._next_step, "trackers": self._states.get("trackers", {})}
+        self.flush()
+        states = {self._key(tracker): self._call(tracker, "state") for tracker in tuple(self._active)}
+        return {"next_step": self._next_step, "trackers": {key: state for key, state in states.items() if state}}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue the run of a checkpoint. ``state`` is empty if it was saved without trackers."""
+        if not state or not self._active:
+            return
+        self._states, self._next_step = dict(state), state["next_step"]
+        if self._process is not None:
+            for tracker in tuple(self._active):
+                self._call(tracker, "rewind", self._state_of(tracker))
+
+    def _open(self) -> None:
+        if self._process is not None:
+            return
+        self._process = os.getpid()
+        saved = [state["folder"] for state in self._states.get("trackers", {}).values() if "folder" in state]
+        run_folder = functools.cache(lambda: Path(saved[0]) if saved else new_run_folder())
+        for tracker in tuple(self._active):
+            if isinstance(tracker, FolderTracker):
+                tracker.run_folder = run_folder
+            self._call(tracker, "open", self._state_of(tracker))
+        self._call_each("log_hyperparameters", self._hyperparameters | {"accelkit": self._describe()})
+        atexit.register(self._close_at_exit)
+
+    def _state_of(self, tracker: Tracker) -> Mapping[str, Any] | None:
+        state: Mapping[str, Any] | None = self._states.get("trackers", {}).get(self._key(tracker))
+        return state
+
+    def _key(self, tracker: Tracker) -> str:
+        """Return the key of a tracker in checkpoints. Trackers of the same name are numbered."""
+        alike = [one for one in self._trackers if one.name == tracker.name]
+        number = next(index for index, one in enumerate(alike) if one is tracker)
+        return f"{tracker.name}_{number}"
+
+    def _call_each(self, method: str, *arguments: Any) -> None:
+        for tracker in tuple(self._active):
+            self._call(tracker, method, *arguments)
+
+    def _call(self, tracker: Tracker, method: str, *arguments: Any) -> Any:
+        """Call a method of a tracker. If it fails, warn, and never call the tracker again."""
+        try:
+            return getattr(tracker, method)(*arguments)
+        except Exception as error:
+            self._active = [one for one in self._active if one is not tracker]
+            reason = shortened(one_line(f"{type(error).__name__}: {error}"), 500)
+            warnings.warn(
+                f"the tracker {tracker.name!r} failed and is not called again: {method}() raised {reason}. The run continues without it.",
+                RuntimeWarning,
+                stacklevel=5,
+            )
+            return None
+
+    def _close_at_exit(self) -> None:
+        has_failed = getattr(sys, "last_value", None) is not None
+        self.close("interrupted" if self._is_preempted else "failed" if has_failed else "finished")
