@@ -29,6 +29,7 @@ _HOMES = {
     "accelkit.specs.env_reader": ("job_port",),
     "accelkit.pytree": ("map_leaves",),
     "accelkit.private_files": ("check_private", "private_folder"),
+    "accelkit.rank_logger": ("get_logger",),
     "accelkit.thread_shutdown": ("wait_for_threads",),
     "accelkit.discovery.catalog": ("plugins", "refresh", "register"),
     "accelkit.selection": ("select",),
@@ -93,6 +94,7 @@ if TYPE_CHECKING:
     from accelkit.private_files import check_private as check_private
     from accelkit.private_files import private_folder as private_folder
     from accelkit.pytree import map_leaves as map_leaves
+    from accelkit.rank_logger import get_logger as get_logger
     from accelkit.runtime import Runtime as Runtime
     from accelkit.runtime.device import device as device
     from accelkit.selection import select as select

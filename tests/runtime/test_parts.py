@@ -34,7 +34,7 @@ class Parts:
         self.preparation = Preparation(self.session, self.ranks, self.accumulation, PreparationOptions(), self.objects)
         self.gradients = Gradients(self.session, self.accumulation, self.objects)
         self.collectives = Collectives(self.ranks.num_processes, self.session.start)
-        self.trackers = Trackers((), is_main_process=True, describe=self.session.description)
+        self.trackers = Trackers((), self.ranks, describe=self.session.description)
 
 
 class FourthOfEight(accelkit.ClusterEnvironment):

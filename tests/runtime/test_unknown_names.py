@@ -45,7 +45,7 @@ def test_the_hint_says_which_argument_was_meant(arguments, text, error_text):
     assert isinstance(caught.value, TypeError)
 
 
-@pytest.mark.parametrize("name", ["set_seed", "is_available", "get_logger", "notebook_launcher", "find_executable_batch_size"])
+@pytest.mark.parametrize("name", ["set_seed", "is_available", "LocalSGD", "notebook_launcher", "find_executable_batch_size"])
 def test_the_hint_of_the_package(name, error_text):
     with pytest.raises(accelkit.UnknownAttributeError) as caught:
         getattr(accelkit, name)

@@ -54,6 +54,6 @@ while steps.done <= LAST:
     if step == killed_at:
         for tracker in rt.trackers:
             if isinstance(tracker, TensorBoard):
-                tracker.writer.flush()  # as it does every two minutes
+                tracker.writer.flush()  # what it has written would reach the disk a moment later
         os.kill(os.getpid(), signal.SIGKILL)
 # The trackers are closed at exit.

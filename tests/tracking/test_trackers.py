@@ -95,14 +95,6 @@ def test_a_checkpoint_is_loaded_with_other_trackers(tmp_path, saved_with, loaded
     assert from_jsonl(folder) == [(0, 1.0 if saved_with else 2.0)]
 
 
-def test_everything_is_written_when_a_checkpoint_is_saved(tmp_path):
-    with runtime(TensorBoard("a")) as rt:
-        rt.prepare(torch.nn.Linear(1, 1))
-        rt.log({"loss": 1.0})
-        rt.save_state("ckpt")
-        assert from_tensorboard(tmp_path / "a") == [(0, 1.0)]
-
-
 def test_everything_is_written_when_a_preemption_is_known(tmp_path):
     rt = runtime(TensorBoard("a"))
     rt.log({"loss": 1.0})
@@ -138,6 +130,13 @@ class Recorder(Tracker):
     def log_hyperparameters(self, values):
         self._record("log_hyperparameters", sorted(values))
 
+    def flush(self):
+        self._record("flush")
+
+    def state(self):
+        self._record("state")
+        return {}
+
     def close(self, outcome):
         self._record("close", outcome)
 
@@ -156,6 +155,15 @@ def test_a_tracker_that_fails_is_warned_of_once_and_not_called_again(method, err
     assert failing.calls[-1][0] == method
     assert [call[0] for call in failing.calls].count(method) == 1
     assert [call for call in other.calls if call[0] == "log"] == [("log", 0), ("log", 1)]
+
+
+def test_everything_is_written_before_a_checkpoint_gets_the_position():
+    tracker = Recorder()
+    with runtime(tracker) as rt:
+        rt.prepare(torch.nn.Linear(1, 1))
+        rt.log({"loss": 1.0})
+        rt.save_state("ckpt")
+        assert tracker.calls[-2:] == [("flush",), ("state",)]
 
 
 def test_the_outcome_of_the_run():
@@ -196,7 +204,7 @@ def test_hyperparameters_are_recorded_with_the_first_value_or_at_the_end(tmp_pat
     assert json.loads((tmp_path / "a/hyperparameters.json").read_text()).keys() == {"width", "rate", "accelkit"}
     with runtime(only) as rt:
         rt.log_hyperparameters({"rate": 0.1})
-    assert [call[0] for call in only.calls] == ["open", "log_hyperparameters", "close"]
+    assert [call[0] for call in only.calls] == ["open", "log_hyperparameters", "flush", "state", "close"]
 
 
 def test_a_runtime_without_values_writes_nothing(tmp_path):

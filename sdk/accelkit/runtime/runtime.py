@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Never, NoReturn, ParamSpec, Self, TypeVar
 
 import torch
 
+from accelkit import rank_logger
 from accelkit.errors import UnsupportedError
 from accelkit.gc_pause import collector_paused
 from accelkit.plugin_calls import call
@@ -31,6 +32,7 @@ from accelkit.runtime.device_memory import DeviceMemory
 from accelkit.runtime.gradients import Accumulation, Gradients
 from accelkit.runtime.preemption import Preemption, check_requeue
 from accelkit.runtime.preparation import Preparation, PreparationOptions, PreparedObjects, unwrap_model
+from accelkit.runtime.progress import ProgressBar, ProgressBars
 from accelkit.runtime.rank_info import RankInfo, run_only_if
 from accelkit.runtime.session import Session
 from accelkit.runtime.stop_trigger import StopTrigger
@@ -157,17 +159,17 @@ class Runtime:
         )
         if seed is not None:
             seeding.seed_host(seed)
-        group_options = process_group or ProcessGroupOptions()
+        group = process_group or ProcessGroupOptions()
         self._rank_info = RankInfo(self.cluster)
-        self._session = Session(configuration, self._rank_info, self._accumulation, process_group=group_options, seed=seed)
+        self._session = Session(configuration, self._rank_info, self._accumulation, process_group=group, seed=seed)
         self._objects = PreparedObjects()
         self._preparation = Preparation(self._session, self._rank_info, self._accumulation, self._options, self._objects)
         self._gradients = Gradients(self._session, self._accumulation, self._objects)
         self._collectives = Collectives(self._rank_info.num_processes, self._session.start, verification.job_mode())
-        is_main = self._rank_info.is_main_process
-        self._trackers = track = Trackers(trackers, is_main_process=is_main, describe=self._session.description)
-        parts = (self._session, self._rank_info, self._collectives, self._objects, track)
-        self._checkpointing = Checkpointing(*parts, timeout=group_options.seconds)
+        rank_logger.set_job(self._rank_info, self._collectives)
+        self._progress = ProgressBars(self._rank_info)
+        self._trackers = track = Trackers(trackers, self._rank_info, describe=self._session.description)
+        self._checkpointing = Checkpointing(self._session, self._rank_info, self._collectives, self._objects, track, timeout=group.seconds)
         self._preemption = Preemption(self.cluster, self._rank_info, self._collectives, self.plugin_manager, track, has_to_requeue=requeue)
         self._stop_trigger = StopTrigger(self._collectives)
         with self.plugin_manager.naming_failures("configured"):
@@ -256,6 +258,16 @@ class Runtime:
         """Call ``print`` once per machine, on its main process only."""
         if self.is_local_main_process:
             print(*args, **kwargs)  # noqa: T201 # this is what it is for
+
+    def progress(self, iterable: Iterable[T], description: str = "", total: int | None = None) -> ProgressBar[T]:
+        """Return an iterable over the same items that draws a progress bar, on the main process and only in a terminal. Bars may be nested.
+
+        Args:
+            iterable: The items, such as a prepared loader. They are passed on unchanged.
+            description: The text before the bar.
+            total: The number of items. None for the length of the iterable, if it has one.
+        """
+        return self._progress.bar(iterable, description, total)
 
     @overload
     def on_main_process(self, function: Callable[P, T]) -> Callable[P, T | None]: ...

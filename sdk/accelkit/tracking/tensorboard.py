@@ -46,7 +46,7 @@ class TensorBoard(FolderTracker):
 
         position = self.position(state)
         self._next_step = position["next_step"] if position else 0
-        self.writer = SummaryWriter(str(self.folder), purge_step=self._next_step, **self._options)  # type: ignore[no-untyped-call]
+        self.writer = SummaryWriter(str(self.folder), purge_step=self._next_step, **self._options)
 
     def log(self, values: Mapping[str, Scalar], step: int) -> None:
         writer: Any = self.writer

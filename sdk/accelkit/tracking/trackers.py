@@ -9,13 +9,18 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from accelkit.errors import one_line, shortened
 from accelkit.tracking.names import trackers_of
 from accelkit.tracking.run_files import new_run_folder
 from accelkit.tracking.tracker import FolderTracker, Outcome, Tracker
 from accelkit.tracking.values import checked_step, hyperparameters, plain_values
+
+
+class Ranks(Protocol):
+    @property
+    def is_main_process(self) -> bool: ...
 
 
 class Trackers:
@@ -25,7 +30,7 @@ class Trackers:
 
     Args:
         given: Names, trackers and functions, as given to ``Runtime``.
-        is_main_process: Whether this process writes.
+        ranks: This process's place in the job. Only the main process writes.
         describe: Returns a description of the selection, which is recorded with the hyperparameters.
 
     Attributes:
@@ -35,9 +40,9 @@ class Trackers:
         UsageError: On every process, if a tracker is unknown, or if its package is not installed.
     """
 
-    def __init__(self, given: Iterable[Any], *, is_main_process: bool, describe: Callable[[], Mapping[str, Any]]) -> None:
+    def __init__(self, given: Iterable[Any], ranks: Ranks, *, describe: Callable[[], Mapping[str, Any]]) -> None:
         self._trackers, self.objects = trackers_of(given)
-        self._active = list(self._trackers) if is_main_process else []
+        self._active = list(self._trackers) if ranks.is_main_process else []
         self._describe = describe
         self._hyperparameters: dict[str, Any] = {}
         self._states: dict[str, Any] = {}

@@ -1,0 +1,122 @@
+"""Loggers that are quiet on all processes of a job except the main one. This module does not import torch."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import weakref
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from accelkit.errors import UsageError
+
+
+class _Ranks(Protocol):
+    @property
+    def process_index(self) -> int: ...
+    @property
+    def num_processes(self) -> int: ...
+
+
+class _Barrier(Protocol):
+    def wait_for_everyone(self) -> None: ...
+
+
+_ranks: _Ranks | None = None
+_barrier: Callable[[], _Barrier | None] = lambda: None  # noqa: E731 # replaced by a weak reference
+
+
+def set_job(ranks: _Ranks, barrier: _Barrier) -> None:
+    """Set the job whose ranks the loggers of this process use. The newest Runtime calls this when it is created."""
+    global _ranks, _barrier
+    _ranks, _barrier = ranks, weakref.ref(barrier)
+
+
+class RankLogger(logging.LoggerAdapter[logging.Logger]):
+    """A logger that emits on the main process only, unless a call says otherwise. ``accelkit.get_logger`` creates it.
+
+    All methods of a ``logging.Logger`` that log take two further arguments. If the job has several processes, each message begins with
+    the rank of its process.
+
+    Args of the methods:
+        main_process_only: Whether only the main process emits the message. The default is True.
+        in_order: Whether all processes emit the message, one after another in the order of ranks. All processes must make the call, and
+            the level must be enabled on all of them or on none. ``main_process_only`` is then ignored.
+    """
+
+    def __init__(self, logger: logging.Logger) -> None:
+        super().__init__(logger, {})
+        self._logged_once: set[Any] = set()
+
+    def log(  # type: ignore[override] # the further arguments of the base class are in kwargs
+        self, level: int, msg: object, *args: Any, main_process_only: bool = True, in_order: bool = False, **kwargs: Any
+    ) -> None:
+        """Log a message with a level, as the other methods do.
+
+        Raises:
+            UsageError: If ``in_order`` is True in a job of several processes, and this process has no Runtime, through which it could wait
+                for the others.
+        """
+        if not self.isEnabledFor(level):
+            return
+        ranks = _ranks or _detected_ranks()
+        rank, size = ranks.process_index, ranks.num_processes
+        msg, passed = self.process(msg, kwargs)
+        arguments: dict[str, Any] = {**passed, "stacklevel": passed.get("stacklevel", 1) + 1}  # the caller's line, not this one
+        text = f"[rank {rank}] {msg}" if size > 1 else msg
+        if size == 1 or not in_order:
+            if rank == 0 or in_order or not main_process_only:
+                self.logger.log(level, text, *args, **arguments)
+            return
+        barrier = _barrier()
+        if barrier is None:
+            raise UsageError(
+                "in_order=True needs a Runtime",
+                why="the processes of the job wait for each other through it",
+                hint="create accelkit.Runtime() before, or pass main_process_only=False",
+            )
+        for turn in range(size):
+            if turn == rank:
+                self.logger.log(level, text, *args, **arguments)
+            barrier.wait_for_everyone()
+
+    def warning_once(self, msg: object, *args: Any, **kwargs: Any) -> None:
+        """Log a warning, unless this logger has already logged the same message with the same arguments in this way."""
+        key = (str(msg), tuple(map(str, args)))
+        if key not in self._logged_once:
+            self._logged_once.add(key)
+            kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1
+            self.log(logging.WARNING, msg, *args, **kwargs)
+
+
+def get_logger(name: str, log_level: str | int | None = None) -> RankLogger:
+    """Return a logger that emits on the main process of the job only, unless a call says otherwise.
+
+    It passes messages to ``logging.getLogger(name)``, so handlers and levels are set in the usual way. It need not be created after a
+    Runtime. Before there is one, the rank is detected from the variables of the launcher. Neither this call nor logging imports torch.
+
+    Args:
+        name: The name of the logger, such as ``__name__``.
+        log_level: The level to set, such as ``"INFO"``. None leaves it as it is.
+
+    Raises:
+        ValueError: If there is no such level.
+    """
+    logger = logging.getLogger(name)
+    if log_level is not None:
+        logger.setLevel(log_level.upper() if isinstance(log_level, str) else log_level)
+    return RankLogger(logger)
+
+
+@functools.cache
+def _detected_ranks() -> _Ranks:
+    from accelkit.cluster.detection import check_environment, select_cluster  # takes time, and most programs have a Runtime
+
+    environment = select_cluster().environment
+    check_environment(environment)
+    return _DetectedRanks(environment.global_rank, environment.world_size)
+
+
+class _DetectedRanks:
+    def __init__(self, process_index: int, num_processes: int) -> None:
+        self.process_index, self.num_processes = process_index, num_processes
