@@ -86,10 +86,35 @@ def test_a_pattern_selects_an_area_a_glob_or_a_part(error_text):
     assert profiles.select(tests, ["operators/forward[add,float32]"]) == ["operators/forward[add,float32]"]
     assert len(profiles.select(tests, ["operators/forward[add,*]"])) > 5
     assert profiles.select(tests, ["string_round"]) == ["device/string_round_trip"]
+    assert "operators/forward[mm,float32]" in profiles.select(tests, ["aten::mm"])
+    assert not any("addmm" in test for test in profiles.select(tests, ["aten::mm.default"]))
     with pytest.raises(accelkit.UsageError) as caught:
         profiles.select(tests, ["no_such_check"])
     assert "'no_such_check'" in caught.value.what
     assert caught.value == error_text
+
+
+@pytest.mark.parametrize(
+    ("operator", "test"),
+    [
+        ("aten::add.Tensor", "operators/forward[add,float32]"),
+        ("aten::masked_fill_", "operators/forward[masked_fill,float32]"),
+        ("aten::div.Tensor", "operators/forward[div.no_rounding_mode,float32]"),
+        ("aten::gelu_backward", "operators/forward[nn.functional.gelu,float32]"),
+        ("aten::native_layer_norm_backward", "operators/forward[nn.functional.layer_norm,float32]"),
+        ("aten::_softmax_backward_data", "operators/forward[softmax,float32]"),
+        ("aten::max_pool2d_with_indices", "operators/forward[nn.functional.max_pool2d,float32]"),
+        ("aten::convolution_backward", "operators/forward[nn.functional.conv2d,float32]"),
+        ("aten::threshold_backward", "operators/forward[nn.functional.relu,float32]"),
+    ],
+)
+def test_an_aten_operator_selects_the_tests_of_torchs_operator(operator, test):
+    assert test in profiles.select(profiles.suite("training", TORCH).tests, [operator])
+
+
+def test_an_aten_operator_without_tests_is_refused():
+    with pytest.raises(accelkit.UsageError, match="'aten::nothing_backward' matches no test"):
+        profiles.select(profiles.suite("full", TORCH).tests, ["aten::nothing_backward"])
 
 
 def test_listing_imports_no_torch():

@@ -59,13 +59,18 @@ def fused_step(x):
         ("_fused_sgd_", fused_step),
     ],
 )
-def test_nan_from_one_operator(operator, use, device):
+def test_nan_and_a_wrong_number_from_one_operator(operator, use, device):
     x = torch.ones(3, 3, device=device)
     with fake_xpu.fault(f"nan@{operator}"):
         assert use(x.clone()).isnan().all().item()
         assert not (x - 3).isnan().any().item()
         assert not torch.arange(3, device=device).isnan().any().item()
-    assert not use(x.clone()).isnan().any().item()
+    right = use(x.clone()).cpu()
+    assert not right.isnan().any().item()
+    with fake_xpu.fault(f"wrong@{operator}"):
+        error = use(x.clone()).cpu() - right
+        assert torch.equal(error.flatten()[:-1], torch.zeros(right.numel() - 1)), "only the last element is wrong"
+        torch.testing.assert_close(error.flatten()[-1], right.abs().max())
 
 
 def test_slow_copies(device):

@@ -78,8 +78,9 @@ def _run_on_cpu(info: Any, given: Any) -> Any:
 def _compare(subject: Subject, info: Any, given: Any, training: bool, seed: str) -> None:
     import torch
 
+    from accelkit.runtime.comparison.tolerance import relative_error
     from accelkit_conformance.oracle.sample_transfer import tensors, to_device, to_double
-    from accelkit_conformance.oracle.tolerance import check_form, check_result, relative_error
+    from accelkit_conformance.oracle.tolerance import check_form, check_result
 
     torch.default_generator.manual_seed(0)
     arguments = given.constructor_input
@@ -124,7 +125,7 @@ def _compare(subject: Subject, info: Any, given: Any, training: bool, seed: str)
 def _run(module: Any, call: Any, seed: str) -> dict[str, list[Any]]:
     import torch
 
-    from accelkit_conformance.oracle.cotangents import cotangents
+    from accelkit.runtime.comparison.cotangents import cotangents
     from accelkit_conformance.oracle.sample_transfer import tensors
 
     outputs = tensors(module(*call[0], **call[1]))

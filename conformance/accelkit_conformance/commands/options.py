@@ -22,5 +22,6 @@ SELECT = click.option(
     "--select",
     multiple=True,
     metavar="PATTERN",
-    help="Select tests: an area, a glob over test ids, or a part of a test id. May be given several times.",
+    help="Select tests: an area, a glob over test ids, a part of a test id, or an ATen operator such as aten::mm. "
+    "May be given several times.",
 )

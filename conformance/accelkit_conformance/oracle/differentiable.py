@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F  # the usual name
 
-from accelkit_conformance.oracle.cotangents import cotangents
+from accelkit.runtime.comparison.cotangents import cotangents
+from accelkit.runtime.comparison.tolerance import relative_error
 from accelkit_conformance.oracle.lacking_dtypes import lacking_dtypes
 from accelkit_conformance.oracle.sample_transfer import to_device, to_double
-from accelkit_conformance.oracle.tolerance import check_result, relative_error
+from accelkit_conformance.oracle.tolerance import check_result
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject

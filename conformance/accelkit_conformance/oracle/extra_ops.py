@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # the usual name
 
-from accelkit_conformance.oracle.cotangents import cotangents
+from accelkit.runtime.comparison.cotangents import cotangents
 
 
 def _floats(device: Any, *shape: int) -> torch.Tensor:

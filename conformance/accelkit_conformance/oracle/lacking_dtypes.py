@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from accelkit_conformance.oracle.cotangents import cotangents
+from accelkit.runtime.comparison.cotangents import cotangents
 from accelkit_conformance.oracle.sample_transfer import tensors, to_device
 from accelkit_conformance.profiles.operators import DTYPES
 

@@ -9,10 +9,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from accelkit.runtime.comparison.cotangents import cotangents
+from accelkit.runtime.comparison.tolerance import UNINITIALIZED, is_equal_choice, relative_error
 from accelkit_conformance.oracle import opdb
-from accelkit_conformance.oracle.cotangents import cotangents
 from accelkit_conformance.oracle.sample_transfer import has_memory, tensors, to_device, to_double
-from accelkit_conformance.oracle.tolerance import check_form, check_result, relative_error
+from accelkit_conformance.oracle.tolerance import check_form, check_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -71,7 +72,7 @@ def compare_forward(
     if inputs_stay:
         check_inputs(there, here, given)
     assert len(found) == len(reference), f"gave {len(found)} results, not {len(reference)}"
-    if is_random or draws or op.name in opdb.UNINITIALIZED:
+    if is_random or draws or op.name in UNINITIALIZED:
         for mine, theirs in zip(found, reference, strict=True):
             if isinstance(theirs, torch.Tensor):
                 check_form(mine, theirs, subject.device)
@@ -270,13 +271,7 @@ def _is_as_good(op: Any, mine: Any, theirs: torch.Tensor, given: Any) -> bool:
         step = given[1][0] if given[1] else 1.0
         size = float(step.abs().max()) if isinstance(step, torch.Tensor) else abs(float(step)) if isinstance(step, int | float) else 1.0
         return float((off > 0).double().mean()) < 0.05 and float(off.max()) <= max(1.0, size) * 1.01
-    values = given[0]
-    if there.dtype != torch.int64 or there.numel() == 0 or values.ndim != there.ndim or there.ndim == 0:
-        return False
-    dims = [d for d in range(values.ndim) if all(there.shape[i] <= values.shape[i] for i in range(values.ndim) if i != d)]
-    dims = [d for d in dims if int(there.min()) >= 0 and int(there.max()) < values.shape[d]]
-    chosen = [(values.gather(d, there), values.gather(d, theirs)) for d in dims]
-    return any(bool(((one == other) | (one.isnan() & other.isnan())).all()) for one, other in chosen)
+    return is_equal_choice(given[0], there, theirs)
 
 
 def flat(results: Any) -> list[Any]:

@@ -17,8 +17,6 @@ from accelkit import UnsupportedError
 _MOST = 400
 # Operators that only one kind of device can run: those that compile CUDA code, and the CPU kernel of scaled_dot_product_attention.
 _LEFT_OUT = ("jiterator", "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu")
-# Operators that return uninitialised memory.
-UNINITIALIZED = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize_", "resize_as_")
 # Operators that neither take nor return tensors.
 NO_TENSORS = ("broadcast_shapes",)
 # ATen overloads that return uninitialised memory, or the number of the kernel that torch would choose.

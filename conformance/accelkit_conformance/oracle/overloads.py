@@ -15,8 +15,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
+from accelkit.runtime.comparison.cotangents import cotangents
 from accelkit_conformance.oracle import opdb
-from accelkit_conformance.oracle.cotangents import cotangents
 from accelkit_conformance.oracle.lacking_dtypes import lacking_dtypes
 from accelkit_conformance.oracle.op_compare import compare_forward
 from accelkit_conformance.oracle.reproducer import describe_sample, facts_of

@@ -17,6 +17,7 @@ from accelkit_conformance.oracle import opdb
 from accelkit_conformance.oracle.extra_ops import FUNCTIONS
 from accelkit_conformance.oracle.overloads import calls_of, calls_of_operator
 from accelkit_conformance.oracle.sample_transfer import tensors
+from accelkit_conformance.profiles.aten_names import recorded_operators
 from accelkit_conformance.results import NotSupported
 
 _TABLE = Path(__file__).parent / "recorded_calls.txt"
@@ -55,7 +56,7 @@ _OFTEN_IMPLEMENTED = {
 def overloads() -> Iterator[str]:
     """Yield the overloads of the table that the installed torch has, such as ``add.Tensor`` or ``relu``."""
     operators = opdb.operators()
-    for overload, name in _table().items():
+    for overload, name in recorded_operators().items():
         packet, _, own = overload.partition(".")
         if (name in operators or name in FUNCTIONS) and hasattr(getattr(torch.ops.aten, packet, None), own or "default"):
             yield overload
@@ -70,7 +71,7 @@ def recorded_call(overload: str) -> tuple[Any, Any, Any, Any]:
     Raises:
         NotSupported: If no recorded program calls the overload in the installed torch.
     """
-    name = _table()[overload]
+    name = recorded_operators()[overload]
     op = Nameless() if name in FUNCTIONS else opdb.operators()[name]
     found = [call for call in _calls(name) if call[0].name() == f"aten::{overload}"]
     if not found:
@@ -82,11 +83,6 @@ class Nameless:
     """Stand-in for an operator of torch's database to which no exception applies."""
 
     name = variant_test_name = ""
-
-
-@functools.cache
-def _table() -> dict[str, str]:
-    return dict(line.split() for line in _TABLE.read_text("utf-8").splitlines() if not line.startswith("#"))
 
 
 @functools.lru_cache(maxsize=1)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from accelkit_conformance.oracle.cotangents import cotangents
+from accelkit.runtime.comparison.cotangents import cotangents
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject

@@ -7,13 +7,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-_DOUBLE = {
-    torch.float32: torch.float64,
-    torch.float16: torch.float64,
-    torch.bfloat16: torch.float64,
-    torch.complex32: torch.complex128,
-    torch.complex64: torch.complex128,
-}
+from accelkit.runtime.comparison.tolerance import DOUBLE
 
 
 def tensors(nested: Any) -> list[torch.Tensor]:
@@ -89,9 +83,9 @@ def to_double(nested: Any) -> Any:
 
     def convert(leaf: Any) -> Any:
         if isinstance(leaf, torch.dtype):
-            return _DOUBLE.get(leaf, leaf)
+            return DOUBLE.get(leaf, leaf)
         if not isinstance(leaf, torch.Tensor):
             return leaf
-        return leaf.detach().to(_DOUBLE.get(leaf.dtype, leaf.dtype), copy=True).requires_grad_(leaf.requires_grad)
+        return leaf.detach().to(DOUBLE.get(leaf.dtype, leaf.dtype), copy=True).requires_grad_(leaf.requires_grad)
 
     return tree_map(convert, nested)

@@ -1,19 +1,4 @@
-"""Tolerances for the results of a device.
-
-Let the truth t be the CPU's result in float64 (complex128), c the CPU's result in the dtype under test, and x the device's result. With
-e(x) = max|x - t| / max|t|, the device is wrong if e(x) > C * max(e(c), eps), where C = 8 and eps is that of the dtype: the device's error
-may be at most a small multiple of the CPU's. If nothing more precise than c is available (as for float64), t is c and C is 64.
-
-So that a large element does not hide errors in small ones, the error of each element is also measured relative to |t| + s, where s is the
-median magnitude of the nonzero elements of t. It may be at most 64 times the CPU's largest such error, or 64 eps if that is larger.
-
-A gradient with few elements is a poor sample of the rounding errors. Therefore, e(c) is raised to the largest of the CPU's errors in the
-gradients of the same call, or to 8 eps if that is smaller. If at least k operators follow one another, as in a module, each may be off by
-C * eps, and eps is replaced by k * eps in the first rule. If a result adds up n > 64 terms, eps is multiplied by sqrt(n) / C: an error of
-this size is likely if a device adds one term after another (N. J. Higham, T. Mary, "A new approach to probabilistic rounding error
-analysis", SIAM J. Sci. Comput. 41(5), 2019), while the CPU uses pairwise summation. NaN and infinity must be in the same places as in the
-CPU's result; integers must be equal.
-"""
+"""Checks of the results of a device: their form, and their values by the rule of ``accelkit.runtime.comparison.tolerance``."""
 
 from __future__ import annotations
 
@@ -22,14 +7,9 @@ from typing import Any
 
 import torch
 
+from accelkit.runtime.comparison.tolerance import difference
 from accelkit_conformance.oracle.sample_transfer import has_storage
 from accelkit_conformance.results import WrongValues
-
-C = 8.0
-_EACH = 64.0
-_WITHOUT_TRUTH = 8.0
-_LEFT_OF_CANCELLATION = 1e-6
-_OTHERS = 8.0
 
 
 def check_result(
@@ -53,12 +33,7 @@ def check_result(
         truth: The CPU's result in double precision, or None.
         device: The device on which the result must be.
         strides: Whether the strides must be equal.
-        phase: Whether elements are unique only up to sign or phase.
-        cancels: Whether to assume, if all elements of the truth are below 1e-6, that they are what is left after numbers around 1 have
-            cancelled, as happens in gradients. The absolute error is then checked instead.
-        others: The largest :func:`relative_error` of the CPU's results of the same call.
-        num_terms: The number of terms that an element of the result may add up. The device may add them one after another.
-        num_stages: The number of operators that follow one another, at least, to compute the result.
+        phase, cancels, others, num_terms, num_stages: The arguments of ``accelkit.runtime.comparison.tolerance.difference``.
 
     Raises:
         AssertionError: If the result is wrong. The message says how, and by how much.
@@ -75,17 +50,6 @@ def check_result(
     check_values(found.detach().cpu(), reference.detach(), exact, **options)
 
 
-def relative_error(reference: torch.Tensor, truth: torch.Tensor | None) -> float:
-    """Return the CPU's error relative to the largest magnitude of the truth; 0 if the truth is zero, unknown or not finite."""
-    if truth is None or truth.shape != reference.shape or not (reference.is_floating_point() or reference.is_complex()):
-        return 0.0
-    if reference.layout is not torch.strided or not reference.numel():
-        return 0.0
-    c, t = _parts(reference.detach(), phase=False), _parts(truth.detach(), phase=False)
-    error = float((c - t).abs().max() / t.abs().max())
-    return error if math.isfinite(error) else 0.0
-
-
 def check_form(found: Any, reference: torch.Tensor, device: torch.device, *, strides: bool = False) -> None:
     """Check the type, device, dtype, shape and layout of a result, and its strides if ``strides`` is True and it has a storage."""
     assert isinstance(found, torch.Tensor), f"gave {type(found).__name__}, not a tensor"
@@ -97,114 +61,11 @@ def check_form(found: Any, reference: torch.Tensor, device: torch.device, *, str
         assert found.stride() == reference.stride(), f"the result has strides {found.stride()}, not {reference.stride()}"
 
 
-def check_values(
-    found: torch.Tensor,
-    reference: torch.Tensor,
-    truth: torch.Tensor | None,
-    *,
-    phase: bool = False,
-    cancels: bool = False,
-    others: float = 0.0,
-    num_terms: int = 1,
-    num_stages: int = 1,
-) -> None:
-    """Check the values of a result. All three tensors are on the CPU; for the arguments see :func:`check_result`.
+def check_values(found: torch.Tensor, reference: torch.Tensor, truth: torch.Tensor | None, **options: Any) -> None:
+    """Check the values of a result. All three tensors are on the CPU; for the options, see :func:`check_result`.
 
     Raises:
         WrongValues: If a value is wrong. The message says how, and by how much.
     """
-    try:
-        _check_values(found, reference, truth, phase=phase, cancels=cancels, others=others, num_terms=num_terms, num_stages=num_stages)
-    except AssertionError as error:
-        raise WrongValues(str(error)) from None
-
-
-def _check_values(
-    found: torch.Tensor,
-    reference: torch.Tensor,
-    truth: torch.Tensor | None,
-    *,
-    phase: bool,
-    cancels: bool,
-    others: float,
-    num_terms: int,
-    num_stages: int,
-) -> None:
-    if found.layout is not torch.strided:
-        found, reference, truth = found.to_dense(), reference.to_dense(), None if truth is None else truth.to_dense()
-    if found.numel() == 0:
-        return
-    if not (found.is_floating_point() or found.is_complex()):
-        _check_equal(found, reference)
-        return
-    dtype = reference.dtype
-    x, c = _parts(found, phase), _parts(reference, phase)
-    t = c if truth is None or truth.shape != reference.shape else _parts(truth, phase)
-    nan = torch.isnan(x) != torch.isnan(c)
-    assert not bool(nan.any()), (
-        f"NaN stands where it should not, or does not where it should, in {int(nan.sum())} of {nan.numel()} elements{_first(nan, x, c)}"
-    )
-    infinite = (torch.isinf(x) | torch.isinf(c)) & (x != c) & ~_is_near_overflow(t, dtype)
-    assert not bool(infinite.any()), f"infinity: {int(infinite.sum())} of {infinite.numel()} elements differ{_first(infinite, x, c)}"
-    finite = torch.isfinite(x) & torch.isfinite(c) & torch.isfinite(t)
-    if not bool(finite.any()):
-        return
-    eps = torch.finfo(dtype).eps * (_WITHOUT_TRUTH if t is c else 1.0) * max(1.0, math.sqrt(num_terms) / C)
-    if cancels and float(t[finite].abs().max()) < _LEFT_OF_CANCELLATION:
-        off, own = float((x[finite] - t[finite]).abs().max()), float((c[finite] - t[finite]).abs().max())
-        assert off <= C * max(own, eps), f"is {off:.3g} where nothing is left of a cancellation"
-        return
-    least = max(num_stages * eps, min(others, _OTHERS * eps))
-    _check_error(x[finite], c[finite], t[finite], eps, x if bool(finite.all()) else None, least=least)
-
-
-def _check_error(x: torch.Tensor, c: torch.Tensor, t: torch.Tensor, eps: float, whole: torch.Tensor | None, *, least: float) -> None:
-    off, own, size = (x - t).abs(), (c - t).abs(), t.abs()
-    scale = float(size.max())
-    if scale == 0.0:
-        allowed = C * max(float(own.max()), eps * eps)
-        assert float(off.max()) <= allowed, f"is {float(off.max()):.3g} where 0 is right"
-        return
-    error, bound = float(off.max()) / scale, C * max(float(own.max()) / scale, least)
-    where = f" (worst at {_index(off, whole)}: {float(x[off.argmax()]):.9g}, right is {float(t[off.argmax()]):.9g})"
-    assert error <= bound, f"the error is {error:.3g} of the largest magnitude; at most {bound:.3g} is allowed{where}"
-    typical = size[size > 0].median()
-    each, allowed_each = off / (size + typical), _EACH * max(float((own / (size + typical)).max()), eps)
-    worst = int(each.argmax())
-    assert float(each[worst]) <= allowed_each, (
-        f"an element is off by {float(each[worst]):.3g}, relative; at most {allowed_each:.3g} is allowed: "
-        f"{float(x[worst]):.9g}, right is {float(t[worst]):.9g}"
-    )
-
-
-def _check_equal(found: torch.Tensor, reference: torch.Tensor) -> None:
-    if found.dtype in (torch.uint16, torch.uint32, torch.uint64):
-        found, reference = found.view(_SIGNED[found.dtype]), reference.view(_SIGNED[reference.dtype])
-    wrong = found != reference
-    assert not bool(wrong.any()), f"{int(wrong.sum())} of {wrong.numel()} elements differ{_first(wrong, found, reference)}"
-
-
-_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
-
-
-def _parts(values: torch.Tensor, phase: bool) -> torch.Tensor:
-    """Return the values as one-dimensional float64: real and imaginary parts, or magnitudes if ``phase`` is True."""
-    if values.is_complex():
-        values = values.to(torch.complex128)
-        values = values.abs() if phase else torch.view_as_real(values.resolve_conj())
-    values = values.to(torch.float64).reshape(-1)
-    return values.abs() if phase else values
-
-
-def _is_near_overflow(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return a mask of the elements where rounding decides between the largest finite number and infinity."""
-    return (t.abs() > 0.98 * torch.finfo(dtype).max) & torch.isfinite(t)
-
-
-def _first(wrong: torch.Tensor, x: torch.Tensor, c: torch.Tensor) -> str:
-    index = int(wrong.reshape(-1).to(torch.int8).argmax())
-    return f" (first at {index}: {x.reshape(-1)[index].item()!r}, right is {c.reshape(-1)[index].item()!r})"
-
-
-def _index(off: torch.Tensor, whole: torch.Tensor | None) -> str:
-    return f"element {int(off.argmax())}" if whole is not None else "a finite element"
+    if wrong := difference(found, reference, truth, **options):
+        raise WrongValues(wrong)

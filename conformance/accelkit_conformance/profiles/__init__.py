@@ -15,6 +15,7 @@ from pathlib import Path
 from accelkit import UnsupportedError, UsageError
 from accelkit_conformance import checks
 from accelkit_conformance.checks import PROFILES, Profile
+from accelkit_conformance.profiles.aten_names import tests_of
 
 FOLDER = Path(__file__).parent
 
@@ -50,7 +51,9 @@ def suite(profile: Profile, torch_version: str, kind: str = "accelerator") -> Su
 
 
 def select(tests: Sequence[str], patterns: Iterable[str]) -> list[str]:
-    """Return the tests that match one of the patterns: a glob over ids (brackets are literal), an area, or a part of an id.
+    """Return the tests that match one of the patterns.
+
+    A pattern is a glob over ids (brackets are literal), an area, a part of an id, or an ATen operator such as ``aten::mm``.
 
     Raises:
         UsageError: If a pattern matches no test.
@@ -62,6 +65,7 @@ def select(tests: Sequence[str], patterns: Iterable[str]) -> list[str]:
         glob = pattern.replace("[", "[[]")
         matching = [test for test in tests if fnmatch.fnmatchcase(test, glob) or checks.area_of(test) == pattern]
         matching = matching or [test for test in tests if pattern in test]
+        matching = matching or (tests_of(pattern, tests) if pattern.startswith("aten::") else [])
         if not matching:
             raise UsageError(f"{pattern!r} matches no test of this profile", hint="accelkit conformance list shows the tests")
         found |= set(matching)

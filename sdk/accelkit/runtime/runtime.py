@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     import torch.distributed as dist
 
     from accelkit.runtime.collectives.reduction import Operation
+    from accelkit.runtime.comparison.report import Comparison
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -794,6 +795,42 @@ class Runtime:
         one number, which takes about 100 microseconds on the CPU.
         """
         return self._stop_trigger.check()
+
+    # -- finding wrong results -----------------------------------------------------------------------------------------
+
+    def compare_to_cpu(
+        self,
+        model: torch.nn.Module,
+        batch: Any,
+        loss: Callable[[Any, Any], torch.Tensor] | None = None,
+        *,
+        folder: str | Path | None = None,
+    ) -> Comparison:
+        """Run a forward and a backward pass, and find the first module and operator whose result differs from the CPU's in float64.
+
+        Each operator runs on the device, and on the CPU with the same inputs, so errors do not accumulate. The tolerance is that of the
+        conformance suite, for the dtype in which the operator runs. A wrong result is replaced by the right one, so that the operators
+        after it are tested too. Parameters, gradients, buffers and generators are left as they were. A step takes many times as long as
+        usual.
+
+        Args:
+            model: A prepared model, which stays in training or evaluation mode. It is not compiled, and gradients are not reduced.
+            batch: The batch. It is moved to the device.
+            loss: A function ``loss(model, batch)`` that returns the loss. None calls the model with the batch (a dict as keyword arguments,
+                a tuple or list as positional ones) and uses the loss that the model returns, else a weighted mean of its outputs.
+            folder: The folder for programs that reproduce wrong results. None makes a temporary folder if there are any.
+
+        Returns:
+            The report: ``print(report)`` shows it, and ``report.first`` is the first difference, or None.
+
+        Raises:
+            UsageError: If the model is not on the device, or ``loss`` does not return a loss.
+            UnsupportedError: If the model is sharded.
+        """
+        from accelkit.runtime.comparison.comparison import compare_to_cpu
+
+        inner = unwrap_model(model, self.strategy, keep_torch_compile=False) if isinstance(model, torch.nn.Module) else model
+        return compare_to_cpu(inner, self.to_device(batch), loss, folder, self._session)
 
     # -- the rest of the life of a Runtime -----------------------------------------------------------------------------
 

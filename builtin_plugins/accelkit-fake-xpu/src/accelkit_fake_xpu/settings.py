@@ -24,11 +24,13 @@ _FIELDS = {
     "oom": "oom_at",
     "lost": "lost_at",
     "nan": "nan_operator",
+    "wrong": "wrong_operator",
     "slow_copy": "copy_milliseconds",
     "slow_first_call": "first_call_milliseconds",
 }
 _FAULT_FORMS = (
-    "use oom@N (allocation N), lost@N (kernel N), nan@OPERATOR, slow_copy@MILLISECONDS or slow_first_call@MILLISECONDS, separated by commas"
+    "use oom@N (allocation N), lost@N (kernel N), nan@OPERATOR, wrong@OPERATOR, slow_copy@MILLISECONDS or slow_first_call@MILLISECONDS, "
+    "separated by commas"
 )
 
 
@@ -49,6 +51,8 @@ class Faults:
         lost_at: The number of the kernel, counted from now on, during which the device is lost. This kernel and every later use of a
             device raise an error. 0 for none.
         nan_operator: The operator ("mm", "add") whose floating-point results are NaN. Empty for none.
+        wrong_operator: The operator in whose floating-point results the last element is too large by the largest magnitude in the result,
+            or by 1 if all elements are 0. Empty for none.
         copy_milliseconds: The additional duration of each copy, in milliseconds.
         first_call_milliseconds: The additional duration of the first call of each kernel in a process, as on a device that compiles its
             kernels when they are first called.
@@ -57,6 +61,7 @@ class Faults:
     oom_at: int = 0
     lost_at: int = 0
     nan_operator: str = ""
+    wrong_operator: str = ""
     copy_milliseconds: int = 0
     first_call_milliseconds: int = 0
 
@@ -75,7 +80,7 @@ class Faults:
                 raise SettingsError(variable, text, f"unknown fault {kind!r}", _FAULT_FORMS)
             if name in fields:
                 raise SettingsError(variable, text, f"{kind} is given twice", _FAULT_FORMS)
-            if kind == "nan":
+            if kind in ("nan", "wrong"):
                 if not re.fullmatch(r"\w+", value):
                     raise SettingsError(variable, text, f"{value!r} is not the name of an operator", _FAULT_FORMS)
                 fields[name] = value

@@ -27,6 +27,10 @@ void sleep_as_first_calls_do(const char* name) {
   std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
 }
 
+bool is_operator(const char* name, const std::string& wanted) {
+  return !wanted.empty() && std::strncmp(name, "aten::", 6) == 0 && wanted == name + 6;
+}
+
 }  // namespace
 
 Faults& faults() {
@@ -34,7 +38,8 @@ Faults& faults() {
   return *kept;
 }
 
-void set_faults(int64_t oom_at, int64_t lost_at, std::string nan_operator, int64_t copy_milliseconds, int64_t first_call_milliseconds) {
+void set_faults(int64_t oom_at, int64_t lost_at, std::string nan_operator, std::string wrong_operator, int64_t copy_milliseconds,
+                int64_t first_call_milliseconds) {
   auto& set = faults();
   set.allocations_left = oom_at;
   set.kernels_left = lost_at;
@@ -45,7 +50,9 @@ void set_faults(int64_t oom_at, int64_t lost_at, std::string nan_operator, int64
     called().clear();
   }
   set.nan_operator = std::move(nan_operator);
-  set.is_active = oom_at > 0 || lost_at > 0 || copy_milliseconds > 0 || first_call_milliseconds > 0 || !set.nan_operator.empty();
+  set.wrong_operator = std::move(wrong_operator);
+  set.is_active = oom_at > 0 || lost_at > 0 || copy_milliseconds > 0 || first_call_milliseconds > 0 || !set.nan_operator.empty() ||
+                  !set.wrong_operator.empty();
 }
 
 bool is_this_allocation_to_fail() {
@@ -64,9 +71,8 @@ void sleep_as_slow_copies_do() {
   if (milliseconds > 0) std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
 }
 
-bool is_to_be_nan(const char* name) {
-  const auto& wanted = faults().nan_operator;
-  return !wanted.empty() && std::strncmp(name, "aten::", 6) == 0 && wanted == name + 6;
-}
+bool is_to_be_nan(const char* name) { return is_operator(name, faults().nan_operator); }
+
+bool is_to_be_wrong(const char* name) { return is_operator(name, faults().wrong_operator); }
 
 }  // namespace fake_xpu

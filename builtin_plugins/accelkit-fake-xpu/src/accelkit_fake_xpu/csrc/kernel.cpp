@@ -50,8 +50,14 @@ void Kernel::refuse(c10::Device other) const {
 }
 
 void Kernel::spoil(const at::Tensor& host) const {
-  if (C10_LIKELY(!faults().is_active) || !is_to_be_nan(name_)) return;
-  if (host.is_floating_point() || host.is_complex()) host.fill_(std::numeric_limits<double>::quiet_NaN());
+  if (C10_LIKELY(!faults().is_active) || !(host.is_floating_point() || host.is_complex())) return;
+  if (is_to_be_nan(name_)) host.fill_(std::numeric_limits<double>::quiet_NaN());
+  if (is_to_be_wrong(name_) && host.numel() > 0) {
+    const auto largest = host.abs().max().item<double>();
+    auto last = host;
+    while (last.dim() > 0) last = last.select(0, last.size(0) - 1);
+    last.add_(largest > 0 ? largest : 1.0);
+  }
 }
 
 at::Tensor Kernel::result(const at::Tensor& host) {

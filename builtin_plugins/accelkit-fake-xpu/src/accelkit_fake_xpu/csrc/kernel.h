@@ -53,7 +53,7 @@ class Kernel {
 
   c10::DeviceIndex device() const noexcept { return device_; }
 
-  // Overwrites in-place results with NaN if this fault was requested.
+  // Makes in-place results NaN or wrong if this fault was requested.
   void spoil(const at::Tensor& host) const;
 
   // Returns a result of the kernel as a device tensor.

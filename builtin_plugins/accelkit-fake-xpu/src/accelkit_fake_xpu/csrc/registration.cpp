@@ -130,7 +130,8 @@ TORCH_LIBRARY(fake_xpu, library) {
   });
   library.def("kernel_count(int device) -> int", [](int64_t device) { return kernel_count(index(device)); });
   library.def("reset_kernel_counts() -> ()", &reset_kernel_counts);
-  library.def("set_faults(int oom_at, int lost_at, str nan_operator, int copy_milliseconds, int first_call_milliseconds) -> ()", &set_faults);
+  library.def("set_faults(int oom_at, int lost_at, str nan_operator, str wrong_operator, int copy_milliseconds, int first_call_milliseconds) -> ()",
+              &set_faults);
 }
 
 }  // namespace

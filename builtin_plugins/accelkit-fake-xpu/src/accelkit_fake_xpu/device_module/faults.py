@@ -34,18 +34,23 @@ def inject(faults: Faults) -> None:
     """Inject these faults and no others from now on.
 
     Raises:
-        SettingsError: If torch has no operator with the name ``nan_operator``.
+        SettingsError: If torch has no operator with the name ``nan_operator`` or ``wrong_operator``.
     """
-    if faults.nan_operator and not hasattr(torch.ops.aten, faults.nan_operator):
-        names = {name for name in (*dir(torch), *dir(torch.Tensor)) if hasattr(torch.ops.aten, name)}
-        is_private = faults.nan_operator.startswith("_")
-        close = difflib.get_close_matches(faults.nan_operator, [name for name in names if name.startswith("_") == is_private], 1)
-        raise SettingsError(
-            "fault",
-            f"nan@{faults.nan_operator}",
-            "torch has no operator of that name",
-            f"did you mean {close[0]}?" if close else "use mm, for example",
-        )
+    for kind, operator in (("nan", faults.nan_operator), ("wrong", faults.wrong_operator)):
+        if operator and not hasattr(torch.ops.aten, operator):
+            names = {name for name in (*dir(torch), *dir(torch.Tensor)) if hasattr(torch.ops.aten, name)}
+            close = difflib.get_close_matches(operator, [name for name in names if name.startswith("_") == operator.startswith("_")], 1)
+            raise SettingsError(
+                "fault",
+                f"{kind}@{operator}",
+                "torch has no operator of that name",
+                f"did you mean {close[0]}?" if close else "use mm, for example",
+            )
     torch.ops.fake_xpu.set_faults(
-        faults.oom_at, faults.lost_at, faults.nan_operator, faults.copy_milliseconds, faults.first_call_milliseconds
+        faults.oom_at,
+        faults.lost_at,
+        faults.nan_operator,
+        faults.wrong_operator,
+        faults.copy_milliseconds,
+        faults.first_call_milliseconds,
     )

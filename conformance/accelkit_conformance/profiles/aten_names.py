@@ -1,0 +1,52 @@
+"""The tests of an ATen operator. Tests have the names of torch's database of operators: ``aten::gelu_backward`` is tested by
+``nn.functional.gelu``. This module does not import torch.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+_TABLE = Path(__file__).parents[1] / "oracle" / "recorded_calls.txt"
+_NAMESPACES = ("fft", "linalg", "masked", "nn", "signal", "sparse", "special", "torch")
+_BEFORE = re.compile(r"^_?(native_|safe_|unsafe_)?")
+_AFTER = re.compile(r"(_with_indices|_forward)?(_backward|_backward_data)?_?$")
+
+
+@functools.cache
+def recorded_operators() -> dict[str, str]:
+    """Return, by ATen overload, an operator of torch's database whose samples call it."""
+    return dict(line.split() for line in _TABLE.read_text("utf-8").splitlines() if not line.startswith("#"))
+
+
+def tests_of(operator: str, tests: Sequence[str]) -> list[str]:
+    """Return the tests of an ATen operator, such as ``aten::mm`` or ``aten::mm.default``.
+
+    These are the tests of operators with the same name: variants that work in place, or with ``native_`` before the name, have the tests
+    of the operator itself, and a backward operator has those of its forward operator. If there are none, these are the tests of
+    operators whose samples call it.
+    """
+    packet = operator.removeprefix("aten::").partition(".")[0]
+    wanted = {packet, _stem(packet)}
+    found = [test for test in tests if (name := _first_parameter(test)) and wanted & {name, _spelling(name), _stem(_spelling(name))}]
+    if not found:
+        packets = (packet, packet.rstrip("_"))
+        callers = {caller for overload, caller in recorded_operators().items() if overload.partition(".")[0] in packets}
+        found = [test for test in tests if _first_parameter(test) in callers]
+    return found
+
+
+def _first_parameter(test: str) -> str:
+    return test.partition("[")[2].rstrip("]").partition(",")[0]
+
+
+def _spelling(name: str) -> str:
+    """Return the name that an operator of torch's database has in ATen, without its variant."""
+    first, *rest = name.removeprefix("nn.functional.").split(".")
+    return "_".join([first, *rest]) if first in _NAMESPACES else first
+
+
+def _stem(packet: str) -> str:
+    return _AFTER.sub("", _BEFORE.sub("", packet))

@@ -1,0 +1,108 @@
+"""Which module a running operator belongs to, in the forward pass and in the backward pass."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import threading
+from collections import Counter
+from typing import Any, Self
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from accelkit.pytree import leaves
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """The place in a model at which an operator was called.
+
+    Attributes:
+        module: The name of the innermost module, such as ``layers.0.linear1``. Empty for the model itself, and outside of all modules.
+        module_type: The class of the module; empty outside of all modules.
+        call: The number of the call of this module in the forward pass, from 1.
+        node: In the backward pass, the name of the node of the graph, such as ``MmBackward0``. Empty in the forward pass.
+    """
+
+    module: str = ""
+    module_type: str = ""
+    call: int = 1
+    node: str = ""
+
+    @property
+    def phase(self) -> str:
+        """``forward`` or ``backward``."""
+        return "backward" if self.node else "forward"
+
+    def __str__(self) -> str:
+        name = f"{self.module} ({self.module_type})" if self.module else self.module_type or "the loss, outside of all modules"
+        call = f", call {self.call}" if self.call > 1 else ""
+        return f"the backward pass of {name}{call}, in {self.node}" if self.node else f"the forward pass of {name}{call}"
+
+
+class _Running(threading.local):
+    """What runs in this thread. The backward pass of a device runs in a thread of torch's."""
+
+    def __init__(self) -> None:
+        self.modules: list[Place] = []
+        self.node: Place | None = None
+
+
+class ModuleCalls:
+    """Context manager inside which :meth:`place` says where the running operator was called.
+
+    The hooks are torch's global ones: some modules choose another implementation if they have hooks themselves. A node of the graph
+    belongs to the module whose forward pass created it. To find these nodes, the graph is followed from the outputs of each module to
+    nodes that are known. Nodes that the caller of a module created for one of its keyword arguments count as the module's.
+
+    Args:
+        model: The model whose modules have names.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._names = {module: name for name, module in model.named_modules()}
+        self._running = _Running()
+        self._num_calls: Counter[torch.nn.Module] = Counter()
+        self._places: dict[Any, Place] = {}
+        self._handles: list[Any] = []
+
+    def __enter__(self) -> Self:
+        self._handles.append(register_module_forward_pre_hook(self._enter))
+        self._handles.append(register_module_forward_hook(self._leave, always_call=True))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._places.clear()
+
+    def place(self) -> Place:
+        """Return the place of the operator that this thread runs."""
+        if self._running.modules:  # in the backward pass, a module runs if its activations are recomputed
+            return self._running.modules[-1]
+        return self._running.node or Place()
+
+    def follow_graph(self, outputs: Any) -> None:
+        """Give the nodes that lead to ``outputs`` to the module that runs now, unless they belong to another one already."""
+        place = self._running.modules[-1] if self._running.modules else Place()
+        nodes = [leaf.grad_fn for leaf in leaves(outputs) if isinstance(leaf, torch.Tensor)]
+        while nodes:
+            node = nodes.pop()
+            if node is None or node in self._places or hasattr(node, "variable"):  # those of leaves outlive the graph
+                continue
+            self._places[node] = dataclasses.replace(place, node=node.name())
+            self._handles.append(node.register_prehook(functools.partial(self._enter_node, self._places[node])))
+            nodes += [following for following, _ in node.next_functions]
+
+    def _enter(self, module: torch.nn.Module, args: Any) -> None:
+        self.follow_graph(args)
+        self._num_calls[module] += 1
+        self._running.modules.append(Place(self._names.get(module, ""), type(module).__name__, self._num_calls[module]))
+
+    def _leave(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+        self.follow_graph(output)
+        self._running.modules.pop()
+
+    def _enter_node(self, place: Place, gradients: Any) -> None:
+        self._running.node = place

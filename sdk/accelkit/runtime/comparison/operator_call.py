@@ -1,0 +1,246 @@
+"""One call of an operator on the device, run again on the CPU with the same inputs, in their own dtypes and in float64."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from accelkit.pytree import leaves, map_leaves
+from accelkit.runtime.comparison.tolerance import DOUBLE, C, as_reals, difference, is_equal_choice
+
+_HOST = torch.default_generator.device
+_DRAWS = 3
+_MOST_DIMENSIONS = 3
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a call returned and wrote.
+
+    Attributes:
+        results: The leaves of the result.
+        inputs: The tensors among the arguments, after the call.
+    """
+
+    results: list[Any]
+    inputs: list[torch.Tensor]
+
+    def select(self, indices: Sequence[int]) -> list[torch.Tensor | None]:
+        """Return the tensors to compare: the results, and the arguments with these indices, if they are not results too."""
+        others = [self.inputs[index] for index in indices if not any(self.inputs[index] is result for result in self.results)]
+        return [one if isinstance(one, torch.Tensor) else None for one in [*self.results, *others]]
+
+
+class CannotCompare(Exception):
+    """Raised if the CPU cannot tell what the right result is. The message says why."""
+
+
+class OperatorCall:
+    """An operator with the arguments that it is given on the device. The arguments are copied to the CPU before the call.
+
+    Args:
+        operator: The overload of the operator.
+        args, kwargs: The arguments, on the device.
+    """
+
+    num_repetitions = 3
+
+    def __init__(self, operator: Any, args: Any, kwargs: Any) -> None:
+        self.operator = operator
+        self.inputs = _tensors((args, kwargs))
+        self.given = _mapped(lambda tensor: tensor.detach().to(_HOST, copy=True), _HOST, (args, kwargs))
+        self._devices = dict(zip(map(id, self.given_inputs), (tensor.device for tensor in self.inputs), strict=True))
+        self._has_run = False
+        self._own: Outcome | None = None
+        self._truth: Outcome | None = None
+        self._written: list[int] = []
+
+    @property
+    def name(self) -> str:
+        """The name of the operator without its overload, such as ``aten::mm``."""
+        return str(self.operator.name()).partition(".")[0]
+
+    @property
+    def given_inputs(self) -> list[torch.Tensor]:
+        """The tensors among the arguments as they were before the call, on the CPU."""
+        return _tensors(self.given)
+
+    def outcome(self, results: Any) -> Outcome:
+        """Return the outcome of the call on the device."""
+        return Outcome(leaves(results), self.inputs)
+
+    def wrong(self, found: Outcome) -> str:
+        """Return how the outcome of the device is wrong. An empty string if it is right.
+
+        Raises:
+            CannotCompare: If the operator fails on the CPU.
+        """
+        if not self._has_run:
+            self._run_on_cpu()
+        xs, cs = found.select(self._written), (self._own or self.right_outcome).select(self._written)
+        ts = self._truth.select(self._written) if self._truth is not None and self._own is not None else []
+        if len(xs) != len(cs):
+            return f"gave {len(xs)} results, not {len(cs)}"
+        for number, (x, c, t) in enumerate(zip(xs, cs, ts if len(ts) == len(cs) else [None] * len(cs), strict=True)):
+            if x is not None and c is not None and (text := self._wrong_tensor(number, x.detach().to(_HOST), c, t)):
+                return f"result {number}: {text}" if len(xs) > 1 else text
+        return ""
+
+    def right(self) -> list[torch.Tensor | None]:
+        """Return the results that are right, in float64 if the CPU supports this. Call :meth:`wrong` first."""
+        return self.right_outcome.select(self._written)
+
+    @property
+    def right_outcome(self) -> Outcome:
+        """The outcome on the CPU, in float64 if the CPU supports this. Call :meth:`wrong` first."""
+        outcome = self._truth or self._own
+        if outcome is None:
+            raise CannotCompare("it has not run on the CPU")
+        return outcome
+
+    def written(self, found: Outcome) -> list[torch.Tensor | None]:
+        """Return the tensors of the device's outcome that :meth:`right` says how they should be, in the same order."""
+        return found.select(self._written)
+
+    def repetitions(self) -> Iterator[Outcome]:
+        """Run the call again on the device with the same inputs, ``num_repetitions`` times."""
+        device = next((one for one in self._devices.values() if one != _HOST), _HOST)
+        for _ in range(self.num_repetitions):
+            args, kwargs = _mapped(lambda tensor: tensor.to(self._devices[id(tensor)], copy=True), device, self.given)
+            yield Outcome(leaves(self.operator(*args, **kwargs)), _tensors((args, kwargs)))
+
+    def _run_on_cpu(self) -> None:
+        """Run the call on the CPU in its own dtypes and, unless these are float64 already, in float64."""
+        self._has_run = True
+        failure: Exception | None = None
+        try:
+            self._own = self._run(_mapped(torch.clone, _HOST, self.given))
+        except Exception as error:  # whatever the operator raises
+            failure = error
+        results = _tensors(self._own.results) if self._own is not None else []
+        if self._own is None or any(tensor.dtype in DOUBLE for tensor in [*self.given_inputs, *results]):
+            try:
+                self._truth = self._run(self._in_double())
+            except Exception as error:  # the operator does not support float64
+                if self._own is None:
+                    raise CannotCompare(_reason(failure or error)) from error
+        if self._own is not None:
+            pairs = zip(self.given_inputs, self._own.inputs, strict=True)
+            self._written = [index for index, (before, after) in enumerate(pairs) if not torch.equal(before, after)]
+
+    def _run(self, arguments: Any) -> Outcome:
+        args, kwargs = arguments
+        return Outcome(leaves(self.operator(*args, **kwargs)), _tensors(arguments))
+
+    def _in_double(self, perturb: torch.Generator | None = None) -> Any:
+        """Return the arguments in float64, each changed by a random part of its rounding error if ``perturb`` is given."""
+
+        def convert(tensor: torch.Tensor) -> torch.Tensor:
+            double = tensor.to(DOUBLE.get(tensor.dtype, tensor.dtype), copy=True)
+            if perturb is not None and tensor.dtype in DOUBLE:
+                noise = torch.rand(double.shape, generator=perturb, dtype=torch.float64) * 2 - 1
+                double = double * (1 + noise * torch.finfo(tensor.dtype).eps)
+            return double
+
+        def convert_dtype(leaf: Any) -> Any:
+            return DOUBLE.get(leaf, leaf) if isinstance(leaf, torch.dtype) else leaf
+
+        return map_leaves(convert_dtype, _mapped(convert, _HOST, self.given))
+
+    def _wrong_tensor(self, number: int, x: torch.Tensor, c: torch.Tensor, t: torch.Tensor | None) -> str:
+        if x.shape != c.shape:
+            is_auxiliary = number > 0  # what is kept for the backward pass may differ between devices
+            return "" if is_auxiliary else f"has shape {list(x.shape)}, not {list(c.shape)}"
+        if _is_real(x) != _is_real(c):
+            return f"is {x.dtype}, not {c.dtype}"
+        if x.layout is not torch.strided:
+            raise CannotCompare(f"the result is {x.layout}")
+        if t is None and c.dtype == torch.float64 and x.dtype in DOUBLE:  # the CPU supports only float64
+            c, t = c.to(x.dtype), c
+        terms = _num_terms(self.operator, self.given_inputs, x) if x.dtype in (torch.float32, torch.float64) else 1
+        text = difference(x, c, t, num_terms=terms)
+        if not text:
+            return ""
+        if not _is_real(x):
+            return "" if self._is_equal_choice(x, c) else text
+        return "" if t is not None and self._is_within_rounding_of_inputs(number, x, t) else text
+
+    def _is_equal_choice(self, found: torch.Tensor, reference: torch.Tensor) -> bool:
+        """Return whether indices into the first argument differ, but the elements there are equal: along one dimension or several."""
+        values = self.given_inputs[0] if self.given_inputs else None
+        if values is None or not values.is_floating_point() or found.dtype != torch.int64:
+            return False
+        forms = [(values, found, reference)]
+        if found.ndim == values.ndim - 1:  # as argmax(dim) returns them
+            forms = [(values, found.unsqueeze(d), reference.unsqueeze(d)) for d in range(values.ndim)]
+        elif found.ndim == values.ndim:  # as pooling over several dimensions returns them
+            flat = range(2, min(_MOST_DIMENSIONS, found.ndim) + 1)
+            forms += [(values.flatten(-n), found.flatten(-n), reference.flatten(-n)) for n in flat]
+        return any(is_equal_choice(*form) for form in forms)
+
+    def _is_within_rounding_of_inputs(self, number: int, x: torch.Tensor, t: torch.Tensor) -> bool:
+        """Return whether the error is not larger than what a change of the inputs by their rounding errors makes of the result.
+
+        This is so if almost everything cancels, as in sums of gradients: then the CPU's own error says little.
+        """
+        generator = torch.Generator().manual_seed(0)
+        found, truth = as_reals(x), as_reals(t)
+        spread = torch.zeros_like(truth)
+        for _ in range(_DRAWS):
+            other = self._run(self._in_double(generator)).select(self._written)[number]
+            if other is None or other.shape != t.shape:
+                return False
+            spread = torch.maximum(spread, (as_reals(other) - truth).abs())
+        spread = spread.nan_to_num(0.0, 0.0)
+        allowed = C * (spread + spread.mean() + torch.finfo(x.dtype).eps * truth.abs())
+        is_right = ((found - truth).abs() <= allowed) | (found == truth) | (found.isnan() & truth.isnan())
+        return bool(is_right.all())
+
+
+def describe(tensors: Sequence[torch.Tensor]) -> str:
+    """Describe tensors by their dtypes and shapes."""
+    return ", ".join(f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}" for tensor in tensors)
+
+
+def _tensors(nested: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in leaves(nested) if isinstance(leaf, torch.Tensor)]
+
+
+def _mapped(function: Any, device: torch.device, nested: Any) -> Any:
+    """Apply a function to every tensor, once if it is there several times. Devices are replaced by ``device``."""
+    made: dict[int, torch.Tensor] = {}
+
+    def convert(leaf: Any) -> Any:
+        if isinstance(leaf, torch.device):
+            return device
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        if id(leaf) not in made:
+            made[id(leaf)] = function(leaf)
+        return made[id(leaf)]
+
+    return map_leaves(convert, nested)
+
+
+def _is_real(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _num_terms(operator: Any, inputs: Sequence[torch.Tensor], result: torch.Tensor) -> int:
+    """Return about how many terms an element of the result adds up: for a product of matrices, the length of their common dimension."""
+    sizes = sorted((tensor.numel() for tensor in inputs), reverse=True)[:2]
+    if not sizes or not result.numel() or torch.Tag.pointwise in operator.tags:
+        return 1
+    product = math.prod(sizes) / result.numel()
+    return max(1, round(product if len(sizes) == 1 else math.sqrt(product)))
+
+
+def _reason(error: Exception) -> str:
+    """Return in one line why the CPU did not run an operator."""
+    if isinstance(error, NotImplementedError) and "Could not run" in str(error):
+        return "the CPU has no kernel for it"
+    return f"it fails on the CPU: {str(error).strip().partition(chr(10))[0]}"[:200]

@@ -1,0 +1,126 @@
+"""A dispatch mode that runs every operator of the device again on the CPU and compares the results."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from accelkit.pytree import leaves
+from accelkit.runtime.comparison.module_calls import ModuleCalls, Place
+from accelkit.runtime.comparison.operator_call import CannotCompare, OperatorCall, Outcome
+from accelkit.runtime.comparison.random_operators import is_random, wrong_draws
+from accelkit.runtime.comparison.report import NotCompared
+from accelkit.runtime.comparison.tolerance import UNINITIALIZED
+
+_NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "symm_mem", "fsdp", "prim", "profiler")
+"""Namespaces whose operators compute nothing, or communicate. Running these again on one process would wait for the others."""
+
+
+@dataclasses.dataclass(slots=True)
+class Wrong:
+    """A call with a wrong result.
+
+    Attributes:
+        call: The call.
+        place: Where it was called.
+        wrong: How the result is wrong.
+        num_wrong: How many calls of the same overload gave a wrong result.
+        repetitions: How many repetitions gave a wrong result, and how many there were.
+    """
+
+    call: OperatorCall
+    place: Place
+    wrong: str
+    num_wrong: int
+    repetitions: tuple[int, int]
+
+
+class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch does not annotate it
+    """Compares every operator that runs on the device with the CPU, given the same inputs.
+
+    An operator is given the inputs that it has on the device, so errors do not accumulate. A wrong result is replaced by the right one,
+    so that the operators after it are given right inputs.
+
+    Args:
+        device: The device.
+        calls: Says where an operator was called.
+
+    Attributes:
+        wrong: The calls that gave wrong results, the first one of each overload, by name of the overload.
+        compared: The number of calls that were compared, by overload.
+    """
+
+    def __init__(self, device: torch.device, calls: ModuleCalls) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.wrong: dict[str, Wrong] = {}
+        self.compared: Counter[str] = Counter()
+        self._device = device
+        self._calls = calls
+        self._not_compared: dict[tuple[str, str], tuple[Place, int]] = {}
+
+    @property
+    def not_compared(self) -> tuple[NotCompared, ...]:
+        """What was not compared, and why."""
+        return tuple(NotCompared(name, reason, *found) for (name, reason), found in self._not_compared.items())
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if any(kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for kind in types):  # what they call comes here too
+            return NotImplemented
+        if not self._computes(func, args, kwargs):
+            return func(*args, **kwargs)
+        name = str(func).replace(".", "::", 1)
+        if any(leaf.layout is not torch.strided for leaf in leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)):
+            self._note(name, "an input is not a strided tensor")
+            return func(*args, **kwargs)
+        call = OperatorCall(func, args, kwargs)
+        results = func(*args, **kwargs)
+        self._judge(name, call, call.outcome(results))
+        return results
+
+    def _computes(self, func: Any, args: Any, kwargs: Any) -> bool:
+        """Return whether an operator computes something on the device."""
+        if func.is_view or func.namespace in _NAMESPACES or func.overloadpacket.__name__ in UNINITIALIZED:
+            return False
+        return any(self._is_on_device(leaf) for leaf in leaves((args, kwargs)))
+
+    def _is_on_device(self, leaf: Any) -> bool:
+        device = leaf.device if isinstance(leaf, torch.Tensor) else leaf
+        return isinstance(device, torch.device) and device.type == self._device.type and device.index in (None, self._device.index)
+
+    def _judge(self, name: str, call: OperatorCall, found: Outcome) -> None:
+        has_results = any(isinstance(one, torch.Tensor) for one in found.results)
+        if not has_results and not call.name.endswith("_"):
+            return
+        if is_random(call.operator):
+            wrong, checked = wrong_draws(call, found)
+            self._note(name, checked)
+            if wrong:
+                self._add(name, call, wrong, lambda: sum(bool(wrong_draws(call, one)[0]) for one in call.repetitions()))
+            return
+        try:
+            wrong = call.wrong(found)
+        except CannotCompare as reason:
+            self._note(name, str(reason))
+            return
+        self.compared[name] += 1
+        if wrong:
+            self._add(name, call, wrong, lambda: sum(bool(call.wrong(one)) for one in call.repetitions()))
+            for mine, right in zip(call.written(found), call.right(), strict=False):
+                if mine is not None and right is not None and mine.shape == right.shape:
+                    mine.copy_(right)
+
+    def _add(self, name: str, call: OperatorCall, wrong: str, count: Callable[[], int]) -> None:
+        if name in self.wrong:
+            self.wrong[name].num_wrong += 1
+        else:
+            self.wrong[name] = Wrong(call, self._calls.place(), wrong, 1, (count(), call.num_repetitions))
+
+    def _note(self, name: str, reason: str) -> None:
+        place, number = self._not_compared.get((name, reason), (self._calls.place(), 0))
+        self._not_compared[name, reason] = place, number + 1

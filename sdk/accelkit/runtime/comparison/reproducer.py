@@ -1,0 +1,92 @@
+"""A program that shows the wrong result of an operator."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from accelkit.runtime.comparison.operator_call import OperatorCall
+
+_SMALL = 64
+_PROGRAM = """\
+# {comment}
+import accelkit
+import torch
+
+device = accelkit.device({device})
+inputs = {inputs}
+
+
+def call(tensors, device):
+    result = torch.ops.{overload}({arguments})
+    return [result] if isinstance(result, torch.Tensor) else result
+
+
+right = call([one.to(torch.float64 if one.is_floating_point() else one.dtype, copy=True) for one in inputs], torch.device("cpu"))
+found = call([one.to(device, copy=True) for one in inputs], device)
+for number, (t, x) in enumerate(zip(right, found)):
+    print(f"result {{number}} on the CPU in float64:", t)
+    print(f"result {{number}} on {{device}}:", x)
+    print("largest difference:", (x.cpu().double() - t.double()).abs().max().item())
+"""
+
+
+def write_program(call: OperatorCall, folder: Path, accelerator: str, device: torch.device, comment: str) -> tuple[str, Path]:
+    """Write a program into ``folder`` that runs the call on the CPU in float64 and on the device, and prints both results.
+
+    Returns:
+        The program and its path. The program contains the inputs if they have at most 64 elements; otherwise, they are in a file beside
+        it.
+    """
+    overload = str(call.operator)
+    stem = overload.replace(".", "_")
+    tensors: list[torch.Tensor] = []
+    named = [f"{key}={_source(value, tensors)}" for key, value in call.given[1].items()]
+    arguments = ", ".join([*(_source(value, tensors) for value in call.given[0]), *named])
+    inputs = _literals(tensors)
+    if inputs is None:
+        torch.save([tensor.clone() for tensor in tensors], folder / f"{stem}.pt")
+        inputs = f"torch.load({str((folder / f'{stem}.pt').absolute())!r})"
+    program = _PROGRAM.format(
+        comment=comment,
+        inputs=inputs,
+        overload=overload,
+        arguments=arguments,
+        device=f"{accelerator!r}" if device.index is None else f"{accelerator!r}, {device.index}",
+    )
+    path = folder / f"{stem}.py"
+    path.write_text(program, "utf-8")
+    return program, path
+
+
+def _source(value: Any, tensors: list[torch.Tensor]) -> str:
+    """Return an argument as Python source. Tensors are added to the list, and become elements of ``tensors``."""
+    if isinstance(value, torch.Tensor):
+        known = next((index for index, one in enumerate(tensors) if one is value), len(tensors))
+        tensors += [value] if known == len(tensors) else []
+        return f"tensors[{known}]"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_source(one, tensors) for one in value)}]"
+    if isinstance(value, torch.device):
+        return "device"
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else f"float({str(value)!r})"
+    return repr(value)
+
+
+def _literals(tensors: Sequence[torch.Tensor]) -> str | None:
+    """Return the tensors as Python source; None if they are not small, or neither contiguous nor transposed."""
+    if sum(tensor.numel() for tensor in tensors) > _SMALL or not all(tensor.numel() for tensor in tensors):
+        return None
+    is_transposed = [one.ndim == 2 and not one.is_contiguous() and one.t().is_contiguous() for one in tensors]
+    if not all(one.is_contiguous() or turned for one, turned in zip(tensors, is_transposed, strict=True)):
+        return None
+    texts = (
+        f"torch.tensor({one.t().tolist()!r}, dtype={one.dtype}).t()" if turned else f"torch.tensor({one.tolist()!r}, dtype={one.dtype})"
+        for one, turned in zip(tensors, is_transposed, strict=True)
+    )
+    return f"[{', '.join(texts)}]".replace("nan", "float('nan')").replace("inf", "float('inf')")
