@@ -115,6 +115,7 @@ $(OLDEST_PEERS)/.ready: $(VENV)/.peers $(VENV)/.fake_xpu
 	$(call overlay,$(OLDEST_PEERS))
 	$(OLDEST_PEERS)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --ignore-installed \
 		lightning==2.5.0 pytorch_lightning==2.5.0 lightning_fabric==2.5.0 accelerate==1.10.0
+	$(OLDEST_PEERS)/bin/python -m pip --disable-pip-version-check install --quiet mlflow-skinny==3.17.2 'importlib-metadata<10'
 	@touch $@
 
 # What pyproject.toml allows, as old as it may be, and pytest with no plugin that it does not need.

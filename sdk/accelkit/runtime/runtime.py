@@ -91,7 +91,7 @@ class Runtime:
         num_nodes: Number of machines in the job.
         process_group: Backend and timeout of the job's process group.
         requeue: Whether ``save_and_stop_if_preempted`` puts the job back into the scheduler's queue.
-        trackers: Where ``log`` records values: names (``csv``, ``jsonl``, ``tensorboard``, ``mlflow``, ``wandb``, ``aim``), instances of
+        trackers: Where ``log`` records values: names (``csv``, ``jsonl``, ``tensorboard``, ``mlflow``, ``wandb``), instances of
             ``accelkit.tracking.Tracker``, functions ``f(values, step)``, trackers of Accelerate and loggers of Lightning. A tracker that
             fails does not end the run: the Runtime warns once and no longer calls it.
 

@@ -13,7 +13,7 @@ from accelkit.tracking.callables import CallableTracker
 from accelkit.tracking.lightning_logger import LightningLogger
 from accelkit.tracking.tracker import Tracker
 
-CLASSES = {"csv": "CSV", "jsonl": "JSONLines", "tensorboard": "TensorBoard"}
+CLASSES = {"csv": "CSV", "jsonl": "JSONLines", "mlflow": "MLflow", "tensorboard": "TensorBoard", "wandb": "WandB"}
 """The class of each tracker that can be selected by name. Its module has the name of the tracker."""
 
 
