@@ -17,6 +17,7 @@ _HOMES = {
         "PluginError", "PrepareError", "RankFailedError", "UnavailableError", "UnknownArgumentError", "UnknownAttributeError",
         "UnknownNameError", "UnsupportedError", "UsageError",
     ),
+    "accelkit.cpp_library": ("BuildError", "CppLibrary"),
     "accelkit.types": ("Availability", "Candidate", "Capabilities", "Decision", "Detection", "PluginRecord", "RuntimeState"),
     "accelkit.specs.accelerator": ("Accelerator",),
     "accelkit.specs.cluster": ("ClusterEnvironment",),
@@ -66,6 +67,8 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    from accelkit.cpp_library import BuildError as BuildError
+    from accelkit.cpp_library import CppLibrary as CppLibrary
     from accelkit.discovery.catalog import plugins as plugins
     from accelkit.discovery.catalog import refresh as refresh
     from accelkit.discovery.catalog import register as register

@@ -21,7 +21,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from accelkit_fake_xpu import build
+from accelkit_fake_xpu.build import LIBRARY
 
 ROOT = Path(__file__).parents[2]
 LAUNCHERS = ("srun", "mpirun", "mpiexec")
@@ -142,7 +142,7 @@ def environment(folder: Path) -> dict[str, str]:
         "PATH": os.pathsep.join(path),
         "PYTHONPATH": os.pathsep.join(filter(None, python_path)),
         "HOME": str(folder / "home"),
-        "FAKE_XPU_CACHE_DIR": str(build.cache_folder()),  # that home is new, and the device is compiled already
+        "FAKE_XPU_CACHE_DIR": str(LIBRARY.cache_folder),  # that home is new, and the device is compiled already
         "ROOT": str(ROOT),
         "PARTS": str(Path(__file__).parent / "parts"),
         "NO_COLOR": "1",

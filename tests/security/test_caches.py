@@ -19,7 +19,7 @@ from accelkit.discovery import verdict_cache
 from accelkit_conformance.journal import Journal
 from accelkit_conformance.results import Result
 
-BUILD = "from accelkit_fake_xpu import build; print(build.build())"
+BUILD = "from accelkit_fake_xpu.build import LIBRARY; print(LIBRARY.build())"
 HOSTILE = [
     "", "5", "null", "[]", '"usable"', "{}", '{"status": null}', '{"status": []}', '{"status": "usable", "reason": 3}', "[" * 100_000,
     '{"status": "usable", "checks": {"x": {}}}', '{"status": "usable", "checks": [1]}', '{"status": "usable", "seconds": 1e999}',
@@ -143,7 +143,7 @@ class TestTheLibraryOfTheFakeXpu:
     @pytest.fixture
     def library(self, tmp_path):
         """A file where the library would be; loading it would fail, and that would say so."""
-        code = "from accelkit_fake_xpu import build; print(build.library_path())"
+        code = "from accelkit_fake_xpu.build import LIBRARY; print(LIBRARY.path)"
         self.environ = os.environ | {"FAKE_XPU_CACHE_DIR": str(tmp_path / "cache")}
         path = Path(self.run(code).stdout.strip())
         path.parent.mkdir(mode=0o700)

@@ -9,11 +9,14 @@ import time
 import zipfile
 from pathlib import Path
 
+import accelkit
 import pytest
+from accelkit import CppLibrary, cpp_library
 from accelkit_fake_xpu import build
+from accelkit_fake_xpu.build import LIBRARY
 
 PACKAGE = Path(build.__file__).parent
-BUILD = "from accelkit_fake_xpu import build; print(build.build())"
+BUILD = "from accelkit_fake_xpu.build import LIBRARY; print(LIBRARY.build())"
 
 
 @pytest.fixture
@@ -64,7 +67,7 @@ def test_many_processes_at_once_compile_once(cache, compiler):
     processes = [subprocess.Popen([sys.executable, "-c", BUILD], **pipes) for _ in range(4)]
     outputs = [process.communicate(timeout=250) for process in processes]
     assert [process.returncode for process in processes] == [0] * 4, outputs
-    assert {out for out, _ in outputs} == {f"{build.library_path()}\n"}
+    assert {out for out, _ in outputs} == {f"{LIBRARY.path}\n"}
     assert sum("compiling for torch" in said for _, said in outputs) == 1
     compiled = [Path(line).name for line in log.read_text().splitlines() if Path(line).name != "empty.cpp"]
     assert sorted(compiled) == sorted(path.name for path in (PACKAGE / "csrc").glob("*.cpp"))
@@ -81,51 +84,50 @@ def test_a_killed_build_is_begun_anew(cache, compiler):
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     process.stderr.close()
-    assert not build.library_path().exists()
+    assert not LIBRARY.path.exists()
     compiler("case \"$*\" in *csrc*) echo 'error: again' >&2; exit 1;; esac")
-    with pytest.raises(build.BuildError, match="error: again"):
-        build.build()
+    with pytest.raises(accelkit.BuildError, match="error: again"):
+        LIBRARY.build()
     assert [path.suffix for path in cache.iterdir()] == [".lock"], "what the killed process left is gone"
 
 
 def test_the_library_is_one_for_each_torch_and_source(monkeypatch, tmp_path):
-    first = build.library_path()
-    assert build.torch_version() in first.name
-    monkeypatch.setattr(build, "torch_version", lambda: "2.99.0")
-    other = build.library_path()
+    first = LIBRARY.path
+    assert cpp_library.torch_version() in first.name
+    monkeypatch.setattr(cpp_library, "torch_version", lambda: "2.99.0")
+    other = LIBRARY.path
     sources = tmp_path / "csrc"
     sources.mkdir()
     for path in (PACKAGE / "csrc").iterdir():
         (sources / path.name).write_bytes(path.read_bytes() + b"\n" * (path.name == "faults.cpp"))
-    monkeypatch.setattr(build, "_SOURCES", sources)
-    assert len({first, other, build.library_path()}) == 3
+    assert len({first, other, CppLibrary("fake_xpu", sources).path}) == 3
 
 
 def test_without_a_compiler(cache, monkeypatch):
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(cache))
-    reason, hint = build.problem()
+    reason, hint = LIBRARY.problem()
     assert reason == "no C++ compiler was found: none of c++, g++, clang++ is installed"
     assert "apt-get install g++" in hint
     monkeypatch.setenv("CXX", "no-such-compiler -O3")
-    assert build.problem()[0] == "no C++ compiler was found: CXX is no-such-compiler, which does not exist"
-    with pytest.raises(build.BuildError, match=r"cannot be compiled for torch .*: no C\+\+ compiler was found.* install a C\+\+ compiler"):
-        build.build()
+    assert LIBRARY.problem()[0] == "no C++ compiler was found: CXX is no-such-compiler, which does not exist"
+    with pytest.raises(accelkit.BuildError, match=r"cannot be compiled for torch .*: no C\+\+ compiler was found.* install a C\+\+ compiler"):
+        LIBRARY.build()
 
 
 def test_with_a_broken_compiler(cache, compiler):
     compiler("echo 'cc1plus: error: bad day' >&2; exit 1")
-    reason, hint = build.problem()
+    reason, hint = LIBRARY.problem()
     assert reason == "the C++ compiler does not work: cc1plus: error: bad day"
     assert hint.startswith("repair the compiler, or install")
     compiler("exit 3")
-    assert "compiler ended with exit code 3" in build.problem()[0]
+    assert "compiler ended with exit code 3" in LIBRARY.problem()[0]
 
 
 def test_with_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("FAKE_XPU_CACHE_DIR", str(tmp_path / "file" / "cache"))
-    reason, hint = build.problem()
+    reason, hint = LIBRARY.problem()
     assert reason.startswith("the cache folder is not writable: ")
     assert hint == "make it writable, or set FAKE_XPU_CACHE_DIR to a writable folder"
 
@@ -133,9 +135,9 @@ def test_with_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
 def test_a_library_that_is_there_needs_neither_compiler_nor_writing(monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CXX", raising=False)
-    assert build.library_path().exists(), "this process has loaded it"
-    assert build.problem() is None
-    assert build.build() == build.library_path()
+    assert LIBRARY.path.exists(), "this process has loaded it"
+    assert LIBRARY.problem() is None
+    assert LIBRARY.build() == LIBRARY.path
 
 
 def test_on_a_terminal_it_spins(cache, compiler):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from importlib import metadata
 from typing import ClassVar
 
 from accelkit import Accelerator, Availability, Capabilities
-from accelkit_fake_xpu import build, settings
+from accelkit_fake_xpu import settings
+from accelkit_fake_xpu.build import LIBRARY
 
 
 class FakeXPUAccelerator(Accelerator):
@@ -37,14 +39,14 @@ class FakeXPUAccelerator(Accelerator):
         """
         try:
             count = len(settings.read().devices)
-            problem = build.problem()
+            problem = LIBRARY.problem()
         except settings.SettingsError as error:
             return Availability.broken(str(error), error.hint)
         if problem is not None:
             return Availability.absent(*problem)
         if count == 0:
             return Availability.absent("no device is visible", "unset FAKE_XPU_VISIBLE_DEVICES, or set FAKE_XPU_DEVICES to 1 or more")
-        return Availability.usable(f"{count} simulated device{'s' * (count != 1)}, with torch {build.torch_version()}")
+        return Availability.usable(f"{count} simulated device{'s' * (count != 1)}, with torch {metadata.version('torch')}")
 
     def build(self) -> None:
-        build.build()
+        LIBRARY.build()

@@ -13,7 +13,8 @@ import torch
 from torch.utils.backend_registration import generate_methods_for_privateuse1_backend, rename_privateuse1_backend
 
 from accelkit import wait_for_threads
-from accelkit_fake_xpu import build, device_module, process_group, reductions, settings
+from accelkit_fake_xpu import device_module, process_group, reductions, settings
+from accelkit_fake_xpu.build import LIBRARY
 
 _settings = settings.read()
 visible_devices = _settings.devices
@@ -34,7 +35,7 @@ def _finish() -> None:
 
 def _add_to_torch() -> None:
     rename_privateuse1_backend("fake_xpu")
-    torch.ops.load_library(str(build.build()))  # type: ignore[no-untyped-call]
+    torch.ops.load_library(str(LIBRARY.build()))  # type: ignore[no-untyped-call]
     torch.ops.fake_xpu.configure([_settings.memory] * len(_settings.devices), _settings.is_protected)
     torch._register_device_module("fake_xpu", device_module)  # type: ignore[no-untyped-call]
     generate_methods_for_privateuse1_backend(

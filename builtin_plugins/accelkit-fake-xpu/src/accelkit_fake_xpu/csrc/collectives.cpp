@@ -9,7 +9,7 @@
 
 #include "kernel.h"
 
-namespace fake_xpu {
+namespace backend {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
@@ -281,4 +281,4 @@ TORCH_LIBRARY_FRAGMENT(fake_xpu, library) {
 }
 
 }  // namespace
-}  // namespace fake_xpu
+}  // namespace backend

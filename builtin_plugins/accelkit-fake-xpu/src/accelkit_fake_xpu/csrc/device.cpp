@@ -5,7 +5,7 @@
 
 #include <mutex>
 
-namespace fake_xpu {
+namespace backend {
 
 std::atomic<bool> needs_attention{true};
 
@@ -90,4 +90,4 @@ void lose_device(const std::string& reason) {
   std::abort();  // attend() has thrown an exception
 }
 
-}  // namespace fake_xpu
+}  // namespace backend

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace fake_xpu {
+namespace backend {
 
 constexpr c10::DeviceType kDeviceType = c10::DeviceType::PrivateUse1;
 constexpr int kMostDevices = 64;
@@ -44,4 +44,4 @@ inline void ensure_usable() {
 // Makes every later use of any device raise torch.AcceleratorError with `reason`, as after a fault of real hardware.
 [[noreturn]] void lose_device(const std::string& reason);
 
-}  // namespace fake_xpu
+}  // namespace backend

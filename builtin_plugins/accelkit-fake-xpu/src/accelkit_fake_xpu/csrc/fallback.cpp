@@ -11,7 +11,7 @@
 #include "generator.h"
 #include "kernel.h"
 
-namespace fake_xpu {
+namespace backend {
 namespace {
 
 using c10::IValue;
@@ -171,4 +171,4 @@ void register_remaining_operators() {
   }
 }
 
-}  // namespace fake_xpu
+}  // namespace backend

@@ -8,7 +8,7 @@
 
 #include "device.h"
 
-namespace fake_xpu {
+namespace backend {
 namespace {
 
 std::mutex called_mutex;
@@ -75,4 +75,4 @@ bool is_to_be_nan(const char* name) { return is_operator(name, faults().nan_oper
 
 bool is_to_be_wrong(const char* name) { return is_operator(name, faults().wrong_operator); }
 
-}  // namespace fake_xpu
+}  // namespace backend

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-namespace fake_xpu {
+namespace backend {
 
 struct Faults {
   std::atomic<bool> is_active{false};  // whether any fault is set; the only load on the step path
@@ -31,4 +31,4 @@ bool is_to_be_nan(const char* name);
 // Returns whether one number in the results of the operator `name` must be wrong.
 bool is_to_be_wrong(const char* name);
 
-}  // namespace fake_xpu
+}  // namespace backend

@@ -10,7 +10,7 @@
 
 #include "device.h"
 
-namespace fake_xpu {
+namespace backend {
 namespace {
 
 constexpr uint64_t kOffsetsPerKernel = 4;  // offsets are multiples of 4, as in CUDA
@@ -91,9 +91,9 @@ at::Generator new_generator(c10::DeviceIndex device) { return at::make_generator
 
 at::Generator host_generator(const at::Generator& generator) {
   auto* const impl = dynamic_cast<Generator*>(generator.unsafeGetGeneratorImpl());
-  TORCH_CHECK(impl != nullptr, "Expected a 'fake_xpu' device type for generator but found '", generator.device().type(), "'");
+  TORCH_CHECK(impl != nullptr, "Expected a '" BACKEND_NAME "' device type for generator but found '", generator.device().type(), "'");
   std::lock_guard lock(impl->mutex_);
   return impl->draw();
 }
 
-}  // namespace fake_xpu
+}  // namespace backend

@@ -3,12 +3,12 @@
 
 #include <ATen/core/Generator.h>
 
-namespace fake_xpu {
+namespace backend {
 
 const at::Generator& default_generator(c10::DeviceIndex device);
 at::Generator new_generator(c10::DeviceIndex device);
 
-// Returns the host generator for the next kernel. Throws an exception if the generator is not one of fake_xpu.
+// Returns the host generator for the next kernel. Throws an exception if the generator is not one of this device.
 at::Generator host_generator(const at::Generator& generator);
 
-}  // namespace fake_xpu
+}  // namespace backend

@@ -2,7 +2,7 @@
 
 #include <array>
 
-namespace fake_xpu {
+namespace backend {
 namespace {
 
 std::array<std::atomic<int64_t>, kMostDevices> counts{};
@@ -85,4 +85,4 @@ void reset_kernel_counts() {
   for (auto& count : counts) count = 0;
 }
 
-}  // namespace fake_xpu
+}  // namespace backend

@@ -14,7 +14,7 @@
 #include "memory.h"
 #include "streams.h"
 
-namespace fake_xpu {
+namespace backend {
 
 // Returns the host view of a device tensor. Any other tensor is returned unchanged.
 at::Tensor host_view(const at::Tensor& tensor);
@@ -74,4 +74,4 @@ class Kernel {
 int64_t kernel_count(c10::DeviceIndex device);
 void reset_kernel_counts();
 
-}  // namespace fake_xpu
+}  // namespace backend

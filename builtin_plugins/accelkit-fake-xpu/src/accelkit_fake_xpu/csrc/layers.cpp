@@ -6,7 +6,7 @@
 #include <ATen/TensorOperators.h>
 #include <torch/library.h>
 
-namespace fake_xpu {
+namespace backend {
 namespace {
 
 using at::Tensor;
@@ -134,4 +134,4 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
 }
 
 }  // namespace
-}  // namespace fake_xpu
+}  // namespace backend

@@ -15,7 +15,7 @@
 #include "device.h"
 #include "faults.h"
 
-namespace fake_xpu {
+namespace backend {
 namespace {
 
 using c10::CachingDeviceAllocator::DeviceStats;
@@ -286,4 +286,4 @@ std::pair<size_t, size_t> memory_info(c10::DeviceIndex device) {
   return {limit - memory_stats(device).allocated_bytes[kAll].current, limit};
 }
 
-}  // namespace fake_xpu
+}  // namespace backend

@@ -5,7 +5,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Storage.h>
 
-namespace fake_xpu {
+namespace backend {
 
 // The object that the DataPtr of a device storage owns.
 struct Block {
@@ -36,4 +36,4 @@ c10::CachingDeviceAllocator::DeviceStats memory_stats(c10::DeviceIndex device);
 // Returns the free bytes and the total bytes.
 std::pair<size_t, size_t> memory_info(c10::DeviceIndex device);
 
-}  // namespace fake_xpu
+}  // namespace backend

@@ -12,7 +12,7 @@
 #include "kernel.h"
 #include "pinned.h"
 
-namespace fake_xpu {
+namespace backend {
 namespace {
 
 using at::Tensor;
@@ -191,4 +191,4 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
 }
 
 }  // namespace
-}  // namespace fake_xpu
+}  // namespace backend

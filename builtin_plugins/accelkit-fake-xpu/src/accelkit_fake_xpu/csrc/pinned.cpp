@@ -8,7 +8,7 @@
 
 #include "device.h"
 
-namespace fake_xpu {
+namespace backend {
 namespace {
 
 // Ordinary host memory with a list of its blocks. Nothing is cached.
@@ -84,4 +84,4 @@ c10::Allocator& pinned_allocator() { return allocator(); }
 bool is_pinned(const void* data) { return allocator().contains(data); }
 void register_pinned_allocator() { at::setHostAllocator(kDeviceType, &allocator()); }
 
-}  // namespace fake_xpu
+}  // namespace backend

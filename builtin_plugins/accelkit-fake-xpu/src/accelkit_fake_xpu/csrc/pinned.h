@@ -3,7 +3,7 @@
 
 #include <c10/core/Allocator.h>
 
-namespace fake_xpu {
+namespace backend {
 
 c10::Allocator& pinned_allocator();
 bool is_pinned(const void* data);
@@ -11,4 +11,4 @@ bool is_pinned(const void* data);
 // Registers it with torch, for functions such as torch.accelerator.empty_host_cache.
 void register_pinned_allocator();
 
-}  // namespace fake_xpu
+}  // namespace backend

@@ -13,7 +13,7 @@
 #include "pinned.h"
 #include "streams.h"
 
-namespace fake_xpu {
+namespace backend {
 namespace {
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
@@ -135,4 +135,4 @@ TORCH_LIBRARY(fake_xpu, library) {
 }
 
 }  // namespace
-}  // namespace fake_xpu
+}  // namespace backend

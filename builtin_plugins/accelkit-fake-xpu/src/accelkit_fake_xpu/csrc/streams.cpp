@@ -14,7 +14,7 @@
 
 #include "device.h"
 
-namespace fake_xpu {
+namespace backend {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -167,4 +167,4 @@ double elapsed_milliseconds(void* start, void* end) {
 
 void destroy_event(void* event) noexcept { delete static_cast<Event*>(event); }
 
-}  // namespace fake_xpu
+}  // namespace backend

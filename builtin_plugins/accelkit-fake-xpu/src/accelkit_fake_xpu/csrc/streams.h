@@ -6,7 +6,7 @@
 
 #include <functional>
 
-namespace fake_xpu {
+namespace backend {
 
 // Returns the current stream of this thread on `device`. 0 is the default stream.
 c10::StreamId current_stream(c10::DeviceIndex device) noexcept;
@@ -30,4 +30,4 @@ void synchronize_event(void* event);
 double elapsed_milliseconds(void* start, void* end);  // torch has checked that both are complete
 void destroy_event(void* event) noexcept;
 
-}  // namespace fake_xpu
+}  // namespace backend

@@ -7,7 +7,7 @@
 #include <memory>
 #include <optional>
 
-namespace fake_xpu {
+namespace backend {
 namespace {
 
 class Timer : public c10d::Timer {
@@ -42,4 +42,4 @@ const bool is_registered = [] {
 }();
 
 }  // namespace
-}  // namespace fake_xpu
+}  // namespace backend

@@ -1,0 +1,102 @@
+#include "device.h"
+
+#include <pthread.h>
+
+#include <array>
+#include <mutex>
+#include <string>
+
+namespace backend {
+
+std::atomic<bool> needs_attention{true};
+
+namespace {
+
+constexpr int kPooledStreams = 32;  // the size of torch.cuda's pool for each priority
+
+std::atomic<bool> initialized{false}, forked{false};
+thread_local c10::DeviceIndex current = 0;
+thread_local std::array<c10::StreamId, kMostDevices> current_streams{};
+
+void in_forked_child() {
+  if (initialized) {
+    forked = true;
+    needs_attention = true;
+  }
+}
+
+}  // namespace
+
+void raise(driver_status status, const char* call) {
+  const std::string text = std::string(BACKEND_NAME) + " error: " + driver_error_text();
+  const std::string name(call, std::string(call).find('('));
+  switch (status) {
+    case DRIVER_OUT_OF_MEMORY:
+      TORCH_CHECK_WITH(OutOfMemoryError, false, BACKEND_NAME, " out of memory. ", driver_error_text());
+    case DRIVER_DEVICE_LOST:
+      throw c10::AcceleratorError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, status, text);
+    case DRIVER_NOT_IMPLEMENTED:
+      TORCH_CHECK_NOT_IMPLEMENTED(false, text, " (", name, ")");
+    default:
+      TORCH_CHECK(false, text, " (", name, ")");
+  }
+  std::abort();  // unreachable
+}
+
+c10::DeviceIndex device_count() noexcept {
+  static const int count = [] {
+    int found = 0;
+    return driver_device_count(&found) == DRIVER_OK ? std::min(found, kMostDevices) : 0;
+  }();
+  return static_cast<c10::DeviceIndex>(count);
+}
+
+c10::DeviceIndex check_device(c10::DeviceIndex device) {
+  if (device == -1) return current;
+  const int count = device_count();
+  TORCH_CHECK(device >= 0 && device < count, BACKEND_NAME, " error: invalid device ordinal: ", BACKEND_NAME, ":", static_cast<int>(device),
+              " does not exist; the number of devices is ", count);
+  return device;
+}
+
+c10::DeviceIndex current_device() noexcept { return current; }
+void set_current_device(c10::DeviceIndex device) noexcept { current = device; }
+bool is_initialized() noexcept { return initialized; }
+bool is_in_bad_fork() noexcept { return forked; }
+
+void initialize() {
+  TORCH_CHECK(!forked, "Cannot re-initialize ", BACKEND_NAME, " in forked subprocess. To use ", BACKEND_NAME,
+              " with multiprocessing, you must use the 'spawn' start method");
+  TORCH_CHECK(device_count() > 0, "No ", BACKEND_NAME, " devices are available");
+  static std::once_flag once;
+  std::call_once(once, [] {
+    DRIVER_CHECK(driver_initialize());
+    pthread_atfork(nullptr, nullptr, &in_forked_child);
+  });
+  initialized = true;
+  needs_attention = false;
+}
+
+// -- streams --------------------------------------------------------------------------------------------------------------------------
+
+driver_stream stream_of(c10::DeviceIndex device, c10::StreamId id) {
+  static std::mutex mutex;
+  static auto* const streams = new std::array<std::array<driver_stream, kPooledStreams + 1>, kMostDevices>{};
+  TORCH_CHECK(id >= 0 && id <= kPooledStreams, BACKEND_NAME, " has no stream ", id);
+  ensure_usable();
+  auto& stream = (*streams)[check_device(device)][id];
+  std::lock_guard lock(mutex);
+  if (stream == nullptr) DRIVER_CHECK(driver_stream_create(device, 0, &stream));
+  return stream;
+}
+
+driver_stream current_driver_stream(c10::DeviceIndex device) { return stream_of(device, current_streams[device]); }
+c10::StreamId current_stream(c10::DeviceIndex device) noexcept { return current_streams[device]; }
+c10::StreamId exchange_stream(c10::DeviceIndex device, c10::StreamId stream) noexcept { return std::exchange(current_streams[device], stream); }
+
+c10::StreamId next_stream(c10::DeviceIndex device, int) {
+  static std::array<std::atomic<uint32_t>, kMostDevices> given{};
+  return given[check_device(device)]++ % kPooledStreams + 1;
+}
+
+}  // namespace backend

@@ -1,0 +1,139 @@
+// Runs every operator that has no kernel here on the CPU: its tensors are copied to the host, and its results back. This is slow, but correct.
+#include "fallback.h"
+
+#include <ATen/native/CPUFallback.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
+#include <torch/library.h>
+
+#include <unordered_set>
+
+#include "device.h"
+#include "generator.h"
+
+namespace backend {
+namespace {
+
+using c10::IValue;
+
+// Some arguments of these operators (lengths, batch sizes) must be on the CPU, as with CUDA.
+bool takes_host_tensors(const std::string& name) {
+  static const auto* const names = new std::unordered_set<std::string>{"aten::_pack_padded_sequence", "aten::_ctc_loss", "aten::_ctc_loss_backward"};
+  return names->count(name) > 0;
+}
+
+// Finds the device of a call, and refuses tensors of two devices, which the copies would hide.
+class Call {
+ public:
+  Call(const c10::FunctionSchema& schema, torch::jit::Stack* stack) : schema_(schema) {
+    const auto given = torch::jit::last(*stack, schema.arguments().size());
+    for (size_t i = 0; i < given.size(); ++i) {
+      const auto* const alias = schema.arguments()[i].alias_info();
+      const bool is_written = alias != nullptr && alias->isWrite();
+      if (given[i].isTensor()) take(given[i].toTensor(), is_written);
+      if (given[i].isTensorList()) {
+        for (const auto& tensor : given[i].toTensorVector()) take(tensor, is_written);
+      }
+      if (given[i].isDevice() && given[i].toDevice().type() == kDeviceType) take(given[i].toDevice());
+    }
+    if (device_ && stranger_ && !takes_host_tensors(schema.name())) refuse(*stranger_);
+  }
+
+  bool has_device() const { return device_.has_value(); }
+  c10::DeviceIndex device() const { return device_ ? check_device(device_->index()) : current_device(); }
+
+ private:
+  void take(const at::Tensor& tensor, bool is_written) {
+    if (!tensor.defined()) return;
+    if (tensor.is_privateuseone()) {
+      take(tensor.device());
+    } else if (tensor.dim() > 0 || is_written) {  // a CPU scalar may be read
+      stranger_ = tensor.device();
+    }
+  }
+  void take(c10::Device device) {
+    if (!device_) device_ = device;
+    if (*device_ != device) refuse(device);
+  }
+  void refuse(c10::Device other) const {
+    TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ", *device_, " and ", other,
+                "! (when checking arguments of ", schema_.name(), ")");
+  }
+
+  const c10::FunctionSchema& schema_;
+  std::optional<c10::Device> device_, stranger_;
+};
+
+// Replaces the device's generator, or a missing one, by one of the host.
+void replace_generators(const c10::FunctionSchema& schema, torch::jit::Stack* stack, c10::DeviceIndex device) {
+  static const auto* const optional_generator = new c10::TypePtr(c10::OptionalType::create(c10::GeneratorType::get()));
+  const size_t count = schema.arguments().size();
+  for (size_t i = 0; i < count; ++i) {
+    auto& value = (*stack)[stack->size() - count + i];
+    if (value.isGenerator()) {
+      value = host_generator(value.toGenerator());
+    } else if (value.isNone() && *schema.arguments()[i].type() == **optional_generator) {
+      value = host_generator(default_generator(device));
+    }
+  }
+}
+
+// cpu_fallback puts the results where the first tensor is. If that is a scalar on the CPU, move it.
+void move_scalar(torch::jit::Stack* stack, size_t count, c10::Device device) {
+  for (auto& value : torch::jit::last(*stack, count)) {
+    if (!value.isTensor() || !value.toTensor().defined()) continue;
+    const auto& first = value.toTensor();
+    if (!first.is_cpu() || first.dim() > 0) return;
+    auto moved = first.to(device);
+    moved.unsafeGetTensorImpl()->set_wrapped_number(first.unsafeGetTensorImpl()->is_wrapped_number());
+    const_cast<IValue&>(value) = moved;
+    return;
+  }
+}
+
+}  // namespace
+
+void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  ensure_usable();
+  TORCH_CHECK_NOT_IMPLEMENTED(op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU), "The operator '", op.schema().operator_name(),
+                              "' is not implemented for ", BACKEND_NAME, ", and not for the CPU either");
+  const Call call(op.schema(), stack);
+  const c10::OptionalDeviceGuard guard(c10::Device(kDeviceType, call.device()));
+  if (call.has_device()) move_scalar(stack, op.schema().arguments().size(), guard.current_device().value());
+  replace_generators(op.schema(), stack, call.device());
+  try {
+    at::native::cpu_fallback(op, stack, /*error_on_views=*/true);
+  } catch (const c10::Error& error) {
+    const std::string why = error.what_without_backtrace();
+    TORCH_CHECK_WITH(OutOfMemoryError, why.find("DefaultCPUAllocator: ") == std::string::npos, BACKEND_NAME,
+                     " out of memory: the host could not allocate memory for a result. ", why);
+    throw;
+  }
+}
+
+void register_remaining_operators() {
+  // Makes operators without a derivative raise an error in backward. torch does this for its own devices, and since 2.10 for this one.
+  if (!c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(c10::DispatchKey::AutogradPrivateUse1)) {
+    static auto* const autograd = new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::AutogradPrivateUse1, __FILE__, __LINE__);
+    autograd->fallback(torch::autograd::basicAutogradNotImplementedFallback());
+  }
+  // An operator may be composed of others, and have a kernel for the CPU that is more accurate or faster. That one is used.
+  static auto* const library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    if (name.name.rfind("aten::", 0) != 0) continue;
+    const auto op = dispatcher.findOp(name);
+    const bool is_composed = op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);  // the operators that it calls are differentiated
+    if (op->hasSchema() && op->hasKernelForDispatchKey(c10::DispatchKey::CPU) && !op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1) &&
+        !is_composed) {
+      const std::string full = name.name.substr(6) + (name.overload_name.empty() ? "" : "." + name.overload_name);
+      library->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
+    }
+  }
+}
+
+namespace {
+
+TORCH_LIBRARY_IMPL(_, PrivateUse1, library) { library.fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_host>()); }
+
+}  // namespace
+}  // namespace backend
