@@ -6,6 +6,10 @@ import shutil
 
 FILES = {
     "accelerator": ("src/*/accelerator.py", "src/*/expected_failures.toml", "tests/test_contract.py", "tests/test_probe.py"),
+    "backend": (
+        *(f"src/*/{name}" for name in ("build.py", "device_module.py", "process_group.py", "torch_backend.py", "csrc")),
+        "tests/test_backend.py",
+    ),
     "precision": ("src/*/precision.py", "tests/test_precision.py"),
     "cluster": ("src/*/cluster.py", "src/*/recorded", "tests/test_cluster.py"),
     "strategy": ("src/*/strategy.py", "tests/test_strategy.py", "tests/training.py"),

@@ -8,7 +8,7 @@ import json
 import re
 import sys
 
-FACETS = ("accelerator", "precision", "cluster", "strategy", "hooks")
+FACETS = ("accelerator", "backend", "precision", "cluster", "strategy", "hooks")
 LICENCES = ("Apache-2.0", "BSD-3-Clause", "MIT", "LicenseRef-Proprietary")
 RESERVED = (
     *("auto", "gpu", "tpu", "torch", "cpu", "cuda", "mps", "xla"),
@@ -18,6 +18,10 @@ RESERVED = (
     *("single_device", "ddp", "fsdp", "deepspeed"),
 )
 TAKEN_PACKAGES = {"accelkit", "accelkit_builtin", "accelkit_conformance", "accelkit_fake_xpu", "torch", *sys.stdlib_module_names}
+TORCHS_DEVICES = (
+    *("cpu", "cuda", "ipu", "xpu", "mkldnn", "opengl", "opencl", "ideep", "hip", "ve", "fpga", "maia", "xla", "lazy", "vulkan", "mps", "meta"),
+    *("hpu", "mtia", "privateuseone"),
+)
 _TEXT = re.compile(r"\w[\w .,&'()+-]*")
 _DISTRIBUTION = re.compile(r"[A-Za-z]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -79,6 +83,13 @@ def _facets(answer, answers):
     unknown = [one for one in chosen if one not in FACETS]
     if unknown:
         return f"unknown facet{'s' * (len(unknown) > 1)} {', '.join(map(repr, unknown))}; use {', '.join(FACETS)}, separated by commas"
+    if "backend" in chosen:
+        if "accelerator" not in chosen:
+            return "the facet backend needs the facet accelerator, which selects the device"
+        if str(answers["accelerator"]) in TORCHS_DEVICES:
+            return f"the facet backend adds a device type with the name of the accelerator, and torch has the type {answers['accelerator']} itself"
+        if str(answers["torch_device"]) != "torch:cpu":
+            return "with the facet backend, the package adds the device to torch itself; leave torch_device out"
     return "" if len(set(chosen)) == len(chosen) else "a facet is given twice"
 
 

@@ -35,7 +35,7 @@ def not_run() -> list[str]:
     if status != "usable":
         lines.append(f"tests that need the device, which is {status}: {reason}")
         lines.append("accelkit's suite ran only the profile contract, which needs no device; run these tests again where the device is")
-{% if cookiecutter.torch_device == "torch:cpu" %}
+{% if cookiecutter.__torch_device == "torch:cpu" %}
     lines.append("tests on hardware of {{ cookiecutter.vendor }}, for which torch's CPU stood in")
 {% endif %}
     return [*lines, f"the other profiles: accelkit conformance run {NAME} --profile full --certify"]

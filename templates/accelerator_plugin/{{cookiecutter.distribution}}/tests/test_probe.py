@@ -1,8 +1,12 @@
-{% set is_library = cookiecutter.__torch_package == "torch" and cookiecutter.torch_device != "torch:cpu" %}
+{% set is_library = cookiecutter.__torch_package == "torch" and cookiecutter.__torch_device != "torch:cpu" %}
 """Tests of the probe, which must always return a result, with a reason and a hint."""
 
 from __future__ import annotations
 
+{% if cookiecutter.__has_backend %}
+from pathlib import Path
+
+{% endif %}
 import pytest
 from accelkit import Availability
 
@@ -32,7 +36,17 @@ def test_without_the_driver_it_says_what_would_help(monkeypatch: pytest.MonkeyPa
     assert answer.status == "absent"
     assert "libnowhere.so.7" in answer.reason
     assert "driver" in answer.hint
-{% elif cookiecutter.torch_device != "torch:cpu" %}
+{% elif cookiecutter.__has_backend %}
+
+
+def test_without_a_compiler_it_says_what_would_help(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("{{ cookiecutter.accelerator.upper() }}_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("CXX", "compiler_that_is_nowhere")
+    answer = {{ cookiecutter.__class }}Accelerator.probe()
+    assert answer.status == "absent"
+    assert "compiler_that_is_nowhere" in answer.reason
+    assert "install a C++ compiler" in answer.hint
+{% elif cookiecutter.__torch_device != "torch:cpu" %}
 
 
 def test_without_the_package_it_says_what_would_help(monkeypatch: pytest.MonkeyPatch) -> None:

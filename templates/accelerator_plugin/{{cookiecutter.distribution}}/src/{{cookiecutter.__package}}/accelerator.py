@@ -1,4 +1,4 @@
-{% set is_stand_in = cookiecutter.torch_device == "torch:cpu" %}
+{% set is_stand_in = cookiecutter.__torch_device == "torch:cpu" %}
 {% set is_xla = cookiecutter.__device_type == "xla" %}
 {% set library = {"cuda": "libcuda.so.1", "xpu": "libze_loader.so.1"}.get(cookiecutter.__device_type, "lib" ~ cookiecutter.__device_type ~ ".so") %}
 """{{ cookiecutter.vendor }}'s hardware as an accelerator of accelkit.
@@ -14,6 +14,10 @@ import os
 from typing import {{ "TYPE_CHECKING, " if is_stand_in }}ClassVar
 
 from accelkit import {{ "" if is_xla else "Accelerator, " }}Availability, Capabilities
+{% if cookiecutter.__has_backend %}
+
+from {{ cookiecutter.__package }}.build import DRIVER, LIBRARY
+{% endif %}
 {% if is_xla %}
 from accelkit_builtin.accelerators.xla import XLAAccelerator
 {% endif %}
@@ -46,10 +50,26 @@ class {{ cookiecutter.__class }}Accelerator({{ "XLAAccelerator" if is_xla else "
     device_type = "{{ cookiecutter.__device_type }}"  # as in torch.device("{{ cookiecutter.__device_type }}", 0)
     torch_package = "{{ cookiecutter.__torch_package }}"  # load() imports it, which adds the device to torch
 {% endif %}
+{% if cookiecutter.__has_backend %}
+    process_group_backend = "{{ cookiecutter.accelerator }}_ccl"
+    compile_backend = "aot_eager"  # torch.compile without a code generator for the device
+    is_simulated = DRIVER == "simulated"  # auto never selects a simulated device
+{% endif %}
     # The conformance suite checks what is declared: native and emulated must work, none must not. The rest is tried and reported.
     # Keys:
 {% include "capability_keys.txt" %}
-{% if is_xla %}
+{% if cookiecutter.__has_backend %}
+    declared_capabilities: ClassVar[Capabilities] = Capabilities.declare(
+        native=[
+            *("streams", "events", "pinned_memory", "memory_statistics", "memory_limit", "numbered_devices"),
+            *("random_state", "generator_offset", "process_group", "compile", "subnormals", "deterministic"),
+            *(f"dtype.{name}" for name in ("float64", "float32", "float16", "bfloat16", "complex64", "complex128", "bool")),
+            *(f"dtype.{name}" for name in ("uint8", "int8", "int16", "int32", "int64")),
+            *("autocast.float16", "autocast.bfloat16", "autocast_float32_list"),
+        ],
+        none=["graphs", "transformer_engine"],
+    )
+{% elif is_xla %}
     declared_capabilities: ClassVar[Capabilities] = XLAAccelerator.declared_capabilities.updated({"dtype.float32": "native"})
 {% else %}
     declared_capabilities: ClassVar[Capabilities] = Capabilities.declare(native=["dtype.float32"], emulated=[], none=[])
@@ -78,6 +98,17 @@ class {{ cookiecutter.__class }}Accelerator({{ "XLAAccelerator" if is_xla else "
         return Availability.usable(f"XLA uses PJRT_DEVICE={os.environ.get('PJRT_DEVICE', 'TPU')}")
 {% elif cookiecutter.__torch_package == "torch" %}
         return Availability.from_library(LIBRARY, hint="install the driver of {{ cookiecutter.vendor }}")
+{% elif cookiecutter.__has_backend %}
+        # With a driver, first:
+        # if not (answer := Availability.from_library("lib{{ cookiecutter.accelerator }}.so", hint="install the driver")).is_usable:
+        #     return answer
+        if problem := LIBRARY.problem():
+            return Availability.absent(*problem)
+        return Availability.usable(f"the {DRIVER} driver")
+
+    def build(self) -> None:
+        """Compile the C++ library, if this was not done yet. Called before the device is loaded, outside the time limits of a probe."""
+        LIBRARY.build()
 {% else %}
         if not (answer := super().probe()).is_usable:
             return answer  # the package is not installed

@@ -59,8 +59,7 @@ driver_status driver_copy_to_host(driver_stream stream, void* to_host, const voi
 driver_status driver_copy_on_device(driver_stream stream, void* to, const void* from, size_t bytes);
 driver_status driver_copy_to_peer(driver_stream stream, int peer, void* to_on_peer, const void* from, size_t bytes);
 driver_status driver_fill(driver_stream stream, void* to, uint8_t value, size_t bytes);
-driver_status driver_random(driver_stream stream, void* to, size_t words, uint64_t seed, uint64_t offset);  // uniform bits, in words of 32 bits
-driver_status driver_launch(driver_stream stream, const char* kernel, const driver_argument* arguments, int count);
+driver_status driver_launch(driver_stream stream, const char* kernel, const driver_argument* arguments, int count);  // a kernel of the vendor
 
 // -- streams and events ---------------------------------------------------------------------------------------------------------------
 driver_status driver_stream_create(int device, int priority, driver_stream* stream);

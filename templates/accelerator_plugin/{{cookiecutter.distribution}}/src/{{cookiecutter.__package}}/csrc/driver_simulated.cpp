@@ -9,22 +9,19 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <chrono>
-#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "driver.h"
 #include "simulated_kernels.h"
+#include "simulated_stream.h"
 
 namespace {
 
@@ -103,70 +100,6 @@ char* contents(int device, const void* address, size_t bytes) {
 
 }  // namespace
 
-// -- streams --------------------------------------------------------------------------------------------------------------------------
-
-struct driver_stream_object {
-  explicit driver_stream_object(int device_) : device(device_), thread([this] { run(); }) {}
-  ~driver_stream_object() {
-    push(nullptr);  // ends the thread
-    thread.join();
-  }
-  // `then` runs at the moment at which the work counts as done, so that whoever sees its effect also sees that the stream is done.
-  void push(std::function<void()> work, std::function<void()> then = nullptr) {
-    std::lock_guard lock(mutex);
-    queue.emplace_back(std::move(work), std::move(then));
-    ++queued;
-    changed.notify_all();
-  }
-  void synchronize() {
-    std::unique_lock lock(mutex);
-    const auto target = queued;
-    changed.wait(lock, [&] { return done >= target; });
-  }
-  bool is_done() {
-    std::lock_guard lock(mutex);
-    return done == queued;
-  }
-
-  const int device;
-
- private:
-  void run() {
-    for (;;) {
-      std::pair<std::function<void()>, std::function<void()>> next;
-      {
-        std::unique_lock lock(mutex);
-        changed.wait(lock, [this] { return !queue.empty(); });
-        next = std::move(queue.front());
-        queue.pop_front();
-      }
-      if (next.first) next.first();
-      std::lock_guard lock(mutex);
-      if (next.second) next.second();
-      ++done;
-      changed.notify_all();
-      if (!next.first && !next.second) return;
-    }
-  }
-
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::deque<std::pair<std::function<void()>, std::function<void()>>> queue;
-  uint64_t queued = 0, done = 0;
-  std::thread thread;  // last, because it uses the others
-};
-
-struct Mark {
-  std::mutex mutex;
-  std::condition_variable reached;
-  bool is_done = false;
-  std::chrono::steady_clock::time_point when;
-  void wait() {
-    std::unique_lock lock(mutex);
-    reached.wait(lock, [this] { return is_done; });
-  }
-};
-
 struct driver_event_object {
   std::shared_ptr<Mark> mark;  // of its latest record; null before the first
 };
@@ -184,7 +117,7 @@ void synchronize_device(int device) {
 
 driver_status unknown(const void* address) {
   char text[100];
-  std::snprintf(text, sizeof(text), "%p is no address of %s, or the access ends beyond its block", address, "the device");
+  std::snprintf(text, sizeof(text), "%p is not an address of the device, or the access ends beyond its block", address);
   return fail(DRIVER_INVALID_ARGUMENT, text);
 }
 
@@ -300,14 +233,6 @@ driver_status driver_fill(driver_stream stream, void* to, uint8_t value, size_t 
   char* const target = contents(stream->device, to, bytes);
   if (target == nullptr) return unknown(to);
   stream->push([=] { std::memset(target, value, bytes); });
-  return DRIVER_OK;
-}
-
-driver_status driver_random(driver_stream stream, void* to, size_t words, uint64_t seed, uint64_t offset) {
-  if (const auto status = check_work()) return status;
-  char* const target = contents(stream->device, to, words * sizeof(uint32_t));
-  if (target == nullptr) return unknown(to);
-  stream->push([=] { simulated::random_bits(reinterpret_cast<uint32_t*>(target), words, seed, offset); });
   return DRIVER_OK;
 }
 

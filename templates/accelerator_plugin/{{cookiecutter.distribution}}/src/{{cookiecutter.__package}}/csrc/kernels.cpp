@@ -1,5 +1,5 @@
-// Operators that the device computes itself: a function for each, and a line of registration. What is not here runs on the CPU
-// (fallback.cpp). `accelkit conformance run` tests each as soon as it is registered.
+// Operators that the device computes itself: a function and a line of registration for each. A kernel may accept only some arguments, as
+// these examples do, and leave the others to the CPU. What is not here runs on the CPU (fallback.cpp).
 #include <ATen/Functions.h>
 #include <torch/library.h>
 
@@ -15,9 +15,13 @@ driver_argument address(const Tensor& tensor) { return {driver_argument::DRIVER_
 driver_argument integer(int64_t value) { return {driver_argument::DRIVER_INTEGER, {.integer = value}}; }
 driver_argument real(double value) { return {driver_argument::DRIVER_REAL, {.real = value}}; }
 
+// Queues a kernel on the current stream of the device of `on`. Returns false if the driver does not have it.
 template <size_t kCount>
-void launch(const Tensor& on, const char* kernel, const driver_argument (&arguments)[kCount]) {
-  DRIVER_CHECK(driver_launch(current_driver_stream(on.device().index()), kernel, arguments, kCount));
+bool launch(const Tensor& on, const char* kernel, const driver_argument (&arguments)[kCount]) {
+  const auto status = driver_launch(current_driver_stream(on.device().index()), kernel, arguments, kCount);
+  if (status == DRIVER_NOT_IMPLEMENTED) return false;
+  DRIVER_CHECK(status);
+  return true;
 }
 
 // Whether a kernel for contiguous float32 tensors on one device can take it.
@@ -27,28 +31,37 @@ bool is_plain(const Tensor& tensor, const Tensor& other) {
 }
 
 Tensor add(const Tensor& self, const Tensor& other, const at::Scalar& alpha) {
-  if (!is_plain(self, self) || !is_plain(other, self) || self.sizes() != other.sizes() || alpha.isComplex()) {
-    return on_host<at::_ops::add_Tensor>(self, other, alpha);
+  if (is_plain(self, self) && is_plain(other, self) && self.sizes() == other.sizes() && self.numel() > 0 && !alpha.isComplex()) {
+    auto out = at::empty_like(self);
+    if (launch(out, "add_float32", {address(out), address(self), address(other), real(alpha.toDouble()), integer(out.numel())})) return out;
   }
-  auto out = at::empty_like(self);
-  if (out.numel() > 0) launch(out, "add_float32", {address(out), address(self), address(other), real(alpha.toDouble()), integer(out.numel())});
-  return out;
+  return on_host<at::_ops::add_Tensor>(self, other, alpha);
 }
 
 Tensor mm(const Tensor& self, const Tensor& other) {
-  if (self.dim() != 2 || other.dim() != 2 || self.size(1) != other.size(0) || !is_plain(self, self) || !is_plain(other, self)) {
-    return on_host<at::_ops::mm>(self, other);
+  const bool are_matrices = self.dim() == 2 && other.dim() == 2 && self.numel() > 0 && other.numel() > 0 && self.size(1) == other.size(0);
+  if (are_matrices && is_plain(self, self) && is_plain(other, self)) {
+    auto out = at::empty({self.size(0), other.size(1)}, self.options());
+    const auto m = integer(self.size(0)), k = integer(self.size(1)), n = integer(other.size(1));
+    if (launch(out, "matmul_float32", {address(out), address(self), address(other), m, k, n})) return out;
   }
-  auto out = at::empty({self.size(0), other.size(1)}, self.options());
-  if (out.numel() == 0) return out;
-  if (self.size(1) == 0) return out.zero_();
-  launch(out, "matmul_float32", {address(out), address(self), address(other), integer(self.size(0)), integer(self.size(1)), integer(other.size(1))});
-  return out;
+  return on_host<at::_ops::mm>(self, other);
+}
+
+// A function of the driver instead of a kernel.
+Tensor& zero_(Tensor& self) {
+  if (!self.is_non_overlapping_and_dense() || self.numel() == 0 || self._is_zerotensor()) {
+    on_host<at::_ops::zero_>(self);
+    return self;
+  }
+  DRIVER_CHECK(driver_fill(current_driver_stream(self.device().index()), self.mutable_data_ptr(), 0, self.numel() * self.dtype().itemsize()));
+  return self;
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("add.Tensor", TORCH_FN(add));
   library.impl("mm", TORCH_FN(mm));
+  library.impl("zero_", TORCH_FN(zero_));
 }
 
 }  // namespace

@@ -46,8 +46,6 @@ void copy_strided(const Argument* given) {
   }
 }
 
-uint64_t product(uint32_t a, uint32_t b) { return static_cast<uint64_t>(a) * b; }
-
 }  // namespace
 
 Kernel find_kernel(const char* name) {
@@ -55,23 +53,6 @@ Kernel find_kernel(const char* name) {
       {"add_float32", &add_float32}, {"matmul_float32", &matmul_float32}, {"copy_strided", &copy_strided}};
   const auto found = kernels.find(name);
   return found == kernels.end() ? nullptr : found->second;
-}
-
-void random_bits(uint32_t* to, uint64_t words, uint64_t seed, uint64_t offset) {
-  for (uint64_t block = 0; block * 4 < words; ++block) {
-    const uint64_t position = offset + block;
-    uint32_t counter[4] = {static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), 0, 0};
-    uint32_t key[2] = {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
-    for (int round = 0; round < 10; ++round) {
-      const uint64_t first = product(0xD2511F53, counter[0]), second = product(0xCD9E8D57, counter[2]);
-      const uint32_t next[4] = {static_cast<uint32_t>(second >> 32) ^ counter[1] ^ key[0], static_cast<uint32_t>(second),
-                                static_cast<uint32_t>(first >> 32) ^ counter[3] ^ key[1], static_cast<uint32_t>(first)};
-      std::memcpy(counter, next, sizeof(counter));
-      key[0] += 0x9E3779B9;
-      key[1] += 0xBB67AE85;
-    }
-    for (uint64_t i = 0; i < 4 && block * 4 + i < words; ++i) to[block * 4 + i] = counter[i];
-  }
 }
 
 }  // namespace simulated

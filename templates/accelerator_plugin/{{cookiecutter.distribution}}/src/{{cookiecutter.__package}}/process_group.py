@@ -1,0 +1,27 @@
+"""The backend of torch.distributed for the device. ``init_process_group`` without a name selects it for tensors of this device."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+
+def register() -> None:
+    """Register the backend. Opens no connection."""
+    if dist.is_available() and dist.is_gloo_available():
+        dist.Backend.register_backend("{{ cookiecutter.accelerator }}_ccl", _create, devices=["{{ cookiecutter.accelerator }}"])
+
+
+def _create(store: Store, rank: int, size: int, timeout: timedelta) -> object:
+    """Return the backend of one process group. torch passes C++ backends to Python through a group, so one is created for it."""
+    gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
+    gloo._set_sequence_number_for_group()
+    group = dist.ProcessGroup(store, rank, size)
+    device = torch.device("{{ cookiecutter.accelerator }}")
+    group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
+    group._register_backend(device, dist.ProcessGroup.BackendType.GLOO, gloo)
+    torch.ops.{{ cookiecutter.accelerator }}.wrap_gloo(group.boxed())
+    return group._get_backend(device)
