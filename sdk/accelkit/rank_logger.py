@@ -38,10 +38,9 @@ class RankLogger(logging.LoggerAdapter[logging.Logger]):
     All methods of a ``logging.Logger`` that log take two further arguments. If the job has several processes, each message begins with
     the rank of its process.
 
-    Args of the methods:
-        main_process_only: Whether only the main process emits the message. The default is True.
-        in_order: Whether all processes emit the message, one after another in the order of ranks. All processes must make the call, and
-            the level must be enabled on all of them or on none. ``main_process_only`` is then ignored.
+    - ``main_process_only``: Whether only the main process emits the message. The default is True.
+    - ``in_order``: Whether all processes emit the message, one after another in the order of ranks. All processes must make the call, and
+      the level must be enabled on all of them or on none. ``main_process_only`` is then ignored.
     """
 
     def __init__(self, logger: logging.Logger) -> None:

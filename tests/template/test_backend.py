@@ -81,6 +81,7 @@ def test_errors_of_the_driver_reach_the_program(clean, package, fault, error):
     assert error in result.stderr
 
 
+@pytest.mark.soak  # it compiles the library once more
 def test_an_empty_driver_is_named(clean, package, tmp_path, monkeypatch):
     """With the vendor's driver selected, whose functions are not written yet, the first missing one is named."""
     source = package / "src" / "accelkit_acme"
