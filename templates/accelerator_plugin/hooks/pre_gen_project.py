@@ -19,8 +19,8 @@ RESERVED = (
 )
 TAKEN_PACKAGES = {"accelkit", "accelkit_builtin", "accelkit_conformance", "accelkit_fake_xpu", "torch", *sys.stdlib_module_names}
 TORCHS_DEVICES = (
-    *("cpu", "cuda", "ipu", "xpu", "mkldnn", "opengl", "opencl", "ideep", "hip", "ve", "fpga", "maia", "xla", "lazy", "vulkan", "mps", "meta"),
-    *("hpu", "mtia", "privateuseone"),
+    *("cpu", "cuda", "ipu", "xpu", "mkldnn", "opengl", "opencl", "ideep", "hip", "ve", "fpga", "maia", "xla", "lazy", "vulkan"),
+    *("mps", "meta", "hpu", "mtia", "privateuseone"),
 )
 _TEXT = re.compile(r"\w[\w .,&'()+-]*")
 _DISTRIBUTION = re.compile(r"[A-Za-z]([A-Za-z0-9._-]*[A-Za-z0-9])?")
@@ -87,7 +87,7 @@ def _facets(answer, answers):
         if "accelerator" not in chosen:
             return "the facet backend needs the facet accelerator, which selects the device"
         if str(answers["accelerator"]) in TORCHS_DEVICES:
-            return f"the facet backend adds a device type with the name of the accelerator, and torch has the type {answers['accelerator']} itself"
+            return f"the facet backend adds the device type {answers['accelerator']} to torch, which has one of that name already"
         if str(answers["torch_device"]) != "torch:cpu":
             return "with the facet backend, the package adds the device to torch itself; leave torch_device out"
     return "" if len(set(chosen)) == len(chosen) else "a facet is given twice"

@@ -20,8 +20,11 @@
 #include <vector>
 
 #include "driver.h"
+#include "simulated_device.h"
 #include "simulated_kernels.h"
 #include "simulated_stream.h"
+
+using namespace simulated;
 
 namespace {
 
@@ -32,70 +35,9 @@ driver_status fail(driver_status status, std::string text) {
   return status;
 }
 
-std::string setting(const char* suffix, const char* otherwise) {
-  std::string name = BACKEND_NAME;
-  for (char& letter : name) letter = static_cast<char>(std::toupper(letter));
-  const char* const value = std::getenv((name + suffix).c_str());
-  return value == nullptr || *value == 0 ? otherwise : value;
-}
-
-// -- faults ---------------------------------------------------------------------------------------------------------------------------
-
-std::atomic<int64_t> allocations_left{0}, work_left{0};
-std::atomic<bool> is_lost{false};
-
-void read_faults() {
-  const std::string text = setting("_FAULT", "");
-  const auto at = text.find('@');
-  if (at == std::string::npos) return;
-  (text.substr(0, at) == "oom" ? allocations_left : work_left) = std::atoll(text.c_str() + at + 1);
-}
-
-bool is_due(std::atomic<int64_t>& left) { return left > 0 && left.fetch_sub(1) == 1; }
-
 driver_status check_work() {
   if (is_due(work_left)) is_lost = true;
   return is_lost ? fail(DRIVER_DEVICE_LOST, "the device was lost, because the environment asked for this fault") : DRIVER_OK;
-}
-
-// -- memory ---------------------------------------------------------------------------------------------------------------------------
-
-struct Block {
-  std::unique_ptr<char[]> contents;
-  size_t bytes, mapped;
-};
-
-struct Device {
-  std::mutex mutex;
-  std::map<const char*, Block> blocks;  // by their first address
-  size_t used = 0;
-  std::set<driver_stream> streams;
-};
-
-int count_devices() {
-  static const int count = std::atoi(setting("_DEVICES", "2").c_str());
-  return count;
-}
-
-size_t total_memory() {
-  static const size_t bytes = std::strtoull(setting("_MEMORY", "4294967296").c_str(), nullptr, 10);
-  return bytes;
-}
-
-std::vector<Device>& devices() {
-  static auto* const all = new std::vector<Device>(count_devices());
-  return *all;
-}
-
-// The contents of device memory at `address`. Null for an address that the device does not have.
-char* contents(int device, const void* address, size_t bytes) {
-  auto& [mutex, blocks, used, streams] = devices()[device];
-  std::lock_guard lock(mutex);
-  const auto* const wanted = static_cast<const char*>(address);
-  auto after = blocks.upper_bound(wanted);
-  if (after == blocks.begin()) return nullptr;
-  const auto& [start, block] = *--after;
-  return wanted + bytes <= start + block.bytes ? block.contents.get() + (wanted - start) : nullptr;
 }
 
 }  // namespace
@@ -238,16 +180,16 @@ driver_status driver_fill(driver_stream stream, void* to, uint8_t value, size_t 
 
 driver_status driver_launch(driver_stream stream, const char* kernel, const driver_argument* arguments, int count) {
   if (const auto status = check_work()) return status;
-  std::vector<simulated::Argument> found;
+  std::vector<Argument> found;
   for (int i = 0; i < count; ++i) {
-    simulated::Argument argument{nullptr, arguments[i].integer, arguments[i].real};
+    Argument argument{nullptr, arguments[i].integer, arguments[i].real};
     if (arguments[i].kind == driver_argument::DRIVER_ADDRESS) {
       argument.memory = contents(stream->device, arguments[i].address, 0);
       if (argument.memory == nullptr) return unknown(arguments[i].address);
     }
     found.push_back(argument);
   }
-  const auto function = simulated::find_kernel(kernel);
+  const auto function = find_kernel(kernel);
   if (function == nullptr) return fail(DRIVER_NOT_IMPLEMENTED, std::string("there is no kernel ") + kernel);
   stream->push([function, found = std::move(found)] { function(found.data()); });
   return DRIVER_OK;

@@ -1,0 +1,80 @@
+// The devices of the simulated driver: their settings, faults and memory.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "driver.h"
+
+namespace simulated {
+
+// The environment variable of this name, which begins with that of the device in capitals.
+inline std::string setting(const char* suffix, const char* otherwise) {
+  std::string name = BACKEND_NAME;
+  for (char& letter : name) letter = static_cast<char>(std::toupper(letter));
+  const char* const value = std::getenv((name + suffix).c_str());
+  return value == nullptr || *value == 0 ? otherwise : value;
+}
+
+// -- faults ---------------------------------------------------------------------------------------------------------------------------
+
+inline std::atomic<int64_t> allocations_left{0}, work_left{0};
+inline std::atomic<bool> is_lost{false};
+
+inline void read_faults() {
+  const std::string text = setting("_FAULT", "");
+  const auto at = text.find('@');
+  if (at == std::string::npos) return;
+  (text.substr(0, at) == "oom" ? allocations_left : work_left) = std::atoll(text.c_str() + at + 1);
+}
+
+inline bool is_due(std::atomic<int64_t>& left) { return left > 0 && left.fetch_sub(1) == 1; }
+
+// -- memory ---------------------------------------------------------------------------------------------------------------------------
+
+struct Block {
+  std::unique_ptr<char[]> contents;
+  size_t bytes, mapped;
+};
+
+struct Device {
+  std::mutex mutex;
+  std::map<const char*, Block> blocks;  // by their first address
+  size_t used = 0;
+  std::set<driver_stream> streams;
+};
+
+inline int count_devices() {
+  static const int count = std::atoi(setting("_DEVICES", "2").c_str());
+  return count;
+}
+
+inline size_t total_memory() {
+  static const size_t bytes = std::strtoull(setting("_MEMORY", "4294967296").c_str(), nullptr, 10);
+  return bytes;
+}
+
+inline std::vector<Device>& devices() {
+  static auto* const all = new std::vector<Device>(count_devices());
+  return *all;
+}
+
+// The contents of device memory at `address`. Null for an address that the device does not have.
+inline char* contents(int device, const void* address, size_t bytes) {
+  auto& [mutex, blocks, used, streams] = devices()[device];
+  std::lock_guard lock(mutex);
+  const auto* const wanted = static_cast<const char*>(address);
+  auto after = blocks.upper_bound(wanted);
+  if (after == blocks.begin()) return nullptr;
+  const auto& [start, block] = *--after;
+  return wanted + bytes <= start + block.bytes ? block.contents.get() + (wanted - start) : nullptr;
+}
+
+}  // namespace simulated
