@@ -60,9 +60,25 @@ def test_other_errors_are_passed_on(error_text):
     rt = accelkit.Runtime("cpu")
     with pytest.raises(ZeroDivisionError):
         rt.find_executable_batch_size(lambda size: size / 0)
-    with pytest.raises(accelkit.UsageError) as caught:
-        rt.find_executable_batch_size(lambda size: size, 0)
+    for not_a_size in (0, "128", 12.5):
+        with pytest.raises(accelkit.UsageError) as caught:
+            rt.find_executable_batch_size(lambda size: size, not_a_size)
+        assert repr(not_a_size) in caught.value.what
     assert caught.value == error_text
+
+
+@pytest.mark.parametrize("seed", ["7", 7.0, 2**64, None])
+def test_what_is_not_a_seed_is_an_error(seed, error_text):
+    rt, before = accelkit.Runtime("cpu", seed=3), torch.rand(1)
+    with pytest.raises(accelkit.UsageError) as caught:
+        rt.seed_everything(seed)
+    assert f"seed={seed!r}" in caught.value.what
+    assert caught.value == error_text
+    accelkit.Runtime("cpu", seed=3)
+    assert torch.rand(1) == before
+    if seed is not None:
+        with pytest.raises(accelkit.UsageError, match="is not a seed"):
+            accelkit.Runtime("cpu", seed=seed)
 
 
 def test_a_plugin_knows_its_own_errors():

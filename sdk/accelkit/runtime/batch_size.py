@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Callable
 from typing import TypeVar
@@ -29,9 +30,14 @@ def find_executable_batch_size(
 
     See ``Runtime.find_executable_batch_size``.
     """
-    if starting_batch_size < 1:
+    try:
+        starting_batch_size = operator.index(starting_batch_size)
+        is_accepted = starting_batch_size >= 1
+    except TypeError:
+        is_accepted = False
+    if not is_accepted:
         raise UsageError(
-            f"starting_batch_size must be at least 1, got {starting_batch_size}",
+            f"starting_batch_size must be a whole number from 1, got {starting_batch_size!r:.80}",
             why="it is a number of samples",
             hint="give the largest batch size that is worth trying, such as 128",
         )

@@ -904,8 +904,11 @@ class Runtime:
 
         Returns:
             The seed of this process.
+
+        Raises:
+            UsageError: If the seed is not a whole number that torch accepts.
         """
-        seed += self.process_index if per_process else 0
+        seed = seeding.check_seed(seed) + (self.process_index if per_process else 0)
         seeding.seed_host(seed)
         self._session.seed_device(seed)
         return seed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import random
 import sys
 import warnings
@@ -13,12 +14,37 @@ import torch
 from accelkit.errors import UnsupportedError, UsageError
 from accelkit.specs.accelerator import Accelerator
 
+_LOWEST_SEED, _HIGHEST_SEED = -(2**63), 2**64 - 1
+
+
+def check_seed(seed: int) -> int:
+    """Return the seed as an int.
+
+    Raises:
+        UsageError: If it is not a whole number, or not one that torch accepts.
+    """
+    try:
+        number = operator.index(seed)
+    except TypeError:
+        number = _HIGHEST_SEED + 1
+    if _LOWEST_SEED <= number <= _HIGHEST_SEED:
+        return number
+    raise UsageError(
+        f"seed={seed!r:.80} is not a seed",
+        why=f"torch accepts whole numbers from {_LOWEST_SEED} to {_HIGHEST_SEED}",
+        hint="give an int, such as seed=0",
+    )
+
 
 def seed_host(seed: int) -> None:
     """Seed the generators of Python, NumPy (if imported) and torch on the host.
 
     Unlike ``torch.manual_seed``, which may initialise a driver, this never does.
+
+    Raises:
+        UsageError: If the seed is not a whole number that torch accepts. Nothing is seeded then.
     """
+    seed = check_seed(seed)
     random.seed(seed)
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(seed % 2**32)
