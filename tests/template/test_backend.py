@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 
 import pytest
@@ -20,8 +19,7 @@ PROGRAM = """
 import accelkit_acme.torch_backend
 import torch
 
-torch.ones(2, device="acme")
-"""
+torch.ones(2, device="acme")"""
 
 
 @pytest.mark.parametrize("name", SHARED)
@@ -81,20 +79,13 @@ def test_errors_of_the_driver_reach_the_program(clean, package, fault, error):
     assert error in result.stderr
 
 
-@pytest.mark.soak  # it compiles the library once more
-def test_an_empty_driver_is_named(clean, package, tmp_path, monkeypatch):
-    """With the vendor's driver selected, whose functions are not written yet, the first missing one is named."""
-    source = package / "src" / "accelkit_acme"
-    copy = tmp_path / "site" / "accelkit_acme"
-    shutil.copytree(source, copy)
-    build = copy / "build.py"
-    build.write_text(build.read_text().replace('DRIVER = "simulated"', 'DRIVER = "acme"'))
-    driver = copy / "csrc" / "driver_acme.cpp"
-    counting = "driver_status driver_device_count(int* count) { return *count = 1, DRIVER_OK; }"
-    driver.write_text(re.sub(r"driver_status driver_device_count\(int\*\) .*", counting, driver.read_text()))
-    monkeypatch.setenv("PYTHONPATH", str(copy.parent))
-    result = subprocess.run([clean.python, "-c", PROGRAM], capture_output=True, text=True, check=False)
-    assert "acme error: driver_initialize is not implemented yet in the driver of acme (driver_initialize)" in result.stderr
+@pytest.mark.parametrize("function", ["driver_initialize", "driver_copy_to_host", "driver_allocate"])
+def test_a_function_that_is_not_written_is_named(clean, package, function):
+    environ = os.environ | {"ACME_FAULT": f"missing@{function}"}
+    code = f"{PROGRAM}.cpu()"
+    result = subprocess.run([clean.python, "-c", code], capture_output=True, text=True, check=False, env=environ)
+    assert result.returncode == 1
+    assert f"acme error: {function} is not implemented yet in the driver of acme ({function})" in result.stderr
 
 
 @pytest.mark.soak

@@ -74,7 +74,7 @@ bool copy_strided(Tensor& self, const Tensor& source) {
   }
   const auto status = driver_launch(stream_for(self), "copy_strided", arguments.data(), static_cast<int>(arguments.size()));
   if (status == DRIVER_NOT_IMPLEMENTED) return false;
-  DRIVER_CHECK(status);
+  if (status != DRIVER_OK) raise(status, "driver_launch");
   return true;
 }
 

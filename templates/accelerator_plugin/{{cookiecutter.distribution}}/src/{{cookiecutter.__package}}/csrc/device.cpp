@@ -29,16 +29,16 @@ void in_forked_child() {
 
 void raise(driver_status status, const char* call) {
   const std::string text = std::string(BACKEND_NAME) + " error: " + driver_error_text();
-  const std::string name(call, std::string(call).find('('));
+  const std::string function = std::string(call).substr(0, std::string(call).find('('));
   switch (status) {
     case DRIVER_OUT_OF_MEMORY:
       TORCH_CHECK_WITH(OutOfMemoryError, false, BACKEND_NAME, " out of memory. ", driver_error_text());
     case DRIVER_DEVICE_LOST:
       throw c10::AcceleratorError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, status, text);
     case DRIVER_NOT_IMPLEMENTED:
-      TORCH_CHECK_NOT_IMPLEMENTED(false, text, " (", name, ")");
+      TORCH_CHECK_NOT_IMPLEMENTED(false, text, " (", function, ")");
     default:
-      TORCH_CHECK(false, text, " (", name, ")");
+      TORCH_CHECK(false, text, " (", function, ")");
   }
   std::abort();  // unreachable
 }
@@ -46,7 +46,9 @@ void raise(driver_status status, const char* call) {
 c10::DeviceIndex device_count() noexcept {
   static const int count = [] {
     int found = 0;
-    return driver_device_count(&found) == DRIVER_OK ? std::min(found, kMostDevices) : 0;
+    if (driver_device_count(&found) == DRIVER_OK) return std::min(found, kMostDevices);
+    TORCH_WARN("the number of devices of " BACKEND_NAME " is not known: ", driver_error_text());
+    return 0;
   }();
   return static_cast<c10::DeviceIndex>(count);
 }

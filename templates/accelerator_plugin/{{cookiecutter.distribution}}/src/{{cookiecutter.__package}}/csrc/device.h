@@ -17,9 +17,9 @@ constexpr int kMostDevices = 64;
 // Throws the exception of torch that fits a status, with the driver's text.
 [[noreturn]] void raise(driver_status status, const char* call);
 
-#define DRIVER_CHECK(CALL)                                                                 \
-  do {                                                                                     \
-    if (const driver_status status = (CALL); C10_UNLIKELY(status != DRIVER_OK)) raise(status, #CALL); \
+#define DRIVER_CHECK(CALL) \
+  do { \
+    if (const driver_status driver_check_status = (CALL); C10_UNLIKELY(driver_check_status != DRIVER_OK)) raise(driver_check_status, #CALL); \
   } while (false)
 
 // The number of devices. Leaves the process able to fork.

@@ -4,7 +4,8 @@
 // fault, as with hardware. The contents are kept elsewhere, and only the functions below find them.
 //
 // ${NAME}_DEVICES sets the number of devices (2), ${NAME}_MEMORY the memory of each in bytes (4 GiB), where NAME is that of the device in
-// capitals. ${NAME}_FAULT injects a fault: oom@N, the N-th allocation fails; lost@N, the device is lost at the N-th copy or kernel.
+// capitals. ${NAME}_FAULT injects a fault: oom@N, the N-th allocation fails; lost@N, the device is lost at the N-th copy or kernel;
+// missing@FUNCTION, the function of this file returns DRIVER_NOT_IMPLEMENTED.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -34,6 +35,10 @@ driver_status fail(driver_status status, std::string text) {
   error_text = std::move(text);
   return status;
 }
+
+// The fault missing@FUNCTION: the function answers as one that is not written yet.
+#define MAY_BE_MISSING \
+  if (missing_function() == __func__) return fail(DRIVER_NOT_IMPLEMENTED, missing_function() + " is not implemented yet in the driver of " BACKEND_NAME)
 
 driver_status check_work() {
   if (is_due(work_left)) is_lost = true;
@@ -70,27 +75,32 @@ driver_status unknown(const void* address) {
 const char* driver_error_text(void) { return error_text.c_str(); }
 
 driver_status driver_device_count(int* count) {
+  MAY_BE_MISSING;
   *count = count_devices();
   return DRIVER_OK;
 }
 
 driver_status driver_initialize(void) {
+  MAY_BE_MISSING;
   read_faults();
   return DRIVER_OK;
 }
 
 driver_status driver_device_properties(int device, driver_properties* properties) {
+  MAY_BE_MISSING;
   std::snprintf(properties->name, sizeof(properties->name), "simulated " BACKEND_NAME);
   properties->total_memory = total_memory();
   return DRIVER_OK;
 }
 
 driver_status driver_device_synchronize(int device) {
+  MAY_BE_MISSING;
   synchronize_device(device);
   return is_lost ? check_work() : DRIVER_OK;
 }
 
 driver_status driver_memory_info(int device, size_t* free, size_t* total) {
+  MAY_BE_MISSING;
   std::lock_guard lock(devices()[device].mutex);
   *total = total_memory();
   *free = *total - devices()[device].used;
@@ -98,6 +108,7 @@ driver_status driver_memory_info(int device, size_t* free, size_t* total) {
 }
 
 driver_status driver_allocate(int device, size_t bytes, void** address) {
+  MAY_BE_MISSING;
   if (is_lost) return check_work();
   auto& [mutex, blocks, used, streams] = devices()[device];
   std::lock_guard lock(mutex);
@@ -119,6 +130,7 @@ driver_status driver_allocate(int device, size_t bytes, void** address) {
 }
 
 driver_status driver_free(int device, void* address) {
+  MAY_BE_MISSING;
   for (int index = 0; index < count_devices(); ++index) synchronize_device(index);  // another device may be copying from it
   auto& [mutex, blocks, used, streams] = devices()[device];
   std::lock_guard lock(mutex);
@@ -131,17 +143,20 @@ driver_status driver_free(int device, void* address) {
 }
 
 driver_status driver_host_allocate(size_t bytes, void** address) {
+  MAY_BE_MISSING;
   *address = std::aligned_alloc(64, (bytes / 64 + 1) * 64);
   return *address == nullptr ? fail(DRIVER_OUT_OF_MEMORY, "the host has no more memory") : DRIVER_OK;
 }
 
 driver_status driver_host_free(void* address) {
+  MAY_BE_MISSING;
   for (int device = 0; device < count_devices(); ++device) synchronize_device(device);
   std::free(address);
   return DRIVER_OK;
 }
 
 driver_status driver_copy_to_device(driver_stream stream, void* to, const void* from_host, size_t bytes) {
+  MAY_BE_MISSING;
   if (const auto status = check_work()) return status;
   char* const target = contents(stream->device, to, bytes);
   if (target == nullptr) return unknown(to);
@@ -150,6 +165,7 @@ driver_status driver_copy_to_device(driver_stream stream, void* to, const void* 
 }
 
 driver_status driver_copy_to_host(driver_stream stream, void* to_host, const void* from, size_t bytes) {
+  MAY_BE_MISSING;
   if (const auto status = check_work()) return status;
   const char* const source = contents(stream->device, from, bytes);
   if (source == nullptr) return unknown(from);
@@ -158,10 +174,12 @@ driver_status driver_copy_to_host(driver_stream stream, void* to_host, const voi
 }
 
 driver_status driver_copy_on_device(driver_stream stream, void* to, const void* from, size_t bytes) {
+  MAY_BE_MISSING;
   return driver_copy_to_peer(stream, stream->device, to, from, bytes);
 }
 
 driver_status driver_copy_to_peer(driver_stream stream, int peer, void* to_on_peer, const void* from, size_t bytes) {
+  MAY_BE_MISSING;
   if (const auto status = check_work()) return status;
   const char* const source = contents(stream->device, from, bytes);
   char* const target = contents(peer, to_on_peer, bytes);
@@ -171,6 +189,7 @@ driver_status driver_copy_to_peer(driver_stream stream, int peer, void* to_on_pe
 }
 
 driver_status driver_fill(driver_stream stream, void* to, uint8_t value, size_t bytes) {
+  MAY_BE_MISSING;
   if (const auto status = check_work()) return status;
   char* const target = contents(stream->device, to, bytes);
   if (target == nullptr) return unknown(to);
@@ -179,6 +198,7 @@ driver_status driver_fill(driver_stream stream, void* to, uint8_t value, size_t 
 }
 
 driver_status driver_launch(driver_stream stream, const char* kernel, const driver_argument* arguments, int count) {
+  MAY_BE_MISSING;
   if (const auto status = check_work()) return status;
   std::vector<Argument> found;
   for (int i = 0; i < count; ++i) {
@@ -196,6 +216,7 @@ driver_status driver_launch(driver_stream stream, const char* kernel, const driv
 }
 
 driver_status driver_stream_create(int device, int, driver_stream* stream) {
+  MAY_BE_MISSING;
   *stream = new driver_stream_object(device);
   std::lock_guard lock(devices()[device].mutex);
   devices()[device].streams.insert(*stream);
@@ -203,6 +224,7 @@ driver_status driver_stream_create(int device, int, driver_stream* stream) {
 }
 
 driver_status driver_stream_destroy(driver_stream stream) {
+  MAY_BE_MISSING;
   {
     std::lock_guard lock(devices()[stream->device].mutex);
     devices()[stream->device].streams.erase(stream);
@@ -212,31 +234,37 @@ driver_status driver_stream_destroy(driver_stream stream) {
 }
 
 driver_status driver_stream_synchronize(driver_stream stream) {
+  MAY_BE_MISSING;
   stream->synchronize();
   return is_lost ? check_work() : DRIVER_OK;
 }
 
 driver_status driver_stream_is_done(driver_stream stream, int* is_done) {
+  MAY_BE_MISSING;
   *is_done = stream->is_done();
   return DRIVER_OK;
 }
 
 driver_status driver_stream_wait_event(driver_stream stream, driver_event event) {
+  MAY_BE_MISSING;
   if (event->mark != nullptr) stream->push([mark = event->mark] { mark->wait(); });
   return DRIVER_OK;
 }
 
 driver_status driver_event_create(int, driver_event* event) {
+  MAY_BE_MISSING;
   *event = new driver_event_object;
   return DRIVER_OK;
 }
 
 driver_status driver_event_destroy(driver_event event) {
+  MAY_BE_MISSING;
   delete event;
   return DRIVER_OK;
 }
 
 driver_status driver_event_record(driver_event event, driver_stream stream) {
+  MAY_BE_MISSING;
   event->mark = std::make_shared<Mark>();
   stream->push(nullptr, [mark = event->mark] {
     std::lock_guard lock(mark->mutex);
@@ -248,6 +276,7 @@ driver_status driver_event_record(driver_event event, driver_stream stream) {
 }
 
 driver_status driver_event_is_done(driver_event event, int* is_done) {
+  MAY_BE_MISSING;
   *is_done = 1;
   if (event->mark == nullptr) return DRIVER_OK;
   std::lock_guard lock(event->mark->mutex);
@@ -256,11 +285,13 @@ driver_status driver_event_is_done(driver_event event, int* is_done) {
 }
 
 driver_status driver_event_synchronize(driver_event event) {
+  MAY_BE_MISSING;
   if (event->mark != nullptr) event->mark->wait();
   return DRIVER_OK;
 }
 
 driver_status driver_event_elapsed(driver_event start, driver_event end, double* milliseconds) {
+  MAY_BE_MISSING;
   if (start->mark == nullptr || end->mark == nullptr) return fail(DRIVER_INVALID_ARGUMENT, "an event was not recorded");
   *milliseconds = std::chrono::duration<double, std::milli>(end->mark->when - start->mark->when).count();
   return DRIVER_OK;

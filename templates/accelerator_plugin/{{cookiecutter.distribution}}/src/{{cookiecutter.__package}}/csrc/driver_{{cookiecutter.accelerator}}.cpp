@@ -31,7 +31,7 @@ driver_status driver_device_count(int*) { return not_implemented(__func__); }
 driver_status driver_initialize() { return not_implemented(__func__); }
 
 // Fill in the name and the memory of a device.
-// Tests: device/module_has_required_functions
+// Tests: none; torch.NAME.get_device_name reads it
 driver_status driver_device_properties(int, driver_properties*) { return not_implemented(__func__); }
 
 // Wait until all streams of the device are idle.
@@ -39,7 +39,7 @@ driver_status driver_device_properties(int, driver_properties*) { return not_imp
 driver_status driver_device_synchronize(int) { return not_implemented(__func__); }
 
 // Report the free and the total bytes of a device.
-// Tests: capabilities/memory_limit
+// Tests: none; torch.accelerator.get_memory_info reads it
 driver_status driver_memory_info(int, size_t*, size_t*) { return not_implemented(__func__); }
 
 // Allocate device memory, or return DRIVER_OUT_OF_MEMORY and leave the device usable.

@@ -86,7 +86,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return milliseconds;
   }
   void destroyEvent(void* pointer, const c10::DeviceIndex) const noexcept override {
-    if (pointer != nullptr) driver_event_destroy(event(pointer));
+    if (pointer != nullptr && driver_event_destroy(event(pointer)) != DRIVER_OK) TORCH_WARN_ONCE("an event was not destroyed: ", driver_error_text());
   }
 };
 

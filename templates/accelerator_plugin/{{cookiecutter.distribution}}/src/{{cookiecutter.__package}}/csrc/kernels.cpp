@@ -20,7 +20,7 @@ template <size_t kCount>
 bool launch(const Tensor& on, const char* kernel, const driver_argument (&arguments)[kCount]) {
   const auto status = driver_launch(current_driver_stream(on.device().index()), kernel, arguments, kCount);
   if (status == DRIVER_NOT_IMPLEMENTED) return false;
-  DRIVER_CHECK(status);
+  if (status != DRIVER_OK) raise(status, "driver_launch");
   return true;
 }
 

@@ -43,7 +43,10 @@ struct Block {
 void free_block(void* context) {
   const std::unique_ptr<Block> block(static_cast<Block*>(context));
   if (is_in_bad_fork()) return;  // the memory belongs to the parent process
-  driver_free(block->device, block->address);  // a destructor cannot report an error; the next call of the driver does
+  if (driver_free(block->device, block->address) != DRIVER_OK) {
+    TORCH_WARN_ONCE("memory of " BACKEND_NAME " was not freed: ", driver_error_text());
+    return;  // it stays counted
+  }
   auto& [mutex, stats] = ledger(block->device);
   std::lock_guard lock(mutex);
   for (auto* stat : byte_stats(stats)) stat->decrease(block->bytes);
@@ -65,7 +68,7 @@ class DeviceMemory final : public c10::DeviceAllocator {
       ++stats.num_ooms;
       TORCH_CHECK_WITH(OutOfMemoryError, false, BACKEND_NAME, " out of memory. Tried to allocate ", spell(bytes), ". ", driver_error_text());
     }
-    DRIVER_CHECK(status);
+    if (C10_UNLIKELY(status != DRIVER_OK)) raise(status, "driver_allocate");
     for (auto* stat : byte_stats(stats)) stat->increase(bytes);
     stats.allocation[kAll].increase(1);
     ++stats.num_device_alloc;
@@ -178,7 +181,7 @@ void PinnedMemory::free(void* data) {
     ++self.stats_.num_host_free;
     self.blocks_.erase(block);
   }
-  driver_host_free(data);
+  if (driver_host_free(data) != DRIVER_OK) TORCH_WARN_ONCE("pinned memory was not freed: ", driver_error_text());
 }
 
 }  // namespace

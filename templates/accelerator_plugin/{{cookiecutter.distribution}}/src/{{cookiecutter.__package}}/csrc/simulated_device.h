@@ -28,11 +28,20 @@ inline std::string setting(const char* suffix, const char* otherwise) {
 inline std::atomic<int64_t> allocations_left{0}, work_left{0};
 inline std::atomic<bool> is_lost{false};
 
-inline void read_faults() {
+// The part of ${NAME}_FAULT after `kind` and @. Empty if it is another fault, or none.
+inline std::string fault(const std::string& kind) {
   const std::string text = setting("_FAULT", "");
-  const auto at = text.find('@');
-  if (at == std::string::npos) return;
-  (text.substr(0, at) == "oom" ? allocations_left : work_left) = std::atoll(text.c_str() + at + 1);
+  return text.rfind(kind + "@", 0) == 0 ? text.substr(kind.size() + 1) : "";
+}
+
+inline void read_faults() {
+  allocations_left = std::atoll(fault("oom").c_str());
+  work_left = std::atoll(fault("lost").c_str());
+}
+
+inline const std::string& missing_function() {
+  static const auto* const name = new std::string(fault("missing"));
+  return *name;
 }
 
 inline bool is_due(std::atomic<int64_t>& left) { return left > 0 && left.fetch_sub(1) == 1; }

@@ -1,0 +1,114 @@
+"""``accelkit conformance next NAME``."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+import click
+
+from accelkit import BrokenPluginError, PluginRecord, UnavailableError
+from accelkit.cli.import_option import IMPORT
+from accelkit.cli.output import print_json, say
+from accelkit.cli.status_rows import complete_names
+from accelkit.errors import printable
+from accelkit_conformance import stages, terminal
+from accelkit_conformance.commands.run import lost, require_packages
+from accelkit_conformance.run import Options, Run, availability_of, find_subject
+from accelkit_conformance.stages import Outcome, Stage
+
+_SHOWN = 5
+_DOCUMENTATION = "https://github.com/accelkit/accelkit/blob/main/docs/"
+
+
+@click.command("next")
+@click.argument("name", shell_complete=complete_names)
+@IMPORT
+@click.option("-n", "parallel", type=click.IntRange(1), metavar="N", help="As in accelkit conformance run.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(name: str, parallel: int | None, as_json: bool) -> None:
+    """Say what to build next on a new device: the accelerator NAME.
+
+    The stages of a device are run in order: is a plugin, copies, computes, computes gradients, and so on. The first stage with a failed
+    test is the next one to work on. The command prints its failed tests and what they need: functions of the driver, and what is registered
+    with torch.
+
+    The exit code is 0 if every stage has passed, 1 if one has not, 3 if the plugin is broken, and 4 if its device is not present or is
+    lost.
+    """
+    record = find_subject(name, "accelerator")
+    require_packages()
+    outcomes: list[Outcome] = []
+    ahead = stages.read()
+    availability = availability_of(record)
+    while ahead and availability["status"] == "usable" and not (outcomes and outcomes[-1].failed):
+        outcomes.append(_run(record, availability, ahead.pop(0), parallel, is_quiet=as_json))
+    if as_json:
+        _print_json(record, availability, outcomes, ahead)
+    else:
+        for outcome in outcomes:
+            mark = click.style("failed", fg="red") if outcome.failed else click.style("passed", fg="green")
+            click.echo(f"{mark}  {outcome.stage.name}: {outcome.num_tests - len(outcome.failed)} of {outcome.num_tests}")
+        for stage in ahead:
+            click.echo(f"        {stage.name}")
+        click.echo()
+        click.echo("\n".join(_advice(record, outcomes)))
+    if availability["status"] != "usable":
+        error = UnavailableError if availability["status"] == "absent" else BrokenPluginError
+        what = f"the accelerator {record.name!r} is {availability['status']}, so no stage can be run"
+        raise error(what, plugin=record.plugin, why=availability["reason"], hint=availability["hint"])
+    raise click.exceptions.Exit(int(bool(outcomes[-1].failed)))
+
+
+def _run(record: PluginRecord, availability: dict[str, str], stage: Stage, parallel: int | None, *, is_quiet: bool) -> Outcome:
+    """Run the tests of a stage.
+
+    Raises:
+        UnavailableError: If the device is lost during the run.
+    """
+    run = Run(record, availability, Options(stage.profile, stage.tests, parallel, reruns=0))
+    if not is_quiet:
+        say(f"{stage.name}: {len(run.tests)} tests")
+    with terminal.Progress(len(run.tests)) as progress:
+        run.execute(progress)
+    if run.loss is not None:
+        raise lost(run.loss, record)
+    return Outcome.of(stage, [run.journal.results[test] for test in run.tests if test in run.journal.results])
+
+
+def _advice(record: PluginRecord, outcomes: Sequence[Outcome]) -> list[str]:
+    if not outcomes or not outcomes[-1].failed:
+        again = f"accelkit conformance run {record.name} --profile full --certify"
+        return [f"Next: every stage has passed; {again} runs all tests"] if outcomes else []
+    stage, failed = outcomes[-1].stage, outcomes[-1].failed
+    lines = [f"Next: {stage.name}. {len(failed)} test{'s fail' if len(failed) > 1 else ' fails'}:"]
+    lines += [f"  {result.id}: {printable(result.reason)[:300]}" for result in failed[:_SHOWN]]
+    lines += [f"  and {len(failed) - _SHOWN} more"] * (len(failed) > _SHOWN)
+    selected = " ".join(f"--select {shlex.quote(pattern)}" for pattern in stage.tests)
+    lines += [
+        f"They need: {stage.needs}",
+        f"Read: {_DOCUMENTATION}{stage.page}",
+        f"Run only these: accelkit conformance run {record.name} --profile {stage.profile} {selected}",
+    ]
+    return lines
+
+
+def _print_json(record: PluginRecord, availability: dict[str, str], outcomes: Sequence[Outcome], ahead: Sequence[Stage]) -> None:
+    done = [
+        {
+            "stage": outcome.stage.name,
+            "tests": outcome.num_tests,
+            "failed": [{"id": result.id, "kind": result.kind, "reason": result.reason} for result in outcome.failed],
+            "needs": outcome.stage.needs,
+            "page": outcome.stage.page,
+        }
+        for outcome in outcomes
+    ]
+    fields = {
+        "name": record.name,
+        "plugin": record.plugin,
+        "availability": availability,
+        "stages": done,
+        "ahead": [one.name for one in ahead],
+    }
+    print_json("conformance.next", fields)

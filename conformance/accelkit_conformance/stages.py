@@ -1,0 +1,54 @@
+"""The stages of a new device, from a plugin that can be found to one that compiles models, as stages.toml lists them."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from pathlib import Path
+
+from accelkit_conformance.checks import Profile
+from accelkit_conformance.results import BAD, Result
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage.
+
+    Attributes:
+        name: What a device can do once the stage has passed.
+        tests: Patterns that select its tests.
+        profile: The profile that the tests are taken from.
+        needs: What makes the tests pass.
+        page: A page of the documentation, relative to docs/.
+    """
+
+    name: str
+    tests: tuple[str, ...]
+    profile: Profile
+    needs: str
+    page: str
+
+
+def read() -> list[Stage]:
+    """Return the stages in their order."""
+    found = tomllib.loads(Path(__file__).with_name("stages.toml").read_text("utf-8"))["stage"]
+    return [Stage(**{**one, "tests": tuple(one["tests"])}) for one in found]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run of a stage has found.
+
+    Attributes:
+        stage: The stage.
+        num_tests: The number of its tests.
+        failed: The tests that failed. The stage has passed if there is none.
+    """
+
+    stage: Stage
+    num_tests: int
+    failed: tuple[Result, ...]
+
+    @classmethod
+    def of(cls, stage: Stage, results: list[Result]) -> Outcome:
+        return cls(stage, len(results), tuple(result for result in results if result.kind in BAD))
