@@ -123,7 +123,7 @@ OLDEST_DEPENDENCIES := build/oldest-dependencies
 LOWER_BOUNDS := tests/discovery tests/selection/test_other_names.py tests/test_plugin_manager.py tests/cli tests/checkpoint/test_exporting.py tests/conformance \
 	tests/launching/test_launch.py tests/template/test_answers.py
 THEY_USE_A_DEVICE := runs lacking_dtypes oracle profiles conditions generated_mutants crashes device_choice unusual_devices precision_suite strategy_suite \
-	cluster_suite device_loss
+	cluster_suite device_loss next
 test-lower-bounds: setup-test-lower-bounds
 	$(OLDEST_DEPENDENCIES)/bin/python tests/lower_bounds.py --check conformance template
 	PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(OLDEST_DEPENDENCIES)/bin/python -m pytest -p pytest_timeout -p xdist.plugin -p syrupy -n $(WORKERS) --dist loadgroup \
