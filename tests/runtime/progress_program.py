@@ -1,4 +1,4 @@
-"""Draws nested progress bars, for test_progress.py."""
+"""Draws nested progress bars, for test_progress_bars.py."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import collections
 import importlib
 import inspect
 import re
@@ -142,6 +143,12 @@ def test_files_are_small(path):
         return  # a table of facts is as long as they are many
     limit = 990 if path == FACADE else 400 if "tests/" in path else 300
     assert len((ROOT / path).read_text("utf-8").splitlines()) <= limit, f"{path} is long: split it by concept"
+
+
+def test_no_two_files_of_the_tests_have_the_same_name():
+    """pytest imports each as a top-level module, and cannot collect a second one of the same name in one run."""
+    names = [Path(path).name for path in TRACKED if path.startswith("tests/") and path.endswith(".py")]
+    assert [name for name, count in collections.Counter(names).items() if count > 1] == ["conftest.py"]
 
 
 @pytest.mark.parametrize("path", relative(SDK.joinpath("runtime").rglob("*.py")))
