@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import click
 
-from accelkit import BrokenPluginError, PluginRecord, UnavailableError
+from accelkit import PluginRecord
 from accelkit.cli.import_option import IMPORT
 from accelkit.cli.output import print_json, say
 from accelkit.cli.status_rows import complete_names
 from accelkit.errors import printable
 from accelkit_conformance import stages, terminal
-from accelkit_conformance.commands.run import lost, require_packages
+from accelkit_conformance.commands.run import lost, require_packages, unusable
 from accelkit_conformance.run import Options, Run, availability_of, find_subject
 from accelkit_conformance.stages import Outcome, Stage
 
@@ -54,9 +54,7 @@ def command(name: str, parallel: int | None, as_json: bool) -> None:
         click.echo()
         click.echo("\n".join(_advice(record, outcomes)))
     if availability["status"] != "usable":
-        error = UnavailableError if availability["status"] == "absent" else BrokenPluginError
-        what = f"the accelerator {record.name!r} is {availability['status']}, so no stage can be run"
-        raise error(what, plugin=record.plugin, why=availability["reason"], hint=availability["hint"])
+        raise unusable(record, availability, "no stage can be run")
     raise click.exceptions.Exit(int(bool(outcomes[-1].failed)))
 
 

@@ -103,9 +103,7 @@ def command(name: str, kind: str, certify: bool, benchmarks: bool, **given: Any)
         require_packages()
     availability = availability_of(record, given["on"])
     if availability["status"] != "usable" and given["resume"]:
-        error = UnavailableError if availability["status"] == "absent" else BrokenPluginError
-        what = f"the run cannot be resumed: the {record.kind} {record.name!r} is {availability['status']}"
-        raise error(what, plugin=record.plugin, why=availability["reason"], hint=availability["hint"])
+        raise unusable(record, availability, "the run cannot be resumed")
     paths = {form: given.pop(f"{form}_path") for form in ("json", "junit", "html", "badge", "bundle")}
     check_writable([path for path in paths.values() if path is not None and str(path) != "-"])
     run = Run(record, availability, Options(**given))
@@ -139,6 +137,13 @@ def command(name: str, kind: str, certify: bool, benchmarks: bool, **given: Any)
         say(str(lost(run.loss, record)))
         code = _UNAVAILABLE
     raise click.exceptions.Exit(_UNWRITTEN if unwritten else code)
+
+
+def unusable(record: PluginRecord, availability: dict[str, str], consequence: str) -> AccelkitError:
+    """Return the error that says what cannot be done because a plugin is broken, or its device is not present."""
+    error = UnavailableError if availability["status"] == "absent" else BrokenPluginError
+    what = f"{consequence}: the {record.kind} {record.name!r} is {availability['status']}"
+    return error(what, plugin=record.plugin, why=availability["reason"], hint=availability["hint"])
 
 
 def lost(loss: Loss, record: PluginRecord) -> UnavailableError:

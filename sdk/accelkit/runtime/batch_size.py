@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import warnings
 from collections.abc import Callable
 from typing import TypeVar
@@ -13,6 +12,7 @@ from accelkit.runtime.collectives.collectives import Collectives
 from accelkit.runtime.gradients import Accumulation
 from accelkit.runtime.preparation import Preparation
 from accelkit.runtime.session import Session
+from accelkit.whole_number import whole_number
 
 R = TypeVar("R")
 
@@ -30,18 +30,14 @@ def find_executable_batch_size(
 
     See ``Runtime.find_executable_batch_size``.
     """
-    try:
-        starting_batch_size = operator.index(starting_batch_size)
-        is_accepted = starting_batch_size >= 1
-    except TypeError:
-        is_accepted = False
-    if not is_accepted:
+    size = whole_number(starting_batch_size)
+    if size is None or size < 1:
         raise UsageError(
             f"starting_batch_size must be a whole number from 1, got {starting_batch_size!r:.80}",
             why="it is a number of samples",
             hint="give the largest batch size that is worth trying, such as 128",
         )
-    batch_size, num_steps = starting_batch_size, accumulation.num_steps
+    batch_size, num_steps = size, accumulation.num_steps
     accelerator = session.configuration.accelerator
     while True:
         result, failure = None, ""

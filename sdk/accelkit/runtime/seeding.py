@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import random
 import sys
 import warnings
@@ -13,6 +12,7 @@ import torch
 
 from accelkit.errors import UnsupportedError, UsageError
 from accelkit.specs.accelerator import Accelerator
+from accelkit.whole_number import whole_number
 
 _LOWEST_SEED, _HIGHEST_SEED = -(2**63), 2**64 - 1
 
@@ -23,11 +23,8 @@ def check_seed(seed: int) -> int:
     Raises:
         UsageError: If it is not a whole number, or not one that torch accepts.
     """
-    try:
-        number = operator.index(seed)
-    except TypeError:
-        number = _HIGHEST_SEED + 1
-    if _LOWEST_SEED <= number <= _HIGHEST_SEED:
+    number = whole_number(seed)
+    if number is not None and _LOWEST_SEED <= number <= _HIGHEST_SEED:
         return number
     raise UsageError(
         f"seed={seed!r:.80} is not a seed",

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from accelkit.atomic_file import atomic_file
-from accelkit.tracking.run_files import set_aside, write_hyperparameters
-from accelkit.tracking.tracker import FolderTracker, Outcome, Scalar
+from accelkit.tracking.metrics_file import MetricsFileTracker
+from accelkit.tracking.run_files import set_aside
+from accelkit.tracking.tracker import Scalar
 
 STEP = "step"
 
 
-class CSV(FolderTracker):
+class CSV(MetricsFileTracker):
     """Writes ``metrics.csv``, with one row for each call of ``rt.log``, and ``hyperparameters.json``.
 
     The columns are ``step`` and the names of the values, in the order in which they first appear. If a new name appears, the file is
@@ -33,13 +34,12 @@ class CSV(FolderTracker):
     """
 
     name = "csv"
+    file_name = "metrics.csv"
 
     def __init__(self, folder: str | Path | None = None) -> None:
         super().__init__(folder)
         self._columns: list[str] = []
         self._num_rows = 0
-        self._hyperparameters: dict[str, Any] = {}
-        self._file: TextIO | None = None
 
     def open(self, state: Mapping[str, Any] | None) -> None:
         position = self.position(state)
@@ -56,21 +56,8 @@ class CSV(FolderTracker):
         self._writer(self._file).writerow({STEP: step, **values})
         self._num_rows += 1
 
-    def log_hyperparameters(self, values: Mapping[str, Any]) -> None:
-        self._hyperparameters |= values
-        write_hyperparameters(self._path.parent, self._hyperparameters)
-
-    def close(self, outcome: Outcome) -> None:
-        if self._file is not None:
-            self._file.close()
-
     def state(self) -> dict[str, Any]:
         return super().state() | {"rows": self._num_rows}
-
-    @property
-    def _path(self) -> Path:
-        assert self.folder is not None
-        return self.folder / "metrics.csv"
 
     def _writer(self, file: TextIO) -> csv.DictWriter[str]:
         return csv.DictWriter(file, self._columns, lineterminator="\n")

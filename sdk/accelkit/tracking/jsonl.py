@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from accelkit.tracking.run_files import set_aside, write_hyperparameters
-from accelkit.tracking.tracker import FolderTracker, Outcome, Scalar
+from accelkit.tracking.metrics_file import MetricsFileTracker
+from accelkit.tracking.run_files import set_aside
+from accelkit.tracking.tracker import Scalar
 
 
-class JSONLines(FolderTracker):
+class JSONLines(MetricsFileTracker):
     """Writes ``metrics.jsonl``, with one JSON object for each call of ``rt.log``, and ``hyperparameters.json``.
 
     Each line has ``step`` and the values. Infinities and NaN are written as ``Infinity`` and ``NaN``, as Python's ``json`` writes and
@@ -30,11 +30,7 @@ class JSONLines(FolderTracker):
     """
 
     name = "jsonl"
-
-    def __init__(self, folder: str | Path | None = None) -> None:
-        super().__init__(folder)
-        self._hyperparameters: dict[str, Any] = {}
-        self._file: TextIO | None = None
+    file_name = "metrics.jsonl"
 
     def open(self, state: Mapping[str, Any] | None) -> None:
         position = self.position(state)
@@ -48,18 +44,5 @@ class JSONLines(FolderTracker):
         assert self._file is not None
         self._file.write(json.dumps({"step": step, **values}) + "\n")
 
-    def log_hyperparameters(self, values: Mapping[str, Any]) -> None:
-        self._hyperparameters |= values
-        write_hyperparameters(self._path.parent, self._hyperparameters)
-
-    def close(self, outcome: Outcome) -> None:
-        if self._file is not None:
-            self._file.close()
-
     def state(self) -> dict[str, Any]:
         return super().state() | {"bytes": self._path.stat().st_size}
-
-    @property
-    def _path(self) -> Path:
-        assert self.folder is not None
-        return self.folder / "metrics.jsonl"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import numbers
-import operator
 from collections.abc import Mapping
 from typing import Any
 
 from accelkit.errors import UsageError
 from accelkit.tracking.tracker import Scalar
+from accelkit.whole_number import whole_number
 
 
 def plain_values(values: Mapping[str, Any]) -> dict[str, Scalar]:
@@ -59,11 +59,8 @@ def checked_step(step: Any) -> int:
     Raises:
         UsageError: If it is not a whole number, or is negative.
     """
-    try:
-        number = operator.index(step)
-    except TypeError:
-        number = -1
-    if number < 0:
+    number = whole_number(step)
+    if number is None or number < 0:
         raise UsageError(f"step must be a whole number from 0, got {step!r:.80}", hint="count the steps of the optimizer, from 0")
     return number
 

@@ -1,0 +1,38 @@
+"""Trackers that write one file of values and one of hyperparameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, TextIO
+
+from accelkit.tracking.run_files import write_hyperparameters
+from accelkit.tracking.tracker import FolderTracker, Outcome
+
+
+class MetricsFileTracker(FolderTracker):
+    """Base class of trackers that keep a file of values open, and write ``hyperparameters.json`` beside it.
+
+    Attributes:
+        file_name: The name of the file of values.
+    """
+
+    file_name: ClassVar[str]
+
+    def __init__(self, folder: str | Path | None = None) -> None:
+        super().__init__(folder)
+        self._hyperparameters: dict[str, Any] = {}
+        self._file: TextIO | None = None
+
+    def log_hyperparameters(self, values: Mapping[str, Any]) -> None:
+        self._hyperparameters |= values
+        write_hyperparameters(self._path.parent, self._hyperparameters)
+
+    def close(self, outcome: Outcome) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    @property
+    def _path(self) -> Path:
+        assert self.folder is not None
+        return self.folder / self.file_name
