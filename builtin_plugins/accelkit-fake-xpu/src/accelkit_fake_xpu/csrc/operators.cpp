@@ -145,30 +145,6 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad, cons
   return {kernel.result(input_grad), kernel.result(weight_grad), kernel.result(bias_grad)};
 }
 
-// The host's kernel would use the host's generator.
-std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, std::optional<bool> train) {
-  if (input.numel() == 0 || !train.value_or(true)) return {input.clone(), at::ones_like(input, input.options().dtype(at::kBool))};
-  auto mask = at::empty_like(input, input.options().dtype(at::kBool)).bernoulli_(1 - p);
-  return {input.mul(mask).mul_(p == 1 ? 0 : 1 / (1 - p)), mask};
-}
-
-// torch computes the window with a kernel that it has for its own devices only.
-Tensor kaiser_window(int64_t length, bool periodic, double beta, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
-                     std::optional<at::Device> device, std::optional<bool>) {
-  const auto on_host = at::kaiser_window(length, periodic, beta, dtype, layout, at::Device(at::kCPU), /*pin_memory=*/false);
-  return on_host.to(device.value_or(at::Device(at::kPrivateUse1)));
-}
-
-Tensor kaiser_window_with_default_beta(int64_t length, bool periodic, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
-                                       std::optional<at::Device> device, std::optional<bool> pin_memory) {
-  return kaiser_window(length, periodic, 12.0, dtype, layout, device, pin_memory);
-}
-
-Tensor periodic_kaiser_window(int64_t length, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
-                              std::optional<at::Device> device, std::optional<bool> pin_memory) {
-  return kaiser_window(length, true, 12.0, dtype, layout, device, pin_memory);
-}
-
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("empty.memory_format", TORCH_FN(empty));
   library.impl("empty_strided", TORCH_FN(empty_strided));
@@ -184,10 +160,6 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
   library.impl("convolution_overrideable", TORCH_FN(convolution));
   library.impl("convolution_backward_overrideable", TORCH_FN(convolution_backward));
-  library.impl("native_dropout", TORCH_FN(native_dropout));
-  library.impl("kaiser_window", TORCH_FN(periodic_kaiser_window));
-  library.impl("kaiser_window.periodic", TORCH_FN(kaiser_window_with_default_beta));
-  library.impl("kaiser_window.beta", TORCH_FN(kaiser_window));
 }
 
 }  // namespace

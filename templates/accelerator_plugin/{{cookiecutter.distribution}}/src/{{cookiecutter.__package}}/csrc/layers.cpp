@@ -1,4 +1,5 @@
-// Parts of layers that torch calls on devices like this one but never on the CPU: fused recurrent cells, synchronised batch norm.
+// Operators that torch calls on devices like this one but never on the CPU, or that have another form there: fused recurrent cells,
+// synchronised batch norm, dropout, the Kaiser window.
 // They are composed of other operators. Formulas: torch.nn.LSTMCell, torch.nn.GRUCell; Ioffe and Szegedy 2015 (batch norm); Chan et al. 1979
 // (combining the variances of parts).
 #include <ATen/Functions.h>
@@ -121,6 +122,32 @@ Tensor batch_norm_backward_elemt(const Tensor& grad, const Tensor& input, const 
   return result.to(input.scalar_type());
 }
 
+// -- random numbers and windows ----------------------------------------------------------------------------------------------------------
+
+// The host's kernel would use the host's generator.
+std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, std::optional<bool> train) {
+  if (input.numel() == 0 || !train.value_or(true)) return {input.clone(), at::ones_like(input, input.options().dtype(at::kBool))};
+  auto mask = at::empty_like(input, input.options().dtype(at::kBool)).bernoulli_(1 - p);
+  return {input.mul(mask).mul_(p == 1 ? 0 : 1 / (1 - p)), mask};
+}
+
+// torch computes the window with a kernel that it has for its own devices only.
+Tensor kaiser_window(int64_t length, bool periodic, double beta, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                     std::optional<at::Device> device, std::optional<bool>) {
+  const auto on_host = at::kaiser_window(length, periodic, beta, dtype, layout, at::Device(at::kCPU), /*pin_memory=*/false);
+  return on_host.to(device.value_or(at::Device(at::kPrivateUse1)));
+}
+
+Tensor kaiser_window_with_default_beta(int64_t length, bool periodic, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                                       std::optional<at::Device> device, std::optional<bool> pin_memory) {
+  return kaiser_window(length, periodic, 12.0, dtype, layout, device, pin_memory);
+}
+
+Tensor periodic_kaiser_window(int64_t length, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                              std::optional<at::Device> device, std::optional<bool> pin_memory) {
+  return kaiser_window(length, true, 12.0, dtype, layout, device, pin_memory);
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("_thnn_fused_lstm_cell", TORCH_FN(lstm_cell));
   library.impl("_thnn_fused_lstm_cell_backward_impl", TORCH_FN(lstm_cell_backward));
@@ -131,6 +158,10 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("batch_norm_elemt", TORCH_FN(batch_norm_elemt));
   library.impl("batch_norm_backward_reduce", TORCH_FN(batch_norm_backward_reduce));
   library.impl("batch_norm_backward_elemt", TORCH_FN(batch_norm_backward_elemt));
+  library.impl("native_dropout", TORCH_FN(native_dropout));
+  library.impl("kaiser_window", TORCH_FN(periodic_kaiser_window));
+  library.impl("kaiser_window.periodic", TORCH_FN(kaiser_window_with_default_beta));
+  library.impl("kaiser_window.beta", TORCH_FN(kaiser_window));
 }
 
 }  // namespace
