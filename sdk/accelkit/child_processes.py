@@ -156,4 +156,7 @@ def run(
         stdout, stderr = process.communicate(input, timeout=timeout)
     finally:
         end(process)
+        for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):  # they are still open after a time-out
+            with contextlib.suppress(OSError):  # what was not written cannot be written any more
+                pipe.close()
     return subprocess.CompletedProcess(arguments, process.returncode, stdout, stderr)

@@ -39,6 +39,8 @@ class BuildError(RuntimeError):
 class CppLibrary:
     """A shared library that is compiled once for each torch, Python, machine type and set of sources, and kept in the user's cache.
 
+    After a change to a ``.cpp`` file, only that file is compiled again; after a change to a ``.h`` file, all of them are.
+
     The compiler is ``CXX``, or the first of c++, g++ and clang++ that is installed. The macro ``BACKEND_NAME`` is the name as a string.
 
     Args:
@@ -75,11 +77,14 @@ class CppLibrary:
         Raises:
             importlib.metadata.PackageNotFoundError: If torch is not installed.
         """
-        surroundings = (torch_version(), sysconfig.get_config_var("SOABI"), platform.machine(), self._flags, self._links, self._exclude)
-        digest = hashlib.sha256(repr(surroundings).encode())
+        digest = hashlib.sha256(repr((*self._surroundings(), self._links, self._exclude)).encode())
         for path in sorted(self._sources.iterdir()):
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
         return self.cache_folder / f"{self.name}-{torch_version()}-{digest.hexdigest()[:16]}.so"
+
+    def _surroundings(self) -> tuple[object, ...]:
+        """Return what every object depends on besides the sources."""
+        return torch_version(), sysconfig.get_config_var("SOABI"), platform.machine(), self._flags
 
     def problem(self) -> tuple[str, str] | None:
         """Return why the library can be neither loaded nor built, and how to fix that. None if it can be loaded or built.
@@ -150,18 +155,41 @@ class CppLibrary:
         for left_behind in library.parent.glob(f"{library.stem}-building-*"):  # left by a killed process: only the lock holder builds
             shutil.rmtree(left_behind, ignore_errors=True)
         with tempfile.TemporaryDirectory(dir=library.parent, prefix=f"{library.stem}-building-") as folder:
-            sources = [path for path in self._sources.glob("*.cpp") if path.name not in self._exclude]
-            sources.sort(key=lambda path: -path.stat().st_size)  # compile the largest file first
-            objects = [f"{folder}/{source.stem}.o" for source in sources]
-            commands = [
-                [*_compiler(), *self._flags, "-c", str(source), *includes, "-o", out] for source, out in zip(sources, objects, strict=True)
-            ]
+            objects = {source: Path(folder, f"{source.stem}.o") for source in self._compiled()}
+            kept = self._kept_objects(private_folder(library.parent / "objects"))
+
+            def compile_object(source: Path) -> None:
+                if not _reuse(kept[source], objects[source]):
+                    _run([*_compiler(), *self._flags, "-c", str(source), *includes, "-o", str(objects[source])])
+                    _keep(objects[source], kept[source])
+
             with ThreadPoolExecutor(os.cpu_count()) as pool:
-                list(pool.map(_run, commands))
+                list(pool.map(compile_object, objects))
             built = f"{folder}/{self.name}.so"
-            _run([*_compiler(), *self._flags, "-shared", *objects, *links, "-o", built])
+            _run([*_compiler(), *self._flags, "-shared", *map(str, objects.values()), *links, "-o", built])
             os.chmod(built, 0o600)
             os.replace(built, library)
+        for source, path in kept.items():
+            for old in path.parent.glob(f"{self.name}-{torch_version()}-{source.stem}-{'?' * 16}.o"):
+                if old != path:
+                    old.unlink(missing_ok=True)
+
+    def _compiled(self) -> list[Path]:
+        """Return the files that are compiled, the largest first, so that no long one is left for the end."""
+        sources = [path for path in self._sources.glob("*.cpp") if path.name not in self._exclude]
+        return sorted(sources, key=lambda path: -path.stat().st_size)
+
+    def _kept_objects(self, folder: Path) -> dict[Path, Path]:
+        """Return for each source the path of the object that is kept between builds. It depends on the source and on every header."""
+        common = hashlib.sha256(repr((*self._surroundings(), _compiler())).encode())
+        for path in sorted(self._sources.glob("*.h")):
+            common.update(path.name.encode() + b"\0" + path.read_bytes())
+        found = {}
+        for source in self._compiled():
+            digest = common.copy()
+            digest.update(source.read_bytes())
+            found[source] = folder / f"{self.name}-{torch_version()}-{source.stem}-{digest.hexdigest()[:16]}.o"
+        return found
 
     def _not_private(self, error: NotPrivateError) -> tuple[str, str]:
         why = f"other users could run code in your programs through its library, because {error.what}: {error.why}"
@@ -186,6 +214,24 @@ def _compiler() -> tuple[str, ...]:
             return (name, *chosen[1:])
     why = f"CXX is {names[0]}, which does not exist" if chosen else f"none of {', '.join(names)} is installed"
     raise BuildError(f"no C++ compiler was found: {why}")
+
+
+def _reuse(kept: Path, target: Path) -> bool:
+    """Copy an object that an earlier build has kept. Returns whether there is one that only this user could have written."""
+    try:
+        check_private(kept)
+        shutil.copyfile(kept, target)
+    except (NotPrivateError, OSError):  # it does not exist, or another process has just removed it
+        return False
+    return True
+
+
+def _keep(target: Path, kept: Path) -> None:
+    """Keep an object for later builds, unless another process keeps it at this moment or the file system has no hard links."""
+    os.chmod(target, 0o600)
+    with contextlib.suppress(OSError):
+        kept.unlink(missing_ok=True)
+        os.link(target, kept)
 
 
 def _run(command: Sequence[str]) -> None:

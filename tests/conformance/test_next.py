@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 
 import pytest
 from command_runner import command_runner
@@ -40,3 +43,50 @@ def test_a_device_that_is_not_here_is_an_error(monkeypatch):
     result = command_runner().invoke(main, ["conformance", "next", "fake_xpu"])
     assert result.exit_code == 4
     assert "no stage can be run" in str(result.exception) + result.output
+    printed = json.loads(command_runner().invoke(main, ["conformance", "next", "fake_xpu", "--json"]).stdout)
+    assert printed["schema"] == "accelkit.error/1"
+
+
+ABSENT = """from accelkit import Accelerator, Availability
+
+
+class Plugin(Accelerator):
+    device_type = "watched"
+
+    @classmethod
+    def probe(cls):
+        return Availability("absent", {reason!r})
+"""
+
+
+def test_a_watched_package_is_tested_again_when_a_file_changes(plugin_site):
+    package = plugin_site.folder / "watched_device"
+    package.mkdir()
+    (package / "__init__.py").write_text(ABSENT.format(reason="the cable is loose"))
+    plugin_site.install("vendor-watched", entry_points="[accelkit.accelerators]\nwatched = watched_device:Plugin")
+    command = [sys.executable, "-m", "accelkit", "conformance", "next", "watched", "--watch"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+        try:
+            assert "the cable is loose" in _until(process.stderr, "waiting for a change")
+            (package / "__init__.py").write_text(ABSENT.format(reason="the power is off"))
+            assert "the power is off" in _until(process.stderr, "waiting for a change")
+        finally:
+            process.send_signal(signal.SIGINT)
+    assert process.returncode != 0
+
+
+def test_a_plugin_in_a_single_file_cannot_be_watched(plugin_site):
+    plugin_site.install("vendor-single", accelerators={"single": "Plugin"})
+    result = command_runner().invoke(main, ["conformance", "next", "single", "--watch"])
+    assert result.exit_code == 2
+    assert "vendor_single is not a package in a folder" in str(result.exception) + result.output
+
+
+def _until(stream, text):
+    """Read lines up to the one with this text, and return them."""
+    heard = []
+    for line in stream:
+        heard.append(line)
+        if text in line:
+            return "".join(heard)
+    raise AssertionError("".join(heard))

@@ -205,3 +205,30 @@ class LacksBFloat16(Broken):
         if getattr(result, "dtype", None) is torch.bfloat16:
             raise TypeError("Got unsupported ScalarType BFloat16")
         return result
+
+
+class LeavesToTheCPU(FakeXPUAccelerator):
+    """A device that leaves GELU to the CPU: it copies its argument there, and the result back."""
+
+    def load(self) -> None:
+        super().load()
+        import torch
+
+        self.library = torch.library.Library("aten", "IMPL")
+        self.library.impl(
+            "gelu", lambda x, approximate="none": torch.ops.aten.gelu(x.cpu(), approximate=approximate).to(x.device), "PrivateUse1"
+        )
+
+
+class LacksAnOperator(FakeXPUAccelerator):
+    """A device without GELU."""
+
+    def load(self) -> None:
+        super().load()
+        import torch
+
+        def refuse(x: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
+            raise NotImplementedError("aten::gelu is not implemented for this device")
+
+        self.library = torch.library.Library("aten", "IMPL")
+        self.library.impl("gelu", refuse, "PrivateUse1")

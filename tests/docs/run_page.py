@@ -85,6 +85,10 @@ class Runner:
     def run_ini(self, step: Step) -> None:
         configparser.ConfigParser().read_string(step.text)
 
+    def run_cpp(self, step: Step) -> None:
+        """C++ is compiled by the tests that the page names."""
+        assert self.page.tested_by, "name the test that compiles this"
+
     def run_text(self, step: Step) -> None:
         """No program: a drawing, or what something printed."""
 

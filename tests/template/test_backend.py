@@ -13,7 +13,20 @@ from baking import FAKE_XPU, ROOT, build_wheel, check_sources, names, run
 pytestmark = pytest.mark.timeout(900)
 
 TEMPLATE = ROOT / "templates" / "accelerator_plugin" / "{{cookiecutter.distribution}}" / "src" / "{{cookiecutter.__package}}" / "csrc"
-SHARED = ("autocast.cpp", "generator.cpp", "generator.h", "layers.cpp", "timer.cpp")
+SHARED = (
+    "autocast.cpp",
+    "generator.cpp",
+    "generator.h",
+    "guard.cpp",
+    "hooks.cpp",
+    "layers.cpp",
+    "pinned.cpp",
+    "pinned.h",
+    "remaining_operators.cpp",
+    "statistics.cpp",
+    "statistics.h",
+    "timer.cpp",
+)
 """What does not depend on the driver is the same in the fake XPU."""
 PROGRAM = """
 import accelkit_acme.torch_backend

@@ -72,7 +72,8 @@ def test_many_processes_at_once_compile_once(cache, compiler):
     assert sum("compiling for torch" in said for _, said in outputs) == 1
     compiled = [Path(line).name for line in log.read_text().splitlines() if Path(line).name != "empty.cpp"]
     assert sorted(compiled) == sorted(path.name for path in (PACKAGE / "csrc").glob("*.cpp"))
-    assert sorted(path.suffix for path in cache.iterdir()) == [".lock", ".so"]
+    assert sorted(path.suffix for path in cache.iterdir()) == ["", ".lock", ".so"]
+    assert len(list((cache / "objects").iterdir())) == len(compiled)
 
 
 def test_a_killed_build_is_begun_anew(cache, compiler):
@@ -89,7 +90,61 @@ def test_a_killed_build_is_begun_anew(cache, compiler):
     compiler("case \"$*\" in *csrc*) echo 'error: again' >&2; exit 1;; esac")
     with pytest.raises(accelkit.BuildError, match="error: again"):
         LIBRARY.build()
-    assert [path.suffix for path in cache.iterdir()] == [".lock"], "what the killed process left is gone"
+    assert sorted(path.suffix for path in cache.iterdir()) == ["", ".lock"], "what the killed process left is gone"
+    assert not list((cache / "objects").iterdir())
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    """A library of two files that include one header, and a function that builds it and returns the names of the files compiled."""
+    log = tmp_path / "compiled"
+    script = tmp_path / "compiler"
+    script.write_text(f'#!/bin/sh\nfor word; do case "$word" in *csrc/*.cpp) echo "$word" >>{log};; esac; done\nexec c++ "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("CXX", str(script))
+    monkeypatch.setenv("SMALL_CACHE_DIR", str(tmp_path / "small"))
+    sources = tmp_path / "csrc"
+    sources.mkdir()
+    (sources / "shared.h").write_text("int one();\n")
+    for name in ("first", "second"):
+        (sources / f"{name}.cpp").write_text(f'#include "shared.h"\nint {name}() {{ return 1; }}\n')
+
+    def build():
+        log.write_text("")
+        CppLibrary("small", sources).build()
+        return sorted(Path(line).name for line in log.read_text().splitlines())
+
+    return sources, build
+
+
+def test_only_what_has_changed_is_compiled_again(small, tmp_path):
+    sources, build = small
+    assert build() == ["first.cpp", "second.cpp"]
+    assert build() == []
+    (sources / "second.cpp").write_text('#include "shared.h"\nint second() { return 2; }\n')
+    assert build() == ["second.cpp"]
+    (sources / "shared.h").write_text("int one(); int two();\n")
+    assert build() == ["first.cpp", "second.cpp"]
+    assert len(list((tmp_path / "small" / "objects").iterdir())) == 2, "those of earlier builds are removed"
+
+
+def test_what_was_compiled_before_an_error_is_kept(small):
+    sources, build = small
+    right = (sources / "second.cpp").read_text()
+    (sources / "second.cpp").write_text("int second() { return }\n")
+    with pytest.raises(accelkit.BuildError, match="error"):
+        build()
+    (sources / "second.cpp").write_text(right)
+    assert build() == ["second.cpp"]
+
+
+def test_an_object_that_another_user_could_have_written_is_not_used(small, tmp_path):
+    sources, build = small
+    build()
+    (sources / "second.cpp").write_text("int second() { return 2; }\n")
+    for path in (tmp_path / "small" / "objects").iterdir():
+        path.chmod(0o666)
+    assert build() == ["first.cpp", "second.cpp"]
 
 
 def test_the_library_is_one_for_each_torch_and_source(monkeypatch, tmp_path):

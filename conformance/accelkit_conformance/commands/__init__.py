@@ -9,6 +9,7 @@ from accelkit.cli.lazy_group import LazyGroup
 _COMMANDS = {
     "run": "run the suite on a plugin",
     "next": "say what to build next on a new device",
+    "coverage": "say which operators a device leaves to the CPU",
     "list": "list the tests of a profile",
     "verify": "verify a bundle offline",
     "compare": "show what changed between two reports",

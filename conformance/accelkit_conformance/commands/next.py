@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shlex
+import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
-from accelkit import PluginRecord
+from accelkit import AccelkitError, PluginRecord, UsageError
 from accelkit.cli.import_option import IMPORT
 from accelkit.cli.output import print_json, say
 from accelkit.cli.status_rows import complete_names
@@ -18,6 +21,7 @@ from accelkit_conformance.run import Options, Run, availability_of, find_subject
 from accelkit_conformance.stages import Outcome, Stage
 
 _SHOWN = 5
+_POLL_SECONDS = 0.5
 _DOCUMENTATION = "https://github.com/accelkit/accelkit/blob/main/docs/"
 
 
@@ -25,8 +29,9 @@ _DOCUMENTATION = "https://github.com/accelkit/accelkit/blob/main/docs/"
 @click.argument("name", shell_complete=complete_names)
 @IMPORT
 @click.option("-n", "parallel", type=click.IntRange(1), metavar="N", help="As in accelkit conformance run.")
+@click.option("--watch", "is_watching", is_flag=True, help="Run again each time a file of the plugin's package changes, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(name: str, parallel: int | None, as_json: bool) -> None:
+def command(name: str, parallel: int | None, is_watching: bool, as_json: bool) -> None:
     """Say what to build next on a new device: the accelerator NAME.
 
     The stages of a device are run in order: is a plugin, copies, computes, computes gradients, and so on. The first stage with a failed
@@ -38,10 +43,33 @@ def command(name: str, parallel: int | None, as_json: bool) -> None:
     """
     record = find_subject(name, "accelerator")
     require_packages()
+    if not is_watching:
+        raise click.exceptions.Exit(_run_stages(record, parallel, as_json=as_json))
+    folder = _package_of(record)
+    while True:
+        before = _versions(folder)
+        try:
+            _run_stages(record, parallel, as_json=as_json)
+        except AccelkitError as error:  # the next change may mend it
+            say(f"accelkit: {error}")
+        say(f"waiting for a change in {folder}; Ctrl-C ends this")
+        while _versions(folder) == before:
+            time.sleep(_POLL_SECONDS)
+
+
+def _run_stages(record: PluginRecord, parallel: int | None, *, as_json: bool) -> int:
+    """Run the stages up to the first that fails, print the outcome, and return the exit code.
+
+    Raises:
+        BrokenPluginError: If the plugin is broken.
+        UnavailableError: If the device is not present, or is lost during the run.
+    """
     outcomes: list[Outcome] = []
     ahead = stages.read()
     availability = availability_of(record)
-    while ahead and availability["status"] == "usable" and not (outcomes and outcomes[-1].failed):
+    if availability["status"] != "usable":
+        raise unusable(record, availability, "no stage can be run")
+    while ahead and not (outcomes and outcomes[-1].failed):
         outcomes.append(_run(record, availability, ahead.pop(0), parallel, is_quiet=as_json))
     if as_json:
         _print_json(record, availability, outcomes, ahead)
@@ -53,9 +81,31 @@ def command(name: str, parallel: int | None, as_json: bool) -> None:
             click.echo(f"        {stage.name}")
         click.echo()
         click.echo("\n".join(_advice(record, outcomes)))
-    if availability["status"] != "usable":
-        raise unusable(record, availability, "no stage can be run")
-    raise click.exceptions.Exit(int(bool(outcomes[-1].failed)))
+    return int(bool(outcomes[-1].failed))
+
+
+def _package_of(record: PluginRecord) -> Path:
+    """Return the folder of the package that the plugin is in.
+
+    Raises:
+        UsageError: If it is not in a package that is a folder.
+    """
+    name = record.value.partition(":")[0].partition(".")[0]
+    spec = importlib.util.find_spec(name) if name else None
+    if spec is None or not spec.submodule_search_locations:
+        raise UsageError(
+            what=f"the package of {record.name!r} cannot be watched",
+            plugin=record.plugin,
+            why=f"{name or 'it'} is not a package in a folder",
+            hint="run accelkit conformance next without --watch after each change",
+        )
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def _versions(folder: Path) -> dict[Path, int]:
+    """Return the time of the last change of each file of a package, without files that Python writes, by path."""
+    files = (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return {path: path.stat().st_mtime_ns for path in files}
 
 
 def _run(record: PluginRecord, availability: dict[str, str], stage: Stage, parallel: int | None, *, is_quiet: bool) -> Outcome:
@@ -75,9 +125,9 @@ def _run(record: PluginRecord, availability: dict[str, str], stage: Stage, paral
 
 
 def _advice(record: PluginRecord, outcomes: Sequence[Outcome]) -> list[str]:
-    if not outcomes or not outcomes[-1].failed:
+    if not outcomes[-1].failed:
         again = f"accelkit conformance run {record.name} --profile full --certify"
-        return [f"Next: every stage has passed; {again} runs all tests"] if outcomes else []
+        return [f"Next: every stage has passed; {again} runs all tests"]
     stage, failed = outcomes[-1].stage, outcomes[-1].failed
     lines = [f"Next: {stage.name}. {len(failed)} test{'s fail' if len(failed) > 1 else ' fails'}:"]
     lines += [f"  {result.id}: {printable(result.reason)[:300]}" for result in failed[:_SHOWN]]

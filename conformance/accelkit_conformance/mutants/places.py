@@ -21,6 +21,19 @@ class WindowsOnTheCurrentDevice(Broken):
         return call()
 
 
+@mutant("device", "results on the CPU")
+class HostScalarsFirst(Broken):
+    """The result of an operator whose first operand is a tensor of shape () on the CPU is on the CPU."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        result = call()
+        first = args[0] if args else None
+        is_host_scalar = isinstance(first, torch.Tensor) and first.device.type == "cpu" and first.dim() == 0
+        return result.cpu() if is_host_scalar and isinstance(result, torch.Tensor) and not func._schema.is_mutable else result
+
+
 @mutant("device", "the current device")
 class ThreadsShareTheDevice(Broken):
     """The device module's context manager makes its device current in every thread."""

@@ -36,6 +36,7 @@ def _finish() -> None:
 def _add_to_torch() -> None:
     rename_privateuse1_backend("fake_xpu")
     torch.ops.load_library(str(LIBRARY.build()))  # type: ignore[no-untyped-call]
+    torch.ops.fake_xpu.register_remaining_operators()
     torch.ops.fake_xpu.configure([_settings.memory] * len(_settings.devices), _settings.is_protected)
     torch._register_device_module("fake_xpu", device_module)  # type: ignore[no-untyped-call]
     generate_methods_for_privateuse1_backend(

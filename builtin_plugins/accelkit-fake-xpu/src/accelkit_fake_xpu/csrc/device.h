@@ -26,6 +26,9 @@ int64_t memory_limit(c10::DeviceIndex device);
 c10::DeviceIndex current_device() noexcept;
 void set_current_device(c10::DeviceIndex device) noexcept;
 
+// The name of the hardware.
+std::string device_name(c10::DeviceIndex device);
+
 // Throws an exception if `device` does not exist; -1 means the current device.
 c10::DeviceIndex check_device(c10::DeviceIndex device);
 

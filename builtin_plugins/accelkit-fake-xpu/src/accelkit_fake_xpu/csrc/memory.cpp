@@ -2,75 +2,42 @@
 
 #include <ATen/native/Resize.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/alloc_cpu.h>
 #include <c10/util/Exception.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <torch/version.h>
 #include <unistd.h>
 
-#include <array>
 #include <map>
 #include <mutex>
 
 #include "device.h"
 #include "faults.h"
+#include "statistics.h"
 
 namespace backend {
 namespace {
 
-using c10::CachingDeviceAllocator::DeviceStats;
-constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-
-struct Ledger {
-  std::mutex mutex;
-  DeviceStats stats;
-};
-
-Ledger& ledger(c10::DeviceIndex device) {
-  static auto* const ledgers = new std::array<Ledger, kMostDevices>;
-  return (*ledgers)[device];
-}
-
-// Nothing is cached, so all these statistics are equal.
-std::array<c10::CachingAllocator::Stat*, 4> byte_stats(DeviceStats& stats) {
-  return {&stats.allocated_bytes[kAll], &stats.requested_bytes[kAll], &stats.active_bytes[kAll], &stats.reserved_bytes[kAll]};
-}
-
-std::string spell(double bytes) {
-  const char* unit = "bytes";
-  for (const char* next : {"KiB", "MiB", "GiB", "TiB"}) {
-    if (bytes < 1024) break;
-    bytes /= 1024;
-    unit = next;
-  }
-  char text[32];
-  std::snprintf(text, sizeof(text), std::string(unit) == "bytes" ? "%.0f %s" : "%.2f %s", bytes, unit);
-  return text;
-}
-
 void charge(c10::DeviceIndex device, size_t bytes) {
   const bool is_to_fail = is_this_allocation_to_fail();
-  auto& [mutex, stats] = ledger(device);
-  std::lock_guard lock(mutex);
-  const auto used = stats.allocated_bytes[kAll].current, limit = memory_limit(device);
+  auto& statistics = statistics_of(device);
+  std::lock_guard lock(statistics.mutex);
+  const auto used = statistics.allocated_bytes(), limit = memory_limit(device);
   if (C10_UNLIKELY(is_to_fail || static_cast<int64_t>(bytes) > limit - used)) {
-    ++stats.num_ooms;
-    TORCH_CHECK_WITH(OutOfMemoryError, false, "fake_xpu out of memory. Tried to allocate ", spell(bytes), ". fake_xpu:", static_cast<int>(device),
-                     " has a total capacity of ", spell(limit), " of which ", spell(limit - used), " is free; ", spell(used),
+    ++statistics.stats.num_ooms;
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "fake_xpu out of memory. Tried to allocate ", spell_bytes(bytes), ". fake_xpu:", static_cast<int>(device),
+                     " has a total capacity of ", spell_bytes(limit), " of which ", spell_bytes(limit - used), " is free; ", spell_bytes(used),
                      " is allocated by PyTorch.", is_to_fail ? " This allocation fails because FAKE_XPU_FAULT requests it." : "");
   }
-  for (auto* stat : byte_stats(stats)) stat->increase(bytes);
-  stats.allocation[kAll].increase(1);
-  ++stats.num_device_alloc;
+  statistics.add_block(bytes);
 }
 
 void discharge(c10::DeviceIndex device, size_t bytes) {
   if (is_in_bad_fork()) return;  // the lock may have been held when the process was forked
-  auto& [mutex, stats] = ledger(device);
-  std::lock_guard lock(mutex);
-  for (auto* stat : byte_stats(stats)) stat->decrease(bytes);
-  stats.allocation[kAll].decrease(1);
-  ++stats.num_device_free;
+  auto& statistics = statistics_of(device);
+  std::lock_guard lock(statistics.mutex);
+  statistics.remove_block(bytes);
 }
 
 // Counts memory before it is allocated, and subtracts it again if the allocation fails.
@@ -128,7 +95,7 @@ struct DoubleMapping {
     open = is_sized ? mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
     closed = is_sized ? mmap(nullptr, bytes, PROT_NONE, MAP_SHARED, file, 0) : MAP_FAILED;
     if (file >= 0) close(file);
-    TORCH_CHECK(open != MAP_FAILED && closed != MAP_FAILED, "fake_xpu: the system could not allocate protected memory of ", spell(bytes));
+    TORCH_CHECK(open != MAP_FAILED && closed != MAP_FAILED, "fake_xpu: the system could not allocate protected memory of ", spell_bytes(bytes));
     std::lock_guard lock(mappings().mutex);
     mappings().by_closed[static_cast<const char*>(closed)] = this;
   }
@@ -189,25 +156,12 @@ class Allocator final : public c10::DeviceAllocator {
   bool initialized() override { return is_initialized(); }
   void emptyCache(c10::MempoolId_t = {0, 0}) override {}
   void recordStream(const c10::DataPtr&, c10::Stream) override {}  // queued work holds references to its memory
-  DeviceStats getDeviceStats(c10::DeviceIndex device) override { return memory_stats(device); }
-  void resetAccumulatedStats(c10::DeviceIndex device) override {
-    each_stat(device, [](auto& stat) { stat.reset_accumulated(); });
-  }
-  void resetPeakStats(c10::DeviceIndex device) override {
-    each_stat(device, [](auto& stat) { stat.reset_peak(); });
-  }
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override { return memory_stats(device); }
+  void resetAccumulatedStats(c10::DeviceIndex device) override { reset_accumulated_stats(device); }
+  void resetPeakStats(c10::DeviceIndex device) override { reset_peak_stats(device); }
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 10
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override { return memory_info(device); }
 #endif
-
- private:
-  template <class Do>
-  void each_stat(c10::DeviceIndex device, Do reset) {
-    auto& [mutex, stats] = ledger(check_device(device));
-    std::lock_guard lock(mutex);
-    for (auto* stat : byte_stats(stats)) reset(*stat);
-    reset(stats.allocation[kAll]);
-  }
 };
 
 Allocator& allocator() {
@@ -275,15 +229,19 @@ void resize_storage(const c10::Storage& device_storage, size_t bytes) {
   follow_host(device_storage);
 }
 
-DeviceStats memory_stats(c10::DeviceIndex device) {
-  auto& [mutex, stats] = ledger(check_device(device));
-  std::lock_guard lock(mutex);
-  return stats;
+void register_allocators() {
+  c10::SetAllocator(kDeviceType, &device_allocator());
+  at::setHostAllocator(kDeviceType, &pinned_allocator());
 }
+
+void* allocate_pinned(size_t bytes) { return c10::alloc_cpu(bytes); }
+void free_pinned(void* data) noexcept { c10::free_cpu(data); }
 
 std::pair<size_t, size_t> memory_info(c10::DeviceIndex device) {
   const size_t limit = memory_limit(check_device(device));
-  return {limit - memory_stats(device).allocated_bytes[kAll].current, limit};
+  auto& statistics = statistics_of(device);
+  std::lock_guard lock(statistics.mutex);
+  return {limit - statistics.allocated_bytes(), limit};
 }
 
 }  // namespace backend

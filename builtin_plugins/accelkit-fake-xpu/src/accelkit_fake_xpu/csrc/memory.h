@@ -5,6 +5,8 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Storage.h>
 
+#include "pinned.h"
+
 namespace backend {
 
 // The object that the DataPtr of a device storage owns.
@@ -31,7 +33,8 @@ void follow_host(const c10::Storage& device_storage);
 
 void resize_storage(const c10::Storage& device_storage, size_t bytes);
 
-c10::CachingDeviceAllocator::DeviceStats memory_stats(c10::DeviceIndex device);
+// Registers the allocators of device memory and of pinned memory with torch.
+void register_allocators();
 
 // Returns the free bytes and the total bytes.
 std::pair<size_t, size_t> memory_info(c10::DeviceIndex device);

@@ -1,14 +1,16 @@
 // Pinned host memory, from and to which a device can copy asynchronously.
 #pragma once
 
-#include <c10/core/Allocator.h>
+#include <ATen/core/CachingHostAllocator.h>
 
 namespace backend {
 
-c10::Allocator& pinned_allocator();
+// Registered with torch, for functions such as torch.accelerator.empty_host_cache.
+at::HostAllocator& pinned_allocator();
 bool is_pinned(const void* data);
 
-// Registers it with torch, for functions such as torch.accelerator.empty_host_cache.
-void register_pinned_allocator();
+// What the device does: memory.cpp has these two.
+void* allocate_pinned(size_t bytes);
+void free_pinned(void* data) noexcept;
 
 }  // namespace backend

@@ -5,6 +5,7 @@
 
 #include "device.h"
 #include "memory.h"
+#include "streams.h"
 
 namespace backend {
 namespace {

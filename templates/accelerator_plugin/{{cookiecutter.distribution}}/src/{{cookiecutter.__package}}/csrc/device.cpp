@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 
-#include <array>
 #include <mutex>
 #include <string>
 
@@ -12,11 +11,8 @@ std::atomic<bool> needs_attention{true};
 
 namespace {
 
-constexpr int kPooledStreams = 32;  // the size of torch.cuda's pool for each priority
-
 std::atomic<bool> initialized{false}, forked{false};
 thread_local c10::DeviceIndex current = 0;
-thread_local std::array<c10::StreamId, kMostDevices> current_streams{};
 
 void in_forked_child() {
   if (initialized) {
@@ -53,6 +49,13 @@ c10::DeviceIndex device_count() noexcept {
   return static_cast<c10::DeviceIndex>(count);
 }
 
+std::string device_name(c10::DeviceIndex device) {
+  ensure_usable();
+  driver_properties properties;
+  DRIVER_CHECK(driver_device_properties(check_device(device), &properties));
+  return properties.name;
+}
+
 c10::DeviceIndex check_device(c10::DeviceIndex device) {
   if (device == -1) return current;
   const int count = device_count();
@@ -77,28 +80,6 @@ void initialize() {
   });
   initialized = true;
   needs_attention = false;
-}
-
-// -- streams --------------------------------------------------------------------------------------------------------------------------
-
-driver_stream stream_of(c10::DeviceIndex device, c10::StreamId id) {
-  static std::mutex mutex;
-  static auto* const streams = new std::array<std::array<driver_stream, kPooledStreams + 1>, kMostDevices>{};
-  TORCH_CHECK(id >= 0 && id <= kPooledStreams, BACKEND_NAME, " has no stream ", id);
-  ensure_usable();
-  auto& stream = (*streams)[check_device(device)][id];
-  std::lock_guard lock(mutex);
-  if (stream == nullptr) DRIVER_CHECK(driver_stream_create(device, 0, &stream));
-  return stream;
-}
-
-driver_stream current_driver_stream(c10::DeviceIndex device) { return stream_of(device, current_streams[device]); }
-c10::StreamId current_stream(c10::DeviceIndex device) noexcept { return current_streams[device]; }
-c10::StreamId exchange_stream(c10::DeviceIndex device, c10::StreamId stream) noexcept { return std::exchange(current_streams[device], stream); }
-
-c10::StreamId next_stream(c10::DeviceIndex device, int) {
-  static std::array<std::atomic<uint32_t>, kMostDevices> given{};
-  return given[check_device(device)]++ % kPooledStreams + 1;
 }
 
 }  // namespace backend

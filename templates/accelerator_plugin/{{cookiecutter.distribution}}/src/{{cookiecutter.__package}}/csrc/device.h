@@ -1,11 +1,11 @@
-// The devices of this process, errors of the driver, and the current device and stream of each thread.
+// The devices of this process, errors of the driver, and the current device of each thread.
 #pragma once
 
 #include <c10/core/Device.h>
-#include <c10/core/Stream.h>
 #include <c10/util/Exception.h>
 
 #include <atomic>
+#include <string>
 
 #include "driver.h"
 
@@ -25,6 +25,9 @@ constexpr int kMostDevices = 64;
 // The number of devices. Leaves the process able to fork.
 c10::DeviceIndex device_count() noexcept;
 
+// The name of the hardware.
+std::string device_name(c10::DeviceIndex device);
+
 // Throws an exception if `device` does not exist; -1 means the current device.
 c10::DeviceIndex check_device(c10::DeviceIndex device);
 
@@ -42,12 +45,5 @@ void initialize();
 inline void ensure_usable() {
   if (C10_UNLIKELY(needs_attention.load(std::memory_order_relaxed))) initialize();
 }
-
-// -- streams: 0 is the default stream of a device, the others come from a pool -----------------------------------------------------------
-driver_stream stream_of(c10::DeviceIndex device, c10::StreamId id);
-driver_stream current_driver_stream(c10::DeviceIndex device);
-c10::StreamId current_stream(c10::DeviceIndex device) noexcept;
-c10::StreamId exchange_stream(c10::DeviceIndex device, c10::StreamId stream) noexcept;
-c10::StreamId next_stream(c10::DeviceIndex device, int priority);
 
 }  // namespace backend

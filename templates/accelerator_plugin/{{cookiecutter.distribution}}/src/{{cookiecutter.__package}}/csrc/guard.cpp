@@ -3,6 +3,7 @@
 
 #include "device.h"
 #include "memory.h"
+#include "streams.h"
 
 #if __has_include(<c10/core/DeviceCapability.h>)
 #include <c10/core/DeviceCapability.h>
@@ -29,67 +30,38 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     DeviceCapability capability;
     capability.capability_data.capability_bits = 0;
     for (const auto dtype : {kIndex_Bool, kIndex_Byte, kIndex_Char, kIndex_Short, kIndex_Int, kIndex_Long, kIndex_UInt16, kIndex_UInt32, kIndex_UInt64,
-                             kIndex_Half, kIndex_BFloat16, kIndex_Float, kIndex_Double, kIndex_ComplexHalf, kIndex_ComplexFloat, kIndex_ComplexDouble}) {
+                             kIndex_Half, kIndex_BFloat16, kIndex_Float, kIndex_Double, kIndex_ComplexHalf, kIndex_ComplexFloat, kIndex_ComplexDouble,
+                             kIndex_Float8_e5m2, kIndex_Float8_e4m3fn, kIndex_Float8_e5m2fnuz, kIndex_Float8_e4m3fnuz, kIndex_Float8_e8m0fnu}) {
       capability.capability_data.capability_bits |= 1ULL << dtype;
     }
     return capability;
   }
 #endif
 
-  // -- streams ------------------------------------------------------------------------------------------------------------------------
   static c10::Stream stream(c10::Device device, c10::StreamId id) {
     return c10::Stream(c10::Stream::UNSAFE, c10::Device(kDeviceType, check_device(device.index())), id);
   }
-  static driver_stream of(const c10::Stream& stream) { return stream_of(stream.device_index(), stream.id()); }
   c10::Stream getStream(c10::Device device) const override { return stream(device, current_stream(check_device(device.index()))); }
   c10::Stream getDefaultStream(c10::Device device) const override { return stream(device, 0); }
-  c10::Stream getNewStream(c10::Device device, int priority) const override { return stream(device, next_stream(device.index(), priority)); }
+  c10::Stream getNewStream(c10::Device device, int) const override { return stream(device, next_stream(device.index())); }
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override { return getNewStream(device, 0); }
   c10::Stream exchangeStream(c10::Stream next) const override {
     return stream(next.device(), exchange_stream(check_device(next.device_index()), next.id()));
   }
-  bool queryStream(const c10::Stream& stream) const override {
-    int is_done = 0;
-    DRIVER_CHECK(driver_stream_is_done(of(stream), &is_done));
-    return is_done != 0;
-  }
-  void synchronizeStream(const c10::Stream& stream) const override { DRIVER_CHECK(driver_stream_synchronize(of(stream))); }
-  void synchronizeDevice(const c10::DeviceIndex device) const override {
-    ensure_usable();
-    DRIVER_CHECK(driver_device_synchronize(check_device(device)));
-  }
+  bool queryStream(const c10::Stream& stream) const override { return is_idle(stream.device_index(), stream.id()); }
+  void synchronizeStream(const c10::Stream& stream) const override { drain(stream.device_index(), stream.id()); }
+  void synchronizeDevice(const c10::DeviceIndex device) const override { drain_device(check_device(device)); }
   void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override { device_allocator().recordStream(data, stream); }
 
-  // -- events: null until the first record --------------------------------------------------------------------------------------------
-  static driver_event event(void* pointer) { return static_cast<driver_event>(pointer); }
-  void record(void** pointer, const c10::Stream& stream, const c10::DeviceIndex, const c10::EventFlag) const override {
-    driver_event made = event(*pointer);
-    const auto queue = of(stream);
-    if (made == nullptr) DRIVER_CHECK(driver_event_create(stream.device_index(), &made));
-    *pointer = made;
-    DRIVER_CHECK(driver_event_record(made, queue));
+  void record(void** event, const c10::Stream& stream, const c10::DeviceIndex, const c10::EventFlag) const override {
+    record_event(event, stream.device_index(), stream.id());
   }
-  void block(void* pointer, const c10::Stream& stream) const override {
-    if (pointer != nullptr) DRIVER_CHECK(driver_stream_wait_event(of(stream), event(pointer)));
-  }
-  bool queryEvent(void* pointer) const override {
-    int is_done = 1;
-    if (pointer != nullptr) DRIVER_CHECK(driver_event_is_done(event(pointer), &is_done));
-    return is_done != 0;
-  }
-  void synchronizeEvent(void* pointer) const override {
-    if (pointer != nullptr) DRIVER_CHECK(driver_event_synchronize(event(pointer)));
-  }
-  double elapsedTime(void* start, void* end, const c10::DeviceIndex) const override {
-    double milliseconds = 0;
-    DRIVER_CHECK(driver_event_elapsed(event(start), event(end), &milliseconds));
-    return milliseconds;
-  }
-  void destroyEvent(void* pointer, const c10::DeviceIndex) const noexcept override {
-    if (pointer != nullptr && driver_event_destroy(event(pointer)) != DRIVER_OK) TORCH_WARN_ONCE("an event was not destroyed: ", driver_error_text());
-  }
+  void block(void* event, const c10::Stream& stream) const override { wait_event(event, stream.device_index(), stream.id()); }
+  bool queryEvent(void* event) const override { return is_event_done(event); }
+  void synchronizeEvent(void* event) const override { synchronize_event(event); }
+  double elapsedTime(void* start, void* end, const c10::DeviceIndex) const override { return elapsed_milliseconds(start, end); }
+  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override { destroy_event(event); }
 };
-
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
 
 }  // namespace

@@ -37,19 +37,12 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 
 c10::DeviceIndex index(int64_t device) { return static_cast<c10::DeviceIndex>(device); }
 
-std::string device_name(int64_t device) {
-  ensure_usable();
-  driver_properties properties;
-  DRIVER_CHECK(driver_device_properties(check_device(index(device)), &properties));
-  return properties.name;
-}
-
 // torch.ops.NAME, where NAME is that of the device
 void define_functions() {
   static torch::Library library(torch::Library::DEF, BACKEND_NAME, std::nullopt, __FILE__, __LINE__);
   library.def("register_remaining_operators() -> ()", &register_remaining_operators);
   library.def("device_count() -> int", [] { return static_cast<int64_t>(device_count()); });
-  library.def("device_name(int device) -> str", &device_name);
+  library.def("device_name(int device) -> str", [](int64_t device) { return device_name(index(device)); });
   library.def("is_initialized() -> bool", [] { return is_initialized(); });
   library.def("is_in_bad_fork() -> bool", [] { return is_in_bad_fork(); });
   library.def("init() -> ()", [] { ensure_usable(); });

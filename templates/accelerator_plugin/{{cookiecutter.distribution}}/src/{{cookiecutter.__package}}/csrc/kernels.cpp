@@ -5,6 +5,7 @@
 
 #include "device.h"
 #include "fallback.h"
+#include "streams.h"
 
 namespace backend {
 namespace {

@@ -1,17 +1,17 @@
-// Device memory, and pinned host memory, from and to which a device copies asynchronously.
+// Device memory.
 #pragma once
 
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Storage.h>
 
+#include "pinned.h"
+
 namespace backend {
 
 c10::DeviceAllocator& device_allocator();
-c10::Allocator& pinned_allocator();
-bool is_pinned(const void* data);
 void resize_storage(const c10::Storage& storage, size_t bytes);
 
-// Registers both allocators with torch.
+// Registers the allocators of device memory and of pinned memory with torch.
 void register_allocators();
 
 // Returns the free bytes and the total bytes.

@@ -1,0 +1,31 @@
+// Statistics of the memory of each device, as torch.accelerator.memory_stats shows them.
+#pragma once
+
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include <mutex>
+#include <string>
+
+namespace backend {
+
+// Nothing is cached, so the allocated, requested, active and reserved bytes are equal.
+struct MemoryStatistics {
+  std::mutex mutex;  // of what follows
+  c10::CachingDeviceAllocator::DeviceStats stats;
+
+  int64_t allocated_bytes() const;
+  void add_block(size_t bytes);
+  void remove_block(size_t bytes);
+};
+
+MemoryStatistics& statistics_of(c10::DeviceIndex device);
+
+// These lock it themselves, and throw an exception if the device does not exist.
+c10::CachingDeviceAllocator::DeviceStats memory_stats(c10::DeviceIndex device);
+void reset_accumulated_stats(c10::DeviceIndex device);
+void reset_peak_stats(c10::DeviceIndex device);
+
+// For example "1.50 MiB".
+std::string spell_bytes(double bytes);
+
+}  // namespace backend

@@ -1,0 +1,23 @@
+"""The page "What torch asks of a device" names tests that the suite has, and each in the profile that it says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from accelkit_conformance import profiles
+
+PAGE = Path(__file__).parents[2] / "docs" / "vendors" / "torch-requirements.md"
+
+
+def test_each_requirement_names_tests_that_the_suite_has():
+    tests = profiles.suite("distributed", "2.13.0", "accelerator").tests
+    known = {test.partition("[")[0] for test in tests} | set(tests)
+    rows = [line.strip("| ").split(" | ") for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| ")]
+    rows = [row for row in rows if row[0] != "demand"]
+    assert len(rows) > 35
+    for row in rows:
+        assert len(row) == 4, row
+        named = re.findall(r"`([^`]+)`", row[3])
+        assert named or row[3] == "none", row
+        assert not set(named) - known, (set(named) - known, row[0])
