@@ -269,12 +269,13 @@ conformance: compiler $(VENV)/.fake_xpu
 	done
 	$(BIN)/accelkit conformance matrix build/conformance --html build/conformance/matrix.html
 
-# The built-in plugins of the other kinds that compute on the CPU and need no further package. Plugins of different kinds may have the same name.
-OTHER_KINDS ?= $(addprefix precision-,32-true 64-true 16-true bf16-true 16-mixed bf16-mixed) $(addprefix strategy-,single_device ddp fsdp) \
-	$(addprefix cluster-,local slurm torchelastic mpi ray lsf kubeflow xla)
-conformance-kinds: compiler $(VENV)/.fake_xpu
+# The built-in plugins of the other kinds that compute on the CPU. Plugins of different kinds may have the same name.
+OTHER_KINDS ?= $(addprefix precision-,32-true 64-true 16-true bf16-true 16-mixed bf16-mixed fp8 bitsandbytes-8bit bitsandbytes-4bit) \
+	$(addprefix strategy-,single_device ddp fsdp deepspeed) $(addprefix cluster-,local slurm torchelastic mpi ray lsf kubeflow xla)
+conformance-kinds: compiler $(VENV)/.fake_xpu $(VENV)/.precisions $(VENV)/.deepspeed
 	for one in $(OTHER_KINDS); do \
-		$(BIN)/accelkit conformance run $${one#*-} --kind $${one%%-*} --profile $(PROFILE) --certify -n $(WORKERS) --json build/conformance/$$one.json || exit 1; \
+		case $$one in strategy-deepspeed) on="--on cpu";; *) on=;; esac; \
+		$(BIN)/accelkit conformance run $${one#*-} --kind $${one%%-*} $$on --profile $(PROFILE) --certify -n $(WORKERS) --json build/conformance/$$one.json || exit 1; \
 	done
 
 # What was not run again keeps the summary that it has.

@@ -21,9 +21,20 @@ START, END = (
     "<!-- end of the generated text -->",
 )
 
+NAMES = {
+    "accelerator": "accelerator",
+    "precision": "precision",
+    "cluster": "cluster environment",
+    "strategy": "strategy",
+    "hooks": "hook plugin",
+}
+"""What the kinds of plugins are called on the page."""
+
 
 def generated(page: Path) -> str:
-    """Return the kinds of results, every area with its checks, and the mutation scores in the folder of the page, as Markdown."""
+    """Return the kinds of results, every area with its checks, the numbers of tests and mutants of each kind of plugin, and the mutation
+    scores in the folder of the page, as Markdown."""
+    scores = mutation_scores.read(page.with_name(mutation_scores.FILE))
     lines = ["## Results", "", "| kind | meaning |", "|---|---|", *(f"| {kind} | {meaning} |" for kind, meaning in MEANING.items()), ""]
     lines += ["## What each area asserts", ""]
     for area in checks.AREAS:
@@ -38,15 +49,31 @@ def generated(page: Path) -> str:
             "|---|---|---|---|",
         ]
         for one in checks.checks_of(area):
-            of = {"accelerator": "", checks.EVERY_KIND: " (of every kind)", "hooks": " (of a hook plugin)"}.get(
-                one.kind, f" (of a {one.kind})"
-            )
+            of = "" if one.kind == "accelerator" else " (of every kind)" if one.kind == checks.EVERY_KIND else f" (of a {NAMES[one.kind]})"
             needs = ", ".join(f"`{key}`" for key in (*one.requires, *([one.probes] if one.probes else [])))
             first = profiles.first_profiles()[f"{area}/{one.name}"]
             lines.append(f"| `{one.name}`{of} | {first} | {_one_line(one.description)} | {needs} |")
         lines.append("")
-    lines += mutation_scores.section(mutation_scores.read(page.with_name(mutation_scores.FILE)))
+    lines += [*_numbers(scores), *mutation_scores.section(scores)]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _numbers(scores: mutation_scores.Scores) -> list[str]:
+    """Return the section with the number of tests of each kind of plugin by profile, and how many of its mutants were detected."""
+    minors = [path.stem.removeprefix("torch-") for path in profiles.FOLDER.glob("torch-*.txt")]
+    newest = max(minors, key=lambda one: [int(number) for number in one.split(".")])
+    text = (
+        f"The number of tests in each profile with torch {newest}; with other versions, only the number of tests for accelerators differs. "
+        "The last two columns say how many broken plugins were written by hand, and how many of them a test of the area that they break "
+        "detected when the selftest was last run."
+    )
+    rows = []
+    for kind in checks.SUBJECT_KINDS:
+        tests = [f"{len(profiles.suite(profile, newest, kind).tests):,}" for profile in checks.PROFILES]
+        mutants, found = mutation_scores.detected(scores, kind)
+        rows.append([NAMES[kind], *tests, *((mutants, found) if mutants else ("not run", ""))])
+    head = ["kind", *(f"`{profile}`" for profile in checks.PROFILES), "mutants", "detected"]
+    return ["## Tests and mutants of each kind of plugin", "", *textwrap.wrap(text, 100), "", *mutation_scores.table(head, rows), ""]
 
 
 def written(page: str) -> str:

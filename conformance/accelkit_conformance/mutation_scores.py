@@ -8,6 +8,7 @@ kept.
 from __future__ import annotations
 
 import collections
+import itertools
 import json
 import sys
 import textwrap
@@ -32,9 +33,11 @@ _PROFILES = ("smoke", "training", "distributed", "full")
 
 
 def update(scores: Scores, matrix: Mapping[str, Any]) -> None:
-    """Add the scores of a kill matrix, replacing earlier scores of the same mutants."""
+    """Add the scores of a kill matrix, replacing earlier scores of the same mutants: those of an area, or those of a seed."""
     if not matrix.get("generated"):
-        scores["written"] = matrix["scores"]
+        found = {(one["kind"], one["area"]): one for one in [*scores.get("written", []), *matrix["scores"]]}
+        order = list(itertools.product(checks.SUBJECT_KINDS, checks.AREAS))
+        scores["written"] = [found[key] for key in order if key in found]
         return
     outcomes = [{key: one[key] for key in ("id", "axis", "area", "verdict")} for one in matrix["generated"]]
     others = [one for one in scores.get("generated", []) if one["seed"] != matrix["seed"]]
@@ -48,8 +51,9 @@ def section(scores: Scores) -> list[str]:
         lines += [
             *textwrap.wrap(_WRITTEN, 100),
             "",
-            *_table(
-                ["area", "mutants", *_PROFILES], ([one["area"], one["mutants"], *(one[name] for name in _PROFILES)] for one in written)
+            *table(
+                ["kind", "area", "mutants", *_PROFILES],
+                ([one["kind"], one["area"], one["mutants"], *(one[name] for name in _PROFILES)] for one in written),
             ),
             "",
         ]
@@ -60,9 +64,9 @@ def section(scores: Scores) -> list[str]:
             "",
             *(f"- `{axis}`: {description}" for axis, (_, description) in AXES.items()),
             "",
-            *_table(["fault", *heads, *_SHARES], _rows(samples, "axis", AXES)),
+            *table(["fault", *heads, *_SHARES], _rows(samples, "axis", AXES)),
             "",
-            *_table(["area", *heads, *_SHARES], _rows(samples, "area", checks.AREAS)),
+            *table(["area", *heads, *_SHARES], _rows(samples, "area", checks.AREAS)),
             "",
         ]
     return ["## Mutation score", "", *lines] if lines else []
@@ -93,7 +97,17 @@ def _share(part: int, whole: int) -> str:
     return f"{100 * part / whole:.0f} %" if whole else ""
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+def detected(scores: Scores, kind: str) -> tuple[int, int]:
+    """Return how many mutants of a kind of plugin were written by hand and run, and how many of them tests of their area detected.
+
+    Both are 0 if the scores have none of this kind.
+    """
+    rows = [one for one in scores.get("written", []) if one["kind"] == kind]
+    return sum(one["mutants"] for one in rows), sum(one["full"] for one in rows)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """Return the lines of a table in Markdown."""
     return [f"| {' | '.join(map(str, row))} |" for row in (head, ["---"] * len(head), *rows)]
 
 

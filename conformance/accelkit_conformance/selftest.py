@@ -188,18 +188,19 @@ def idle_checks(autopsies: Sequence[Autopsy]) -> list[str]:
 
 
 def scores(autopsies: Sequence[Autopsy]) -> list[dict[str, Any]]:
-    """Return, for each area, the number of its mutants and, for each profile, how many of them the tests of the area detected."""
+    """Return, for each kind of plugin and area, the number of mutants and, for each profile, how many the area's tests detected."""
     version = installed_version("torch") or ""
-    kinds = {one.mutant.kind for one in autopsies}
-    held = {profile: {test for kind in kinds for test in profiles.suite(profile, version, kind).tests} for profile in checks.PROFILES}
     rows: list[dict[str, Any]] = []
-    for area in checks.AREAS:
-        killers = [[test for test in one.killers if checks.area_of(test) == area] for one in autopsies if one.mutant.area == area]
-        if killers:
-            counts: dict[str, int] = {
-                profile: sum(any(test in tests for test in found) for found in killers) for profile, tests in held.items()
-            }
-            rows.append({"area": area, "mutants": len(killers), **counts})
+    for kind in checks.SUBJECT_KINDS:
+        own = [one for one in autopsies if one.mutant.kind == kind]
+        held = {profile: set(profiles.suite(profile, version, kind).tests) for profile in checks.PROFILES} if own else {}
+        for area in checks.AREAS:
+            killers = [[test for test in one.killers if checks.area_of(test) == area] for one in own if one.mutant.area == area]
+            if killers:
+                counts: dict[str, int] = {
+                    profile: sum(any(test in tests for test in found) for found in killers) for profile, tests in held.items()
+                }
+                rows.append({"kind": kind, "area": area, "mutants": len(killers), **counts})
     return rows
 
 

@@ -40,7 +40,31 @@ def test_a_profile_counts_the_mutants_that_its_tests_of_the_area_detect():
     in_smoke = autopsy("b", "operators/forward[add,float32]", "operators/forward[acos,float32]")
     in_training = autopsy("c", "operators/forward[acos,float32]")
     (row,) = selftest.scores([elsewhere, in_smoke, in_training])
-    assert row == {"area": "operators", "mutants": 3, "contract": 0, "smoke": 1, "training": 2, "distributed": 2, "full": 2}
+    assert row == {
+        "kind": "accelerator",
+        "area": "operators",
+        "mutants": 3,
+        "contract": 0,
+        "smoke": 1,
+        "training": 2,
+        "distributed": 2,
+        "full": 2,
+    }
     scores = {}
     mutation_scores.update(scores, {"scores": [row]})
-    assert "| operators | 3 | 1 | 2 | 2 | 2 |" in mutation_scores.section(scores)
+    assert "| accelerator | operators | 3 | 1 | 2 | 2 | 2 |" in mutation_scores.section(scores)
+
+
+def test_each_kind_of_plugin_has_its_scores_and_an_area_is_replaced():
+    def autopsy(name, kind, area, *killers):
+        return Autopsy(Mutant(name, area, "m", "x:Y", "wrong", kind, "slurm"), dict.fromkeys(killers, "fail"), 3)
+
+    ranks = autopsy("a", "cluster", "cluster_ranks", "cluster_ranks/ranks_are_below_sizes")
+    scores = {}
+    mutation_scores.update(scores, {"scores": selftest.scores([ranks])})
+    mutation_scores.update(
+        scores, {"scores": selftest.scores([autopsy("b", "hooks", "hooks_calls", "hooks_order/wrappers_pass_results_on")])}
+    )
+    assert [mutation_scores.detected(scores, kind) for kind in ("cluster", "hooks", "precision")] == [(1, 1), (1, 0), (0, 0)]
+    mutation_scores.update(scores, {"scores": selftest.scores([ranks, autopsy("c", "cluster", "cluster_ranks")])})
+    assert [mutation_scores.detected(scores, kind) for kind in ("cluster", "hooks", "precision")] == [(2, 1), (1, 0), (0, 0)]

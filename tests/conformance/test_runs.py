@@ -1,5 +1,6 @@
 """Whole runs: real worker processes on the CPU and on broken accelerators."""
 
+import collections
 import json
 import os
 import re
@@ -16,12 +17,13 @@ from click.testing import CliRunner
 from accelkit.cli import main
 from accelkit.discovery.metadata import installed_version
 from accelkit.selection import resolve
-from accelkit_conformance import commands, profiles
+from accelkit_conformance import checks, commands, mutation_scores, profiles
 from accelkit_conformance.mutants import MOST_OF_ONE_MECHANISM, all_mutants, find
 from accelkit_conformance.results import Result
 from accelkit_conformance.runner import Executor, Runner
 from accelkit_conformance.worker_pool import Order
 
+ROOT = Path(__file__).parents[2]
 TORCH = installed_version("torch")
 IN_CONTRACT = len(profiles.suite("contract", TORCH).tests)
 
@@ -250,6 +252,7 @@ def test_usage_is_exit_code_2(error_text):
         ("run", "cpu", "--select", "no_such_check"): "no_such_check",
         ("run", "cpu", "--rerun-failed"): "--rerun-failed",
         ("selftest", "--mutants", "nonsense"): "nonsense",
+        ("selftest", "--generated", "2", "--kind", "cluster"): "--kind cluster",
     }.items():
         run = command(*arguments)
         assert run.returncode == 2, run.stderr
@@ -325,6 +328,13 @@ def test_there_are_enough_mutants_of_enough_kinds():
     mechanisms = [one.mechanism for one in mutants]
     assert max(map(mechanisms.count, mechanisms)) <= MOST_OF_ONE_MECHANISM
     assert all(one.description for one in mutants)
+    written = collections.Counter(one.kind for one in mutants)
+    assert all(written[kind] >= 15 for kind in checks.SUBJECT_KINDS)
+    scores = mutation_scores.read(ROOT / "docs" / mutation_scores.FILE)
+    on_the_page = {kind: mutation_scores.detected(scores, kind) for kind in {one["kind"] for one in scores["written"]}}
+    assert on_the_page == {kind: (written[kind], written[kind]) for kind in on_the_page}, (
+        "make selftest, then python -m accelkit_conformance.mutation_scores docs/mutation-scores.json build/conformance/selftest.kills"
+    )
 
 
 def test_a_few_mutants_are_killed_and_the_matrix_says_by_what():

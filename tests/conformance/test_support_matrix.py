@@ -23,12 +23,8 @@ DECLARED = EXPECTED | {"test": "operators/*", "reason": "the [third] bit"}
 
 
 NOT_RUN = {
-    ("precision", "fp8"): "only devices that multiply float8 matrices compute with it",
     ("precision", "transformer-engine"): "needs an NVIDIA GPU",
     ("precision", "transformer-engine-float16"): "needs an NVIDIA GPU",
-    ("precision", "bitsandbytes-4bit"): "needs bitsandbytes",
-    ("precision", "bitsandbytes-8bit"): "needs bitsandbytes",
-    ("strategy", "deepspeed"): "needs DeepSpeed",
     ("strategy", "xla"): "needs XLA",
 }
 

@@ -50,9 +50,10 @@ def assert_same_weights(rt, model, reference, rtol=1e-4):
 
 
 def plain(stage):
-    """The plain loop; and an optimizer and a model that are the same objects before and after."""
+    """The plain loop; an optimizer and a model that are the same objects before and after; and the buffers of rank 0."""
     rt = runtime(stage)
     model, reference, batches = made()
+    model.register_buffer("of_rank", torch.tensor([rt.process_index]))
     optimizer, theirs = adam(model), adam(reference)
     prepared, same = rt.prepare(model, optimizer)
     assert same is optimizer
@@ -60,6 +61,7 @@ def plain(stage):
     assert pieces < 0.7 * sum(parameter.numel() for parameter in reference.parameters())
     assert all(parameter.numel() == 0 for parameter in prepared.parameters()) == (stage == 3)
     assert rt.unwrap_model(prepared) is model
+    assert model.of_rank.tolist() == [0]
     for batch in batches:
         rt.backward(prepared(share(batch, rt)).square().mean())
         optimizer.step()
@@ -263,6 +265,11 @@ def errors(stage):
     model, _, _ = made()
     rt = runtime(stage, config={"zero_optimization": {"reduce_bucket_size": "many"}})
     refused(accelkit.UsageError, "DeepSpeed does not wrap Sequential and AdamW", rt.prepare, model, adam(model))
+    rt.teardown()
+    deepspeed = sys.modules["deepspeed"]
+    deepspeed.accelerator.get_accelerator().is_fp16_supported = lambda: False  # as on most CPUs
+    rt = runtime(stage, precision="16-mixed")
+    refused(unable, "does not support precision '16-mixed' on cpu", rt.prepare, model, adam(model))
     rt.teardown()
 
 

@@ -57,9 +57,9 @@ class Clean:
 
 
 def names(facets: str, name: str = "acme") -> list[tuple[str, str, str]]:
-    """What a package with these facets is to offer."""
+    """What a package with these facets is to offer. The facet ``backend`` is a part of the accelerator."""
     suffixes = {"accelerator": "", "precision": "-bf16", "cluster": "_cluster", "strategy": "_parallel", "hooks": "_hooks"}
-    return sorted((facet, name + suffixes[facet], "available") for facet in facets.split(","))
+    return sorted((facet, name + suffixes[facet], "available") for facet in facets.split(",") if facet != "backend")
 
 
 def check_rendered(package: Path) -> None:

@@ -95,6 +95,23 @@ def test_every_package(clean, tmp_path, kind, facets):
     bake_and_test(clean, tmp_path, kind, facets, also_by_command=True)
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_a_package_with_every_facet_passes_the_whole_suite(clean, tmp_path):
+    """Prints how long each facet takes: on two idle cores, all of them together take less than ten minutes."""
+    facets = ",".join(("accelerator", "backend", *OTHERS))
+    package = clean.new(tmp_path, facets=facets)
+    clean.install(build_wheel(package, package / "dist"))
+    try:
+        assert clean.offered("accelkit-acme") == names(facets)
+        for facet, name, _ in names(facets):
+            began = time.monotonic()
+            clean.accelkit("conformance", "run", name, "--kind", facet, "--profile", "full", "--certify", "-n", "2")
+            print(f"{facet} {name}: {time.monotonic() - began:.0f} s")
+    finally:
+        clean.pip("uninstall", "--yes", "accelkit-acme")
+
+
 def test_a_package_of_a_device_out_of_tree_runs_on_the_fake_one(clean, tmp_path):
     """The vendor's torch package is the fake XPU's, under a name of the vendor's own."""
     clean.install(build_wheel(FAKE_XPU, tmp_path / "fake_xpu"))

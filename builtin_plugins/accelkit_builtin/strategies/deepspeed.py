@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DeepSpeedOptions", "DeepSpeedStrategy"]
 
+_LACKS_PRECISION = "is not supported on your device"  # in the text of DeepSpeed's ValueError
+
 
 class DeepSpeedStrategy(EngineStrategy):
     """DeepSpeed's ZeRO, for one module with one optimizer per Runtime.
@@ -91,12 +93,14 @@ class DeepSpeedStrategy(EngineStrategy):
         return module.to(device)
 
     def wrap_training(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, training: Training) -> torch.nn.Module:
-        """Return the module in a DeepSpeedEngine.
+        """Return the module in a DeepSpeedEngine, with the parameters and buffers of rank 0.
 
         Raises:
-            UnsupportedError: If this Runtime already has an engine, or DeepSpeed does not support the precision.
+            UnsupportedError: If this Runtime already has an engine, or DeepSpeed does not support the precision, or not on this device.
             ContradictionError, UsageError: If DeepSpeed's configuration contradicts the Runtime's, or DeepSpeed refuses it.
         """
+        import torch.distributed as dist
+
         if self._held is not None and self._held() is not None:
             raise UnsupportedError(
                 f"{type(module).__name__} cannot be prepared in addition to another model",
@@ -110,12 +114,22 @@ class DeepSpeedStrategy(EngineStrategy):
         except AccelkitError:
             raise
         except Exception as error:
+            if _LACKS_PRECISION in str(error):
+                raise UnsupportedError(
+                    f"strategy 'deepspeed' does not support precision {training.precision.name!r} on {training.device}",
+                    plugin=self.plugin,
+                    why=f"DeepSpeed reports: {error}",
+                    hint="use precision='32-true' or 'bf16-mixed', or strategy='fsdp'",
+                ) from error
             raise UsageError(
                 f"DeepSpeed does not wrap {type(module).__name__} and {type(optimizer).__name__}",
                 plugin=self.plugin,
                 why=f"{type(error).__name__}: {' '.join(str(error).split())}",
                 hint="check DeepSpeedOptions(config=...) against DeepSpeed's documentation of its configuration",
             ) from error
+        if training.num_processes > 1:
+            for buffer in engine.module.buffers():  # DeepSpeed sends only the parameters of rank 0
+                dist.broadcast(buffer.detach(), src=0)
         self._held = weakref.ref(engine)
         wrapped: torch.nn.Module = engine
         return wrapped

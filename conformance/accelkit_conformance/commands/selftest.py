@@ -14,7 +14,7 @@ from accelkit import PluginRecord, UsageError
 from accelkit.cli.output import print_json, print_table, say
 from accelkit.selection import resolve
 from accelkit_conformance import generated_selftest, selftest
-from accelkit_conformance.checks import PROFILES
+from accelkit_conformance.checks import PROFILES, SUBJECT_KINDS
 from accelkit_conformance.generated_selftest import Outcome
 from accelkit_conformance.mutants import all_mutants, generated
 from accelkit_conformance.mutants.generated import AXES, Generated
@@ -30,6 +30,13 @@ _BASE = "fake_xpu"
     multiple=True,
     metavar="GLOB",
     help="Run only the mutants whose names match this pattern. May be given several times.",
+)
+@click.option(
+    "--kind",
+    "kinds",
+    type=click.Choice(SUBJECT_KINDS),
+    multiple=True,
+    help="Run only the mutants of this kind of plugin. May be given several times.",
 )
 @click.option("--every", type=click.IntRange(1), default=1, metavar="N", show_default=True, help="Run only every N-th mutant, as a sample.")
 @click.option(
@@ -52,6 +59,7 @@ _BASE = "fake_xpu"
 def command(
     *,
     patterns: tuple[str, ...],
+    kinds: tuple[str, ...],
     every: int,
     is_own_area_only: bool,
     is_list: bool,
@@ -70,13 +78,18 @@ def command(
     """
     parallel = parallel or max(1, min(4, os.cpu_count() or 1))
     if num_generated or any(pattern.startswith("generated[") for pattern in patterns):
+        if kinds:
+            raise UsageError(f"--kind {kinds[0]} has no effect on generated mutants", why="they are accelerators", hint="omit --kind")
         base = resolve(_BASE)
         _run_generated(base, _sample(patterns, num_generated, seed), parallel, seed, is_list=is_list, is_json=is_json, output=output)
         return
     chosen = [one for one in all_mutants() if not patterns or any(fnmatch.fnmatchcase(one.name, pattern) for pattern in patterns)]
+    chosen = [one for one in chosen if not kinds or one.kind in kinds]
     if not chosen:
-        raise UsageError(f"no mutant matches {', '.join(patterns)}", hint="accelkit conformance selftest --list shows all mutants")
-    is_whole = not patterns and every == 1 and not is_own_area_only
+        raise UsageError(
+            f"no mutant matches {', '.join((*patterns, *kinds))}", hint="accelkit conformance selftest --list shows all mutants"
+        )
+    is_whole = not patterns and not kinds and every == 1 and not is_own_area_only
     chosen = chosen[::every]
     if is_list:
         print_table(
@@ -96,7 +109,7 @@ def command(
     else:
         _show(autopsies)
         click.echo()
-        columns = ("area", "mutants", *PROFILES)
+        columns = ("kind", "area", "mutants", *PROFILES)
         print_table([name.upper() for name in columns], [[str(row[name]) for name in columns] for row in matrix["scores"]])
         say(
             f"{len(matrix['narrow'])} mutants do not count, because the checks that detected them detected no other: "

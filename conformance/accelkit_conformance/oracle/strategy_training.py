@@ -70,7 +70,7 @@ def check_is_suitable(subject: Subject) -> None:
 def runtime(subject: Subject, **options: Any) -> Iterator[Runtime]:
     """Return a context manager with a Runtime that uses a new instance of the strategy. It is torn down at the end.
 
-    The Runtime computes in float64, or in float32 if the device lacks float64, unless ``options`` has another precision.
+    The Runtime computes in float64, or in float32 if the device or the strategy lacks float64, unless ``options`` has another precision.
 
     Raises:
         NotSupported: If the strategy does not run on this accelerator or on this number of processes.
@@ -239,13 +239,37 @@ def is_engine(subject: Subject) -> bool:
 
 
 def dtype_of(subject: Subject) -> torch.dtype:
-    """Return the dtype of models: float64, or float32 if the device lacks it."""
-    return torch.float32 if subject.lacks("float64") else torch.float64
+    """Return the dtype of models: float64, or float32 if the device lacks it or the engine of the strategy does not support it."""
+    return torch.float32 if subject.lacks("float64") or _refuses_float64(subject) else torch.float64
 
 
 def precision_of(subject: Subject) -> str:
     """Return the precision that computes in the dtype of models."""
-    return "32-true" if subject.lacks("float64") else "64-true"
+    return "32-true" if dtype_of(subject) == torch.float32 else "64-true"
+
+
+_refusals: dict[tuple[str, str], bool] = {}
+"""Whether an engine refuses ``64-true``, by the fingerprint of its plugin and the name of the accelerator. Each process tries it once."""
+
+
+def _refuses_float64(subject: Subject) -> bool:
+    """Return whether the strategy has an engine that raises UnsupportedError for ``64-true``. Every process must call this.
+
+    Only engines are tried: other strategies do not compute themselves, so one that refuses a precision fails its checks.
+    """
+    key = (subject.record.fingerprint, subject.accelerator.name)
+    if key not in _refusals:
+        _refusals[key] = False
+        if is_engine(subject):
+            check_is_suitable(subject)
+            rt = subject.runtime(precision="64-true")
+            module = torch.nn.Linear(2, 2, dtype=torch.float64)
+            try:
+                rt.prepare(module, torch.optim.SGD(module.parameters(), lr=1.0))
+            except UnsupportedError:
+                _refusals[key] = True
+            rt.teardown()
+    return _refusals[key]
 
 
 def _are_close(ours: Iterable[torch.Tensor], theirs: Iterable[torch.Tensor]) -> bool:
