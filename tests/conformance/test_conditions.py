@@ -87,10 +87,19 @@ class Doubled:
         return result * 2 if self.is_due and self._is_wrong(result) else result
 
 
-def failing(monkeypatch, is_wrong):
-    """Make ``neg`` wrong on the device, which is the CPU too: only what runs at a place of the device is."""
-    op, func, args, kwargs = recorded_calls.recorded_call("neg")
-    faulty = Doubled(func, is_wrong)
+class Copying(Doubled):
+    """An overload that computes with contiguous copies of its arguments, on everything but the CPU's own first calls."""
+
+    def __call__(self, *args, **kwargs):
+        if self.is_due:
+            args = [one.contiguous() if isinstance(one, torch.Tensor) else one for one in args]
+        return super().__call__(*args, **kwargs)
+
+
+def failing(monkeypatch, is_wrong, overload="neg", kind=Doubled):
+    """Make an overload wrong on the device, which is the CPU too: only what runs at a place of the device is."""
+    op, func, args, kwargs = recorded_calls.recorded_call(overload)
+    faulty = kind(func, is_wrong)
     run_at = conditions.run_at
 
     def at(*arguments):
@@ -140,6 +149,13 @@ def test_a_mixed_layout_is_that_of_one_tensor_only():
         found = all_arranged(images, layout)
         assert [one.stride(1) for one in found] == strides
         assert all(map(torch.equal, found, images))
+
+
+def test_a_result_that_does_not_depend_on_strides_is_right_where_the_cpus_does(subject, monkeypatch):
+    """The CPU's ``_add_relu`` makes NaN to NaN if its argument is contiguous, and to zero if it is strided."""
+    failing(monkeypatch, lambda result: False, "_add_relu.Scalar", Copying)
+    conditions.check_under_conditions(subject, "_add_relu.Scalar", rows(is_contiguous=False))
+    assert [str(failure.error) for failure in subject.failures] == []
 
 
 def test_a_failure_under_all_conditions_says_so(subject, monkeypatch):
