@@ -9,7 +9,7 @@ TORCH ?= 2.13.0
 WORKERS ?= 2
 PARTS_OF_TESTS := $(addprefix test-,distributed security bridges bridges-oldest docs conformance packaging zoo precisions clusters xla torch-oldest torch-newest lower-bounds)
 
-.PHONY: help demo check lint types structure audit docs run-test-docs coverage soak soak-torches soak-bridges-oldest snapshots bench precisions gpu gpu-wheels conformance conformance-kinds conformance-xla support-matrix devices lists selftest clean compiler cluster-parts test test-all \
+.PHONY: help demo check lint types structure audit docs run-test-docs coverage soak soak-torches soak-bridges-oldest snapshots bench precisions gpu gpu-wheels conformance conformance-kinds conformance-xla support-matrix devices lists selftest asan clean compiler cluster-parts test test-all \
 	$(PARTS_OF_TESTS) $(addprefix setup-,check demo test $(PARTS_OF_TESTS))
 
 help:
@@ -28,6 +28,7 @@ help:
 	@echo "make gpu-wheels          collect the wheels that make gpu installs beside the machine's own torch: build/gpu-wheels"
 	@echo "make conformance         certify cpu and fake_xpu with every test (10 minutes)"
 	@echo "make selftest            prove that the conformance suite finds broken accelerators (10 minutes)"
+	@echo "make asan                run the C++ backend of the template with the address sanitizer"
 	@echo "make conformance-kinds   certify the built-in precisions, strategies and cluster environments that need no hardware (15 minutes)"
 	@echo "make support-matrix      write docs/support-matrix.md from the reports of make conformance, conformance-kinds and conformance-xla"
 	@echo "make devices             run conformance on devices that others publish, and write docs/published-devices.md (NAMES=rgpu: only this one)"
@@ -295,6 +296,17 @@ lists:
 		$(MAKE) VENV=build/torch-$$torch TORCH=$$torch build/torch-$$torch/.ready && \
 		build/torch-$$torch/bin/python -m accelkit_conformance.freeze_profiles && rm -rf build/torch-$$torch || exit 1; \
 	done
+
+# The package that `accelkit new` makes with a C++ backend, compiled with the address sanitizer, which must be loaded before Python.
+ASAN := build/asan
+IN_ASAN := PYTHONPATH=$(CURDIR)/$(ASAN)/site ACME_CACHE_DIR=$(CURDIR)/$(ASAN)/cache CXX="c++ -g -fsanitize=address"
+asan: compiler $(VENV)/.ready
+	rm -rf $(ASAN)
+	$(BIN)/accelkit new --no-input --output-dir $(ASAN) facets=accelerator,backend
+	$(PIP) --no-deps --no-build-isolation --target $(ASAN)/site $(ASAN)/accelkit-acme
+	$(IN_ASAN) $(BIN)/python -c "from accelkit_acme.build import LIBRARY; LIBRARY.build()"
+	$(IN_ASAN) LD_PRELOAD=$$(c++ -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 \
+		$(BIN)/python -m pytest -q -p no:cacheprovider $(ASAN)/accelkit-acme/tests/test_backend.py
 
 GENERATED ?= 200
 SEED ?= 0

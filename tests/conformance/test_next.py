@@ -35,7 +35,7 @@ def test_the_first_stage_that_fails_is_the_next_one(monkeypatch):
     assert failing["stage"] == "computes"
     assert "operators/forward[sigmoid,float32]" in {test["id"] for test in failing["failed"]}
     assert "driver_launch" in failing["needs"]
-    assert printed["ahead"][0] == "computes gradients"
+    assert printed["ahead"][0] == "manages its memory"
 
 
 def test_a_device_that_is_not_here_is_an_error(monkeypatch):

@@ -1,11 +1,16 @@
-"""The facet ``backend``: a package that adds a device to torch, compiled and run with the simulated driver."""
+"""The facet ``backend``: a package that adds a device to torch, compiled and run with the simulated driver, and with the driver in
+remote_driver/, whose device is another process."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import shutil
+import signal
 import subprocess
+import tempfile
+from pathlib import Path
 
 import pytest
 from baking import FAKE_XPU, ROOT, build_wheel, check_sources, names, run
@@ -28,6 +33,11 @@ SHARED = (
     "timer.cpp",
 )
 """What does not depend on the driver is the same in the fake XPU."""
+REMOTE_DRIVER = Path(__file__).parent / "remote_driver"
+FUNCTIONS = re.findall(r"^driver_status (driver_\w+)\(", (TEMPLATE / "driver.h").read_text(), re.MULTILINE)
+LOST = "acme error: the device was lost, because the process that runs it does not answer"
+OPTIONAL = ["driver_launch"]
+"""Without kernels, the CPU computes everything."""
 PROGRAM = """
 import accelkit_acme.torch_backend
 import torch
@@ -101,6 +111,35 @@ def test_a_function_that_is_not_written_is_named(clean, package, function):
     assert f"acme error: {function} is not implemented yet in the driver of acme ({function})" in result.stderr
 
 
+def check_that_next_names(clean, function, monkeypatch, tmp_path):
+    monkeypatch.setenv("ACME_FAULT", f"missing@{function}")
+    monkeypatch.setenv("ACCELKIT_CACHE_DIR", str(tmp_path))  # the device was usable with all functions
+    result = clean.accelkit("conformance", "next", "acme", "-n", "2", ok=False)
+    assert result.returncode in (1, 3)
+    assert f"{function} is not implemented yet in the driver of acme" in " ".join((result.stdout + result.stderr).split())
+
+
+@pytest.mark.parametrize("function", ["driver_device_count", "driver_device_properties", "driver_free"])
+def test_next_names_a_function_that_is_missing(clean, package, function, monkeypatch, tmp_path):
+    check_that_next_names(clean, function, monkeypatch, tmp_path)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("function", [function for function in FUNCTIONS if function not in OPTIONAL])
+def test_next_names_every_function_that_is_missing(clean, package, function, monkeypatch, tmp_path):
+    check_that_next_names(clean, function, monkeypatch, tmp_path)
+
+
+@pytest.mark.soak
+def test_the_address_sanitizer_finds_nothing(clean, package, monkeypatch, tmp_path):
+    monkeypatch.setenv("ACME_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("CXX", "c++ -g -fsanitize=address")
+    run(clean.python, "-c", "from accelkit_acme.build import LIBRARY; LIBRARY.build()")
+    monkeypatch.setenv("LD_PRELOAD", run("c++", "-print-file-name=libasan.so").stdout.strip())
+    monkeypatch.setenv("ASAN_OPTIONS", "detect_leaks=0")
+    run(clean.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_backend.py", cwd=package)
+
+
 @pytest.mark.soak
 def test_it_passes_distributed_and_trains(clean, package):
     clean.accelkit("conformance", "run", "acme", "--profile", "distributed", "-n", "2")
@@ -108,3 +147,91 @@ def test_it_passes_distributed_and_trains(clean, package):
     assert "held-out digits are right" in run(clean.python, *digits).stdout
     for strategy in ("ddp", "fsdp"):
         clean.accelkit("launch", "--accelerator", "acme", "--devices", "2", "--strategy", strategy, *digits)
+
+
+@pytest.fixture(scope="module")
+def remote_build(clean, package, tmp_path_factory):
+    """The folder of the package with another driver, compiled; and the program of its server."""
+    folder = tmp_path_factory.mktemp("remote")
+    shutil.copytree(package / "src", folder / "src")
+    csrc = folder / "src" / "accelkit_acme" / "csrc"
+    shutil.copy(REMOTE_DRIVER / "driver_remote.cpp", csrc / "driver_acme.cpp")
+    run("c++", "-std=c++17", "-O1", f"-I{csrc}", REMOTE_DRIVER / "server.cpp", "-lpthread", "-o", folder / "server")
+    return folder / "src", folder / "server"
+
+
+@pytest.fixture
+def server(clean, remote_build, monkeypatch):
+    """The process that runs the device. Programs find it, and use its driver."""
+    source, program = remote_build
+    with tempfile.TemporaryDirectory() as folder:  # pytest's folders are too long for the path of a socket
+        for name, value in {"PYTHONPATH": source, "ACME_DRIVER": "acme", "DEVICE_SERVER": f"{folder}/socket"}.items():
+            monkeypatch.setenv(name, str(value))
+        with subprocess.Popen([program], stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout.readline() == "ready\n"
+            yield process
+            process.kill()
+
+
+def test_another_process_computes(clean, server):
+    code = f"""{PROGRAM}.cpu()
+import os
+
+x = torch.arange(6.0, device="acme").reshape(2, 3)
+y = x.t().contiguous()
+assert torch.equal((x @ y + x @ y).cpu(), 2 * (x.cpu() @ y.cpu()))
+print(os.getpid(), torch.acme.get_device_name())"""
+    host, name = run(clean.python, "-c", code).stdout.strip().split(" ", 1)
+    assert name == f"remote acme in process {server.pid}"
+    assert int(host) != server.pid
+
+
+def test_memory_of_another_process_cannot_be_read_by_the_host(clean, server):
+    code = "import accelkit_acme.torch_backend, ctypes, torch; x = torch.ones(4, device='acme'); ctypes.string_at(x.data_ptr(), 4)"
+    assert subprocess.run([clean.python, "-c", code], capture_output=True, check=False).returncode == -signal.SIGSEGV
+
+
+def test_without_the_other_process_the_error_says_so(clean, remote_build, server):
+    server.kill()
+    server.wait()
+    result = subprocess.run([clean.python, "-c", PROGRAM], capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert f"AcceleratorError: {LOST}: there is none at " in result.stderr
+
+
+@pytest.mark.parametrize("use", ["(x + x).cpu()", "torch.acme.synchronize()", "x + x; torch.zeros(8, device='acme')"])
+def test_if_the_other_process_is_killed_the_device_is_lost(clean, server, use):
+    """The process is stopped first, so that the program waits for it when it is killed."""
+    code = f"{PROGRAM}\nx = torch.ones(4, device='acme')\nprint('ready', flush=True)\ninput()\nprint('using', flush=True)\n{use}"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([clean.python, "-c", code], **pipes) as program:
+        assert program.stdout.readline() == "ready\n"
+        server.send_signal(signal.SIGSTOP)
+        program.stdin.write("\n")
+        program.stdin.flush()
+        assert program.stdout.readline() == "using\n"
+        server.kill()
+        _, errors = program.communicate(timeout=60)
+    assert program.returncode == 1
+    assert f"AcceleratorError: {LOST}: process {server.pid} ended" in errors
+
+
+def check_conformance(clean, report_path, *selected):
+    """Run tests of the profile smoke on the device of the other process, and return how many there are of each result."""
+    clean.accelkit("conformance", "run", "acme", "--profile", "smoke", "-n", "2", "--json", report_path, *selected)
+    report = json.loads(report_path.read_text())
+    assert report["subject"]["device_names"][0].startswith("remote acme in process ")
+    kinds = report["summary"]["kinds"]
+    assert set(kinds) <= {"pass", "unsupported"}
+    return kinds
+
+
+def test_the_driver_of_another_process_passes_some_tests(clean, server, tmp_path):
+    areas = ("memory/*", "transfer/*", "streams/*", "device/*", "autograd/*", "operators/forward[mm,*]", "operators/forward[add,*]")
+    selected = [word for area in areas for word in ("--select", area)]
+    assert check_conformance(clean, tmp_path / "report.json", *selected)["pass"] > 80
+
+
+@pytest.mark.soak
+def test_the_driver_of_another_process_passes_smoke(clean, server, tmp_path):
+    assert check_conformance(clean, tmp_path / "report.json")["pass"] > 400

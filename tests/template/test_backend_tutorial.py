@@ -36,7 +36,7 @@ class Tutorial:
         clean.install(build_wheel(package, package / "dist"))
         self.source = next(clean.folder.glob("venv/lib/python*/site-packages/accelkit_acme"))
         build = self.source / "build.py"
-        build.write_text(build.read_text().replace('DRIVER = "simulated"', 'DRIVER = "acme"'))
+        build.write_text(build.read_text().replace('"ACME_DRIVER", "simulated"', '"ACME_DRIVER", "acme"'))
         (folder / "digits.py").write_text(self._program("digits.py"))
         (folder / "lightning_example.py").write_text(self._program("lightning_example.py"))
 
@@ -97,7 +97,7 @@ def test_each_function_of_the_driver_is_written_once():
 
 @pytest.mark.soak
 def test_each_step_takes_the_device_to_the_stages_that_the_tutorial_says(tutorial):
-    assert "acme" in tutorial.next()[1]
+    assert "driver_device_count is not implemented yet in the driver of acme" in tutorial.next()[1]
     steps = sections()
     for number, function in ((3, "driver_allocate"), (4, "driver_stream_create")):
         tutorial.write(steps[number][0])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from accelkit_conformance.checks import check
 from accelkit_conformance.late_errors import raises
+from accelkit_conformance.results import NotSupported
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
@@ -195,6 +196,26 @@ def module_has_required_functions(subject: Subject) -> None:
 
 
 @check("smoke")
+def has_a_name(subject: Subject) -> None:
+    """``get_device_name`` of the device's module returns the name of the device, which is not empty, and without an argument that of the
+    current device. If ``get_device_properties`` returns a name and a total memory, the name is the same, and the memory more than 0 bytes.
+    """
+    get_name, get_properties = (getattr(subject.module, f"get_device_{what}", None) for what in ("name", "properties"))
+    if get_name is None and get_properties is None:
+        raise NotSupported(f"torch.{subject.device_type} has neither get_device_name nor get_device_properties")
+    properties = None if get_properties is None else get_properties(subject.device)
+    name = getattr(properties, "name", "") if get_name is None else get_name(subject.device)
+    if get_name is not None:
+        assert isinstance(name, str), f"the name of {subject.device} is {name!r}, which is not a string"
+        assert name, f"the name of {subject.device} is empty"
+        assert get_name() == name, f"get_device_name() returns {get_name()!r}, but the current device, {subject.device}, is {name!r}"
+    named = getattr(properties, "name", name)
+    assert named == name, f"get_device_name({subject.device}) returns {name!r}, but its properties have the name {named!r}"
+    total = getattr(properties, "total_memory", 1)
+    assert total > 0, f"the properties of {subject.device} say that it has {total} bytes of memory"
+
+
+@check("smoke")
 def synchronize_waits(subject: Subject) -> None:
     """After ``synchronize``, all queued work is finished. It can be called again on the idle device."""
     import torch
@@ -262,30 +283,6 @@ def scalars_come_back(subject: Subject) -> None:
         assert str(x[1].item()) == ("2" if name == "int64" else "2.0")
     if not subject.lacks("bool"):
         assert bool((x >= 0).all()) is True
-
-
-@check("smoke")
-def host_scalars_are_operands(subject: Subject) -> None:
-    """An operator that gets a tensor of shape () on the CPU as one operand, in the first or the second place, uses its value. The result is
-    on the device, with the dtype of the other operand.
-    """
-    import torch
-
-    values = [1.5, -2.0, 4.0]
-    x, scalar = torch.tensor(values, device=subject.device), torch.tensor(3.0)
-    for name, call, expected in (
-        ("scalar - x", lambda: scalar - x, [3.0 - value for value in values]),
-        ("x - scalar", lambda: x - scalar, [value - 3.0 for value in values]),
-        ("scalar / x", lambda: scalar / x, [3.0 / value for value in values]),
-        ("x * scalar", lambda: x * scalar, [3.0 * value for value in values]),
-        ("maximum(scalar, x)", lambda: torch.maximum(scalar, x), [max(3.0, value) for value in values]),
-        ("where(x > scalar, x, scalar)", lambda: torch.where(x > scalar, x, scalar), [max(3.0, value) for value in values]),
-        ("x.clone().sub_(scalar)", lambda: x.clone().sub_(scalar), [value - 3.0 for value in values]),
-    ):
-        result = call()
-        assert result.device == x.device, f"{name} is on {result.device}"
-        assert result.dtype == torch.float32, f"{name} has the dtype {result.dtype}"
-        assert result.tolist() == expected, f"{name} is {result.tolist()}, not {expected}"
 
 
 @check("smoke")

@@ -208,6 +208,30 @@ def between_devices(subject: Subject) -> None:
 
 
 @check("smoke")
+def host_scalars_are_operands(subject: Subject) -> None:
+    """An operator that gets a tensor of shape () on the CPU as one operand, in the first or the second place, uses its value. The result is
+    on the device, with the dtype of the other operand.
+    """
+    import torch
+
+    values = [1.5, -2.0, 4.0]
+    x, scalar = torch.tensor(values, device=subject.device), torch.tensor(3.0)
+    for name, call, expected in (
+        ("scalar - x", lambda: scalar - x, [3.0 - value for value in values]),
+        ("x - scalar", lambda: x - scalar, [value - 3.0 for value in values]),
+        ("scalar / x", lambda: scalar / x, [3.0 / value for value in values]),
+        ("x * scalar", lambda: x * scalar, [3.0 * value for value in values]),
+        ("maximum(scalar, x)", lambda: torch.maximum(scalar, x), [max(3.0, value) for value in values]),
+        ("where(x > scalar, x, scalar)", lambda: torch.where(x > scalar, x, scalar), [max(3.0, value) for value in values]),
+        ("x.clone().sub_(scalar)", lambda: x.clone().sub_(scalar), [value - 3.0 for value in values]),
+    ):
+        result = call()
+        assert result.device == x.device, f"{name} is on {result.device}"
+        assert result.dtype == torch.float32, f"{name} has the dtype {result.dtype}"
+        assert result.tolist() == expected, f"{name} is {result.tolist()}, not {expected}"
+
+
+@check("smoke")
 def numpy_goes_both_ways(subject: Subject) -> None:
     """A NumPy array can be converted to a tensor on the device and back. ``numpy()`` of a device tensor raises TypeError or
     RuntimeError."""

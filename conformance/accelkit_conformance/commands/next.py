@@ -34,7 +34,7 @@ _DOCUMENTATION = "https://github.com/accelkit/accelkit/blob/main/docs/"
 def command(name: str, parallel: int | None, is_watching: bool, as_json: bool) -> None:
     """Say what to build next on a new device: the accelerator NAME.
 
-    The stages of a device are run in order: is a plugin, copies, computes, computes gradients, and so on. The first stage with a failed
+    The stages of a device are run in order: is a plugin, copies, computes, manages its memory, and so on. The first stage with a failed
     test is the next one to work on. The command prints its failed tests and what they need: functions of the driver, and what is registered
     with torch.
 

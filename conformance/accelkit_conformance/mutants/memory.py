@@ -33,6 +33,26 @@ class CountsAllDevicesTogether(Broken):
         return {name: sum(stats[name] for stats in every) for name in every[0]}
 
 
+@mutant("memory", "free memory")
+class ReportsTheTotalAsFree(Broken):
+    """mem_get_info reports that all memory is free."""
+
+    def install(self) -> None:
+        module: Any = self.device_module
+        original = module.mem_get_info
+        module.mem_get_info = lambda device=None: (original(device)[1],) * 2
+
+
+@mutant("memory", "free memory")
+class ReportsFreeMemoryAsTotal(Broken):
+    """mem_get_info reports the free memory as the total, too."""
+
+    def install(self) -> None:
+        module: Any = self.device_module
+        original = module.mem_get_info
+        module.mem_get_info = lambda device=None: (original(device)[0],) * 2
+
+
 @mutant("memory", "leaks")
 class KeepsWorkspaces(Broken):
     """Every matmul leaks a small workspace."""

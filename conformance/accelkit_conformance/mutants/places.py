@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from accelkit_conformance.mutants import mutant
@@ -21,7 +22,7 @@ class WindowsOnTheCurrentDevice(Broken):
         return call()
 
 
-@mutant("device", "results on the CPU")
+@mutant("transfer", "results on the CPU")
 class HostScalarsFirst(Broken):
     """The result of an operator whose first operand is a tensor of shape () on the CPU is on the CPU."""
 
@@ -54,6 +55,33 @@ class ThreadsShareTheDevice(Broken):
 
         module.device = Shared
         module.current_device = lambda: chosen[-1] if chosen else original()
+
+
+@mutant("device", "names of devices")
+class NamesOnlyTheFirst(Broken):
+    """Devices other than 0 have no name."""
+
+    def install(self) -> None:
+        module: Any = self.device_module
+        original = module.get_device_name
+
+        def get_device_name(device: Any = None) -> Any:
+            index = module.current_device() if device is None else device.index
+            return original(device) if index == 0 else ""
+
+        module.get_device_name = get_device_name
+
+
+@mutant("device", "names of devices")
+class PropertiesInTerabytes(Broken):
+    """The properties of a device contain its memory in units of 1 TB, rounded down."""
+
+    def install(self) -> None:
+        module: Any = self.device_module
+        original = module.get_device_properties
+        module.get_device_properties = lambda device=None: dataclasses.replace(
+            original(device), total_memory=original(device).total_memory // 10**12
+        )
 
 
 @mutant("errors", "state after an error")

@@ -56,10 +56,7 @@ void set_current_device(c10::DeviceIndex device) noexcept { current = device; }
 bool is_initialized() noexcept { return initialized; }
 bool is_in_bad_fork() noexcept { return forked; }
 
-std::string device_name(c10::DeviceIndex device) {
-  check_device(device);
-  return "fake XPU";
-}
+std::pair<std::string, int64_t> device_properties(c10::DeviceIndex device) { return {"fake XPU", memory_limit(check_device(device))}; }
 
 c10::DeviceIndex check_device(c10::DeviceIndex device) {
   if (device == -1) return current;

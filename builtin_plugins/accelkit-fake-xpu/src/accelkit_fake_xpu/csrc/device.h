@@ -20,14 +20,15 @@ extern std::atomic<bool> needs_attention;
 void configure(const std::vector<int64_t>& memory_limits, bool is_protected);
 
 c10::DeviceIndex device_count() noexcept;
+inline c10::DeviceIndex checked_device_count() { return device_count(); }  // hardware may not be able to count its devices
 bool is_protected() noexcept;
 int64_t memory_limit(c10::DeviceIndex device);
 
 c10::DeviceIndex current_device() noexcept;
 void set_current_device(c10::DeviceIndex device) noexcept;
 
-// The name of the hardware.
-std::string device_name(c10::DeviceIndex device);
+// The name of the hardware, and the bytes of its memory.
+std::pair<std::string, int64_t> device_properties(c10::DeviceIndex device);
 
 // Throws an exception if `device` does not exist; -1 means the current device.
 c10::DeviceIndex check_device(c10::DeviceIndex device);

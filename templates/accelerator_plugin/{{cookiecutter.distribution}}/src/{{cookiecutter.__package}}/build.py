@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from accelkit import CppLibrary
 
-DRIVER = "simulated"
-"""The driver that is compiled: "simulated", which needs no hardware, or "{{ cookiecutter.accelerator }}"."""
-
-_OTHERS = {
-    "simulated": ["driver_{{ cookiecutter.accelerator }}.cpp"],
-    "{{ cookiecutter.accelerator }}": ["driver_simulated.cpp", "simulated_kernels.cpp"],
+SOURCES = {
+    "simulated": ["driver_simulated.cpp", "simulated_kernels.cpp"],
+    "{{ cookiecutter.accelerator }}": ["driver_{{ cookiecutter.accelerator }}.cpp"],
 }
+"""The drivers, and the files of csrc/ that belong to one of them alone. "simulated" needs no hardware."""
+
+DRIVER = os.environ.get("{{ cookiecutter.accelerator.upper() }}_DRIVER", "simulated")
+"""The driver that is compiled: the variable {{ cookiecutter.accelerator.upper() }}_DRIVER, or else this default."""
+
+if DRIVER not in SOURCES:
+    raise ValueError(f"{{ cookiecutter.accelerator.upper() }}_DRIVER is {DRIVER!r}, which is not one of {', '.join(SOURCES)}")
 
 LIBRARY = CppLibrary(
     "{{ cookiecutter.accelerator }}",
     Path(__file__).parent / "csrc",
-    exclude=_OTHERS[DRIVER],
+    exclude=[file for driver, files in SOURCES.items() if driver != DRIVER for file in files],
     flags=[],  # for example -I with the folder of the driver's header, or -O0 -g -fsanitize=address
     links=[],  # for example -l{{ cookiecutter.accelerator }}, the driver's own library
 )

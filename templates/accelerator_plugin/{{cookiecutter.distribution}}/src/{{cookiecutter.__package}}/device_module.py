@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -32,12 +32,16 @@ def index_of(device: Device = None) -> int:
 
 
 def is_available() -> bool:
-    """Return whether there is a device. Initialises nothing."""
-    return device_count() > 0
+    """Return whether there is a device; False if the driver cannot count them. Initialises nothing."""
+    return bool(_operators.is_available())
 
 
 def device_count() -> int:
-    """Return the number of devices. Initialises nothing."""
+    """Return the number of devices. Initialises nothing.
+
+    Raises:
+        RuntimeError: If the driver cannot count them.
+    """
     return int(_operators.device_count())
 
 
@@ -86,9 +90,21 @@ class device:  # has the name of torch.cuda.device
             set_device(self.prev_idx)
 
 
+class DeviceProperties(NamedTuple):
+    """The name that the driver gives to a device, and its memory in bytes."""
+
+    name: str
+    total_memory: int
+
+
+def get_device_properties(device: Device = None) -> DeviceProperties:
+    """Return the properties of the device."""
+    return DeviceProperties(*_operators.device_properties(index_of(device)))
+
+
 def get_device_name(device: Device = None) -> str:
-    """Return the name that the driver gives to the device."""
-    return str(_operators.device_name(index_of(device)))
+    """Return the name of the device."""
+    return get_device_properties(device).name
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:

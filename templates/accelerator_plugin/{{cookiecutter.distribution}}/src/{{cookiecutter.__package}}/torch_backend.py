@@ -33,11 +33,12 @@ def _finish() -> None:
     """Wait for queued work, and for torch's threads, before the interpreter exits: they use its objects."""
     from {{ cookiecutter.__package }} import device_module
 
-    with contextlib.suppress(RuntimeError):  # the device was lost, or belongs to another process
-        if device_module.is_initialized():
-            for index in range(device_module.device_count()):
-                device_module.synchronize(index)
-            wait_for_threads()
+    if not device_module.is_initialized():
+        return
+    for index in range(device_module.device_count()):
+        with contextlib.suppress(RuntimeError):  # the device was lost, or belongs to another process
+            device_module.synchronize(index)
+    wait_for_threads()
 
 
 _add_to_torch()

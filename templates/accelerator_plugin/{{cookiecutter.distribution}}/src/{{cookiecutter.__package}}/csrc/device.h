@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <string>
+#include <utility>
 
 #include "driver.h"
 
@@ -15,18 +16,26 @@ constexpr c10::DeviceType kDeviceType = c10::DeviceType::PrivateUse1;
 constexpr int kMostDevices = 64;
 
 // Throws the exception of torch that fits a status, with the driver's text.
-[[noreturn]] void raise(driver_status status, const char* call);
+[[noreturn]] void raise(driver_status status, const char* call, const std::string& text = driver_error_text());
+
+// For a call that failed where nothing can be thrown, such as in a destructor: prints a warning once, and raise_late_error(), which is called
+// when a device is synchronised, throws the first such error.
+void raise_late(driver_status status, const char* call) noexcept;
+void raise_late_error();
 
 #define DRIVER_CHECK(CALL) \
   do { \
     if (const driver_status driver_check_status = (CALL); C10_UNLIKELY(driver_check_status != DRIVER_OK)) raise(driver_check_status, #CALL); \
   } while (false)
 
-// The number of devices. Leaves the process able to fork.
+// The number of devices; 0 if the driver cannot count them. Leaves the process able to fork.
 c10::DeviceIndex device_count() noexcept;
 
-// The name of the hardware.
-std::string device_name(c10::DeviceIndex device);
+// The number of devices. Throws the driver's error if it cannot count them.
+c10::DeviceIndex checked_device_count();
+
+// The name of the hardware, and the bytes of its memory.
+std::pair<std::string, int64_t> device_properties(c10::DeviceIndex device);
 
 // Throws an exception if `device` does not exist; -1 means the current device.
 c10::DeviceIndex check_device(c10::DeviceIndex device);

@@ -62,8 +62,7 @@ driver_status driver_fill(driver_stream stream, void* to, uint8_t value, size_t 
 driver_status driver_launch(driver_stream stream, const char* kernel, const driver_argument* arguments, int count);  // a kernel of the vendor
 
 // -- streams and events ---------------------------------------------------------------------------------------------------------------
-driver_status driver_stream_create(int device, int priority, driver_stream* stream);
-driver_status driver_stream_destroy(driver_stream stream);
+driver_status driver_stream_create(int device, driver_stream* stream);   // the stream is kept until the process ends
 driver_status driver_stream_synchronize(driver_stream stream);            // waits for the work that was queued on it
 driver_status driver_stream_is_done(driver_stream stream, int* is_done);  // whether all its work has ended
 driver_status driver_stream_wait_event(driver_stream stream, driver_event event);

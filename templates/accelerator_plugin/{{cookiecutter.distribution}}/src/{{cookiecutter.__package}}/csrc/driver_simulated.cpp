@@ -212,21 +212,11 @@ driver_status driver_launch(driver_stream stream, const char* kernel, const driv
   return DRIVER_OK;
 }
 
-driver_status driver_stream_create(int device, int, driver_stream* stream) {
+driver_status driver_stream_create(int device, driver_stream* stream) {
   MAY_BE_MISSING;
   *stream = new driver_stream_object(device);
   std::lock_guard lock(devices()[device].mutex);
   devices()[device].streams.insert(*stream);
-  return DRIVER_OK;
-}
-
-driver_status driver_stream_destroy(driver_stream stream) {
-  MAY_BE_MISSING;
-  {
-    std::lock_guard lock(devices()[stream->device].mutex);
-    devices()[stream->device].streams.erase(stream);
-  }
-  delete stream;
   return DRIVER_OK;
 }
 

@@ -1,6 +1,6 @@
 // The driver of the vendor's hardware. Each function says what it must do, and which tests of `accelkit conformance run` it makes pass.
-// Until it is written, it returns DRIVER_NOT_IMPLEMENTED. driver.h has the rules that hold for all of them. Set DRIVER in build.py to compile
-// this file instead of driver_simulated.cpp.
+// Until it is written, it returns DRIVER_NOT_IMPLEMENTED. driver.h has the rules that hold for all of them. build.py says how to choose this
+// file instead of driver_simulated.cpp.
 #include <string>
 
 #include "driver.h"
@@ -31,7 +31,7 @@ driver_status driver_device_count(int*) { return not_implemented(__func__); }
 driver_status driver_initialize() { return not_implemented(__func__); }
 
 // Fill in the name and the memory of a device.
-// Tests: none; torch.NAME.get_device_name reads it
+// Tests: device/has_a_name
 driver_status driver_device_properties(int, driver_properties*) { return not_implemented(__func__); }
 
 // Wait until all streams of the device are idle.
@@ -39,7 +39,7 @@ driver_status driver_device_properties(int, driver_properties*) { return not_imp
 driver_status driver_device_synchronize(int) { return not_implemented(__func__); }
 
 // Report the free and the total bytes of a device.
-// Tests: none; torch.accelerator.get_memory_info reads it
+// Tests: memory/free_memory_is_reported
 driver_status driver_memory_info(int, size_t*, size_t*) { return not_implemented(__func__); }
 
 // Allocate device memory, or return DRIVER_OUT_OF_MEMORY and leave the device usable.
@@ -47,7 +47,7 @@ driver_status driver_memory_info(int, size_t*, size_t*) { return not_implemented
 driver_status driver_allocate(int, size_t, void**) { return not_implemented(__func__); }
 
 // Free device memory, after the work that uses it has ended.
-// Tests: memory/training_does_not_leak, streams/memory_is_not_reused_too_early
+// Tests: memory/allocating_is_counted, streams/memory_is_not_reused_too_early
 driver_status driver_free(int, void*) { return not_implemented(__func__); }
 
 // Allocate host memory that the device can read and write directly (pinned memory).
@@ -82,13 +82,9 @@ driver_status driver_fill(driver_stream, void*, uint8_t, size_t) { return not_im
 // Tests: operators/forward[mm,float32], operators/forward[add,float32]
 driver_status driver_launch(driver_stream, const char*, const driver_argument*, int) { return not_implemented(__func__); }
 
-// Create a queue of work on a device.
+// Create a queue of work on a device. The backend creates at most 33 for each device, and keeps them until the process ends.
 // Tests: streams/*
-driver_status driver_stream_create(int, int, driver_stream*) { return not_implemented(__func__); }
-
-// Destroy a stream whose work has ended.
-// Tests: streams/handles_are_freed
-driver_status driver_stream_destroy(driver_stream) { return not_implemented(__func__); }
+driver_status driver_stream_create(int, driver_stream*) { return not_implemented(__func__); }
 
 // Wait until the work that was queued on the stream has ended, and report its errors.
 // Tests: streams/synchronizing_a_stream; every copy to the host needs it

@@ -41,8 +41,12 @@ c10::DeviceIndex index(int64_t device) { return static_cast<c10::DeviceIndex>(de
 void define_functions() {
   static torch::Library library(torch::Library::DEF, BACKEND_NAME, std::nullopt, __FILE__, __LINE__);
   library.def("register_remaining_operators() -> ()", &register_remaining_operators);
-  library.def("device_count() -> int", [] { return static_cast<int64_t>(device_count()); });
-  library.def("device_name(int device) -> str", [](int64_t device) { return device_name(index(device)); });
+  library.def("is_available() -> bool", [] { return device_count() > 0; });
+  library.def("device_count() -> int", [] { return static_cast<int64_t>(checked_device_count()); });
+  library.def("device_properties(int device) -> (str, int)", [](int64_t device) {
+    const auto [name, total_memory] = device_properties(index(device));
+    return std::make_tuple(name, total_memory);
+  });
   library.def("is_initialized() -> bool", [] { return is_initialized(); });
   library.def("is_in_bad_fork() -> bool", [] { return is_in_bad_fork(); });
   library.def("init() -> ()", [] { ensure_usable(); });

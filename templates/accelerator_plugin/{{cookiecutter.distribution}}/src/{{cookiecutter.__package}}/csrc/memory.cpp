@@ -22,10 +22,7 @@ struct Block {
 void free_block(void* context) {
   const std::unique_ptr<Block> block(static_cast<Block*>(context));
   if (is_in_bad_fork()) return;  // the memory belongs to the parent process
-  if (driver_free(block->device, block->address) != DRIVER_OK) {
-    TORCH_WARN_ONCE("memory of " BACKEND_NAME " was not freed: ", driver_error_text());
-    return;  // it stays counted
-  }
+  if (const auto status = driver_free(block->device, block->address)) return raise_late(status, "driver_free");  // it stays counted
   auto& statistics = statistics_of(block->device);
   std::lock_guard lock(statistics.mutex);
   statistics.remove_block(block->bytes);
@@ -80,7 +77,7 @@ void* allocate_pinned(size_t bytes) {
 }
 
 void free_pinned(void* data) noexcept {
-  if (driver_host_free(data) != DRIVER_OK) TORCH_WARN_ONCE("pinned memory was not freed: ", driver_error_text());
+  if (const auto status = driver_host_free(data)) raise_late(status, "driver_host_free");
 }
 
 void resize_storage(const c10::Storage& storage, size_t bytes) {

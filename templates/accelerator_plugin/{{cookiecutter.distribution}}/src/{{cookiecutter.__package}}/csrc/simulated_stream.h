@@ -11,11 +11,7 @@
 #include <utility>
 
 struct driver_stream_object {
-  explicit driver_stream_object(int device_) : device(device_), thread([this] { run(); }) {}
-  ~driver_stream_object() {
-    push(nullptr);  // ends the thread
-    thread.join();
-  }
+  explicit driver_stream_object(int device_) : device(device_), thread([this] { run(); }) {}  // kept until the process ends
   // `then` runs at the moment at which the work counts as done, so that whoever sees its effect also sees that the stream is done.
   void push(std::function<void()> work, std::function<void()> then = nullptr) {
     std::lock_guard lock(mutex);
@@ -50,7 +46,6 @@ struct driver_stream_object {
       if (next.second) next.second();
       ++done;
       changed.notify_all();
-      if (!next.first && !next.second) return;
     }
   }
 

@@ -9,7 +9,7 @@
 namespace backend {
 namespace {
 
-constexpr int kPooledStreams = 32;  // the size of torch.cuda's pool for each priority
+constexpr int kPooledStreams = 32;  // the size of torch.cuda's pool
 
 thread_local std::array<c10::StreamId, kMostDevices> current_streams{};
 
@@ -24,7 +24,7 @@ driver_stream stream_of(c10::DeviceIndex device, c10::StreamId id) {
   ensure_usable();
   auto& stream = (*streams)[check_device(device)][id];
   std::lock_guard lock(mutex);
-  if (stream == nullptr) DRIVER_CHECK(driver_stream_create(device, 0, &stream));
+  if (stream == nullptr) DRIVER_CHECK(driver_stream_create(device, &stream));
   return stream;
 }
 
@@ -48,6 +48,7 @@ void drain(c10::DeviceIndex device, c10::StreamId stream) { DRIVER_CHECK(driver_
 void drain_device(c10::DeviceIndex device) {
   ensure_usable();
   DRIVER_CHECK(driver_device_synchronize(device));
+  raise_late_error();
 }
 
 // -- events ---------------------------------------------------------------------------------------------------------------------------
@@ -81,7 +82,8 @@ double elapsed_milliseconds(void* start, void* end) {
 }
 
 void destroy_event(void* event) noexcept {
-  if (event != nullptr && driver_event_destroy(of(event)) != DRIVER_OK) TORCH_WARN_ONCE("an event was not destroyed: ", driver_error_text());
+  if (event == nullptr) return;
+  if (const auto status = driver_event_destroy(of(event))) raise_late(status, "driver_event_destroy");
 }
 
 }  // namespace backend

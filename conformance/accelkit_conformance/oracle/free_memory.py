@@ -1,0 +1,62 @@
+"""The free and the total memory that torch reports of a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from accelkit import UnsupportedError
+from accelkit.specs import torch_functions
+from accelkit_conformance.results import NotSupported
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+_BYTES = 32 << 20
+_ATTEMPTS = 5
+
+
+def check_free_memory(subject: Subject) -> None:
+    """Assert that each function that reports the memory of the device reports possible numbers, and sees a tensor that is allocated.
+
+    Raises:
+        AssertionError: If one does not.
+        NotSupported: If torch has no such function for the device.
+    """
+    functions = _functions(subject)
+    if not functions:
+        raise NotSupported(f"neither torch.accelerator nor torch.{subject.device_type} reports the free memory")
+    for name, get in functions.items():
+        total = get()[1]
+        decreases: list[int] = []
+        while len(decreases) < _ATTEMPTS and max(decreases, default=0) < _BYTES:
+            subject.accelerator.empty_cache()
+            before = get()
+            block = torch.ones(_BYTES // 4, device=subject.device)
+            subject.synchronize()
+            during = get()
+            del block
+            for free, now in (before, during):
+                assert now == total, f"{name} reports a total of {total} bytes, and later of {now}"
+                assert 0 <= free <= total, f"{name} reports that {free} of {total} bytes are free"
+            decreases.append(before[0] - during[0])
+        assert max(decreases) >= _BYTES, f"{_BYTES} bytes were allocated, but {name} reported {decreases} free bytes less"
+
+
+def _functions(subject: Subject) -> dict[str, Callable[[], tuple[int, int]]]:
+    """Return the functions that report the free and the total bytes of the device, by name."""
+
+    def from_accelerator() -> tuple[int, int]:
+        free, total = torch_functions.call(subject.accelerator, "get_memory_info", subject.device, module_name="mem_get_info")
+        return free, total
+
+    found: dict[str, Callable[[], tuple[int, int]]] = {}
+    if (from_module := getattr(subject.module, "mem_get_info", None)) is not None:
+        found[f"torch.{subject.device_type}.mem_get_info"] = lambda: from_module(subject.device)
+    try:
+        from_accelerator()
+    except UnsupportedError:
+        return found
+    return {**found, "torch.accelerator.get_memory_info": from_accelerator}
