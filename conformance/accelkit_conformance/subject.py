@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from accelkit import Accelerator, AccelkitError, Capabilities, ClusterEnvironment, PluginRecord
+from accelkit import Accelerator, AccelkitError, BrokenPluginError, Capabilities, ClusterEnvironment, PluginRecord
 from accelkit.discovery import loading
 from accelkit_conformance.expectations import Expectation
 from accelkit_conformance.results import DECLARED_NONE, NotSupported
@@ -194,6 +194,14 @@ class Subject:
         if found is None:
             raise NotImplementedError(f"torch.{self.device_type} has no {name}")
         return found
+
+    def optional_function(self, name: str) -> Callable[..., Any] | None:
+        """Return a function of the device's module, or None if there is no such function, or no such module, which is a failure of
+        ``device/module_has_required_functions`` only."""
+        try:
+            return self.function(name)
+        except (BrokenPluginError, NotImplementedError):
+            return None
 
     def stays(self, *tensors: torch.Tensor) -> None:
         """Assert that all tensors are on the device, so that nothing has silently fallen back to another one."""

@@ -181,7 +181,7 @@ def count_is_steady(subject: Subject) -> None:
     device's module."""
     count = subject.accelerator.auto_device_count()
     assert count == len(subject.devices)
-    asked = getattr(subject.module, "device_count", None)
+    asked = subject.optional_function("device_count")
     if asked is not None:
         assert asked() == count, f"auto_device_count() returns {count}, but torch.{subject.device_type}.device_count() returns {asked()}"
 
@@ -200,7 +200,7 @@ def has_a_name(subject: Subject) -> None:
     """``get_device_name`` of the device's module returns the name of the device, which is not empty, and without an argument that of the
     current device. If ``get_device_properties`` returns a name and a total memory, the name is the same, and the memory more than 0 bytes.
     """
-    get_name, get_properties = (getattr(subject.module, f"get_device_{what}", None) for what in ("name", "properties"))
+    get_name, get_properties = (subject.optional_function(f"get_device_{what}") for what in ("name", "properties"))
     if get_name is None and get_properties is None:
         raise NotSupported(f"torch.{subject.device_type} has neither get_device_name nor get_device_properties")
     properties = None if get_properties is None else get_properties(subject.device)

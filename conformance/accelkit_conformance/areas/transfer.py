@@ -225,10 +225,11 @@ def host_scalars_are_operands(subject: Subject) -> None:
         ("where(x > scalar, x, scalar)", lambda: torch.where(x > scalar, x, scalar), [max(3.0, value) for value in values]),
         ("x.clone().sub_(scalar)", lambda: x.clone().sub_(scalar), [value - 3.0 for value in values]),
     ):
-        result = call()
-        assert result.device == x.device, f"{name} is on {result.device}"
-        assert result.dtype == torch.float32, f"{name} has the dtype {result.dtype}"
-        assert result.tolist() == expected, f"{name} is {result.tolist()}, not {expected}"
+        with subject.sample(name, {"name": name}):
+            result = call()
+            assert result.device == x.device, f"{name} is on {result.device}"
+            assert result.dtype == torch.float32, f"{name} has the dtype {result.dtype}"
+            assert result.tolist() == expected, f"{name} is {result.tolist()}, not {expected}"
 
 
 @check("smoke")

@@ -67,7 +67,7 @@ class ConditionedCall:
             found["layout"] = "contiguous"
         has = {
             "another device": len(subject.devices) > 1,
-            "another current device": len(subject.devices) > 1 and hasattr(subject.module, "device"),
+            "another current device": len(subject.devices) > 1 and subject.optional_function("device") is not None,
             "another stream": subject.capabilities.can("streams"),
         }
         if not has.get(found["place"], True):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from accelkit import UnsupportedError
+from accelkit import BrokenPluginError, UnsupportedError
 from accelkit.specs import torch_functions
 from accelkit_conformance.results import NotSupported
 
@@ -53,10 +53,10 @@ def _functions(subject: Subject) -> dict[str, Callable[[], tuple[int, int]]]:
         return free, total
 
     found: dict[str, Callable[[], tuple[int, int]]] = {}
-    if (from_module := getattr(subject.module, "mem_get_info", None)) is not None:
+    if (from_module := subject.optional_function("mem_get_info")) is not None:
         found[f"torch.{subject.device_type}.mem_get_info"] = lambda: from_module(subject.device)
     try:
         from_accelerator()
-    except UnsupportedError:
+    except (BrokenPluginError, UnsupportedError):  # no module, or no function
         return found
     return {**found, "torch.accelerator.get_memory_info": from_accelerator}

@@ -41,7 +41,7 @@ def check_initial_seeds(subject: Subject) -> None:
     Raises:
         AssertionError: If one does not hold.
     """
-    asked: Callable[[], int] | None = getattr(subject.module, "initial_seed", None)
+    asked = subject.optional_function("initial_seed")
     for seed in (0, 5, 2**31 + 1, 2**32 + 7, 2**53 + 1, 2**63 - 1):
         generator = torch.Generator(device=subject.device).manual_seed(seed)
         assert generator.initial_seed() == seed, f"a generator that was seeded with {seed} returns {generator.initial_seed()}"
@@ -97,7 +97,7 @@ def _functions(subject: Subject, way: str) -> tuple[Callable[[torch.device], Any
 
 
 def _function(subject: Subject, name: str) -> Callable[..., Any]:
-    function: Callable[..., Any] | None = getattr(subject.module, name, None)
+    function = subject.optional_function(name)
     if function is None:
         raise NotSupported(f"torch.{subject.device_type} has no {name}")
     return function
