@@ -71,7 +71,7 @@ def test_the_cpus_own_error_where_one_is_known():
         assert relative_error(reference, right) == 0.0
 
 
-@pytest.mark.parametrize(("value", "says"), [(float("nan"), "NaN stands where it should not"), (float("inf"), "infinity")])
+@pytest.mark.parametrize(("value", "says"), [(float("nan"), "NaN: 1 of 3 elements"), (float("inf"), "infinity")])
 def test_nan_and_infinity_stand_where_they_stand(value, says):
     right = torch.tensor([1.0, value, 3.0])
     judged(right.clone(), right)

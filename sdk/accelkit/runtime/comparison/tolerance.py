@@ -89,9 +89,7 @@ def difference(
     t = c if truth is None or truth.shape != reference.shape else as_reals(truth, phase=phase)
     nan = torch.isnan(x) != torch.isnan(c)
     if bool(nan.any()):
-        return (
-            f"NaN stands where it should not, or does not where it should, in {int(nan.sum())} of {nan.numel()} elements{_first(nan, x, c)}"
-        )
+        return f"NaN: {int(nan.sum())} of {nan.numel()} elements are NaN in only one of the two results{_first(nan, x, c)}"
     infinite = (torch.isinf(x) | torch.isinf(c)) & (x != c) & ~_is_near_overflow(t, dtype)
     if bool(infinite.any()):
         return f"infinity: {int(infinite.sum())} of {infinite.numel()} elements differ{_first(infinite, x, c)}"
