@@ -79,14 +79,14 @@ def test_a_device_that_crashes_once_fails_the_run_and_the_report_says_that_it_pa
 @pytest.mark.parametrize(
     ("what", "kind", "says"),
     [
-        ("hang", "timeout", "20 s"),
+        ("hang", "timeout", "12 s"),
         ("device lost", "crash", "the device was lost"),
         ("error", "flaky", "busy"),
     ],
 )
 def test_only_an_error_may_be_flaky(install, tmp_path, what, kind, says):
     install(what)
-    executor = Executor(Order(resolve("once"), seconds=20), tmp_path, reruns=3)
+    executor = Executor(Order(resolve("once"), seconds=12), tmp_path, reruns=3)
     try:
         passed, found = (executor.run(test) for test in TESTS[1:])
     finally:

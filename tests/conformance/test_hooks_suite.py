@@ -53,11 +53,11 @@ def test_a_mistake_is_named(mutant, test, text):
             "checkpoint_saved did not return within 2 s, and cannot be interrupted: it was at ",
         ),
         ("constructor_waits", "events_return_in_time", "the constructor did not return within 2 s: it was at threading.py"),
-        ("never_leaves_c", "doctor_checks_are_availabilities", "no answer within 30 s (--timeout raises the limit), in doctor_checks"),
+        ("never_leaves_c", "doctor_checks_are_availabilities", "no answer within 12 s (--timeout raises the limit), in doctor_checks"),
     ],
 )
 def test_a_hook_that_hangs_is_named_and_the_run_goes_on(tmp_path, mutant, test, text):
-    executor = Executor(Order(find(mutant).record(RECORD), seconds=30), tmp_path)
+    executor = Executor(Order(find(mutant).record(RECORD), seconds=12), tmp_path)
     try:
         result, other = executor.run(f"hooks_calls/{test}"), executor.run("contract/class_is_documented")
     finally:

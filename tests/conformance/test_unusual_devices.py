@@ -89,23 +89,23 @@ def test_only_the_test_that_poisons_its_process_fails(run):
 
 @pytest.mark.parametrize("device", ["fake_xpu", "declared", "option"])
 def test_the_first_call_of_a_kernel_may_take_longer_if_this_is_declared(tmp_path, monkeypatch, device):
-    monkeypatch.setenv("FAKE_XPU_FAULT", "slow_first_call@12000")
+    monkeypatch.setenv("FAKE_XPU_FAULT", "slow_first_call@6000")
     record = resolve("fake_xpu")
     if device == "declared":
         record = dataclasses.replace(record, value="unusual_devices:Compiles")
-    executor = Executor(Order(record, seconds=10, first_call_seconds=60.0 if device == "option" else None), tmp_path)
+    executor = Executor(Order(record, seconds=5, first_call_seconds=60.0 if device == "option" else None), tmp_path)
     try:
         result = executor.run("operators/forward[abs,float32]")
     finally:
         executor.close()
     if device == "fake_xpu":
         assert result.kind == "timeout"
-        assert "no answer within 10 s" in result.reason
+        assert "no answer within 5 s" in result.reason
         assert "--timeout" in result.reason
         assert "--first-call-timeout" in result.reason
     else:
         assert result.kind == "pass", result
-        assert result.seconds < 10
+        assert result.seconds < 5
         assert "its first run took" in result.notes[0]
 
 
