@@ -299,7 +299,7 @@ lists:
 
 # The package that `accelkit new` makes with a C++ backend, compiled with the address sanitizer, which must be loaded before Python.
 ASAN := build/asan
-IN_ASAN := PYTHONPATH=$(CURDIR)/$(ASAN)/site ACME_CACHE_DIR=$(CURDIR)/$(ASAN)/cache CXX="c++ -g -fsanitize=address"
+IN_ASAN := PYTHONPATH=$(CURDIR)/$(ASAN)/site ACME_CACHE_DIR=$(CURDIR)/$(ASAN)/cache ACME_CXXFLAGS="-g -fsanitize=address"
 asan: compiler $(VENV)/.ready
 	rm -rf $(ASAN)
 	$(BIN)/accelkit new --no-input --output-dir $(ASAN) facets=accelerator,backend

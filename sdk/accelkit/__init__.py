@@ -17,7 +17,8 @@ _HOMES = {
         "PluginError", "PrepareError", "RankFailedError", "UnavailableError", "UnknownArgumentError", "UnknownAttributeError",
         "UnknownNameError", "UnsupportedError", "UsageError",
     ),
-    "accelkit.cpp_library": ("BuildError", "CppLibrary"),
+    "accelkit.cpp_compiler": ("BuildError",),
+    "accelkit.cpp_library": ("CppLibrary",),
     "accelkit.types": ("Availability", "Candidate", "Capabilities", "Decision", "Detection", "PluginRecord", "RuntimeState"),
     "accelkit.specs.accelerator": ("Accelerator",),
     "accelkit.specs.cluster": ("ClusterEnvironment",),
@@ -67,7 +68,7 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from accelkit.cpp_library import BuildError as BuildError
+    from accelkit.cpp_compiler import BuildError as BuildError
     from accelkit.cpp_library import CppLibrary as CppLibrary
     from accelkit.discovery.catalog import plugins as plugins
     from accelkit.discovery.catalog import refresh as refresh

@@ -1,7 +1,7 @@
-"""The C++ library of a PyTorch device, compiled from the source in its package when it is first used.
+"""The C++ library of a PyTorch device, compiled from the source in its package when it is first used, or compiled already in its wheel.
 
-torch's C++ interface changes with every release, so a compiled library works with one torch only. A wheel that contains source works with
-every torch that its code supports. This module does not import torch.
+torch's C++ interface changes with every minor version, so a compiled library works with one of them only. A wheel that contains source
+works with every torch that its code supports. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import os
 import platform
 import shlex
 import shutil
-import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -22,18 +21,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from accelkit.cpp_compiler import INSTALL_A_COMPILER, BuildError, compiler_command, run_compiler
 from accelkit.errors import NotPrivateError
 from accelkit.private_files import check_private, private_folder
 
 _FLAGS = ("-std=c++20", "-O1", "-fPIC", "-w")
-_INSTALL_A_COMPILER = (
-    "install a C++ compiler (apt-get install g++ on Debian and Ubuntu, dnf install gcc-c++ on Fedora, xcode-select --install on macOS), "
-    "or set CXX"
-)
-
-
-class BuildError(RuntimeError):
-    """The library cannot be compiled or loaded. The message contains the reason, the compiler's first errors, and what to do."""
 
 
 class CppLibrary:
@@ -41,14 +33,20 @@ class CppLibrary:
 
     After a change to a ``.cpp`` file, only that file is compiled again; after a change to a ``.h`` file, all of them are.
 
+    A wheel may also contain compiled libraries, which ``prebuild`` writes to the folder ``prebuilt`` beside the sources. One of them is
+    used if it was compiled from the same sources, with the same flags, and for the minor version of torch that is installed. Otherwise,
+    the sources are compiled; if there is no compiler, the error names both versions of torch.
+
     The compiler is ``CXX``, or the first of c++, g++ and clang++ that is installed. The macro ``BACKEND_NAME`` is the name as a string.
+    The variable ``NAME_CXXFLAGS``, with the name in capitals, adds flags for this library alone: ``-O0 -g`` for a debugger, or
+    ``-g -fsanitize=address``. A library with other flags is another file in the cache.
 
     Args:
         name: The name of the library, which is also that of the torch device type. The variable ``NAME_CACHE_DIR``, with the name in
             capitals, chooses another cache folder.
         sources: The folder with the ``.cpp`` and ``.h`` files.
         exclude: Names of ``.cpp`` files that are not compiled.
-        flags: More flags of the compiler, such as ``-O0 -g``, ``-fsanitize=address`` or ``-I`` with a folder of headers.
+        flags: More flags of the compiler, such as ``-O3``, or ``-I`` with a folder of headers.
         links: More flags of the linker, such as ``-lacme`` for the vendor's own library.
     """
 
@@ -58,7 +56,7 @@ class CppLibrary:
         self.name = name
         self.cache_variable = f"{name.upper()}_CACHE_DIR"
         self._sources, self._exclude = sources, frozenset(exclude)
-        self._flags = (*_FLAGS, f'-DBACKEND_NAME="{name}"', *flags)
+        self._own_flags = (*_FLAGS, f'-DBACKEND_NAME="{name}"', *flags)
         self._links = tuple(links)
 
     @property
@@ -77,10 +75,29 @@ class CppLibrary:
         Raises:
             importlib.metadata.PackageNotFoundError: If torch is not installed.
         """
-        digest = hashlib.sha256(repr((*self._surroundings(), self._links, self._exclude)).encode())
+        if (prebuilt := self._prebuilt()).exists():
+            return prebuilt
+        return self.cache_folder / f"{self.name}-{torch_version()}-{self._digest(*self._surroundings(), self._links)}.so"
+
+    def _prebuilt(self, torch: str | None = None) -> Path:
+        """Return the path that the library has in a wheel for a minor version of torch, by default the installed one's.
+
+        Its name depends on the flags, but not on folders among them, which may be elsewhere on the machine of a user.
+        """
+        flags = [word for word in (*self._flags, *self._links) if not word.startswith(("-I", "-L", "-Wl,-rpath"))]
+        file = f"{self.name}-torch{torch or _minor_version()}-{self._digest(platform.machine(), flags)}.so"
+        return self._sources.parent / "prebuilt" / file
+
+    def _digest(self, *surroundings: object) -> str:
+        """Return a digest of the sources and of ``surroundings``."""
+        digest = hashlib.sha256(repr((*surroundings, sorted(self._exclude))).encode())
         for path in sorted(self._sources.iterdir()):
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
-        return self.cache_folder / f"{self.name}-{torch_version()}-{digest.hexdigest()[:16]}.so"
+        return digest.hexdigest()[:16]
+
+    @property
+    def _flags(self) -> tuple[str, ...]:
+        return (*self._own_flags, *shlex.split(os.environ.get(f"{self.name.upper()}_CXXFLAGS", "")))
 
     def _surroundings(self) -> tuple[object, ...]:
         """Return what every object depends on besides the sources."""
@@ -98,21 +115,36 @@ class CppLibrary:
         library = self.path
         try:
             if library.exists():
-                check_private(library)
+                self._check_private(library)
                 return None
-            compiler = _compiler()
         except NotPrivateError as error:
             return self._not_private(error)
-        except BuildError as error:
-            return str(error), _INSTALL_A_COMPILER
+        if (found := self._no_compilation(library.parent)) and (others := self._other_torches()):
+            theirs, ours = " and ".join(others), torch_version()
+            why = f"its wheel contains the library compiled for torch {theirs}, not for torch {ours}, which is installed"
+            what_to_do = f"install its wheel for torch {_minor_version()}, or torch {others[-1]}, or let it be compiled here: {found[1]}"
+            return f"{why}, and it cannot be compiled here: {found[0]}", what_to_do
+        return found
+
+    def _other_torches(self) -> list[str]:
+        """Return the minor versions of torch for which the wheel contains this library."""
+        pattern = self._prebuilt("*")
+        return sorted(path.name.removeprefix(f"{self.name}-torch").rpartition("-")[0] for path in pattern.parent.glob(pattern.name))
+
+    def _no_compilation(self, folder: Path) -> tuple[str, str] | None:
+        """Return why the library cannot be compiled into ``folder``, and how to fix that. None if it can."""
         try:
-            with tempfile.TemporaryDirectory(dir=private_folder(library.parent)) as folder:
-                source = Path(folder) / "empty.cpp"
+            compiler = compiler_command()
+        except BuildError as error:
+            return str(error), INSTALL_A_COMPILER
+        try:
+            with tempfile.TemporaryDirectory(dir=private_folder(folder)) as inside:
+                source = Path(inside) / "empty.cpp"
                 source.write_text("#include <atomic>\nvoid empty() {}\n")
                 try:
-                    _run([*compiler, *_FLAGS, "-shared", str(source), "-o", f"{folder}/empty.so"])
+                    run_compiler([*compiler, *_FLAGS, "-shared", str(source), "-o", f"{inside}/empty.so"])
                 except BuildError as error:
-                    return f"the C++ compiler does not work: {error}", f"repair the compiler, or {_INSTALL_A_COMPILER}"
+                    return f"the C++ compiler does not work: {error}", f"repair the compiler, or {INSTALL_A_COMPILER}"
         except NotPrivateError as error:
             return self._not_private(error)
         except OSError as error:
@@ -130,13 +162,13 @@ class CppLibrary:
         library = self.path
         if library.exists():
             try:
-                check_private(library)
+                self._check_private(library)
             except NotPrivateError as error:
                 why, what_to_do = self._not_private(error)
                 raise BuildError(f"{self.name} is not loaded: {why}. What to do: {what_to_do}") from error
             return library
         if found := self.problem():
-            raise BuildError(f"{self.name} cannot be compiled for torch {torch_version()}: {found[0]}. What to do: {found[1]}")
+            raise BuildError(f"{self.name} cannot be loaded with torch {torch_version()}: {found[0]}. What to do: {found[1]}")
         from filelock import FileLock  # a dependency of torch
 
         with FileLock(library.with_suffix(".lock"), mode=0o600):
@@ -145,13 +177,32 @@ class CppLibrary:
                     self._compile(library)
         return library
 
+    def prebuild(self) -> Path:
+        """Compile the library for the installed torch into the folder ``prebuilt`` beside the sources, for a wheel, and return its path.
+
+        Called by the build of a wheel. Libraries of other torches stay in the folder, and those of other sources or flags are removed.
+
+        Raises:
+            BuildError: If the library cannot be compiled.
+        """
+        compiled, library = self.build(), self._prebuilt()
+        if compiled != library:
+            library.parent.mkdir(exist_ok=True)
+            for other in set(library.parent.glob("*.so")) - set(library.parent.glob(self._prebuilt("*").name)):
+                other.unlink()
+            shutil.copyfile(compiled, library)
+        return library
+
     def _compile(self, library: Path) -> None:
         spec = importlib.util.find_spec("torch")
         assert spec is not None
         assert spec.origin is not None
         torch = Path(spec.origin).parent
         includes = [f"-I{torch}/include", f"-I{torch}/include/torch/csrc/api/include"]
-        links = [f"-L{torch}/lib", f"-Wl,-rpath,{torch}/lib", "-ltorch_cpu", "-lc10", "-lpthread", *self._links]
+        rpath = (
+            [f"-Wl,-rpath,{torch}/lib"] if sys.platform == "darwin" else []
+        )  # elsewhere, torch's libraries are found because they are loaded
+        links = [f"-L{torch}/lib", *rpath, "-ltorch_cpu", "-lc10", "-lpthread", *self._links]
         for left_behind in library.parent.glob(f"{library.stem}-building-*"):  # left by a killed process: only the lock holder builds
             shutil.rmtree(left_behind, ignore_errors=True)
         with tempfile.TemporaryDirectory(dir=library.parent, prefix=f"{library.stem}-building-") as folder:
@@ -160,17 +211,17 @@ class CppLibrary:
 
             def compile_object(source: Path) -> None:
                 if not _reuse(kept[source], objects[source]):
-                    _run([*_compiler(), *self._flags, "-c", str(source), *includes, "-o", str(objects[source])])
+                    run_compiler([*compiler_command(), *self._flags, "-c", str(source), *includes, "-o", str(objects[source])])
                     _keep(objects[source], kept[source])
 
             with ThreadPoolExecutor(os.cpu_count()) as pool:
                 list(pool.map(compile_object, objects))
             built = f"{folder}/{self.name}.so"
-            _run([*_compiler(), *self._flags, "-shared", *map(str, objects.values()), *links, "-o", built])
+            run_compiler([*compiler_command(), *self._flags, "-shared", *map(str, objects.values()), *links, "-o", built])
             os.chmod(built, 0o600)
             os.replace(built, library)
-        for source, path in kept.items():
-            for old in path.parent.glob(f"{self.name}-{torch_version()}-{source.stem}-{'?' * 16}.o"):
+        for path in kept.values():
+            for old in path.parent.glob(f"{path.stem[:-16]}{'?' * 16}.o"):
                 if old != path:
                     old.unlink(missing_ok=True)
 
@@ -181,15 +232,21 @@ class CppLibrary:
 
     def _kept_objects(self, folder: Path) -> dict[Path, Path]:
         """Return for each source the path of the object that is kept between builds. It depends on the source and on every header."""
-        common = hashlib.sha256(repr((*self._surroundings(), _compiler())).encode())
+        common = hashlib.sha256(repr((*self._surroundings(), compiler_command())).encode())
+        prefix = f"{self.name}-{torch_version()}-{common.hexdigest()[:8]}"
         for path in sorted(self._sources.glob("*.h")):
             common.update(path.name.encode() + b"\0" + path.read_bytes())
         found = {}
         for source in self._compiled():
             digest = common.copy()
             digest.update(source.read_bytes())
-            found[source] = folder / f"{self.name}-{torch_version()}-{source.stem}-{digest.hexdigest()[:16]}.o"
+            found[source] = folder / f"{prefix}-{source.stem}-{digest.hexdigest()[:16]}.o"
         return found
+
+    def _check_private(self, library: Path) -> None:
+        """Check that nobody else could have written a library of the cache. One in the package is trusted as the package is."""
+        if library.parent != self._sources.parent / "prebuilt":
+            check_private(library)
 
     def _not_private(self, error: NotPrivateError) -> tuple[str, str]:
         why = f"other users could run code in your programs through its library, because {error.what}: {error.why}"
@@ -205,15 +262,9 @@ def torch_version() -> str:
     return importlib.metadata.version("torch")
 
 
-def _compiler() -> tuple[str, ...]:
-    """Return the compiler's command, from CXX or the first of the usual names that is installed."""
-    chosen = shlex.split(os.environ.get("CXX", ""))
-    names = [chosen[0]] if chosen else ["c++", "g++", "clang++"]
-    for name in names:
-        if shutil.which(name):
-            return (name, *chosen[1:])
-    why = f"CXX is {names[0]}, which does not exist" if chosen else f"none of {', '.join(names)} is installed"
-    raise BuildError(f"no C++ compiler was found: {why}")
+def _minor_version() -> str:
+    """Return the minor version of the installed torch, such as 2.13: within it, compiled libraries are exchangeable."""
+    return ".".join(torch_version().split(".")[:2])
 
 
 def _reuse(kept: Path, target: Path) -> bool:
@@ -232,14 +283,6 @@ def _keep(target: Path, kept: Path) -> None:
     with contextlib.suppress(OSError):
         kept.unlink(missing_ok=True)
         os.link(target, kept)
-
-
-def _run(command: Sequence[str]) -> None:
-    result = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, stdin=subprocess.DEVNULL)
-    if result.returncode != 0:
-        lines = (result.stderr or result.stdout).strip().splitlines()
-        first = next((i for i, line in enumerate(lines) if "error" in line.lower()), 0)
-        raise BuildError("; ".join(lines[first : first + 3]) or f"{command[0]} ended with exit code {result.returncode}")
 
 
 @contextlib.contextmanager

@@ -10,12 +10,13 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from baking import FAKE_XPU, ROOT, build_wheel, check_sources, names, run
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("backend")]  # test_backend_tutorial.py uses what is compiled here
 
 TEMPLATE = ROOT / "templates" / "accelerator_plugin" / "{{cookiecutter.distribution}}" / "src" / "{{cookiecutter.__package}}" / "csrc"
 SHARED = (
@@ -61,13 +62,10 @@ def test_the_skeleton_of_a_driver_has_every_function_of_the_header():
 @pytest.fixture(scope="module")
 def package(clean, tmp_path_factory):
     """The baked package, installed in the clean environment and compiled."""
-    folder = tmp_path_factory.mktemp("backend")
-    package = clean.new(folder, facets="accelerator,backend")
+    package = clean.new(tmp_path_factory.mktemp("backend"), facets="accelerator,backend")
     clean.install(build_wheel(package, package / "dist"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ACME_CACHE_DIR", str(folder / "cache"))
-        clean.accelkit("probe", "acme")
-        yield package
+    clean.accelkit("probe", "acme")
+    yield package
     clean.pip("uninstall", "--yes", "accelkit-acme")
 
 
@@ -82,6 +80,41 @@ def test_it_passes_smoke_and_its_own_tests(clean, package, tmp_path):
     tested = run(clean.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, cwd=package).stdout
     assert "absent" not in tested
     check_sources(package, clean)
+
+
+@pytest.fixture
+def wheel_with_library(package, tmp_path, monkeypatch):
+    """The library in an unpacked wheel that is found before other packages. There is no compiler, and the cache is empty."""
+    monkeypatch.setenv("HATCH_BUILD_HOOK_ENABLE_CUSTOM", "true")
+    wheel = build_wheel(package, tmp_path / "dist")
+    shutil.rmtree(package / "src" / "accelkit_acme" / "prebuilt")
+    assert wheel.name.startswith("accelkit_acme-0.1.0-py3-none-linux_"), "for every Python, and one type of machine"
+    shutil.unpack_archive(wheel, tmp_path / "site", "zip")
+    for name, value in {"PYTHONPATH": tmp_path / "site", "ACME_CACHE_DIR": tmp_path / "empty", "CXX": "no-compiler"}.items():
+        monkeypatch.setenv(name, str(value))
+    (library,) = (tmp_path / "site" / "accelkit_acme" / "prebuilt").iterdir()
+    return library
+
+
+def test_a_wheel_with_the_library_needs_no_compiler(clean, wheel_with_library, tmp_path):
+    code = f"{PROGRAM}.cpu()\nfrom accelkit_acme.build import LIBRARY; print(LIBRARY.path)"
+    result = run(clean.python, "-c", code)
+    assert (result.stdout, result.stderr) == (f"{wheel_with_library}\n", "")
+    assert not (tmp_path / "empty").exists()
+    assert b"torch/lib" not in wheel_with_library.read_bytes(), "its torch may be in another folder than the one that it was compiled with"
+
+
+def test_a_wheel_with_the_library_for_another_torch_says_so(clean, wheel_with_library, tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCELKIT_CACHE_DIR", str(tmp_path / "verdicts"))
+    minor = ".".join(version("torch").split(".")[:2])
+    wheel_with_library.rename(wheel_with_library.with_name(wheel_with_library.name.replace(f"torch{minor}", "torch2.8")))
+    imported = subprocess.run([clean.python, "-c", PROGRAM], capture_output=True, text=True, check=False)
+    probed = clean.accelkit("probe", "acme", ok=False)
+    for result in (imported, probed):
+        assert result.returncode != 0
+        said = " ".join((result.stdout + result.stderr).split())
+        assert f"compiled for torch 2.8, not for torch {version('torch')}, which is installed, and it cannot be compiled here" in said
+        assert f"install its wheel for torch {minor}, or torch 2.8, or let it be compiled here: install a C++ compiler" in said
 
 
 def test_memory_of_the_simulated_device_cannot_be_read_by_the_host(clean, package):
@@ -132,8 +165,7 @@ def test_next_names_every_function_that_is_missing(clean, package, function, mon
 
 @pytest.mark.soak
 def test_the_address_sanitizer_finds_nothing(clean, package, monkeypatch, tmp_path):
-    monkeypatch.setenv("ACME_CACHE_DIR", str(tmp_path))
-    monkeypatch.setenv("CXX", "c++ -g -fsanitize=address")
+    monkeypatch.setenv("ACME_CXXFLAGS", "-g -fsanitize=address")
     run(clean.python, "-c", "from accelkit_acme.build import LIBRARY; LIBRARY.build()")
     monkeypatch.setenv("LD_PRELOAD", run("c++", "-print-file-name=libasan.so").stdout.strip())
     monkeypatch.setenv("ASAN_OPTIONS", "detect_leaks=0")

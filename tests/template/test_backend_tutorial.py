@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from baking import ROOT, build_wheel, run
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("backend")]  # most files are those that test_backend.py has compiled
 
 PAGE = (ROOT / "docs" / "tutorials" / "device-from-a-driver.md").read_text("utf-8")
 FUNCTION = re.compile(r"^driver_status (driver_\w+)\([^\n]*\}$|^driver_status (driver_\w+)\([^\n]*\{$.*?^\}$", re.MULTILINE | re.DOTALL)
@@ -82,9 +82,7 @@ class Tutorial:
 def tutorial(clean, tmp_path_factory):
     """The package of a reader, before the first change."""
     folder = tmp_path_factory.mktemp("tutorial")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ACME_CACHE_DIR", str(folder / "cache"))
-        yield Tutorial(clean, folder)
+    yield Tutorial(clean, folder)
     clean.pip("uninstall", "--yes", "accelkit-acme")
 
 

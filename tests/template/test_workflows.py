@@ -84,6 +84,18 @@ def test_each_facet_has_a_job_of_its_own(tmp_path):
         assert mine == {f"conformance-{facet}"} | ({"hardware"} if facet == "accelerator" else set())
 
 
+def test_the_backend_has_wheels_for_several_torches(tmp_path):
+    job = workflow(new(tmp_path, "accelerator,backend"), "ci.yml")["jobs"]["wheel"]
+    assert job["strategy"]["matrix"] == {"torch": ["2.13", "2.15"]}
+    assert "HATCH_BUILD_HOOK_ENABLE_CUSTOM=true python -m build --wheel --no-isolation" in commands(job)
+    (tested,) = [step for step in job["steps"] if step.get("env", {}).get("CXX") == "none"]
+    assert tested["run"] == "accelkit probe acme && pytest", "the tests skip a device that cannot be loaded"
+    (labelled,) = [step["run"] for step in job["steps"] if step.get("run", "").startswith("sed")]
+    pyproject = tmp_path / "accelkit-acme" / "pyproject.toml"
+    run("sh", "-c", labelled.replace("${{ matrix.torch }}", "2.13"), cwd=pyproject.parent)
+    assert tomllib.loads(pyproject.read_text())["project"]["version"] == "0.1.0+torch2.13"
+
+
 def test_no_two_facets_have_the_same_name(tmp_path):
     project = tomllib.loads((new(tmp_path, ",".join(FACETS)) / "pyproject.toml").read_text())["project"]
     groups = {group: list(entries) for group, entries in project["entry-points"].items() if group != "accelkit.conformance"}

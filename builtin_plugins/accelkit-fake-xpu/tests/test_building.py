@@ -2,6 +2,7 @@
 
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -147,6 +148,51 @@ def test_an_object_that_another_user_could_have_written_is_not_used(small, tmp_p
     assert build() == ["first.cpp", "second.cpp"]
 
 
+def test_a_library_in_the_package_is_used_with_the_torch_for_which_it_was_compiled(small, tmp_path, monkeypatch):
+    sources, build = small
+    monkeypatch.setattr(cpp_library, "torch_version", lambda: "2.13.0+cpu")
+    library = CppLibrary("small", sources)
+    prebuilt = library.prebuild()
+    assert prebuilt.parent == tmp_path / "prebuilt"
+    assert prebuilt.name.startswith("small-torch2.13-")
+    shutil.rmtree(tmp_path / "small")
+    prebuilt.chmod(0o666)  # as it is in a package that belongs to a group of users
+    for torch in ("2.13.0+cpu", "2.13.1"):
+        monkeypatch.setattr(cpp_library, "torch_version", lambda torch=torch: torch)
+        assert library.problem() is None
+        assert library.build() == prebuilt
+    monkeypatch.setattr(cpp_library, "torch_version", lambda: "2.15.0")
+    assert build() == ["first.cpp", "second.cpp"]
+    assert library.build().parent == tmp_path / "small"
+    assert library.prebuild().name.startswith("small-torch2.15-")
+    assert prebuilt.exists(), "a wheel may be for several torches"
+    monkeypatch.setattr(cpp_library, "torch_version", lambda: "2.16.0")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(accelkit.BuildError) as caught:
+        library.build()
+    assert str(caught.value).startswith(
+        "small cannot be loaded with torch 2.16.0: its wheel contains the library compiled for torch 2.13 and 2.15, not for torch 2.16.0, "
+        "which is installed, and it cannot be compiled here: no C++ compiler was found: CXX is no-such-compiler, which does not exist. "
+        "What to do: install its wheel for torch 2.16, or torch 2.15, or let it be compiled here: install a C++ compiler"
+    )
+
+
+def test_a_library_in_the_package_is_not_used_for_other_sources_or_flags(small, tmp_path, monkeypatch):
+    sources, build = small
+    prebuilt = CppLibrary("small", sources, flags=["-I/mine"], links=["-L/mine"]).prebuild()
+    assert CppLibrary("small", sources, flags=["-I/theirs"]).path == prebuilt, "its name does not depend on folders"
+    assert CppLibrary("small", sources, flags=["-O3"]).path != prebuilt
+    assert CppLibrary("small", sources, exclude=["second.cpp"]).path != prebuilt
+    monkeypatch.setenv("SMALL_CXXFLAGS", "-O0 -g")
+    assert CppLibrary("small", sources).path != prebuilt
+    build()
+    assert b".debug_info" in CppLibrary("small", sources).path.read_bytes()
+    monkeypatch.delenv("SMALL_CXXFLAGS")
+    (sources / "shared.h").write_text("int one(); int two();\n")
+    assert CppLibrary("small", sources).prebuild() != prebuilt
+    assert len(list((tmp_path / "prebuilt").iterdir())) == 1, "that of earlier sources is removed"
+
+
 def test_the_library_is_one_for_each_torch_and_source(monkeypatch, tmp_path):
     first = LIBRARY.path
     assert cpp_library.torch_version() in first.name
@@ -167,7 +213,7 @@ def test_without_a_compiler(cache, monkeypatch):
     assert "apt-get install g++" in hint
     monkeypatch.setenv("CXX", "no-such-compiler -O3")
     assert LIBRARY.problem()[0] == "no C++ compiler was found: CXX is no-such-compiler, which does not exist"
-    with pytest.raises(accelkit.BuildError, match=r"cannot be compiled for torch .*: no C\+\+ compiler was found.* install"):
+    with pytest.raises(accelkit.BuildError, match=r"cannot be loaded with torch .*: no C\+\+ compiler was found.* install"):
         LIBRARY.build()
 
 

@@ -8,6 +8,7 @@ FILES = {
     "accelerator": ("src/*/accelerator.py", "src/*/expected_failures.toml", "tests/test_contract.py", "tests/test_probe.py"),
     "backend": (
         *(f"src/*/{name}" for name in ("build.py", "device_module.py", "process_group.py", "torch_backend.py", "csrc")),
+        "hatch_build.py",
         "tests/test_backend.py",
     ),
     "precision": ("src/*/precision.py", "tests/test_precision.py"),

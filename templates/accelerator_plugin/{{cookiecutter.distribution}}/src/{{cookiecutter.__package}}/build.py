@@ -23,6 +23,6 @@ LIBRARY = CppLibrary(
     "{{ cookiecutter.accelerator }}",
     Path(__file__).parent / "csrc",
     exclude=[file for driver, files in SOURCES.items() if driver != DRIVER for file in files],
-    flags=[],  # for example -I with the folder of the driver's header, or -O0 -g -fsanitize=address
+    flags=[],  # for example -I with the folder of the driver's header; {{ cookiecutter.accelerator.upper() }}_CXXFLAGS adds others
     links=[],  # for example -l{{ cookiecutter.accelerator }}, the driver's own library
 )

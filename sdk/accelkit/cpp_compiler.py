@@ -1,0 +1,37 @@
+"""The C++ compiler: the command, and the errors of running it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
+
+INSTALL_A_COMPILER = (
+    "install a C++ compiler (apt-get install g++ on Debian and Ubuntu, dnf install gcc-c++ on Fedora, xcode-select --install on macOS), "
+    "or set CXX"
+)
+
+
+class BuildError(RuntimeError):
+    """The library cannot be compiled or loaded. The message contains the reason, the compiler's first errors, and what to do."""
+
+
+def compiler_command() -> tuple[str, ...]:
+    """Return the compiler's command, from CXX or the first of the usual names that is installed."""
+    chosen = shlex.split(os.environ.get("CXX", ""))
+    names = [chosen[0]] if chosen else ["c++", "g++", "clang++"]
+    for name in names:
+        if shutil.which(name):
+            return (name, *chosen[1:])
+    why = f"CXX is {names[0]}, which does not exist" if chosen else f"none of {', '.join(names)} is installed"
+    raise BuildError(f"no C++ compiler was found: {why}")
+
+
+def run_compiler(command: Sequence[str]) -> None:
+    result = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, stdin=subprocess.DEVNULL)
+    if result.returncode != 0:
+        lines = (result.stderr or result.stdout).strip().splitlines()
+        first = next((i for i, line in enumerate(lines) if "error" in line.lower()), 0)
+        raise BuildError("; ".join(lines[first : first + 3]) or f"{command[0]} ended with exit code {result.returncode}")
