@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import torch
 from baking import FAKE_XPU, ROOT, build_wheel, check_sources, names, run
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("backend")]  # test_backend_tutorial.py uses what is compiled here
@@ -170,6 +171,40 @@ def test_the_address_sanitizer_finds_nothing(clean, package, monkeypatch, tmp_pa
     monkeypatch.setenv("LD_PRELOAD", run("c++", "-print-file-name=libasan.so").stdout.strip())
     monkeypatch.setenv("ASAN_OPTIONS", "detect_leaks=0")
     run(clean.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_backend.py", cwd=package)
+
+
+STABLE_KERNELS = """
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+
+using torch::stable::Tensor;
+
+Tensor relu(const Tensor& self) { return torch::stable::fill_(torch::stable::empty_like(self), 7); }
+Tensor add(const Tensor& self, const Tensor&, double) { return self; }
+
+STABLE_TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  library.impl("relu", TORCH_BOX(&relu));
+  library.impl("add.Tensor", TORCH_BOX(&add));
+}
+"""
+
+
+@pytest.mark.soak
+def test_a_kernel_of_the_stable_abi_runs_on_the_device(clean, package, tmp_path):
+    (tmp_path / "kernels.cpp").write_text(STABLE_KERNELS)
+    folder = Path(torch.__file__).parent
+    flags = ["-std=c++20", "-fPIC", "-shared", "-DTORCH_TARGET_VERSION=0x020a000000000000", f"-I{folder}/include", f"-L{folder}/lib"]
+    run("c++", *flags, tmp_path / "kernels.cpp", "-ltorch_cpu", "-o", tmp_path / "kernels.so")
+    code = f"""{PROGRAM}.cpu()
+torch.ops.load_library("{tmp_path}/kernels.so")
+x = torch.ones(2, device="acme:1", requires_grad=True)
+y = torch.relu(x)
+y.sum().backward()
+print(y.device, y.tolist(), x.grad.tolist())
+y + y"""
+    result = subprocess.run([clean.python, "-c", code], capture_output=True, text=True, check=False)
+    assert result.stdout == "acme:1 [7.0, 7.0] [1.0, 1.0]\n"
+    assert "Not yet supported conversion from IValue to StableIValue for schema type: Scalar" in result.stderr
 
 
 @pytest.mark.soak
