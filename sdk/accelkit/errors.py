@@ -117,11 +117,11 @@ class UnknownNameError(UsageError):
 
 
 class UnknownAttributeError(UsageError, AttributeError):
-    """``accelkit`` or a ``Runtime`` has no attribute of this name. The hint says what it has instead of a name of another library."""
+    """``accelkit`` or a ``Runtime`` has no attribute of this name. If another library has it, the hint says what to use instead."""
 
 
 class UnknownArgumentError(UsageError, TypeError):
-    """``Runtime`` has no argument of this name. The hint says what it has instead of an argument of another library."""
+    """``Runtime`` has no argument of this name. If another library has it, the hint says what to use instead."""
 
 
 class DevicesError(UsageError):
@@ -194,7 +194,7 @@ class NotPrivateError(AccelkitError):
 class CollectiveError(AccelkitError):
     """The processes did not take part in the same collective.
 
-    One of them did not call it, called another one, or passed data of another shape. The text names the ranks.
+    One of them did not call it, called a different one, or passed data of a different shape. The text names the ranks.
     """
 
 

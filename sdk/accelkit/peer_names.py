@@ -18,6 +18,8 @@ from typing import Any, Literal
 from accelkit.errors import UnknownArgumentError, UnknownAttributeError
 
 Kind = Literal["attributes", "functions", "arguments"]
+_SENTENCES = ("accelkit ", "call ", "run ", "write ")
+"""Beginnings of replacements that are sentences. Other replacements are nouns, or begin with "nothing"."""
 _LINK = re.compile(r"\[([^\]]*)\]\((?:\.\./)*([^)#]*)[^)]*\)")
 
 
@@ -108,7 +110,11 @@ def _origin(row: Row, name: str) -> str:
 
 def _hint(row: Row) -> str:
     text = _LINK.sub(r"\1 (docs/\2)", row.instead)
-    text = ("use " if text.startswith("`") else "") + text.replace("`", "")
+    if text.startswith("nothing: "):
+        text = text.replace("nothing", "write nothing instead", 1)
+    elif not text.startswith(_SENTENCES):
+        text = f"use {text}"
+    text = text.replace("`", "")
     return f"{text}; see docs/{peers()[row.peers[0]].page}"
 
 

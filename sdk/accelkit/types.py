@@ -242,7 +242,7 @@ class Decision:
         chosen: The name of the selected accelerator.
         plugin: The ``dist==version`` of the plugin that provides it.
         candidates: All accelerators that were considered, the chosen one first.
-        notes: Remarks, for example which accelerator an alias stands for or which fallback was not used.
+        notes: Remarks, for example which accelerator an alias means or which fallback was not used.
     """
 
     requested: str
@@ -266,7 +266,7 @@ class Decision:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Detection:
-    """A cluster environment's claim on this process. The highest rank wins. A rank below 0 means no claim, and the reason says why."""
+    """A cluster environment's claim on this process. ``rank`` is its priority: the highest wins, and a negative one means no claim."""
 
     name: str
     rank: int

@@ -64,7 +64,7 @@ class MPIEnvironment(ClusterEnvironment):
     nodes_flag = "mpirun --host (or -hosts) with {} machines"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
-        """Return a claim whose rank depends on the launcher.
+        """Return a claim whose priority depends on the launcher.
 
         MPI's own launchers rank above SLURM, in whose jobs they may run, and below LSF's jsrun, which also sets MPI's variables. Plain PMI
         ranks below SLURM, because srun sets the variables of PMI too.

@@ -58,7 +58,7 @@ def _why_cluster(name: str | None, is_json: bool) -> None:
             [c["name"], c["plugin"], c["verdict"], str(c["rank"] if c["rank"] is not None else ""), c["reason"]]
             for c in answer["candidates"]
         ]
-        print_table(["NAME", "PLUGIN", "STATUS", "RANK", "REASON"], ranked)
+        print_table(["NAME", "PLUGIN", "STATUS", "PRIORITY", "REASON"], ranked)
         click.echo()
         unknown = dict.fromkeys(PLACEMENT, "known once the processes have joined")
         unknown |= {error["name"]: "cannot be read" for error in answer["errors"]}

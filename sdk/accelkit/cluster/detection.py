@@ -45,10 +45,10 @@ class ClusterCandidate:
 
     Attributes:
         name, plugin: The name of the environment, and its plugin as ``dist==version``.
-        verdict: ``chosen``; ``claimed`` (it claimed the process, but another claim ranks higher); ``declined`` (some of its variables are
-            set, and the reason says why they do not count); ``absent`` (none of its variables is set); ``not asked`` (it is a
-            third party's, and neither the user nor a hook plugin selected it).
-        rank: The rank of its claim. Negative if it declined; None if it is absent, was not asked or was selected by name.
+        verdict: ``chosen``; ``claimed`` (it claimed the process, but another claim has a higher priority); ``declined`` (some of its
+            variables are set, and the reason says why they do not count); ``absent`` (none of its variables is set); ``not asked`` (it
+            is a third party's, and neither the user nor a hook plugin selected it).
+        rank: The priority of its claim. Negative if it declined; None if it is absent, was not asked or was selected by name.
         reason: The reason that the environment gave.
     """
 
@@ -67,7 +67,7 @@ class ClusterDecision:
         requested: The name that was requested, or ``auto``.
         source: The source of the request: ``argument``, ``ACCELKIT_CLUSTER`` or ``default``.
         chosen, plugin: The name of the selected environment, and the plugin that provides it.
-        candidates: All environments that were considered: the chosen one first, then the others by the rank of their claim.
+        candidates: All environments that were considered: the chosen one first, then the others by the priority of their claim.
     """
 
     requested: str

@@ -176,7 +176,7 @@ def _hook_plugin(hook: str | object) -> tuple[object, str]:
 def select_precision(precision: Any, accelerator: Accelerator) -> Precision:
     """Return the precision with this name, or this instance, if the accelerator declares support for it.
 
-    None stands for ACCELKIT_PRECISION or 32-true.
+    None means ACCELKIT_PRECISION or 32-true.
 
     Raises:
         UnsupportedError, UnknownNameError, PluginError: If it cannot be used. The error says why, and what to do.

@@ -37,7 +37,7 @@ class Accumulation:
             raise PrepareError(
                 f"gradient_accumulation_steps must be at least 1, got {num_steps}",
                 why="it is the number of backward passes per optimizer step",
-                hint="give 1 to step after every backward pass",
+                hint="use 1 to step after every backward pass",
             )
         self.num_steps = num_steps
         self.forget()

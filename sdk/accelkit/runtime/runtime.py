@@ -65,8 +65,8 @@ class Runtime:
 
     **Collectives** take any nesting of dicts, lists, tuples, named tuples and dataclasses of tensors. The tensors may have any dtype, be
     contiguous or not, be empty, and be on the device or on the host. Results are on the device of the argument and are detached from the
-    graph, unless a method says otherwise. ``group`` is the process group of torch.distributed whose members make the call; None stands
-    for all processes of the job. Before any data are sent, every process tells the others its call and the structure of its data
+    graph, unless a method says otherwise. ``group`` is the process group of torch.distributed whose members make the call; None means
+    all processes of the job. Before any data are sent, every process tells the others its call and the structure of its data
     (unless ``ACCELKIT_VERIFY_COLLECTIVES`` says otherwise). If processes call different methods, or give data that the method cannot
     combine because structure, dtype or shape differ, the method raises CollectiveError on each process at once. It also raises
     CollectiveError if a process does not make the call before the timeout of the process group; that error names the process, its host
@@ -77,7 +77,7 @@ class Runtime:
         devices: The devices to use: a number of devices, ``-1`` or ``"auto"`` for all, or indices as a list or a
             string such as ``"0,2"``.
         strategy, precision, cluster: The strategy, the precision and the cluster environment, as names or instances. A strategy
-            ``auto`` stands for the default.
+            ``auto`` means the default.
         hooks: Hook plugins, as names or instances.
         cpu: Whether to use the CPU regardless of the environment.
         seed: The seed for the generators of Python, NumPy and torch (seeded now) and of the device (seeded at its first use).
@@ -334,7 +334,7 @@ class Runtime:
                 be gathered.
 
         Raises:
-            TypeError: If ``inputs`` is of another type.
+            TypeError: If ``inputs`` is none of these.
             ValueError: If the values of a dict differ in length.
         """
         yield inputs if self.num_processes == 1 else share_of(inputs, self.process_index, self.num_processes, is_padded=apply_padding)
@@ -351,14 +351,14 @@ class Runtime:
         Args:
             objects: Modules, optimizers, schedulers and DataLoaders, in any order and number. A copy of a prepared loader, such as
                 pickle makes, becomes a loader of this Runtime.
-            device_placement: For each object, whether the object or its batches are moved to the device. None stands for the
+            device_placement: For each object, whether the object or its batches are moved to the device. None means the
                 ``device_placement`` of the Runtime.
 
         Returns:
             The prepared objects as a tuple, in the order given; for a single argument, the prepared object instead of a tuple.
 
         Raises:
-            PrepareError: If an object is of another type, or if an optimizer has parameters that are in no prepared module.
+            PrepareError: If an object is none of these, or if an optimizer has parameters that are in no prepared module.
         """
         prepared = self._preparation.prepare(objects, device_placement)
         self._shorten_backward()
@@ -713,7 +713,7 @@ class Runtime:
             step: The step of the optimizer. None for the step after that of the previous call, and 0 for the first call.
 
         Raises:
-            UsageError: On the main process, if a value is of another type or the step is not a whole number.
+            UsageError: On the main process, if a value is none of these, or the step is not a whole number.
         """
         self._trackers.log(values, step)
 
@@ -726,7 +726,7 @@ class Runtime:
             values: A dict, which may contain further dicts, an ``argparse.Namespace``, or an instance of a dataclass.
 
         Raises:
-            UsageError: On the main process, if ``values`` is of another type.
+            UsageError: On the main process, if ``values`` is none of these.
         """
         self._trackers.log_hyperparameters(values)
 

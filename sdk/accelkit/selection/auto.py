@@ -73,7 +73,7 @@ def _in_order(name: str) -> PluginRecord:
 
 
 def choose_for_alias(alias: str) -> Choice:
-    """Choose the usable accelerator among those that the alias stands for.
+    """Choose the usable accelerator among those that the alias means.
 
     Raises:
         AmbiguousError: If several of them can be used.

@@ -39,8 +39,9 @@ class ClusterEnvironment(Variables):
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
         """Return this environment's claim on a process with these variables, or None if none of them belongs to this environment.
 
-        The claim with the highest rank wins. A rank below 0 is not a claim: its reason explains why a process that has some of
-        this environment's variables is nevertheless not one of its processes.
+        The ``rank`` of a ``Detection`` is the priority of the claim; the claim with the highest priority wins. A negative priority is
+        not a claim: its reason explains why a process that has some of this environment's variables is nevertheless not one of its
+        processes.
         """
         return None
 

@@ -90,8 +90,8 @@ class ClusterEnvironmentHooks:
         """Return a claim on a process with these variables, or None. Must not change ``environ``.
 
         Called once on every process by a Runtime that was given no cluster environment, before any device is used. Results are
-        collected from the built-in environments and from the hook plugins that the user enabled, and the highest rank wins. A rank below 0
-        is not a claim. ``accelkit why --cluster`` shows its reason.
+        collected from the built-in environments and from the hook plugins that the user enabled, and the claim with the highest
+        priority (``rank``) wins. A negative priority is not a claim. ``accelkit why --cluster`` shows its reason.
         """
 
     @hookspec

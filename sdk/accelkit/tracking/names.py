@@ -51,7 +51,7 @@ def _tracker(given: Any) -> Tracker:
         return given
     if isinstance(given, type):
         name = given.__qualname__
-        raise UsageError(f"trackers=[{name}] has a class", why="an instance is expected", hint=f"write trackers=[{name}(...)]")
+        raise UsageError(f"trackers=[{name}] contains a class", why="an instance is expected", hint=f"write trackers=[{name}(...)]")
     if _has(given, "log_metrics", "log_hyperparams", "finalize"):
         return LightningLogger(given)
     if _has(given, "log", "store_init_configuration", "finish"):

@@ -49,7 +49,7 @@ def _plain(name: str, value: Any) -> Scalar:
     raise UsageError(
         f"log() cannot record {name!r}",
         why=why,
-        hint="log a number, a string or a tensor with one element; rt.trackers has the trackers, for images and other objects",
+        hint="log a number, a string or a tensor with one element; for images and other objects, call the trackers in rt.trackers directly",
     )
 
 

@@ -31,7 +31,7 @@ class Collectives:
     """Collectives over the process group of the job, or over another group of torch.distributed.
 
     Each method is documented in the method of ``Runtime`` that has the same name. ``group`` is the group whose members make the call; None
-    stands for all processes of the job.
+    means all processes of the job.
 
     Args:
         num_processes: Number of processes in the job.

@@ -17,7 +17,7 @@ _histories: weakref.WeakKeyDictionary[dist.ProcessGroup, History] = weakref.Weak
 
 
 def device_types(group: dist.ProcessGroup | None) -> list[str]:
-    """Return the device types for which a group has a backend. None stands for the group of all processes of the job."""
+    """Return the device types for which a group has a backend. None means the group of all processes of the job."""
     config = dist.get_backend_config(group)  # such as cpu:gloo,<device type>:<backend>
     return [part.partition(":")[0] for part in config.split(",")]
 
@@ -29,7 +29,7 @@ class Communicator:
     the count belongs to the group.
 
     Args:
-        group: The process group of torch. None stands for the group of all processes of the job.
+        group: The process group of torch. None means the group of all processes of the job.
         device: The device of this process. Data on a device for which the group has no backend are sent from this device or from the host.
         verification: Which calls are verified (see ``verification``). Must be the same on all members. Calls of a group that does not
             use gloo on the host are always verified, because otherwise a packet could be mistaken for data.

@@ -157,7 +157,7 @@ class _Transfer(_Work):  # type: ignore[misc]
         """Wait until the sent tensors may be changed, or until the received tensors are filled.
 
         Args:
-            timeout: The time to wait; 0 stands for the timeout of the group.
+            timeout: The time to wait; 0 means the timeout of the group.
 
         Raises:
             RuntimeError: If the other process has ended, or the timeout has passed.

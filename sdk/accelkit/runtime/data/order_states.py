@@ -24,7 +24,7 @@ class OrderStates:
 
     Args:
         division: The loader and the processes that share it. Several processes need a process group.
-        rng_types: The generators to synchronise. ``generator`` stands for the generators described above. If ``torch`` or the device's
+        rng_types: The generators to synchronise. ``generator`` means the generators described above. If ``torch`` or the device's
             name is given, torch's host generator or the device's generator keeps the synchronised state after the order is drawn.
         accelerator: The accelerator whose generator is synchronised if ``rng_types`` contains the device's name.
         device: The device of that generator; None for the current one.
