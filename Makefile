@@ -29,7 +29,7 @@ help:
 	@echo "make conformance         certify cpu and fake_xpu with every test (10 minutes)"
 	@echo "make selftest            prove that the conformance suite finds broken accelerators (10 minutes)"
 	@echo "make asan                run the C++ backend of the template with the address sanitizer"
-	@echo "make conformance-kinds   certify the built-in precisions, strategies and cluster environments that need no hardware (15 minutes)"
+	@echo "make conformance-kinds   certify the built-in plugins of the other kinds that need no hardware, and the hook plugin of accelkit new (15 minutes)"
 	@echo "make support-matrix      write docs/support-matrix.md from the reports of make conformance, conformance-kinds and conformance-xla"
 	@echo "make devices             run conformance on devices that others publish, and write docs/published-devices.md (NAMES=rgpu: only this one)"
 	@echo "make lists               rewrite the conformance suite's list of tests for every torch (in environments that are made and removed, 6 GB)"
@@ -273,11 +273,18 @@ conformance: compiler $(VENV)/.fake_xpu
 # The built-in plugins of the other kinds that compute on the CPU. Plugins of different kinds may have the same name.
 OTHER_KINDS ?= $(addprefix precision-,32-true 64-true 16-true bf16-true 16-mixed bf16-mixed fp8 bitsandbytes-8bit bitsandbytes-4bit) \
 	$(addprefix strategy-,single_device ddp fsdp deepspeed) $(addprefix cluster-,local slurm torchelastic mpi ray lsf kubeflow xla)
+# accelkit has no hook plugin of its own: the one in a package that `accelkit new` makes is tested.
+HOOK_PLUGIN := build/hook-plugin
 conformance-kinds: compiler $(VENV)/.fake_xpu $(VENV)/.precisions $(VENV)/.deepspeed
 	for one in $(OTHER_KINDS); do \
 		case $$one in strategy-deepspeed) on="--on cpu";; *) on=;; esac; \
 		$(BIN)/accelkit conformance run $${one#*-} --kind $${one%%-*} $$on --profile $(PROFILE) --certify -n $(WORKERS) --json build/conformance/$$one.json || exit 1; \
 	done
+	rm -rf $(HOOK_PLUGIN)
+	$(BIN)/accelkit new --no-input --output-dir $(HOOK_PLUGIN) facets=hooks
+	$(PIP) --no-deps --no-build-isolation --target $(HOOK_PLUGIN)/site $(HOOK_PLUGIN)/accelkit-acme
+	PYTHONPATH=$(HOOK_PLUGIN)/site $(BIN)/accelkit conformance run acme_hooks --kind hooks \
+		--profile $(PROFILE) --certify -n $(WORKERS) --json build/conformance/hooks-acme_hooks.json
 
 # What was not run again keeps the summary that it has.
 support-matrix: $(VENV)/.ready
