@@ -35,8 +35,8 @@ def test_from_the_foundation():
     found = {(one.name, one.what): one for one in compare(FOUNDATION, read("0.1.0"))}
     findings = {(one.name, one.what, one.concerns, one.what_to_do) for one in found.values() if one.concerns != "nobody"}
     assert findings == {
-        ("Precision.for_accelerator", "is gone", "who uses it", "take it out: nothing calls it, and there is nothing to call"),
-        ("Accelerator.is_available", "is gone", "who uses it", "take it out: nothing calls it, and there is nothing to call"),
+        ("Precision.for_accelerator", "is gone", "who uses it", "remove it: accelkit neither calls nor provides it"),
+        ("Accelerator.is_available", "is gone", "who uses it", "remove it: accelkit neither calls nor provides it"),
         (
             "ClusterEnvironment.validate_settings",
             "takes num_devices as int | None, no longer as int",
@@ -57,9 +57,9 @@ def test_from_the_foundation():
             "who overrides it",
             "expect Sequence[int]",
         ),
-        ("Strategy.wrap_module", "takes device too", "who uses it", "take device too, and give it where it is called"),
-        ("RuntimeState.local_process_index", "is int | None, no longer int", "who uses it", "look whether it fits"),
-        ("RuntimeState.num_nodes", "is int | None, no longer int", "who uses it", "look whether it fits"),
+        ("Strategy.wrap_module", "takes device too", "who uses it", "accept device too, and pass it where you call it"),
+        ("RuntimeState.local_process_index", "is int | None, no longer int", "who uses it", "check that your code works with this type"),
+        ("RuntimeState.num_nodes", "is int | None, no longer int", "who uses it", "check that your code works with this type"),
     }
     added = found["Strategy.join", "is new, with a default"]
     assert (added.aspect, added.concerns, added.what_to_do, added.old) == ("added", "nobody", "nothing", "")
@@ -78,7 +78,7 @@ def test_from_the_foundation():
             lambda now, _: now["Accelerator"].update(stop=now["Accelerator"].pop("step_end")),
             [
                 ("Accelerator.step_end", "is new, with a default", "nobody", "nothing"),
-                ("Accelerator.stop", "is gone", "who uses it", "take it out: nothing calls it, and there is nothing to call"),
+                ("Accelerator.stop", "is gone", "who uses it", "remove it: accelkit neither calls nor provides it"),
             ],
             id="another name that is not near",
         ),
@@ -104,19 +104,19 @@ def test_from_the_foundation():
                     "Strategy.root_device",
                     "takes accelerator, devices, local_rank in this order",
                     "who uses it",
-                    "take and give them in the order accelerator, devices, local_rank",
+                    "accept and pass them in the order accelerator, devices, local_rank",
                 )
             ],
             id="parameters reordered",
         ),
         pytest.param(
             lambda now, _: now["Strategy"]["setup"]["parameters"].append({"name": "rank", "type": "int"}),
-            [("Strategy.setup", "has no rank any more", "who uses it", "take rank out")],
+            [("Strategy.setup", "has no rank any more", "who uses it", "remove rank")],
             id="a parameter is gone",
         ),
         pytest.param(
             lambda now, _: now["Accelerator"]["capabilities"]["parameters"].clear(),
-            [("Accelerator.capabilities", "takes device too", "who overrides it", "take device too")],
+            [("Accelerator.capabilities", "takes device too", "who overrides it", "accept device too")],
             id="a parameter with a default",
         ),
         pytest.param(
@@ -133,12 +133,12 @@ def test_from_the_foundation():
         ),
         pytest.param(
             lambda now, _: now["Strategy"]["check"]["parameters"][0].update(default="None"),
-            [("Strategy.check", "has no default for accelerator any more", "who uses it", "give accelerator where it is called")],
+            [("Strategy.check", "has no default for accelerator any more", "who uses it", "pass accelerator where you call it")],
             id="a parameter that has none any more",
         ),
         pytest.param(
             lambda now, _: now["ClusterEnvironment"]["number"]["parameters"][1].pop("kind"),
-            [("ClusterEnvironment.number", "takes least as keyword only", "who uses it", "take and give it as keyword only")],
+            [("ClusterEnvironment.number", "takes least as keyword only", "who uses it", "accept and pass it as keyword only")],
             id="a parameter of another kind",
         ),
         pytest.param(
@@ -148,7 +148,7 @@ def test_from_the_foundation():
                     "Accelerator.compile_backend",
                     "is ClassVar[str | None], no longer ClassVar[str]",
                     "who overrides it",
-                    "look whether it fits",
+                    "check that your code works with this type",
                 )
             ],
             id="an attribute of another type",
@@ -160,7 +160,7 @@ def test_from_the_foundation():
                     "Accelerator.default_strategy",
                     "is 'single_device' by default, no longer 'ddp'",
                     "who leaves it",
-                    "define it where 'ddp' is meant",
+                    "define it if you want 'ddp'",
                 )
             ],
             id="an attribute with another default",
@@ -182,7 +182,7 @@ def test_from_the_foundation():
                     "Accelerator.teardown",
                     "is a hook, called by the names of its arguments",
                     "who overrides it",
-                    "look whether it still does what is meant",
+                    "check that it still does what you intend",
                 )
             ],
             id="a method becomes a hook",
@@ -204,14 +204,14 @@ def test_from_the_foundation():
         ),
         pytest.param(
             lambda now, _: now["RuntimeHooks"]["launched"]["parameters"].append({"name": "rank", "type": "int"}),
-            [("RuntimeHooks.launched", "has no rank any more", "who overrides it", "take rank out")],
+            [("RuntimeHooks.launched", "has no rank any more", "who overrides it", "remove rank")],
             id="an argument of a hook is gone",
         ),
         pytest.param(
             lambda now, _: now["RuntimeHooks"]["launched"]["parameters"][0].update(name="runtime"),
             [
                 ("RuntimeHooks.launched", "takes state too", "nobody", "nothing"),
-                ("RuntimeHooks.launched", "has no runtime any more", "who overrides it", "take runtime out"),
+                ("RuntimeHooks.launched", "has no runtime any more", "who overrides it", "remove runtime"),
             ],
             id="an argument of a hook is renamed",
         ),
@@ -227,14 +227,14 @@ def test_from_the_foundation():
                     "PrecisionHooks.make_precision",
                     "is asked until one answers",
                     "who overrides it",
-                    "look whether it still does what is meant",
+                    "check that it still does what you intend",
                 )
             ],
             id="a hook's results",
         ),
         pytest.param(
             lambda now, _: now["Detection"].__delitem__("rank"),
-            [("Detection.rank", "is new, without a default", "who uses it", "give rank where it is made")],
+            [("Detection.rank", "is new, without a default", "who uses it", "pass rank where you create the object")],
             id="a field of what plugins make",
         ),
         pytest.param(
@@ -244,7 +244,7 @@ def test_from_the_foundation():
         ),
         pytest.param(
             lambda now, _: now["Detection"]["rank"].update(default="0"),
-            [("Detection.rank", "has no default any more", "who uses it", "give rank where it is made")],
+            [("Detection.rank", "has no default any more", "who uses it", "pass rank where you create the object")],
             id="a field that has none any more",
         ),
         pytest.param(
@@ -254,12 +254,12 @@ def test_from_the_foundation():
         ),
         pytest.param(
             lambda now, _: now["Detection"]["rank"].update(type="float"),
-            [("Detection.rank", "is int, no longer float", "who uses it", "look whether it fits")],
+            [("Detection.rank", "is int, no longer float", "who uses it", "check that your code works with this type")],
             id="a field of another type",
         ),
         pytest.param(
             lambda now, _: reordered(now["Detection"], "name"),
-            [("Detection", "has its fields in the order name, rank, reason", "who uses it", "give them by name")],
+            [("Detection", "has its fields in the order name, rank, reason", "who uses it", "pass them by name")],
             id="fields reordered",
         ),
         pytest.param(
@@ -274,12 +274,12 @@ def test_from_the_foundation():
         ),
         pytest.param(
             lambda now, _: now["RuntimeState"].update(world=now["RuntimeState"]["num_nodes"]),
-            [("RuntimeState.world", "is gone", "who uses it", "do without it")],
+            [("RuntimeState.world", "is gone", "who uses it", "stop using it")],
             id="a field that is gone",
         ),
         pytest.param(
             lambda now, _: now["Availability"]["from_library"]["parameters"].pop(0),
-            [("Availability.from_library", "takes soname too", "who uses it", "give soname too")],
+            [("Availability.from_library", "takes soname too", "who uses it", "pass soname too")],
             id="a parameter of what plugins call",
         ),
         pytest.param(
@@ -294,7 +294,7 @@ def test_from_the_foundation():
         ),
         pytest.param(
             lambda _, specifications: specifications.update(Stream=specifications["Training"]),
-            [("Stream", "is gone", "who uses it", "do without it")],
+            [("Stream", "is gone", "who uses it", "stop using it")],
             id="a specification is gone",
         ),
         pytest.param(

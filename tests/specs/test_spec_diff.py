@@ -158,7 +158,7 @@ def test_what_changed_since_the_foundation():
         "new": "wrap_module(module: torch.nn.Module, device: torch.device) -> torch.nn.Module",
         "what": "takes device too",
         "concerns": "who uses it",
-        "what_to_do": "take device too, and give it where it is called",
+        "what_to_do": "accept device too, and pass it where you call it",
         "parameter": "device",
     }
     result = run("--spec-diff", FOUNDATION)
@@ -170,7 +170,7 @@ def test_what_changed_since_the_foundation():
         "Strategy.wrap_module",
         "takes device too",
         "who uses it",
-        "take device too, and give it where it is called",
+        "accept device too, and pass it where you call it",
     ]
     assert result.stderr.endswith(f"; plugins must adapt to {len(findings)} of them\n")
 

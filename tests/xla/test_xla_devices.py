@@ -120,7 +120,7 @@ def test_gloo_alone_reduces_nothing_and_the_runtime_refuses_it(run):
     ):
         out = run(GLOO.format(before=before, options=options), *torchrun)
         assert out.count("the process group does not reduce tensors on xla | ") == 2
-        assert "a 1 of each of 2 processes adds up to 1" in out, "the other one may find that the first has gone"
+        assert "the sum of a 1 from each of 2 processes is 1" in out, "the other one may find that the first has gone"
 
 
 COLLECTIVES = """

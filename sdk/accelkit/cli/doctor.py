@@ -74,7 +74,7 @@ def _records(name: str | None) -> list[PluginRecord]:
 def _with_checks_of_hooks(verdicts: Mapping[PluginRecord, Verdict]) -> dict[PluginRecord, Verdict]:
     """Return the verdicts with the results of the ``doctor_checks`` of hook plugins. A call that failed is a check that is broken.
 
-    It is no reason against using the plugin, because nothing but this command calls ``doctor_checks`` of hook plugins.
+    The plugin can be used nevertheless, because only this command calls ``doctor_checks`` of hook plugins.
     """
     found = dict(verdicts)
     for record, answer in probing.ask_checks([one for one in found if one.kind == "hooks" and found[one].status == "usable"]).items():

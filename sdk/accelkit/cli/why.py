@@ -18,7 +18,7 @@ from accelkit.specs.process_placement import PLACEMENT
     "--cluster",
     "is_cluster",
     is_flag=True,
-    help="Explain the cluster environment instead: what started this process, and the ranks and sizes it has set.",
+    help="Explain the cluster environment instead: what started this process, and the ranks and sizes that it set.",
 )
 @IMPORT
 @click.option("--json", "is_json", is_flag=True, help="Print JSON to standard output.")

@@ -52,7 +52,7 @@ def reserved_names() -> frozenset[str]:
 
 
 def aliases() -> Mapping[str, Mapping[str, Any]]:
-    """Return the names that stand for whichever of several accelerators is usable, as ``{name: {"candidates": [...], ...}}``."""
+    """Return the aliases, each of which means the usable one of several accelerators, as ``{name: {"candidates": [...], ...}}``."""
     found: Mapping[str, Mapping[str, Any]] = facts().get("aliases", {})
     return found
 

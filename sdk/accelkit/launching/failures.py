@@ -103,7 +103,7 @@ def read_record(path: Path) -> dict[str, Any] | None:
 def first(endings: Sequence[Ending]) -> Ending | None:
     """Return the failure that caused the others: the earliest one.
 
-    Failures due to a lost peer come after all others. If all ranks waited for each other, an error of the log of collective calls comes
+    Failures due to a lost peer come after all others. If every rank lost a peer, an error of the log of collective calls comes
     before torch's errors, which do not say which rank is missing.
     """
     failed = [ending for ending in endings if ending.has_failed]

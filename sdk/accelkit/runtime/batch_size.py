@@ -35,7 +35,7 @@ def find_executable_batch_size(
         raise UsageError(
             f"starting_batch_size must be a whole number from 1, got {starting_batch_size!r:.80}",
             why="it is a number of samples",
-            hint="give the largest batch size that is worth trying, such as 128",
+            hint="use the largest batch size that is worth trying, such as 128",
         )
     batch_size, num_steps = size, accumulation.num_steps
     accelerator = session.configuration.accelerator

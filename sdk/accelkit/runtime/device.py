@@ -20,7 +20,7 @@ def device(name: str | Accelerator | None = None, index: int | None = None) -> t
     the driver and does not join a process group. Call it before the first backward pass of the process.
 
     Args:
-        name: The accelerator: a name, ``dist:name``, ``torch:<device_type>``, ``auto`` or an instance. None for ACCELKIT_ACCELERATOR, or
+        name: The accelerator: a name, ``dist:name``, ``torch:<device_type>``, ``auto`` or an instance. None means ACCELKIT_ACCELERATOR, or
             else ``auto``.
         index: The index of the device. In a job of several processes, None means the device of this process. Otherwise, it means the
             first device in ACCELKIT_DEVICES, or the first of all devices if that is not set.

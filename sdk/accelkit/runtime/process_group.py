@@ -43,7 +43,7 @@ def join(user: object, cluster: ClusterEnvironment, device: torch.device, backen
         user: The Runtime that joins. It is passed to ``leave`` later.
         cluster: The cluster environment, which gives the rendezvous address, the rank of this process and the number of processes.
         device: The device of this process.
-        backend: The backend for tensors on the device; None for torch's default.
+        backend: The backend for tensors on the device; None means torch's default.
         seconds: The timeout of the group in seconds.
 
     Raises:
@@ -104,7 +104,7 @@ def _check_reduces(device: torch.device) -> None:
     try:
         dist.all_reduce(one)
         total = int(one.item())
-        why = "" if total == size else f"a 1 of each of {size} processes adds up to {total}"
+        why = "" if total == size else f"the sum of a 1 from each of {size} processes is {total}"
     except RuntimeError as error:
         why = str(error).splitlines()[0]
     if why:

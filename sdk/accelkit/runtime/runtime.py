@@ -266,7 +266,7 @@ class Runtime:
         Args:
             iterable: The items, such as a prepared loader. They are passed on unchanged.
             description: The text before the bar.
-            total: The number of items. None for the length of the iterable, if it has one.
+            total: The number of items. None means the length of the iterable, if it has one.
         """
         return self._progress.bar(iterable, description, total)
 
@@ -483,7 +483,7 @@ class Runtime:
         The clipping methods call this themselves.
 
         Args:
-            optimizer: The optimizers whose gradients are unscaled; None for all prepared optimizers.
+            optimizer: The optimizers whose gradients are unscaled; None means all prepared optimizers.
 
         Raises:
             UsageError: If gradients are not complete inside ``accumulate``. The next backward pass would add scaled gradients to
@@ -710,7 +710,7 @@ class Runtime:
 
         Args:
             values: Numbers, strings, or tensors with one element, by name, as this process has them. Reading a tensor waits for its device.
-            step: The step of the optimizer. None for the step after that of the previous call, and 0 for the first call.
+            step: The step of the optimizer. None means the step after that of the previous call, and 0 in the first call.
 
         Raises:
             UsageError: On the main process, if a value is none of these, or the step is not a whole number.

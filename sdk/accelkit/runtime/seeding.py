@@ -84,7 +84,7 @@ def restore(state: Mapping[str, Any], accelerator: Accelerator, device: torch.de
     elif state["device"] is not None and state["device_type"] != accelerator.device_type:
         warnings.warn(
             f"the checkpoint's random state is of {state['device_type']} and cannot be set on {accelerator.device_type}: "
-            "what is drawn from here on is not what would have been drawn there",
+            "from here on, the random numbers differ from those of an uninterrupted run",
             stacklevel=4,
         )
 

@@ -79,7 +79,7 @@ def call(accelerator: Accelerator, name: str, *arguments: Any, module_name: str 
             f"{accelerator.name or accelerator.device_type} does not support {name}",
             plugin=accelerator.plugin,
             why=f"{why}; torch.{accelerator.device_type} has no {module_name}",
-            hint="the vendor's package must implement one of the two, or the plugin override the method of Accelerator that calls them",
+            hint="the vendor's package must implement one of them, or the plugin must override the method of Accelerator that calls them",
         )
     return function(*arguments)
 

@@ -1,4 +1,4 @@
-"""Trackers of Hugging Face Accelerate. Nothing is imported from it: whoever has such a tracker has imported it."""
+"""Trackers of Hugging Face Accelerate. Nothing is imported from it: a program that has such a tracker has imported it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from accelkit.tracking.values import flat
 class AccelerateTracker(Tracker):
     """Calls a ``GeneralTracker`` of Accelerate, or an object with the same methods.
 
-    What is logged again after a resume is passed on again, because a ``GeneralTracker`` does not tell where its run is.
+    Values that are logged again after a resume are passed on again, because a ``GeneralTracker`` does not report its position.
 
     Args:
         tracker: The tracker. Its attribute ``main_process_only`` becomes False, so that its methods do not ask Accelerate which process

@@ -27,7 +27,7 @@ class CSV(MetricsFileTracker):
     ``metrics.1.csv``.
 
     Args:
-        folder: The folder. None for the folder of the run, ``runs/<date>_<time>``.
+        folder: The folder. None means the folder of the run, ``runs/<date>_<time>``.
 
     Attributes:
         folder: The folder, or None before the first ``rt.log``.

@@ -23,7 +23,7 @@ class JSONLines(MetricsFileTracker):
     ``metrics.1.jsonl``.
 
     Args:
-        folder: The folder. None for the folder of the run, ``runs/<date>_<time>``.
+        folder: The folder. None means the folder of the run, ``runs/<date>_<time>``.
 
     Attributes:
         folder: The folder, or None before the first ``rt.log``.

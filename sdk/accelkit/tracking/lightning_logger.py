@@ -1,4 +1,4 @@
-"""Loggers of Lightning. Nothing is imported from it: whoever has such a logger has imported it."""
+"""Loggers of Lightning. Nothing is imported from it: a program that has such a logger has imported it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STATUS = {"finished": "success", "failed": "failed", "interrupted": "aborted"}
 class LightningLogger(Tracker):
     """Calls a ``Logger`` of Lightning or Fabric, or an object with the same methods.
 
-    What is logged again after a resume is passed on again, because a ``Logger`` does not tell where its run is.
+    Values that are logged again after a resume are passed on again, because a ``Logger`` does not report its position.
 
     Args:
         logger: The logger.

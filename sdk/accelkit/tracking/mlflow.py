@@ -33,7 +33,7 @@ class MLflow(Tracker):
         experiment: The name of the experiment, which is created if it does not exist. None for ``MLFLOW_EXPERIMENT_NAME``, or else the
             experiment ``Default``.
         run_name: The name of the run. None lets MLflow choose one.
-        tracking_uri: The server, folder or database. None for ``MLFLOW_TRACKING_URI``, or else MLflow's default.
+        tracking_uri: The server, folder or database. None means ``MLFLOW_TRACKING_URI``, or else MLflow's default.
         tags: Tags of the run.
 
     Attributes:

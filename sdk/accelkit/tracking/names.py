@@ -21,7 +21,7 @@ def trackers_of(given: Iterable[Any]) -> tuple[list[Tracker], tuple[Any, ...]]:
     """Return a tracker for each of ``given``, and the objects that the user gets from ``rt.trackers``.
 
     Raises:
-        UsageError: If one of them is no tracker, or if the package that it needs is not installed.
+        UsageError: If one of them is not a tracker, or if the package that it needs is not installed.
     """
     if isinstance(given, str):
         raise UsageError(f"trackers={given!r} is a string", why="a list is expected", hint=f"write trackers=[{given!r}]")
@@ -60,7 +60,7 @@ def _tracker(given: Any) -> Tracker:
         return CallableTracker(given)
     raise UsageError(
         f"trackers=[{given!r:.80}] is not a tracker",
-        why=f"it is of type {type(given).__name__}: no name, no tracker of accelkit, Accelerate or Lightning, and no function",
+        why=f"its type is {type(given).__name__}, neither a name, nor a tracker of accelkit, Accelerate or Lightning, nor a function",
         hint="pass a name such as 'csv', or a function f(values, step)",
     )
 

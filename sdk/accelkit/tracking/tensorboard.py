@@ -23,7 +23,7 @@ class TensorBoard(FolderTracker):
     is logged, not epochs for some values. If a new run begins in a folder that has event files, TensorBoard ignores their events.
 
     Args:
-        folder: The folder. None for the folder of the run, ``runs/<date>_<time>``.
+        folder: The folder. None means the folder of the run, ``runs/<date>_<time>``.
         options: Further arguments of ``SummaryWriter``, such as ``flush_secs``.
 
     Attributes:

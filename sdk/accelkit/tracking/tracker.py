@@ -49,7 +49,7 @@ class Tracker(abc.ABC):
         """Begin the run, or continue the run of a checkpoint.
 
         Args:
-            state: What ``state()`` returned when the checkpoint was saved that the program has loaded. None for a new run.
+            state: The result of ``state()`` in the checkpoint that the program has loaded. None for a new run.
         """
 
     @abc.abstractmethod
@@ -66,7 +66,7 @@ class Tracker(abc.ABC):
         """End the run. Everything that was logged is written."""
 
     def state(self) -> dict[str, Any]:
-        """Return what identifies the run, and the position in it: plain values, which are saved in checkpoints. Called after ``flush``."""
+        """Return plain values that identify the run and the position in it, for checkpoints. Called after ``flush``."""
         return {}
 
     def rewind(self, state: Mapping[str, Any] | None) -> None:
@@ -79,7 +79,7 @@ class FolderTracker(Tracker):
     """A tracker that writes files into a folder.
 
     Args:
-        folder: The folder. None for the folder of the run, ``runs/<date>_<time>``, which the file trackers of a Runtime share. It is
+        folder: The folder. None means the folder of the run, ``runs/<date>_<time>``, which the file trackers of a Runtime share. It is
             chosen when the run begins.
 
     Attributes:

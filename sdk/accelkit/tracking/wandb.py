@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 class WandB(Tracker):
     """Records the run in Weights & Biases. Needs the package ``wandb``. Hyperparameters become the configuration of the run.
 
-    If a program continues from a checkpoint, the same W&B run is continued, and steps that it has already are not recorded again.
+    If a program continues from a checkpoint, the same W&B run is continued, and steps that it already has are not recorded again.
     In offline mode, W&B may lose what a killed process recorded: use another tracker beside it.
 
     Args:
-        project: The project. None for ``WANDB_PROJECT``, or else W&B's default.
+        project: The project. None means ``WANDB_PROJECT``, or else W&B's default.
         options: Further arguments of ``wandb.init``, such as ``entity``, ``name``, ``tags`` and ``mode="offline"``.
 
     Attributes:

@@ -1,6 +1,6 @@
 """Precisions that Lightning does not have, as Lightning plugins that delegate to accelkit's Precision.
 
-Lightning calls the methods of a precision plugin in other places than Runtime does. What follows from that:
+Lightning calls the methods of a precision plugin in different places than Runtime does. This has the following consequences:
 
 - A Trainer converts each batch and runs the whole step of the LightningModule in the forward context. It converts no results.
 - A Trainer computes the gradients inside the optimizer's step, in a closure. The closure therefore runs first, so that gradients can be

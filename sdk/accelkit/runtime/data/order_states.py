@@ -27,7 +27,7 @@ class OrderStates:
         rng_types: The generators to synchronise. ``generator`` means the generators described above. If ``torch`` or the device's
             name is given, torch's host generator or the device's generator keeps the synchronised state after the order is drawn.
         accelerator: The accelerator whose generator is synchronised if ``rng_types`` contains the device's name.
-        device: The device of that generator; None for the current one.
+        device: The device of that generator; None means the current one.
         number: The index of the loader among those that the Runtime prepared. It identifies the loader in errors and in the call that
             starts an epoch.
 

@@ -57,7 +57,7 @@ def compare(old: Record, new: Record) -> list[Change]:
         else:
             changes.append(Change(name, "", "added", "", name, "is new"))
     gone = [name for name in olds if name not in news]
-    return [*changes, *(Change(name, "", "removed", name, "", "is gone", "who uses it", "do without it") for name in gone)]
+    return [*changes, *(Change(name, "", "removed", name, "", "is gone", "who uses it", "stop using it") for name in gone)]
 
 
 def spell(name: str, member: Member) -> str:
@@ -105,7 +105,7 @@ class _Comparison:
                 now = renamed[name]
                 yield self._change(now, "renamed", f"was {name}", "who uses it", f"rename {name} to {now}", before=name)
             elif name not in self._news:
-                do = "do without it" if self._is_data else "take it out: nothing calls it, and there is nothing to call"
+                do = "stop using it" if self._is_data else "remove it: accelkit neither calls nor provides it"
                 yield self._change(name, "removed", "is gone", "who uses it", do)
         yield from self._order()
 
@@ -132,7 +132,7 @@ class _Comparison:
         if is_said or self._is_given:
             return self._change(name, "added", "is new" + (", with a default" if is_said and now["form"] != "hook" else ""))
         if self._is_data:
-            return self._change(name, "added", "is new, without a default", "who uses it", f"give {name} where it is made")
+            return self._change(name, "added", "is new, without a default", "who uses it", f"pass {name} where you create the object")
         return self._change(name, "added", "is new, without a default", "everybody", "define it")
 
     def _differences(self, name: str) -> Iterator[Change]:
@@ -148,7 +148,7 @@ class _Comparison:
         for mark, meaning in (("is_hook", "a hook, called by the names of its arguments"), ("is_first_result", "asked until one answers")):
             if now.get(mark, False) != then.get(mark, False):
                 state = "is" if now.get(mark) else "is no longer"
-                yield self._change(name, "marker", f"{state} {meaning}", "who overrides it", "look whether it still does what is meant")
+                yield self._change(name, "marker", f"{state} {meaning}", "who overrides it", "check that it still does what you intend")
         if "parameters" in now:
             yield from self._parameters(name, then, now)
             if then["returns"] != now["returns"]:
@@ -156,7 +156,9 @@ class _Comparison:
                 yield self._change(name, "returns", what, self._user, f"{'expect' if self._is_data else 'return'} {now['returns']}")
             return
         if then.get("type") != now.get("type"):
-            yield self._change(name, "type", f"is {now.get('type')}, no longer {then.get('type')}", self._user, "look whether it fits")
+            yield self._change(
+                name, "type", f"is {now.get('type')}, no longer {then.get('type')}", self._user, "check that your code works with this type"
+            )
         if then.get("default") != now.get("default"):
             yield self._default(name, then, now)
 
@@ -166,14 +168,14 @@ class _Comparison:
             if self._is_given:
                 return self._change(name, "requirement", what)
             if self._is_data:
-                return self._change(name, "requirement", what, "who uses it", f"give {name} where it is made")
+                return self._change(name, "requirement", what, "who uses it", f"pass {name} where you create the object")
             return self._change(name, "requirement", what, "who leaves it", "define it")
         if "default" not in then:
             return self._change(name, "requirement", f"has a default now, {now['default']}")
         what = f"is {now['default']} by default, no longer {then['default']}"
         if self._is_data:
             return self._change(name, "default", what)
-        return self._change(name, "default", what, "who leaves it", f"define it where {then['default']} is meant")
+        return self._change(name, "default", what, "who leaves it", f"define it if you want {then['default']}")
 
     def _parameters(self, name: str, then: Member, now: Member) -> Iterator[Change]:
         is_by_name = now["form"] == "hook" or bool(now.get("is_hook"))
@@ -187,4 +189,4 @@ class _Comparison:
         order = [name for name in self._news if name in stayed]
         if stayed != order and not self._is_given:
             what = f"has its fields in the order {', '.join(order)}"
-            yield Change(self._name, "", "parameters", ", ".join(stayed), ", ".join(order), what, "who uses it", "give them by name")
+            yield Change(self._name, "", "parameters", ", ".join(stayed), ", ".join(order), what, "who uses it", "pass them by name")

@@ -48,13 +48,13 @@ def differences(olds: Sequence[Parameter], news: Sequence[Parameter], *, is_by_n
             yield Difference(known, f"calls {name} {known} now", "who uses it", f"rename {name} to {known}")
             yield from _changed(old, now[known], user, is_by_name=is_by_name, is_called=is_called)
         elif name not in now:
-            yield Difference(name, f"has no {name} any more", user if is_by_name else "who uses it", f"take {name} out")
+            yield Difference(name, f"has no {name} any more", user if is_by_name else "who uses it", f"remove {name}")
     places = {old: renamed.get(old, old) for old in then}
     stayed = [places[name] for name in then if places[name] in now and _has_a_place(then[name]) and _has_a_place(now[places[name]])]
     order = [name for name in now if name in stayed]
     if stayed != order and not is_by_name:
         yield Difference(
-            "", f"takes {', '.join(order)} in this order", "who uses it", f"take and give them in the order {', '.join(order)}"
+            "", f"takes {', '.join(order)} in this order", "who uses it", f"accept and pass them in the order {', '.join(order)}"
         )
 
 
@@ -77,18 +77,18 @@ def _added(parameter: Parameter, *, is_by_name: bool, is_called: bool) -> Differ
     if is_by_name:
         return Difference(name, what)
     if "default" in parameter or parameter.get("kind") in _STARRED:
-        return Difference(name, what) if is_called else Difference(name, what, "who overrides it", f"take {name} too")
-    return Difference(name, what, "who uses it", f"give {name} too" if is_called else f"take {name} too, and give it where it is called")
+        return Difference(name, what) if is_called else Difference(name, what, "who overrides it", f"accept {name} too")
+    return Difference(name, what, "who uses it", f"pass {name} too" if is_called else f"accept {name} too, and pass it where you call it")
 
 
 def _changed(then: Parameter, now: Parameter, user: Concern, *, is_by_name: bool, is_called: bool) -> Iterator[Difference]:
     name = now["name"]
     if then.get("type") != now.get("type"):
         what = f"takes {name} as {now.get('type', 'anything')}, no longer as {then.get('type', 'anything')}"
-        yield Difference(name, what, user, f"{'give' if is_called else 'expect'} {now.get('type', 'anything')}", "type")
+        yield Difference(name, what, user, f"{'pass' if is_called else 'expect'} {now.get('type', 'anything')}", "type")
     if then.get("kind") != now.get("kind") and not is_by_name:
         how = f"as {now['kind'].replace('_', ' ')}" if "kind" in now else "by position or name"
-        yield Difference(name, f"takes {name} {how}", "who uses it", f"take and give it {how}")
+        yield Difference(name, f"takes {name} {how}", "who uses it", f"accept and pass it {how}")
     if then.get("default") != now.get("default"):
         yield _default(then, now, is_by_name=is_by_name, is_called=is_called)
 
@@ -97,7 +97,7 @@ def _default(then: Parameter, now: Parameter, *, is_by_name: bool, is_called: bo
     name = now["name"]
     if "default" not in now:
         what = f"has no default for {name} any more"
-        return Difference(name, what) if is_by_name else Difference(name, what, "who uses it", f"give {name} where it is called")
+        return Difference(name, what) if is_by_name else Difference(name, what, "who uses it", f"pass {name} where you call it")
     what = f"takes {now['default']} for {name} by default" + (f", no longer {then['default']}" if "default" in then else "")
     if is_called or is_by_name:
         return Difference(name, what)

@@ -188,7 +188,9 @@ def read(old: str) -> Record:
         if found["schema"] != SCHEMA:
             raise ValueError(f"its schema is {found['schema']!r}, not {SCHEMA!r}")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{path} is no record of specifications", why=f"{type(error).__name__}: {error}", hint=_what_there_is()) from error
+        raise UsageError(
+            f"{path} is not a record of specifications", why=f"{type(error).__name__}: {error}", hint=_what_there_is()
+        ) from error
     return found
 
 
@@ -202,7 +204,7 @@ def _path_of(version: str) -> Path:
         return next(path for path in _carried() if Version(path.stem) == Version(Version(version).base_version))
     except (StopIteration, InvalidVersion):
         what = f"no specifications of accelkit {version!r} are recorded"
-        raise UsageError(what, why="it is no version that accelkit carries a record of", hint=_what_there_is()) from None
+        raise UsageError(what, why="accelkit has no record of this version", hint=_what_there_is()) from None
 
 
 def _carried() -> list[Path]:

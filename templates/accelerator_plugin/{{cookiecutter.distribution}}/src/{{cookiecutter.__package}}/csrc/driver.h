@@ -1,7 +1,7 @@
 // What the backend needs of a driver. Everything else in this folder calls these functions and no other function of the vendor.
 //
 // Every function returns a status. After a status other than DRIVER_OK, driver_error_text() describes the error for the user.
-// Work is queued on streams: it runs in the order in which it was queued on its stream, after the function has returned or before.
+// Work is queued on streams. The work of a stream runs in the order in which it was queued, before or after the function returns.
 // An address in device memory is never dereferenced by the backend, so it may be any number, but address + n must be the n-th byte after it.
 // All functions may be called from any thread.
 #pragma once

@@ -1,6 +1,6 @@
-// The driver of the vendor's hardware. Each function says what it must do, and which tests of `accelkit conformance run` it makes pass.
-// Until it is written, it returns DRIVER_NOT_IMPLEMENTED. driver.h has the rules that hold for all of them. build.py says how to choose this
-// file instead of driver_simulated.cpp.
+// The driver of the vendor's hardware. The comment above each function says what the function must do, and which tests of
+// `accelkit conformance run` it makes pass. A function that is not written yet returns DRIVER_NOT_IMPLEMENTED. driver.h has the rules for
+// all functions. build.py says how to choose this file instead of driver_simulated.cpp.
 #include <string>
 
 #include "driver.h"
