@@ -13,16 +13,29 @@ from accelkit_conformance.subject import Subject
 def wait_for_late_errors(subject: Subject) -> None:
     """Wait for the work of a test, so that an error that the device reports late is an error of this test and not of the next one.
 
-    On a device that cannot be waited for, a tensor is copied to the host, which waits too.
+    On a device that cannot be waited for, a number is copied to the host, which waits too, unless the device cannot hold one.
     """
     if not subject.is_loaded:
         return
     try:
         subject.accelerator.synchronize(subject.device)
     except UnsupportedError:
-        import torch
+        if subject.accelerator.name not in subject.without_numbers:
+            _copy_number(subject)
 
-        torch.ones((), device=subject.device).cpu()
+
+def find_out_about_numbers(subject: Subject) -> None:
+    """Find out, before any test, whether the device can hold a single number; some devices hold only tensors of one shape or dtype."""
+    try:
+        _copy_number(subject)
+    except Exception:  # whatever the device raises, it cannot be waited for in this way
+        subject.without_numbers.add(subject.accelerator.name)
+
+
+def _copy_number(subject: Subject) -> None:
+    import torch
+
+    torch.ones((), device=subject.device).cpu()
 
 
 @contextlib.contextmanager

@@ -53,6 +53,7 @@ class Subject:
         rank: The rank of this process among those that run a distributed check together.
         world_size: The number of processes that run a distributed check together.
         most_samples: The largest number of inputs of an operator that are tried.
+        without_numbers: The names of accelerators whose devices cannot hold a single float32 number.
         first_call_seconds: The additional time in seconds that the device may need to compile kernels when they are first called.
         announce: A function that is called before trying an input that is expected to kill this process.
         tell: A function that tells the runner what is called (``doing``), or ends this process because a call does not return (``hung``).
@@ -65,6 +66,7 @@ class Subject:
         self.failures: list[SampleFailure] = []
         self.passed_though_expected: list[str] = []
         self.num_samples = 0
+        self.without_numbers: set[str] = set()
         self.first_call_seconds = 0.0
         self.announce: Callable[[Expectation], None] = lambda expectation: None
         self.tell: Callable[[Mapping[str, str]], None] = lambda message: None
@@ -176,8 +178,15 @@ class Subject:
         self.accelerator.step_end()
 
     def allocated(self) -> float:
-        """Return the number of bytes that this process has allocated on the device."""
-        return self.accelerator.memory_stats(self.device)["memory.allocated.bytes"]
+        """Return the number of bytes that this process has allocated on the device.
+
+        Raises:
+            NotImplementedError: If the device does not count them.
+        """
+        statistics = self.accelerator.memory_stats(self.device)
+        if "memory.allocated.bytes" not in statistics:
+            raise NotImplementedError("the device does not say how much memory is allocated")
+        return statistics["memory.allocated.bytes"]
 
     def allocated_before(self) -> float:
         """Like ``allocated``, after collecting the garbage of earlier tests, which could otherwise be freed at any moment."""

@@ -27,7 +27,7 @@ from accelkit.discovery import loading
 from accelkit_conformance import checks, worker_messages
 from accelkit_conformance.expectations import Expectation
 from accelkit_conformance.judgement import judge
-from accelkit_conformance.late_errors import wait_for_late_errors
+from accelkit_conformance.late_errors import find_out_about_numbers, wait_for_late_errors
 from accelkit_conformance.results import CRASHED, DECLARED_NONE, TRIGGERED, NotSupported, Result
 from accelkit_conformance.subject import Subject, device_index
 
@@ -240,6 +240,7 @@ class Worker:
             with loading.plugin_errors(record.plugin, f"loading {record.name}"):
                 instance.load()
                 self.subject.use(instance)
+            find_out_about_numbers(self.subject)
             self._accelerators.append((instance, len(self.subject.devices)))
 
     def _join(self) -> None:

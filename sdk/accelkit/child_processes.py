@@ -18,6 +18,9 @@ from typing import Any
 
 from accelkit import child_guard
 
+SHOW_STACK = getattr(signal, "SIGUSR1", None)
+"""The signal on which a child that probes plugins writes its stack to its report. None on systems without it."""
+
 
 class _Guard:
     """The guard process and the process groups that it guards."""
@@ -121,6 +124,19 @@ def kill(process: subprocess.Popen[Any]) -> None:
         _kill_group(process.pid)
     elif process.poll() is None:
         process.kill()
+
+
+def interrupt(process: subprocess.Popen[Any], seconds: float) -> None:
+    """Send SIGINT to the process and its group, and wait until the process ends, for at most ``seconds``.
+
+    A process that is interrupted can clean up. One that is killed leaves, for example, the lock of torch's ``cpp_extension``, for which
+    every later process that needs this extension waits for ever.
+    """
+    if hasattr(os, "killpg"):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
 
 
 def end(process: subprocess.Popen[Any]) -> None:

@@ -36,6 +36,34 @@ def test_the_entry_point_of_torch_s_autoload_is_used_unless_the_policy_forbids_i
     assert accelkit("probe", "torch:fake_xpu", ACCELKIT_DISABLE_PLUGINS="vendor-xpu").returncode == 4
 
 
+def test_the_entry_point_is_used_for_a_name_that_torch_reserves_for_others(plugin_site):
+    plugin_site.install("vendor-cl", "raise OSError('no OpenCL here')\n", entry_points="[torch.backends]\nopencl = vendor_cl:_autoload")
+    probed = accelkit("probe", "torch:opencl")
+    assert probed.returncode == 3
+    assert "no OpenCL here" in probed.stderr, probed.stderr
+
+
+CHECKS = """
+from accelkit import Accelerator, Availability
+
+class Bits(Accelerator):
+    "A device that cannot add."
+    device_type = "cpu"
+
+    def auto_device_count(self):
+        return 1
+
+    def check(self):
+        return Availability.usable("x xor x is 0")
+"""
+
+
+def test_what_a_plugin_s_own_check_found_is_shown(plugin_site):
+    plugin_site.install("vendor-bits", CHECKS, accelerators={"bits": "Bits"})
+    probed = accelkit("probe", "bits")
+    assert probed.stdout.startswith("bits (vendor-bits==1.0): x xor x is 0; 1 device"), probed
+
+
 @pytest.mark.parametrize("source", ["vendor_xpu", "vendor_xpu:register_devices", "vendor_xpu:no_such_function", "no such module"])
 def test_a_package_that_registers_its_device_in_a_function(plugin_site, source, error_text):
     text = f"def register_devices():\n    {REGISTERED}"

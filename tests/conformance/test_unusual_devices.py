@@ -120,6 +120,19 @@ def test_what_raises_and_is_not_declared_is_unsupported(run):
     assert "dtype.float64: undeclared, and does not work (NotImplementedError: no kernel for aten::add.Tensor)" in result.reason
     assert "Traceback" in result.detail
     assert "fake_xpu" in result.reproducer
+    assert "import accelkit;" in result.reproducer, "the accelerator overrides load"
+
+
+def test_the_program_for_a_failure_needs_only_the_vendor_s_package(tmp_path, monkeypatch):
+    monkeypatch.setenv("FAKE_XPU_FAULT", "nan@add")
+    executor = Executor(Order(resolve("fake_xpu")), tmp_path)
+    try:
+        result = executor.run("operators/forward[add,float32]")
+    finally:
+        executor.close()
+    assert result.kind == "fail", result
+    assert "import accelkit_fake_xpu.torch_backend\n" in result.reproducer
+    assert "accelkit.select" not in result.reproducer
 
 
 def test_a_capability_whose_absence_shows_in_a_result_may_be_undeclared(run):
@@ -147,6 +160,23 @@ def test_any_error_refuses_an_unknown_dtype_of_autocast(run):
 def test_serialization_needs_no_dtype_that_is_not_declared(run):
     (result,) = run("LacksBFloat16", "serialization/safetensors_bytes")
     assert result.kind == "pass", result.reason
+
+
+def test_operators_that_draw_no_numbers_need_no_random_state(run):
+    (result,) = run("WithoutRandomState", "operators/forward[nn.functional.scaled_dot_product_attention,float32]")
+    assert result.kind == "pass", result.reason
+
+
+def test_a_device_that_holds_no_number_fails_only_tests_that_need_one(run):
+    needs_none, needs_one = run("OnlyVectors", "device/string_round_trip", "device/scalars_come_back")
+    assert needs_none.kind == "pass", needs_none.reason
+    assert "this device holds only vectors" in needs_one.reason, needs_one
+
+
+def test_a_factory_that_ignores_the_cpu_fails_only_the_test_of_factories(run):
+    factories, bands = run("KeepsFactories", "device/tensors_know_their_device", "layout/guard_bands[fill_]")
+    assert (factories.kind, bands.kind) == ("fail", "pass"), (factories, bands)
+    assert "device='cpu' made a tensor on fake_xpu:0" in factories.reason
 
 
 # -- areas that are mostly unsupported --------------------------------------------------------------------------------

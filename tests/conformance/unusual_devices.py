@@ -7,7 +7,7 @@ from typing import Any
 
 from accelkit_fake_xpu.accelerator import FakeXPUAccelerator
 
-from accelkit import Capabilities
+from accelkit import Capabilities, UnsupportedError
 from accelkit_conformance.mutants.broken import Broken, changed, is_pure
 
 NOTHING = Capabilities.declare(native=["dtype.float32"])
@@ -232,3 +232,39 @@ class LacksAnOperator(FakeXPUAccelerator):
 
         self.library = torch.library.Library("aten", "IMPL")
         self.library.impl("gelu", refuse, "PrivateUse1")
+
+
+class WithoutRandomState(FakeXPUAccelerator):
+    """A device whose random state cannot be read."""
+
+    declared_capabilities = NOTHING
+
+    def load(self) -> None:
+        super().load()
+        import torch
+
+        del torch.fake_xpu.get_rng_state
+
+
+class KeepsFactories(Broken):
+    """A device that ignores ``device="cpu"`` if the other argument is on the device."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name == "ones_like" and str(kwargs.get("device")) == "cpu":
+            return func(*args, **{**kwargs, "device": args[0].device})
+        return call()
+
+
+class OnlyVectors(Broken):
+    """A device that holds only vectors and cannot be waited for."""
+
+    declared_capabilities = NOTHING
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if getattr(result, "ndim", 1) == 0:
+            raise RuntimeError("this device holds only vectors")
+        return result
+
+    def synchronize(self, device: Any) -> None:
+        raise UnsupportedError("this device cannot be waited for")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+import signal
 import time
 
 import pytest
@@ -263,6 +265,33 @@ def test_after_the_build_the_trials_own_limit_counts_again(plugin_site, monkeypa
     verdict = probing.ask(with_build(plugin_site, "import time; time.sleep(5)", "import time; time.sleep(600)"), is_trial=True)
     assert all(part in verdict.reason for part in ("4 s", "load()"))
     assert verdict.reason == error_text
+
+
+CLEANS_UP = """import time
+        try:
+            time.sleep(600)
+        finally:
+            __import__('os').unlink({lock!r})"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="this system has no such signals")
+def test_a_plugin_that_is_too_slow_can_clean_up(plugin_site, monkeypatch, tmp_path):
+    monkeypatch.setenv("ACCELKIT_LOAD_TIMEOUT", "2")
+    lock = tmp_path / "lock"
+    lock.touch()
+    verdict = probing.ask(with_build(plugin_site, "pass", CLEANS_UP.format(lock=str(lock))), is_trial=True)
+    assert "vendor_some.py" in verdict.reason
+    assert not lock.exists(), "the process was killed before it could release its lock"
+
+
+def test_the_lock_of_a_compilation_that_was_killed_is_named(plugin_site, monkeypatch, tmp_path, error_text):
+    monkeypatch.setenv("ACCELKIT_LOAD_TIMEOUT", "2")
+    (tmp_path / "lock").touch()
+    wait = f"from torch.utils.file_baton import FileBaton; FileBaton({str(tmp_path / 'lock')!r}).wait()"
+    verdict = probing.ask(with_build(plugin_site, "pass", wait), is_trial=True)
+    assert "file_baton.py" in verdict.reason
+    assert "TORCH_EXTENSIONS_DIR" in verdict.hint
+    assert f"{re.sub(r'(?<=py:)[0-9]+', 'N', verdict.reason)}: {verdict.hint}" == error_text
 
 
 def test_on_a_terminal_a_build_spins():

@@ -72,8 +72,20 @@ def test_a_library_that_is_missing(plugin_site, verdict):
         ("def register_acme(): pass", "if the package registers it in a function, override load()"),
         ("import torch\ntorch.utils.rename_privateuse1_backend('acme')", "torch._register_device_module"),
         ("import torch\ntorch.linalg.inv(torch.ones(1, 1).half())", "lacks a dtype"),
+        ("raise RuntimeError('acme only supports dtype=torch.bool')", "lacks a dtype"),
     ],
-    ids=["refused", "reset", "no program", "failing program", "no extension", "no package", "not registered", "no module", "dtype"],
+    ids=[
+        "refused",
+        "reset",
+        "no program",
+        "failing program",
+        "no extension",
+        "no package",
+        "not registered",
+        "no module",
+        "dtype",
+        "one dtype",
+    ],
 )
 def test_a_hint_names_what_to_do_about_the_cause(verdict, source, hint):
     found = verdict(source)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from types import ModuleType
 from typing import ClassVar
 
@@ -50,7 +51,7 @@ class TorchDeviceAccelerator(Accelerator):
             UsageError: If the module has no such function.
         """
         source = os.environ.get(_VARIABLE, "")
-        if not source and self._objection():
+        if not source and (self._objection() or self._is_only_a_name()):
             source = self.backend
         found = _import(source) if source else None
         if why := self._objection():
@@ -62,6 +63,12 @@ class TorchDeviceAccelerator(Accelerator):
                 why=why,
                 hint=_hint(source, found),
             )
+
+    def _is_only_a_name(self) -> bool:
+        """Return whether torch knows the device type, such as opencl or vulkan, but has no device of it before the backend is imported."""
+        import torch
+
+        return not hasattr(torch, self.device_type) and self.backend.partition(":")[0] not in sys.modules
 
     def _objection(self) -> str:
         """Return what torch says about the device type, or "" if it knows it."""

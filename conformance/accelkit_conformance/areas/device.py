@@ -41,7 +41,7 @@ def string_round_trip(subject: Subject) -> None:
 @check("smoke")
 def tensors_know_their_device(subject: Subject) -> None:
     """On each device, factory functions with ``device=``, ``to``, ``zeros_like`` and ``new_zeros`` create tensors that are on that
-    device."""
+    device. With ``device="cpu"``, they create tensors on the CPU from tensors on the device."""
     import torch
 
     for device in subject.devices:
@@ -57,6 +57,9 @@ def tensors_know_their_device(subject: Subject) -> None:
         }
         for name, tensor in made.items():
             assert tensor.device == device, f"torch.{name} on {device} made a tensor on {tensor.device}"
+        there = torch.zeros(2, device=device)
+        for name, tensor in {"ones_like": torch.ones_like(there, device="cpu"), "new_zeros": there.new_zeros(3, device="cpu")}.items():
+            assert tensor.device.type == "cpu", f"{name} of a tensor on {device} with device='cpu' made a tensor on {tensor.device}"
 
 
 @check("training", requires=["numbered_devices"])

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Iterator
@@ -64,8 +65,32 @@ def operators() -> dict[str, Any]:
         raise UnsupportedError(
             "torch's database of operators cannot be imported", why=str(error), hint="pip install 'accelkit[conformance]'"
         ) from error
+    _freeze_only_states_that_exist()
     found = {full_name(op): op for op in op_db}
     return {name: op for name, op in sorted(found.items()) if not op.name.startswith(_LEFT_OUT)}
+
+
+def _freeze_only_states_that_exist() -> None:
+    """Change torch's ``freeze_rng_state``, which raises an error on a device whose random state cannot be read.
+
+    Operators that draw no numbers, such as attention without dropout, could not be tested on such a device. There, only the state of the
+    CPU is restored.
+    """
+    from torch.testing import _utils
+
+    freeze = vars(_utils)["freeze_rng_state"]
+
+    def freeze_what_exists() -> contextlib.AbstractContextManager[None]:
+        device = torch.accelerator.current_accelerator(check_available=True)
+        try:
+            if device is not None:
+                torch.get_device_module(device).get_rng_state()
+        except (AttributeError, NotImplementedError, RuntimeError):
+            return torch.random.fork_rng(devices=[])
+        found: contextlib.AbstractContextManager[None] = freeze()
+        return found
+
+    vars(_utils)["freeze_rng_state"] = freeze_what_exists
 
 
 @functools.cache

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from accelkit import Accelerator
 from accelkit.runtime.comparison.cotangents import cotangents
 
 if TYPE_CHECKING:
@@ -36,12 +37,13 @@ def describe_sample(given: Any) -> str:
 def program(subject: Subject, name: str, given: Any, *, dtype: str, number: str = "", is_backward: bool = False) -> str:
     """Return a program that runs the failing sample of an operator on the CPU and on the device, and prints both results.
 
-    The program contains the sample itself if it is small; otherwise the program generates the samples as the check does.
+    The program contains the sample itself if it is small; otherwise the program generates the samples as the check does. It does not use
+    accelkit, unless the accelerator overrides ``load``.
     """
     literal = _literal(given)
     head = [
         "import torch",
-        *([f"import accelkit; accelkit.select({subject.record.name!r}).accelerator.load()"] if subject.device_type != "cpu" else []),
+        *_imports_of_device(subject),
         "from torch.testing._internal.common_methods_invocations import op_db",
         f"op = next(op for op in op_db if f'{{op.name}}.{{op.variant_test_name}}'.rstrip('.') == {name!r})",
     ]
@@ -74,6 +76,14 @@ def program(subject: Subject, name: str, given: Any, *, dtype: str, number: str 
     else:
         body += ["print('cpu   ', op(*args, **kwargs))", "print('device', op(*there[0], **there[1]))"]
     return "\n".join([*head, *body]) + "\n"
+
+
+def _imports_of_device(subject: Subject) -> list[str]:
+    """Return the line that adds the device to torch, without accelkit if importing a package is all that is needed."""
+    accelerator = subject.accelerator
+    if type(accelerator).load is not Accelerator.load:
+        return [f"import accelkit; accelkit.select({subject.record.name!r}).accelerator.load()"]
+    return [f"import {accelerator.torch_package}"] if accelerator.torch_package else []
 
 
 def _short(value: Any) -> str:

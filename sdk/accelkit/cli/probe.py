@@ -29,6 +29,5 @@ def command(name: str, is_json: bool) -> None:
         print_json("probe", {"name": name, "plugin": record.plugin, **verdict.as_dict()})
         return
     count = f"{verdict.device_count} device{'s' * (verdict.device_count != 1)}"
-    click.echo(
-        printable(f"{name} ({record.plugin}): [0, 1, 2, 3] + 1 is correct on {verdict.device_type}; {count}, {verdict.seconds:.2f} s")
-    )
+    checked = verdict.checked or f"[0, 1, 2, 3] + 1 is correct on {verdict.device_type}"
+    click.echo(printable(f"{name} ({record.plugin}): {checked}; {count}, {verdict.seconds:.2f} s"))

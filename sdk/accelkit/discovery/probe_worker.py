@@ -16,12 +16,14 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from accelkit import child_processes
 from accelkit.discovery.autoload import explain, import_torch
 from accelkit.discovery.import_side_effects import Footprint
 from accelkit.discovery.loading import base_class, instantiate, load_class, plugin_errors, probe
 from accelkit.discovery.remedies import by_text
 from accelkit.errors import AccelkitError, BrokenPluginError, UnavailableError
 from accelkit.gc_pause import pause_collector_until_exit
+from accelkit.specs.accelerator import Accelerator
 from accelkit.types import Availability, PluginRecord
 
 Reached = Callable[[str], None]
@@ -33,6 +35,8 @@ class Report:
     def __init__(self, path: str) -> None:
         self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 # the file stays open until the process ends
         faulthandler.enable(self._file)
+        if child_processes.SHOW_STACK is not None:
+            faulthandler.register(child_processes.SHOW_STACK, file=self._file, all_threads=False)
 
     def end_after(self, seconds: float) -> None:
         """End this process after a time, even if a plugin holds the interpreter's lock, in case the parent no longer exists."""
@@ -184,6 +188,8 @@ def _trial(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Ava
         return Availability.broken(
             f"its probe() reports it as usable, but {checked.reason}", checked.hint or _remedy(checked.reason, instance)
         )
+    if type(instance).check is not Accelerator.check:
+        facts["checked"] = checked.reason or "its check() passed"
     with plugin_errors(record.plugin, f"reading the properties of {record.name}"):
         facts["device_count"] = int(instance.auto_device_count())
         facts["capabilities"] = dict(instance.capabilities())

@@ -12,7 +12,9 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import subprocess
+import sysconfig
 import tempfile
 import time
 from collections.abc import Sequence
@@ -22,6 +24,7 @@ from typing import Any, Literal
 from accelkit import child_processes, untrusted_json
 from accelkit.discovery import subprocess_env
 from accelkit.discovery.build_progress import BuildNotice
+from accelkit.discovery.remedies import by_text
 from accelkit.discovery.verdict import Verdict
 from accelkit.errors import UsageError
 from accelkit.types import PluginRecord
@@ -52,6 +55,9 @@ _TORCH_ALONE = "python -c 'import torch' shows whether torch itself is the cause
 _POLL_SECONDS = 0.005
 _LOOK_SECONDS = 0.25
 _SPARE_SECONDS = 10.0
+_CLEAN_UP_SECONDS = 2.0
+_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE)
+_STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 
 
 def ask_all(records: Sequence[PluginRecord], *, is_trial: bool = False) -> dict[PluginRecord, Verdict]:
@@ -178,11 +184,25 @@ class _Child:
         self._follow_stages()
         self._is_late = self._process.poll() is None and time.monotonic() > self._deadline
         if self._is_late:
+            self._late = self._read_report()[:2]
+            self._show_stack(self._process)
+            child_processes.interrupt(self._process, _CLEAN_UP_SECONDS)
             self._end()
         return self._process.poll() is not None
 
+    def _show_stack(self, process: subprocess.Popen[bytes]) -> None:
+        """Make the child append its stack to the report, and wait for it, because signals that follow closely may go to other threads."""
+        if child_processes.SHOW_STACK is None:
+            return
+        size, deadline = self._report.stat().st_size, time.monotonic() + _CLEAN_UP_SECONDS
+        process.send_signal(child_processes.SHOW_STACK)
+        while self._report.stat().st_size == size and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+
     def verdicts(self) -> dict[PluginRecord, Verdict]:
         stages, verdicts, crash = self._read_report()
+        if self._is_late:
+            stages, verdicts = self._late  # a plugin may have turned the interruption into an error of its own
         self._end()
         return {
             record: self._verdict(record, verdicts[index])
@@ -221,7 +241,9 @@ class _Child:
             variable = _LIMITS[self._limit][0]
             if self._limit == "start":
                 return Verdict("broken", reason, f"increase {variable} (seconds) if this machine is slow; {_TORCH_ALONE}", crash)
-            return Verdict("broken", reason, f"increase {variable} (seconds) if it needs more time; otherwise {remedy}", crash)
+            place = _place(crash)
+            hint = by_text(place) or f"increase {variable} (seconds) if it needs more time; otherwise {remedy}"
+            return Verdict("broken", f"{reason}{place and f': it was at {place}'}", hint, crash)
         if code < 0:
             return Verdict("broken", f"it crashed with {subprocess_env.signal_name(code)} {_DOING.get(stage, stage)}", remedy, crash)
         return Verdict("broken", f"it ended the process with exit code {code} {_DOING.get(stage, stage)}", remedy, crash)
@@ -229,6 +251,17 @@ class _Child:
     def _end(self) -> None:
         if self._process is not None:
             child_processes.end(self._process)
+
+
+def _place(stack: str) -> str:
+    """Return the innermost place of a stack that is not in the standard library, as ``file.py:3 (function)``; "" if there is no stack."""
+    frames = list(_FRAME.finditer(stack))
+    own = [frame for frame in frames if "site-packages" in frame["file"] or not frame["file"].startswith((_STANDARD_LIBRARY, "<frozen"))]
+    frame = next(iter(own or frames), None)
+    if frame is None:
+        return ""
+    _, is_installed, module = frame["file"].rpartition("site-packages/")
+    return f"{module if is_installed else Path(module).name}:{frame['line']} ({frame['function']})"
 
 
 def time_limit(limit: Limit) -> float:

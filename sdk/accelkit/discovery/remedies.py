@@ -129,6 +129,14 @@ _TOO_SLOW = (
 )
 _PERMISSION = "allow this user to open the device, for example by adding the user to the group of its file in /dev"
 _COMMAND = "a command that the device needs, such as a compiler, has failed: run it in a terminal to see why"
+_COMPILES = (
+    "it compiles an extension, which may take minutes the first time: increase ACCELKIT_LOAD_TIMEOUT (seconds), or import its torch "
+    "package once in Python; a plugin can do so in its build(), which has a limit of its own"
+)
+_LOCK = (
+    "it waits for another process that compiles the same extension. If there is none, one was killed: delete the file named lock in the "
+    "extension's folder, in TORCH_EXTENSIONS_DIR or ~/.cache/torch_extensions"
+)
 _DISK = "free disk space, or set ACCELKIT_CACHE_DIR and TMPDIR to folders on another disk"
 _TEXTS: Sequence[tuple[str, str | _Remedy]] = (
     (r"(?:(?P<file>/[^\s:]+\.(?:so[\w.]*|dylib))\W[^/]*)?(?:undefined symbol|[Ss]ymbol not found)", _undefined_symbol),
@@ -144,7 +152,8 @@ _TEXTS: Sequence[tuple[str, str | _Remedy]] = (
     (r"(?i)could not run 'aten::\w+", _OPERATOR),
     (r"(?i)no (\w+ )?devices? (is |are |was |were )?(found|available|detected|visible)", _NO_DEVICE),
     (
-        r"(?i)not implemented for '|NotImplementedError: .*(dtype|float|aten)|unsupported d(ata )?type|dtype.* not support",
+        r"(?i)not implemented for '|NotImplementedError: .*(dtype|float|aten)|unsupported d(ata )?type|dtype.* not support"
+        r"|only supports? d(ata )?type",
         _DTYPE,
     ),
     (r"(?i)timed? ?out|TimeoutError", _TOO_SLOW),
@@ -152,5 +161,7 @@ _TEXTS: Sequence[tuple[str, str | _Remedy]] = (
     (r"FileNotFoundError: .*No such file or directory: '(?P<program>[\w.+-]+)'", _missing_program),
     (r"CalledProcessError|returned non-zero exit status", _COMMAND),
     (r"(?i)no space left on device", _DISK),
+    (r"torch/utils/file_baton\.py", _LOCK),
+    (r"torch/utils/cpp_extension\.py", _COMPILES),
 )
 _BY_TEXT = [(re.compile(pattern), remedy) for pattern, remedy in _TEXTS]

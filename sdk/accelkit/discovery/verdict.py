@@ -11,7 +11,7 @@ from accelkit.errors import shortened
 from accelkit.specs.finding import Finding
 from accelkit.types import Availability, ProbeStatus
 
-_LENGTHS = {"reason": 2000, "hint": 2000, "description": 500, "device_type": 100, "traceback": 50_000}
+_LENGTHS = {"reason": 2000, "checked": 500, "hint": 2000, "description": 500, "device_type": 100, "traceback": 50_000}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -24,6 +24,7 @@ class Verdict:
         description: The first line of the class's docstring.
         device_type, is_simulated, device_count, capabilities: Facts about an accelerator. The last two are known only after a trial.
         checks: The results of the plugin's own doctor checks, by name.
+        checked: What the plugin's own ``check()`` found in a trial; "" if it is the inherited one, which adds numbers.
         definitions: The members that its class defines. Empty unless the question was ``definitions``.
         mistakes: The findings of the static checks. Empty unless the question was ``mistakes``.
         seconds: The duration in seconds.
@@ -40,13 +41,14 @@ class Verdict:
     device_count: int | None = None
     capabilities: Mapping[str, str] = dataclasses.field(default_factory=dict)
     checks: Mapping[str, Availability] = dataclasses.field(default_factory=dict)
+    checked: str = ""
     definitions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     mistakes: tuple[Finding, ...] = ()
     seconds: float = 0.0
     cached_at: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        return {name: value for name, value in dataclasses.asdict(self).items() if name not in ("definitions", "mistakes")}
+        return {name: value for name, value in dataclasses.asdict(self).items() if name not in ("checked", "definitions", "mistakes")}
 
     @classmethod
     def from_dict(cls, fields: object) -> Verdict:
