@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import datetime
 import faulthandler
-import importlib
 import os
 import random
 import sys
@@ -279,7 +278,7 @@ class Worker:
         with contextlib.suppress(UnsupportedError):  # a device without a generator
             self.subject.accelerator.manual_seed(0)
         if "numpy" in sys.modules:
-            importlib.import_module("numpy.random").seed(0)
+            sys.modules["numpy"].random.seed(0)
 
 
 def is_recorded(test: str) -> bool:

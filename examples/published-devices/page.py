@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import ast
+import collections
+import json
+import re
 import textwrap
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 from accelkit_conformance.reports import matrix, summary
+from accelkit_conformance.reports.markdown import plain
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
 RESULTS = REPOSITORY / "docs" / "published-devices"
 PAGE = REPOSITORY / "docs" / "published-devices.md"
+NOT_PASSED = "not_passed.jsonl"
+"""The file that has the results of a device that are not passes, one per line."""
 _WIDTH = 100
+_MOST_CAUSES = 12
+_UNDECLARED = re.compile(r".* undeclared, and does not work \((.*)\)", re.DOTALL)
+_VARYING = re.compile(r"0x[0-9a-f]+|'[^']*'|\"[^\"]*\"|\d+")
 _INTRODUCTION = """\
 # Published devices
 
@@ -44,24 +54,56 @@ def text() -> str:
     """Return the page. It depends only on files of the repository."""
     found = [(path, summary.read(path)) for path in (RESULTS / f"{name}.json" for name in names()) if path.exists()]
     shown = [path.stem for path, _ in found]
-    return "\n".join([_wrapped(_INTRODUCTION), matrix.markdown(found), *(line for name in shown for line in _section(name))])
+    sections = [line for name in shown for line in _section(name)]
+    return "\n".join([_wrapped(_INTRODUCTION), matrix.markdown(found), *sections, *_not_run()])
+
+
+def _not_run() -> list[str]:
+    """Return the section about packages that were tried and cannot be run."""
+    reasons = tomllib.loads((HERE / "not_run.toml").read_text("utf-8"))
+    rows = [_wrapped(f"- {package}: {reason}").removesuffix("\n") for package, reason in reasons.items()]
+    return ["## Packages that we could not run", "", *rows]
 
 
 def _section(name: str) -> list[str]:
     device = tomllib.loads((HERE / name / "device.toml").read_text("utf-8"))
-    packages = ", ".join(f"`{one}`" for one in device["requirements"])
+    installed = [*device["requirements"], *(one for one in device.get("compiled", ()) if "{" not in one)]
+    packages = ", ".join(f"`{one}`" for one in installed)
     programs = sorted((HERE / name / "defects").glob("*.py"))
     lines = [f"## {name}", "", _wrapped(device["description"]), _wrapped(f"Source: <{device['source']}>. Installed: {packages}.")]
-    if areas := device.get("areas"):
-        lines += [_wrapped(f"Only these areas of the suite were run: {', '.join(areas)}. {device['why_only_these']}")]
     lines += ["The plugin:", "", *_block("python", (HERE / name / f"accelkit_{name}.py").read_text("utf-8"))]
-    lines += ["", f"`python examples/digits.py --accelerator {name}` trains a convolutional network. Its last line:", ""]
+    lines += ["", _wrapped(f"The last line of `python examples/digits.py --accelerator {name}`, which trains a convolutional network:")]
     lines += [*_block("text", (RESULTS / name / "digits.txt").read_text("utf-8")), "", f"### Defects of {name}", ""]
     for program in programs:
         source = program.read_text("utf-8")
         lines += [_wrapped(ast.get_docstring(ast.parse(source)) or ""), *_block("python", _without_docstring(source)), ""]
         lines += ["It prints:", "", *_block("text", (RESULTS / name / f"{program.stem}.txt").read_text("utf-8")), ""]
-    return lines
+    return lines + _unsupported(name)
+
+
+def _unsupported(name: str) -> list[str]:
+    """Return a table of the causes for which tests are not supported, the commonest first."""
+    results = map(json.loads, (RESULTS / name / NOT_PASSED).read_text("utf-8").splitlines())
+    found = groups([result["reason"] for result in results if result["kind"] == "unsupported"])
+    if not found:
+        return []
+    rows = [f"| {number} | {plain(example[:160])} |" for number, example in found[:_MOST_CAUSES]]
+    if others := found[_MOST_CAUSES:]:
+        rows.append(f"| {sum(number for number, _ in others)} | {len(others)} other causes |")
+    return [f"### What {name} does not support", "", "| tests | the error, or why the test does not apply |", "| --- | --- |", *rows, ""]
+
+
+def groups(reasons: Sequence[str]) -> list[tuple[int, str]]:
+    """Group reasons of unsupported results by cause. Returns the number of results of each group and an example, largest group first."""
+    causes = [cause(reason) for reason in reasons]
+    counted = collections.Counter(_VARYING.sub("", one) for one in causes)
+    return [(number, next(one for one in causes if _VARYING.sub("", one) == group)) for group, number in counted.most_common()]
+
+
+def cause(reason: str) -> str:
+    """Return the error in the reason of an unsupported result, without the name of the capability."""
+    found = _UNDECLARED.fullmatch(reason)
+    return found[1] if found else reason
 
 
 def _without_docstring(source: str) -> str:

@@ -5,16 +5,20 @@
     python examples/published-devices/run.py --page      write the page again from what earlier runs found
 
 The folder of a device contains its plugin, ``device.toml`` (what is installed, and how its server is started, if it has one) and a program
-in plain torch for each of its defects. The results are kept in docs/published-devices: a summary of the report, and what each program and
-examples/digits.py printed. Runs with the environment of accelkit's repository.
+in plain torch for each of its defects. The results are kept in docs/published-devices: a summary of the report, the tests that did not
+pass, and what each program and examples/digits.py printed. Runs with the environment of accelkit's repository.
+
+The source of a device that no package index has is taken from a folder of the folder that the variable DEVICE_SOURCES names.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -56,34 +60,69 @@ def run(name: str) -> None:
     reports.mkdir(exist_ok=True)
     outputs = page.RESULTS / name
     outputs.mkdir(parents=True, exist_ok=True)
-    with serve(device, programs) as environment:
+    with serve(name, device) as environment:
         for program in sorted((HERE / name / "defects").glob("*.py")):
             code, printed = output_of([programs / "python", program], environment)
             if code != 1 or "Traceback" in printed:
                 raise SystemExit(f"{program} ended with {code} and did not find the defect. If it is fixed, delete the program.\n{printed}")
             (outputs / f"{program.stem}.txt").write_text(printed, "utf-8")
-        code, printed = output_of([programs / "python", REPOSITORY / "examples" / "digits.py", "--accelerator", name], environment)
-        (outputs / "digits.txt").write_text(f"{printed.splitlines()[-1]}\n", "utf-8")
-        command = [programs / "accelkit", "conformance", "run", name, "--profile", device["profile"], "-n", "1"]
-        command += [f"--select={area}" for area in device.get("areas", ())]
+        command = [programs / "accelkit", "conformance", "run", name, "--profile", device["profile"], "-n", "1", "--reruns", "1"]
         subprocess.run([*command, "--json", reports / f"{name}.json", "--html", reports / f"{name}.html"], check=False, env=environment)
+        code, printed = output_of([programs / "python", REPOSITORY / "examples" / "digits.py", "--accelerator", name], environment)
+        said = [line for line in printed.splitlines() if line.strip()]
+        (outputs / "digits.txt").write_text(f"{said[-1]}\n", "utf-8")
+    report = json.loads((reports / f"{name}.json").read_text("utf-8"))
+    (outputs / page.NOT_PASSED).write_text(not_passed(report), "utf-8")
     matrix = [sys.executable, "-m", "accelkit", "conformance", "matrix"]
     subprocess.run([*matrix, reports, "--summaries", page.RESULTS], check=True)
 
 
 def install(name: str, device: Mapping[str, Any]) -> Path:
-    """Create the environment of a device, unless it exists, and install what is missing. Returns its folder of programs."""
+    """Create the environment of a device, unless it exists, and install what is missing. Returns its folder of programs.
+
+    Raises:
+        SystemExit: If the source of the device is needed and missing.
+    """
     programs = BUILD / name / "bin"
     if not (programs / "python").exists():
         venv.create(BUILD / name, with_pip=True)
+        if "folder" in device:
+            copy_source(name, device)
     pip = [programs / "python", "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
     subprocess.run([*pip, *device["requirements"]], check=True)
+    if compiled := [one.format(folder=source_of(name)) for one in device.get("compiled", ())]:
+        subprocess.run([*pip, "--no-build-isolation", *compiled], check=True)  # against the torch that is installed, not the newest
     subprocess.run([*pip, f"{REPOSITORY}[conformance]", HERE / name], check=True)
     return programs
 
 
+def source_of(name: str) -> Path:
+    """Return the folder of the copy of a device's source, in which it is compiled."""
+    return BUILD / name / "source"
+
+
+def copy_source(name: str, device: Mapping[str, Any]) -> None:
+    """Copy the source of a device from DEVICE_SOURCES into its environment, because compiling it writes into its folder."""
+    sources = os.environ.get("DEVICE_SOURCES")
+    if not sources or not (Path(sources) / device["folder"]).is_dir():
+        raise SystemExit(
+            f"{name} is not on the package index: set DEVICE_SOURCES to a folder with {device['folder']}, from {device['source']}"
+        )
+    shutil.copytree(Path(sources) / device["folder"], source_of(name), ignore=shutil.ignore_patterns("build", "*.so", "*.egg-info"))
+
+
+def not_passed(report: Mapping[str, Any]) -> str:
+    """Return the results that are not passes, one per line of JSON, with the programs that reproduce failures."""
+    lines = []
+    for result in report["results"]:
+        if result["kind"] != "pass":
+            kept = ("id", "kind", "reason", "error", "step", *(() if result["kind"] == "unsupported" else ("reproducer",)))
+            lines.append(json.dumps({name: result[name] for name in kept if name in result}))
+    return "".join(f"{line}\n" for line in lines)
+
+
 @contextlib.contextmanager
-def serve(device: Mapping[str, Any], programs: Path) -> Iterator[dict[str, str]]:
+def serve(name: str, device: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     """Run the server of a device, if it has one, and yield the environment variables for programs that use the device.
 
     Raises:
@@ -91,12 +130,16 @@ def serve(device: Mapping[str, Any], programs: Path) -> Iterator[dict[str, str]]
     """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    environment = os.environ | {name: text.format(port=port) for name, text in device.get("environment", {}).items()}
+    own = {variable: text.format(port=port, folder=source_of(name)) for variable, text in device.get("environment", {}).items()}
+    environment = os.environ | own
     if "server" not in device:
         yield environment
         return
     program, *arguments = (text.format(port=port) for text in device["server"])
-    with subprocess.Popen([programs / program, *arguments], env=environment) as server:
+    with (
+        (BUILD / name / "server.log").open("wb") as log,
+        subprocess.Popen([BUILD / name / "bin" / program, *arguments], env=environment, stderr=log) as server,
+    ):
         try:
             deadline = time.monotonic() + _SERVER_SECONDS
             while not _accepts(port):

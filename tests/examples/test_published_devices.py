@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ DEVICES = ROOT / "examples" / "published-devices"
 RESULTS = ROOT / "docs" / "published-devices"
 NAMES = sorted(path.parent.name for path in DEVICES.glob("*/device.toml"))
 PROGRAMS = sorted(DEVICES.glob("*/defects/*.py"))
+SHOWN = [name for name in NAMES if (RESULTS / f"{name}.json").exists()]
+"""The devices that have been run. The others have a folder, and wait for someone who runs them."""
 
 
 @pytest.fixture
@@ -44,7 +47,7 @@ def test_the_page_depends_on_what_was_found(page, monkeypatch, tmp_path):
         target.write_text(path.read_text("utf-8"), "utf-8")
     monkeypatch.setattr(page, "RESULTS", tmp_path)
     assert page.text() == before
-    name = NAMES[0]
+    name = SHOWN[0]
     printed = next(path for path in (tmp_path / name).glob("*.txt") if path.stem != "digits")
     printed.write_text("it works now\n")
     summary = json.loads((tmp_path / f"{name}.json").read_text("utf-8"))
@@ -54,6 +57,29 @@ def test_the_page_depends_on_what_was_found(page, monkeypatch, tmp_path):
     after = page.text()
     assert "it works now" in after
     assert f"| {area} | {summary['summary']['areas'][area]['pass']} of" in after
+
+
+def test_the_causes_are_grouped_and_without_the_names_of_capabilities(page):
+    errors = ["RuntimeError: no kernel at 0x1f", "RuntimeError: no kernel at 0x2e", "KeyError: 'x'"]
+    reasons = [f"dtype.float64: undeclared, and does not work ({error})" for error in errors]
+    assert [page.cause(reason) for reason in reasons] == errors
+    assert page.cause("this needs two devices") == "this needs two devices"
+    assert page.groups([*reasons, reasons[0]]) == [(3, errors[0]), (1, errors[2])]
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_each_program_that_shows_failures_exists_and_each_failure_that_it_shows_was_found(monkeypatch, name):
+    monkeypatch.syspath_prepend(str(DEVICES))
+    import reproduce
+
+    failed = {one.test for one in reproduce.failures(name)}
+    for stem, tests in tomllib.loads((DEVICES / name / "device.toml").read_text("utf-8"))["shown_by"].items():
+        for test in tests:
+            assert test in failed, f"{test} has not failed on {name}"
+            assert reproduce.shown_by(name, test) == DEVICES / name / "defects" / f"{stem}.py"
+        assert (DEVICES / name / "defects" / f"{stem}.py").exists()
+    for module in ("page", "run", "reproduce"):
+        del sys.modules[module]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -70,5 +96,5 @@ def test_a_program_for_a_defect_is_short_and_needs_only_torch(path):
 
 
 def test_no_result_is_left_of_a_program_that_is_gone():
-    expected = {(path.parts[-3], path.stem) for path in PROGRAMS} | {(name, "digits") for name in NAMES}
+    expected = {(path.parts[-3], path.stem) for path in PROGRAMS} | {(name, "digits") for name in SHOWN}
     assert {(path.parent.name, path.stem) for path in RESULTS.glob("*/*.txt")} == expected

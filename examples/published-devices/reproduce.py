@@ -1,0 +1,112 @@
+"""Draw failed tests of all devices at random, and reproduce each of them in plain torch.
+
+    python examples/published-devices/reproduce.py --number 30 --seed 22
+    python examples/published-devices/reproduce.py --all rgpu
+
+A failure is reproduced by the program in ``defects`` that ``[shown_by]`` in ``device.toml`` names for its test, or else by the program that
+the suite's report has for it: that one must raise an error or print another result on the device than on the CPU. ``make devices`` must
+have run. Exits with 1 if a failure is not reproduced.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import fnmatch
+import json
+import random
+import re
+import sys
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+import page
+import run
+
+from accelkit_conformance.results import BAD
+
+_DEVICE = re.compile(r",?\s*device='[^']*'")
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """A failed test of a device, with the program that the report has for it; may be empty."""
+
+    device: str
+    test: str
+    reason: str
+    program: str
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="the devices; by default all")
+    parser.add_argument("--number", type=int, default=30, help="the number of failures; by default 30")
+    parser.add_argument("--seed", type=int, default=22)
+    parser.add_argument("--all", action="store_true", help="reproduce every failure")
+    options = parser.parse_args()
+    found = [one for name in options.names or page.names() for one in failures(name)]
+    generator = random.Random(options.seed)  # noqa: S311 # not a secret
+    drawn = found if options.all else sorted(generator.sample(found, options.number), key=found.index)
+    missed = 0
+    for name in page.names():
+        mine = [one for one in drawn if one.device == name]
+        if not mine:
+            continue
+        with run.serve(name, tomllib.loads((page.HERE / name / "device.toml").read_text("utf-8"))) as environment:
+            for one in mine:
+                verdict = reproduce(one, environment)
+                missed += verdict.startswith("NOT")
+                print(f"{name} {one.test}: {verdict}", flush=True)
+    print(f"{len(drawn) - missed} of {len(drawn)} failures are reproduced in plain torch")
+    return int(missed > 0)
+
+
+def failures(name: str) -> list[Failure]:
+    """Return the failed tests of a device, as ``make devices`` has kept them."""
+    results = map(json.loads, (page.RESULTS / name / page.NOT_PASSED).read_text("utf-8").splitlines())
+    return [Failure(name, one["id"], one["reason"], one.get("reproducer", "")) for one in results if one["kind"] in BAD]
+
+
+def reproduce(failure: Failure, environment: Mapping[str, str]) -> str:
+    """Run the program for a failure, and return a line that says what it showed. The line begins with NOT if it showed nothing."""
+    python = run.BUILD / failure.device / "bin" / "python"
+    if path := shown_by(failure.device, failure.test):
+        code, printed = run.output_of([python, path], environment)
+        is_shown = code == 1 and "Traceback" not in printed
+        return f"{'' if is_shown else 'NOT SHOWN BY '}{path.name}: {_last_line(printed)}"
+    if not failure.program:
+        return f"NOT REPRODUCED, there is no program: {failure.reason}"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "program.py"
+        path.write_text(failure.program, "utf-8")
+        code, printed = run.output_of([python, path], environment)
+    cpu, _, device = printed.partition("\ndevice")
+    if code != 0:
+        where = "on the device" if cpu.startswith("cpu") or "\ncpu" in cpu else "NOT ON THE DEVICE"
+        return f"{where} it raises {_last_line(printed)}"
+    shown = [_DEVICE.sub("", " ".join(text.split())).strip() for text in (cpu.rpartition("cpu   ")[2], device)]
+    return (
+        "NOT REPRODUCED: the results look alike" if shown[0] == shown[1] else f"the CPU gives {shown[0][:150]}, the device {shown[1][:150]}"
+    )
+
+
+def shown_by(name: str, test: str) -> Path | None:
+    """Return the program in ``defects`` that shows why a test fails; None if there is none."""
+    patterns = tomllib.loads((page.HERE / name / "device.toml").read_text("utf-8")).get("shown_by", {})
+    stem = next((stem for stem, tests in patterns.items() if any(_matches(test, one) for one in tests)), None)
+    return page.HERE / name / "defects" / f"{stem}.py" if stem else None
+
+
+def _matches(test: str, pattern: str) -> bool:
+    return fnmatch.fnmatchcase(test, pattern.replace("[", "[[]"))
+
+
+def _last_line(printed: str) -> str:
+    return ([line for line in printed.splitlines() if line.strip()] or ["nothing"])[-1][:300]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,7 @@
+"""`torch.ones_like` and its relatives ignore `device="cpu"`: the result says that it is on rgpu, and cannot be used."""
+
+import rgpu
+import torch
+
+mask = torch.ones_like(torch.ones(2, device="rgpu"), device="cpu")
+raise SystemExit(f"device='cpu' was asked for, and the tensor is on {mask.device}")

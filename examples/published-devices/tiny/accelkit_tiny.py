@@ -1,0 +1,8 @@
+from accelkit import Accelerator
+
+
+class TinyAccelerator(Accelerator):
+    """Devices of tinygrad, through its PyTorch backend."""
+
+    device_type = "tiny"
+    torch_package = "extra.torch_backend.backend"
