@@ -30,7 +30,7 @@ class DeviceMemory:
         return self._value("memory.peak.bytes")
 
     def reset_peak(self) -> None:
-        """Set ``peak`` to what is allocated now. Does nothing on a device that records no peak.
+        """Set ``peak`` to ``current``. Does nothing on a device that records no peak.
 
         Raises:
             UnsupportedError: If the device records a peak that cannot be reset.

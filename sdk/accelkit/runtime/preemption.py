@@ -131,7 +131,7 @@ class Preemption:
             self._poll.start()
 
     def forget(self) -> None:
-        """Stop watching, and forget what was announced."""
+        """Stop watching, and forget earlier signals and notices."""
         self.signals.forget()
         if self._poll is not None:
             self._poll.stop()

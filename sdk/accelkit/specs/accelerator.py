@@ -205,7 +205,7 @@ class Accelerator:
         return torch_functions.memory_stats(self, device)
 
     def reset_peak_memory_stats(self, device: torch.device) -> None:
-        """Set the peak to what is allocated now, if the device records a peak. Called by benchmarks and the conformance tests.
+        """Set the peak to the bytes allocated now, if the device records a peak. Called by benchmarks and the conformance tests.
 
         Raises:
             UnsupportedError: If the device records a peak that cannot be reset.

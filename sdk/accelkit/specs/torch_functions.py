@@ -94,7 +94,7 @@ def memory_stats(accelerator: Accelerator, device: torch.device) -> dict[str, fl
 
 
 def reset_peak_memory_stats(accelerator: Accelerator, device: torch.device) -> None:
-    """Set the peak of ``memory_stats`` to what is allocated now. Does nothing if the accelerator reports no peak.
+    """Set the peak of ``memory_stats`` to the number of bytes that are allocated now. Does nothing if the accelerator reports no peak.
 
     Raises:
         UnsupportedError: If it reports a peak that cannot be reset.

@@ -1,4 +1,4 @@
-"""What can be said of operators that draw random numbers: the statistics of their results, and what follows from what was drawn."""
+"""Checks of operators that draw random numbers: of the statistics of their results, and of the values that follow from the draws."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def wrong_draws(call: OperatorCall, found: Outcome) -> tuple[str, str]:
 
 
 def _wrong_dropout(values: torch.Tensor, p: float, is_training: bool, found: torch.Tensor, mask: torch.Tensor) -> str:
-    """Check that what the mask keeps is scaled by 1 / (1 - p), what it drops is 0, and that it keeps a share of 1 - p."""
+    """Check that the elements that the mask keeps are scaled by 1 / (1 - p), that the others are 0, and that it keeps a share of 1 - p."""
     scale = 1.0 if not is_training else 0.0 if p == 1.0 else 1.0 / (1.0 - p)
     truth = values.double() * mask.double() * scale
     if text := difference(found, truth.to(found.dtype), truth):
