@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import datetime
 import faulthandler
+import gc
 import os
 import random
 import sys
@@ -23,6 +24,7 @@ import psutil
 
 from accelkit import Accelerator, AccelkitError, PluginRecord, UnavailableError, UnsupportedError
 from accelkit.discovery import loading
+from accelkit.gc_pause import collector_paused
 from accelkit_conformance import checks, worker_messages
 from accelkit_conformance.expectations import Expectation
 from accelkit_conformance.judgement import judge
@@ -47,8 +49,11 @@ def main() -> None:
     requests = worker_messages.requests()
     request = requests.get()
     sys.path[:] = request["sys_path"]
-    worker = Worker(request, lambda answer: worker_messages.say(answers, answer))
-    worker_messages.say(answers, worker.introduce())
+    with collector_paused():  # importing torch and the plugin creates no garbage
+        worker = Worker(request, lambda answer: worker_messages.say(answers, answer))
+        introduction = worker.introduce()
+    gc.freeze()  # so that checks of memory, which collect garbage first, do not examine what was imported
+    worker_messages.say(answers, introduction)
     memory_info = psutil.Process().memory_info  # because getrusage returns kibibytes on Linux and bytes on macOS
     while True:
         message = requests.get()
