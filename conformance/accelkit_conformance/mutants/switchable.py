@@ -22,11 +22,15 @@ _UNDEFINED = ("_functional_assert", "empty", "new_empty", "_empty", "resize", "_
 
 _NEVER_NAN = re.compile(
     r"^(all|any|eq|ne|lt|le|gt|ge|gcd|lcm|isin|isnan|isneginf|isposinf|signbit|nonzero\w*|arg\w+|bincount|bucketize|searchsorted|count_nonzero"
-    r"|bitwise_\w+|__\wshift__|_int_mm|tri[lu]_indices|hash_tensor)$"
+    r"|bitwise_\w+|__\wshift__|_int_mm|tri[lu]_indices|hash_tensor|sign|sgn|histc|_histogramdd_\w+)$"
 )
-"""Matches the names of operators that return only integers or booleans."""
+"""Matches the names of operators that never return NaN: they return integers, booleans, counts or signs."""
 _SCALARS = ("dot", "vdot", "trace")
 """The names of operators whose result is always a scalar."""
+_VECTORS = ("addmv", "mv")
+"""The names of operators whose result always has one dimension."""
+_UP_TO_SIGN = re.compile(r"eig|svd|_qr$|geqrf")
+"""Matches the names of operators that return vectors whose negation is also right."""
 
 
 class Switchable(Broken):
@@ -66,7 +70,9 @@ class Fault:
     def __init__(self, mutant: Generated) -> None:
         source = random.Random(f"{mutant.axis},{mutant.seed}")  # noqa: S311 # for a reproducible fault
         self.id, self.operator, self._axis = mutant.id, mutant.operator, mutant.axis
-        self._wrong = source.choice(("zero", "one more", "negated", "doubled"))
+        self._wrong = source.choice(("zero", "more", "negated", "doubled"))
+        if self._wrong == "negated" and _UP_TO_SIGN.search(self.operator):
+            self._wrong = "doubled"
         self._size = 2 ** source.randrange(2, 8) if mutant.axis == "last_block" else 2 ** source.randrange(4, 17)
         self._call = source.choice((2, 3, 5, 10))
         self._leaf = source.randrange(4)
@@ -77,16 +83,17 @@ class Fault:
         import torch
         from torch.utils._pytree import tree_flatten, tree_unflatten
 
-        self._num_calls += 1
         result = call()
-        is_due = self._is_due(args, kwargs, result, func)
         leaves, structure = tree_flatten(args[0] if result is None and args else result)
         places = [index for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and _is_plain(leaf)]
         if self._axis == "out_strides":
             places = [index for index in places if not leaves[index].is_contiguous()]
         if self._axis == "nan":
             places = [index for index in places if leaves[index].is_floating_point() or leaves[index].is_complex()]
-        if not is_due or not places:
+        if not places:
+            return result
+        self._num_calls += 1
+        if not self._is_due(args, kwargs, result, func):
             return result
         place = places[self._leaf % len(places)]
         if self._axis == "dtype":
@@ -158,8 +165,9 @@ class Fault:
             part.zero_()
         elif part.dtype is torch.bool:
             part.logical_not_()
-        elif self._wrong == "one more":
-            part.add_(1)
+        elif self._wrong == "more":
+            is_real = part.is_floating_point() and part.numel()
+            part.add_(1 + (part.abs().nan_to_num().max() if is_real else 0))  # more than the rounding error of a low precision
         elif self._wrong == "negated":
             part.neg_()
         else:
@@ -172,7 +180,8 @@ def _is_same(before: Any, after: Any) -> bool:
 
 def _base(name: str) -> str:
     """Return the name of an operator without its overload: ``add`` for ``add.Tensor``, ``add_.Tensor`` and ``add.out``."""
-    return name.partition(".")[0].removesuffix("_")
+    base = name.partition(".")[0]
+    return base if base.endswith("__") else base.removesuffix("_")
 
 
 def _is_plain(leaf: Any) -> bool:
@@ -190,8 +199,10 @@ def operators() -> dict[str, list[str]]:
     import torch
 
     from accelkit_conformance.coverage import required
+    from accelkit_conformance.oracle.opdb import UNPREDICTABLE
 
     has_out: set[str] = set()
+    takes_tensors: set[str] = set()
     found: set[str] = set()
     for name in required():
         base, _, overload = name.removeprefix("aten::").partition(".")
@@ -199,20 +210,33 @@ def operators() -> dict[str, list[str]]:
             has_out.add(base.removesuffix("_out"))
             continue
         func = getattr(getattr(torch.ops.aten, base), overload or "default")
+        if func.name() in UNPREDICTABLE:
+            continue
         returns_tensor = any("Tensor" in str(value.type) for value in func._schema.returns)
         if is_pure(func) and returns_tensor and not base.startswith(_UNDEFINED) and torch.Tag.nondeterministic_seeded not in func.tags:
             found.add(base)
-    return {base: [axis for axis in AXES if _applies(axis, base, has_out)] for base in sorted(found)}
+            if any("Tensor" in str(argument.type) for argument in func._schema.arguments):
+                takes_tensors.add(base)
+    return {base: [axis for axis in AXES if _applies(axis, base, has_out, takes_tensors)] for base in sorted(found)}
 
 
-def _applies(axis: str, base: str, has_out: set[str]) -> bool:
-    if axis == "zero_gradient":
-        return "_backward" in base
-    if axis == "nan" and _NEVER_NAN.search(base):
-        return False
-    if axis in ("last_row", "last_block", "more_than") and base in _SCALARS:
-        return False
-    return axis != "out_strides" or base in has_out
+def _applies(axis: str, base: str, has_out: set[str], takes_tensors: set[str]) -> bool:
+    from accelkit_conformance.oracle.variations import UNDEFINED_FOR_NAN
+
+    match axis:
+        case "zero_gradient":
+            return "_backward" in base
+        case "nan":
+            return not _NEVER_NAN.search(base) and not UNDEFINED_FOR_NAN.search(base)
+        case "last_row":
+            return base not in _SCALARS and base not in _VECTORS
+        case "last_block" | "more_than":
+            return base not in _SCALARS
+        case "strided":
+            return base in takes_tensors
+        case "out_strides":
+            return base in has_out
+    return True
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ Conditions = Mapping[str, str]
 
 AXES: dict[str, tuple[str, ...]] = {
     "size": ("as recorded", "edge", "many rows", "long rows", "tiny"),
-    "values": ("as recorded", "special"),
+    "values": ("as recorded", "special", "all NaN"),
     "layout": ("contiguous", *LAYOUTS),
     "destination": ("a new tensor", "out=", "strided out=", "in place", "strided in place"),
     "gradients": ("enabled", "no_grad", "inference_mode", "recorded"),
@@ -27,12 +27,14 @@ The dtype is that of the arguments in float32.
 Sizes: ``edge`` is a last dimension whose length is a power of two or differs from it by one; ``many rows`` and
 ``long rows`` lengthen the first and the last dimension, respectively, until the largest result has more than 2^16 elements (2^14 for slow
 calls) or, if no result grows, until the dimension itself is that long; ``tiny`` is a last dimension of length 0 or 1. If the call has an
-argument ``dim``, the dimension that it names takes the place of the last one, and ``many rows`` lengthens another.
+argument ``dim``, the dimension that it names takes the place of the last one, and ``many rows`` lengthens another. The other dimensions
+of these sizes are odd where the call allows it, because numbers of elements that are multiples of four leave no incomplete block.
 """
 
-# Rows with values that are not on an axis. For ``six dimensions``, further dimensions are added in front of the others.
+# Rows with values that are not on an axis. For ``six dimensions``, further dimensions are added in front of the others. ``most rows`` is
+# ``many rows`` with more than 2^16 elements for slow calls, too.
 _SIX = {"size": "six dimensions"}
-_CONTIGUOUS_ROWS: tuple[dict[str, str], ...] = (_SIX, _SIX | {"values": "special", "destination": "out="})
+_CONTIGUOUS_ROWS: tuple[dict[str, str], ...] = (_SIX, _SIX | {"values": "special", "destination": "out="}, {"size": "most rows"})
 _STRIDED_ROWS: tuple[dict[str, str], ...] = (
     _SIX | {"layout": "strided"},
     _SIX | {"layout": "transposed", "destination": "strided out="},
@@ -45,8 +47,9 @@ def rows(*, is_contiguous: bool) -> list[dict[str, str]]:
     """Return the combinations of conditions for calls with contiguous tensors, or for those in which a tensor is not contiguous.
 
     In the recorded dtype, they contain every pair of conditions. In bfloat16 and float16, in which a small error may go unnoticed, they
-    contain every condition of the other axes at least once, but not every pair. Two additional combinations have six dimensions; if a
-    tensor is not contiguous, there is also one for each mixed layout. The call under ordinary conditions is not among them.
+    contain every condition of the other axes at least once, but not every pair. Two additional combinations have six dimensions, and one
+    has more rows if the call is slow. If a tensor is not contiguous, there is also one for each mixed layout. The call under ordinary
+    conditions is not among them.
     """
     if is_contiguous:
         axes = {**AXES, "layout": AXES["layout"][:1], "destination": tuple(one for one in AXES["destination"] if "strided" not in one)}

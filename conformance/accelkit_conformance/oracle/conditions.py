@@ -17,9 +17,10 @@ from torch.utils._pytree import tree_map, tree_map_only
 import accelkit
 from accelkit.selection import resolve
 from accelkit_conformance.oracle.condition_rows import AXES, Conditions
+from accelkit_conformance.oracle.factorizations import check_factors
 from accelkit_conformance.oracle.lacking_dtypes import require_dtypes
 from accelkit_conformance.oracle.layouts import all_arranged
-from accelkit_conformance.oracle.op_compare import check_inputs, check_results, flat, truth_of
+from accelkit_conformance.oracle.op_compare import check_inputs, check_places, check_results, flat, truth_of
 from accelkit_conformance.oracle.opdb import CHOOSES_AMONG_EQUALS
 from accelkit_conformance.oracle.overloads import in_place_overload, out_overload
 from accelkit_conformance.oracle.places import run_at
@@ -32,6 +33,8 @@ from accelkit_conformance.subject import Subject
 
 # Calls that return indices of equal or incomparable elements, of which the device may choose any.
 _CHOOSE = re.compile(r"sort|topk|mode|median|arg|max|min|kth|cum|unique")
+# Calls that return the places of the largest elements among those of the last two or three dimensions.
+_POOLED_DIMENSIONS = re.compile(r"max_pool([23])d")
 # Calls whose CPU kernel assumes that its arguments are contiguous, without checking it.
 _CONTIGUOUS = re.compile(r"_weight_norm_interface")
 # Calls for which torch itself rejects out= on all devices except those that are built into torch.
@@ -72,7 +75,7 @@ class ConditionedCall:
         }
         if not has.get(found["place"], True):
             found["place"] = AXES["place"][0]
-        if found["values"] == "special" and not self._variations.takes_special_values:
+        if found["values"] != AXES["values"][0] and not self._variations.takes_special_values:
             found["values"] = AXES["values"][0]
         if self._variations.arguments(found["size"], found["values"]) is None:
             found["size"] = AXES["size"][0]
@@ -81,10 +84,11 @@ class ConditionedCall:
         return found
 
     def check(self, subject: Subject, conditions: Conditions, length: int | None = None) -> None:
-        """Make the call on the device and compare the results with those on the CPU. Does nothing if the CPU rejects the call.
+        """Make the call on the device and compare the results with those on the CPU.
 
         If the CPU's own result under the conditions is not that of contiguous arguments and a new tensor, either of the two is right. In
-        torch 2.13, for example, ``gelu`` does not write to a strided ``out=``, and the pivots of ``_linalg_det`` depend on strides.
+        torch 2.13, for example, ``gelu`` does not write to a strided ``out=``, and the pivots of ``_linalg_det`` depend on strides. If the
+        CPU rejects the conditions, the device may do so too.
 
         Args:
             subject: The subject with the device.
@@ -101,21 +105,31 @@ class ConditionedCall:
         (args, kwargs), plain, truth, num_terms = prepared
         given = all_arranged((args, kwargs), conditions["layout"])
         here = to_device(given, torch.device("cpu"))
+        device = subject.second_device() if conditions["place"] in ("another device", "another current device") else subject.device
+        there = to_device(given, device)
         try:
             reference = self._run(here, conditions, plain)
         except Exception:
-            return
-        device = subject.second_device() if conditions["place"] in ("another device", "another current device") else subject.device
-        there = to_device(given, device)
-        found = run_at(subject, conditions["place"], device, lambda: self._run(there, conditions, plain))
+            reference, is_rejected = plain, True
+        else:
+            is_rejected = False
+        try:
+            found = run_at(subject, conditions["place"], device, lambda: self._run(there, conditions, plain))
+        except Exception:
+            if is_rejected:
+                return
+            raise
         if conditions["destination"] == "a new tensor":
             check_inputs(there, here, given)
         assert len(found) == len(reference), f"gave {len(found)} results, not {len(reference)}"
-        is_free = (conditions["size"] != "as recorded" or conditions["values"] == "special") and self.op.name not in CHOOSES_AMONG_EQUALS
+        is_finite = conditions["values"] == AXES["values"][0]
+        is_free = not (conditions["size"] == AXES["size"][0] and is_finite) and self.op.name not in CHOOSES_AMONG_EQUALS
         for mine, theirs, ordinary, true in zip(found, reference, plain, truth, strict=True):
             if is_free and isinstance(theirs, torch.Tensor) and theirs.dtype is torch.int64 and _CHOOSE.search(self._name):
                 assert isinstance(mine, torch.Tensor), f"gave {type(mine).__name__}, not a tensor"
                 assert mine.shape == theirs.shape, f"the result has shape {list(mine.shape)}, not {list(theirs.shape)}"
+                if is_finite and (pooled := _POOLED_DIMENSIONS.search(self._name)):
+                    check_places(given[0][0], mine.cpu(), theirs, int(pooled[1]))
                 continue
             sample = (given[0][0], given[0][1:], given[1])
             options: Any = {"cancels": True, "num_terms": num_terms}
@@ -125,6 +139,7 @@ class ConditionedCall:
                 if self._are_equal(sample, theirs, ordinary, true, options):
                     raise
                 check_results(self.op, sample, [(mine, ordinary, true)], device, **options)
+        check_factors(self._name, given[0][0], found)
 
     def _are_equal(self, sample: Any, theirs: Any, ordinary: Any, true: Any, options: Any) -> bool:
         """Return whether a result of the CPU under conditions is that of contiguous arguments and a new tensor."""
@@ -203,7 +218,7 @@ class ConditionedCall:
         except Exception:
             return None
         truth = truth_of(self.func, (given[0][0], given[0][1:], given[1]), plain)
-        terms = (length or self._variations.length(size) or 1) if size in ("edge", "many rows", "long rows") else 1
+        terms = (length or self._variations.length(size) or 1) if size in ("edge", "many rows", "most rows", "long rows") else 1
         return given, plain, truth, terms
 
 

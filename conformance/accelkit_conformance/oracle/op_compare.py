@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 from accelkit.runtime.comparison.cotangents import cotangents
 from accelkit.runtime.comparison.tolerance import UNINITIALIZED, is_equal_choice, relative_error
 from accelkit_conformance.oracle import opdb
+from accelkit_conformance.oracle.factorizations import check_factors
 from accelkit_conformance.oracle.sample_transfer import has_memory, tensors, to_device, to_double
 from accelkit_conformance.oracle.tolerance import check_form, check_result
 
@@ -80,6 +81,8 @@ def compare_forward(
     truth = truth_of(expected, given, reference)
     leaves = zip(found, reference, truth, strict=True)
     check_results(op, given, leaves, subject.device, strides=variant is None and opdb.is_pointwise(op))
+    if op.name in opdb.UP_TO_PHASE:
+        check_factors(op.name, given[0], found)
 
 
 def check_results(op: Any, given: Any, leaves: Iterable[tuple[Any, Any, Any]], device: torch.device, **options: Any) -> None:
@@ -118,6 +121,26 @@ def check_inputs(there: Any, here: Any, given: Any) -> None:
             before = whole_storage(original)
             if torch.equal(whole_storage(theirs), before):
                 assert torch.equal(whole_storage(mine), before), "the call changed an argument, or the memory around it"
+
+
+def check_places(values: torch.Tensor, found: torch.Tensor, reference: torch.Tensor, num_dims: int) -> None:
+    """Check that the elements of ``values`` at two tensors of indices are equal. All three are on the CPU.
+
+    Args:
+        values: The elements that the indices refer to.
+        found: The device's indices, each counted through the last ``num_dims`` dimensions of ``values``.
+        reference: The CPU's indices, of the same shape.
+        num_dims: The number of dimensions.
+
+    Raises:
+        AssertionError: If two elements differ, or if an index of the device is out of range.
+    """
+    if not found.numel():
+        return
+    rows = values.flatten(-num_dims)
+    assert 0 <= int(found.min()) <= int(found.max()) < rows.shape[-1], "an index is out of range"
+    mine, theirs = (rows.gather(-1, one.flatten(-num_dims)) for one in (found, reference))
+    assert torch.equal(mine, theirs), f"{int((mine != theirs).sum())} of {found.numel()} indices are those of other values"
 
 
 def whole_storage(tensor: torch.Tensor) -> torch.Tensor:

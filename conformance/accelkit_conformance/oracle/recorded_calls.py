@@ -46,6 +46,7 @@ _OFTEN_IMPLEMENTED = {
     "mean": "mean",
     "median.dim": "median",
     "nan_to_num": "nan_to_num",
+    "nanmedian.dim": "nanmedian",
     "put": "put",
     "silu_backward": "nn.functional.silu",
     "smooth_l1_loss_backward": "nn.functional.smooth_l1_loss",
@@ -65,8 +66,9 @@ def overloads() -> Iterator[str]:
 def recorded_call(overload: str) -> tuple[Any, Any, Any, Any]:
     """Return a call of an overload on the CPU: the OpInfo of its operator, or a stand-in, and ``func``, ``args`` and ``kwargs``.
 
-    Of the recorded calls, it is the one whose first tensor has the most dimensions (four or more count as four) and then the most
-    elements. A call whose first tensor is empty or has more than 4096 elements is chosen only if there is no other.
+    Of the recorded calls that return more than one element, if there are any, it is the one whose first tensor has the most dimensions
+    (four or more count as four) and then the most elements. A call whose first tensor is empty or has more than 4096 elements is chosen
+    only if there is no other.
 
     Raises:
         NotSupported: If no recorded program calls the overload in the installed torch.
@@ -92,9 +94,11 @@ def _calls(name: str) -> list[tuple[Any, Any, Any]]:
     return calls_of_operator(name, _EACH)
 
 
-def _size(call: tuple[Any, Any, Any]) -> tuple[bool, int, int]:
-    first = tensors(call[1:])[0]
-    return 0 < first.numel() <= _MOST_ELEMENTS, min(first.ndim, 4), first.numel()
+def _size(call: tuple[Any, Any, Any]) -> tuple[bool, bool, int, int]:
+    func, args, kwargs = call
+    first = tensors((args, kwargs))[0]
+    is_several = any(one.numel() > 1 for one in tensors(func(*args, **kwargs)))
+    return 0 < first.numel() <= _MOST_ELEMENTS, is_several, min(first.ndim, 4), first.numel()
 
 
 def _spelling(name: str) -> str:

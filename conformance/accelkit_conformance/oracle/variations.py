@@ -23,8 +23,8 @@ _SPECIAL = (float("nan"), float("inf"), -float("inf"))
 # neighbours by zero. All elements of their arguments are NaN, so that the algorithm makes no difference.
 _MIXING = re.compile(r"fft|conv|upsample|grid_sampler|cdist|pdist|renorm|multi_head|transformer|_transform_bias")
 # Calls whose results for NaN and infinities are undefined, or come from approximations that differ at infinity.
-_UNDEFINED = re.compile(
-    r"linalg(?!_vector_norm)|cholesky|lu_|solve|geqrf|ormqr|hist|bincount|searchsorted|bucketize|gamma_grad|dirichlet|unique|_to_copy|polygamma|igamma|zeta"
+UNDEFINED_FOR_NAN = re.compile(
+    r"linalg(?!_vector_norm|_cross)|cholesky|solve|geqrf|ormqr|hist|bincount|searchsorted|bucketize|gamma_grad|dirichlet|unique|_to_copy|polygamma|igamma|zeta"
     r"|bessel|airy|polynomial"
 )
 # Calls whose CPU kernel reads out of bounds if the sizes of its arguments do not match. It does not check them, because only torch itself
@@ -36,7 +36,7 @@ _UNCHECKED = re.compile(
 _INTERNAL = re.compile(r"^_|_backward|_forward")
 # Calls that take any number of dimensions only by mistake: their CPU kernel assumes two to five dimensions, without checking it.
 _FIXED_DIMENSIONS = re.compile(
-    r"pool|upsample|conv|col2im|im2col|grid|norm|pad|shuffle|loss|linalg|cholesky|lu_|_helper|embedding|pdist|triangular|geqrf"
+    r"pool|upsample|conv|col2im|im2col|grid|norm|pad|shuffle|loss|linalg|cholesky|^lu_|_helper|embedding|pdist|triangular|geqrf"
 )
 _NUM_DIMENSIONS = 6
 # Slow calls, which are tested with fewer elements.
@@ -45,25 +45,29 @@ _SLOW = re.compile(
     r"|fft|std|var|mode|polynomial|col2im|im2col|pad|shuffle"
 )
 
+# Slow calls whose work grows with the square of the number of rows.
+_PAIRWISE = re.compile(r"[cp]dist")
+
 
 class Variations:
     """The arguments of a call that was recorded on the CPU, in the sizes and with the values of ``condition_rows.AXES``."""
 
     def __init__(self, func: Any, args: Any, kwargs: Any) -> None:
-        self._func, self._given = func, (args, kwargs)
+        self._func, self._recorded = func, (args, kwargs)
         self._name = func.name().removeprefix("aten::")
+        self._given = self._odd()
         self.arguments = functools.cache(self._find_arguments)
         self.length = functools.cache(self._find_length)
-        self._stretched = functools.cache(self._find_stretched)
+        self._stretched = functools.cache(functools.partial(self._with_length, self._given))
 
     @property
     def takes_special_values(self) -> bool:
         """Whether the call has defined results for NaN and infinities."""
-        return not _UNDEFINED.search(self._name)
+        return not UNDEFINED_FOR_NAN.search(self._name)
 
     def _find_arguments(self, size: str, values: str, length: int | None = None) -> Any:
         """Return the arguments with this size and these values; None if the call cannot have this size."""
-        given = self._given
+        given = self._recorded
         if size == "six dimensions":
             given = self._with_more_dimensions
         elif size != "as recorded":
@@ -71,8 +75,10 @@ class Variations:
             given = None if length is None else self._stretched(self._dim(size), length)
         if given is None or values == "as recorded":
             return given
-        special = _all_nan if _MIXING.search(self._name) else _with_special_values
-        return tree_map(lambda one: special(one) if isinstance(one, torch.Tensor) and one.is_floating_point() else one, given)
+        if values == "all NaN" or _MIXING.search(self._name):
+            return tree_map(lambda one: torch.full_like(one, float("nan")) if _is_floating(one) else one, given)
+        numbers = itertools.repeat(0) if "_backward" in self._name else itertools.count()
+        return tree_map(lambda one: _with_special_values(one, next(numbers)) if _is_floating(one) else one, given)
 
     def _find_length(self, size: str) -> int | None:
         """Return the length of the dimension that this size changes; None if the call cannot have this size."""
@@ -89,19 +95,22 @@ class Variations:
             return None
         count = [max((leaf.numel() for leaf in _all_tensors(self._func, given)), default=0) for given in (one, other)]
         per_unit = max((count[1] - count[0]) // 2, 1)
-        wanted = _MANY // 4 if _SLOW.search(self._name) else _MANY
+        is_slow = _SLOW.search(self._name) is not None
+        if size == "most rows" and (not is_slow or _PAIRWISE.search(self._name)):
+            return None
+        wanted = _MANY // 4 if is_slow and size != "most rows" else _MANY
         length = math.ceil((wanted + source.randrange(1, 4096)) / per_unit) | 1
         return length if length * per_unit <= _MOST_ELEMENTS and self._stretched(dim, length) is not None else None
 
     def _dim(self, size: str) -> int:
         """Return the dimension that this size changes.
 
-        It is the last one, or the one that the call's ``dim`` names. ``many rows`` changes the first one instead or, if that is the one
-        that ``dim`` names, the last.
+        It is the last one, or the one that the call's ``dim`` names. ``many rows`` and ``most rows`` change the first one instead or, if
+        that is the one that ``dim`` names, the last.
         """
         ndim, named = self._first().ndim, self._named_dim
         changed = -1 if named is None or not -ndim <= named < ndim else named % ndim - ndim
-        if size != "many rows":
+        if size not in ("many rows", "most rows"):
             return changed
         return -1 if named is not None and changed == -ndim else 0
 
@@ -124,7 +133,7 @@ class Variations:
 
         A ``dim`` that counts from the front still names the same dimension. None if the CPU rejects the call.
         """
-        first = self._first()
+        first = tensors(self._recorded)[0]
         added = _NUM_DIMENSIONS - first.ndim
         is_excluded = _UNCHECKED.search(self._name) or _FIXED_DIMENSIONS.search(self._name) or "_backward" in self._name
         if not 0 < added < _NUM_DIMENSIONS or first.layout is not torch.strided or is_excluded:
@@ -134,7 +143,7 @@ class Variations:
         def change(leaf: Any) -> Any:
             return leaf.repeat(*front, *[1] * leaf.ndim) if isinstance(leaf, torch.Tensor) and leaf.ndim == first.ndim else leaf
 
-        args, kwargs = tree_map(change, self._given)
+        args, kwargs = tree_map(change, self._recorded)
         places = [place for place, argument in enumerate(self._func._schema.arguments) if argument.name == "dim"]
         shift = functools.partial(_shifted, by=added)
         args = tuple(shift(one) if place in places else one for place, one in enumerate(args))
@@ -143,35 +152,48 @@ class Variations:
             after = [leaf.shape for leaf in _all_tensors(self._func, (args, kwargs))]
         except Exception:
             return None
-        return (args, kwargs) if after != self._shapes else None
+        return (args, kwargs) if after != self._shapes(self._recorded) else None
 
     def _first(self) -> torch.Tensor:
         return tensors(self._given)[0]
 
-    @functools.cached_property
-    def _shapes(self) -> list[torch.Size]:
-        """The shapes of the results of the call as it was recorded."""
-        return [leaf.shape for leaf in _all_tensors(self._func, self._given)]
+    def _shapes(self, given: Any) -> list[torch.Size]:
+        """Return the shapes of the results of the call with these arguments."""
+        return [leaf.shape for leaf in _all_tensors(self._func, given)]
 
-    def _find_stretched(self, dim: int, length: int) -> Any:
+    def _odd(self) -> Any:
+        """Return the recorded arguments, with each even dimension of the first tensor shortened by one where the CPU accepts this.
+
+        Calls that only torch is expected to make may have indices that would then be out of range, and do not check them. They stay as
+        they are.
+        """
+        given = self._recorded
+        if _INTERNAL.search(self._name) and any(one.dtype is torch.int64 for one in tensors(given)):
+            return given
+        for dim, length in enumerate(tensors(given)[0].shape):
+            if length > 2 and length % 2 == 0:
+                given = self._with_length(given, dim, length - 1) or given
+        return given
+
+    def _with_length(self, given: Any, dim: int, length: int) -> Any:
         """Return the arguments with a dimension of the first tensor lengthened by repeating its elements, or shortened.
 
         Dimensions of the same length in the other tensors, and in lists of sizes, may have to change too. Several ways of choosing them are
         tried. The first one that changes the shape of a result is used; if there is none, the first one for which the CPU accepts the call.
         Returns None if the CPU accepts the call for none of them.
         """
-        first = self._first()
+        first = tensors(given)[0]
         if not first.ndim or not first.shape[dim] or first.layout is not torch.strided or _UNCHECKED.search(self._name):
             return None
-        old, fallback = first.shape[dim], None
+        old, fallback, shapes = first.shape[dim], None, self._shapes(given)
         ways = ("from the end", "from the start") if _INTERNAL.search(self._name) else ("from the end", "from the start", "none")
         for others, numbers in itertools.product(ways, (False, True)):
-            changed = _stretch(self._given, first, dim % first.ndim, old, length, others=others, numbers=numbers)
+            changed = _stretch(given, first, dim % first.ndim, old, length, others=others, numbers=numbers)
             try:
-                after = [leaf.shape for leaf in _all_tensors(self._func, changed)]
+                after = self._shapes(changed)
             except Exception:  # noqa: S112 # another way may be accepted
                 continue
-            if after != self._shapes:
+            if after != shapes:
                 return changed
             fallback = fallback or changed
         return fallback
@@ -216,13 +238,20 @@ def _all_tensors(func: Any, given: Any) -> list[torch.Tensor]:
     return [leaf for leaf in flat(func(*given[0], **given[1])) if isinstance(leaf, torch.Tensor)]
 
 
-def _with_special_values(one: torch.Tensor) -> torch.Tensor:
-    """Return a copy with NaN and, if it has four elements or more, infinities among its elements."""
+def _is_floating(one: Any) -> bool:
+    return isinstance(one, torch.Tensor) and one.is_floating_point()
+
+
+def _with_special_values(one: torch.Tensor, number: int) -> torch.Tensor:
+    """Return a copy with NaN and, if it has four elements or more, infinities among its elements.
+
+    Args:
+        one: A tensor of floating-point numbers.
+        number: Determines the places of the special values. Tensors with different numbers have them in different places, so that a call
+            combines them with each other and with ordinary numbers. In a backward call, whether NaN that is multiplied by zero is NaN
+            depends on the formula, so that all tensors have the same number.
+    """
     values = one.flatten().clone()
     for start, value in enumerate(_SPECIAL if len(values) > 3 else _SPECIAL[:1]):
-        values[start * 2 :: 7] = value
+        values[(start + number) * 2 % 7 :: 7] = value
     return values.view(one.shape)
-
-
-def _all_nan(one: torch.Tensor) -> torch.Tensor:
-    return torch.full_like(one, float("nan"))
