@@ -18,7 +18,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -31,6 +31,9 @@ from accelkit_conformance.judgement import judge
 from accelkit_conformance.late_errors import find_out_about_numbers, wait_for_late_errors
 from accelkit_conformance.results import CRASHED, DECLARED_NONE, TRIGGERED, NotSupported, Result
 from accelkit_conformance.subject import Subject, device_index
+
+if TYPE_CHECKING:
+    from accelkit_conformance.coverage import DispatchRecorder
 
 _GROUP_SECONDS = 60
 _RECORDED_SAMPLES = 8
@@ -63,17 +66,6 @@ def main() -> None:
         worker_messages.say(answers, result.as_dict() | {"rss": memory_info().rss, "spoilt": worker.why_spoilt(result)})
 
 
-class Recorder(Protocol):
-    """A context manager that records which ATen overloads are called on the device."""
-
-    def __enter__(self) -> object: ...
-
-    def __exit__(self, *error: Any) -> bool | None: ...
-
-    def news(self) -> tuple[str, ...]:
-        """Return the names recorded since the last call, sorted."""
-
-
 class Worker:
     """Runs tests on one subject. The plugin is loaded at the start if the request needs hardware."""
 
@@ -89,7 +81,7 @@ class Worker:
         self.subject = Subject(self._record, cls, **{name: request[name] for name in ("rank", "world_size", "most_samples")})
         self.subject.tell = self._tell
         self._accelerators: list[tuple[Accelerator, int]] = []  # with the number of their devices
-        self._recorder: Recorder | None = None
+        self._recorder: DispatchRecorder | None = None
         self._switchable: Any = None  # the accelerator, if it is a Switchable mutant
         if request["needs_hardware"]:
             self._load([PluginRecord(**one) for one in request["accelerators"]] or [self._record])
@@ -168,7 +160,7 @@ class Worker:
             result = dataclasses.replace(result, seen=self.record(test, self._recorder))
         return result
 
-    def record(self, test: str, recorder: Recorder) -> tuple[str, ...]:
+    def record(self, test: str, recorder: DispatchRecorder) -> tuple[str, ...]:
         """Run a test to record its ATen overloads, and return the new ones.
 
         The outcome of the test is ignored, because torch takes other paths while a recorder is active.

@@ -20,7 +20,7 @@ from accelkit_conformance.oracle.condition_rows import AXES, Conditions
 from accelkit_conformance.oracle.factorizations import check_factors
 from accelkit_conformance.oracle.lacking_dtypes import require_dtypes
 from accelkit_conformance.oracle.layouts import all_arranged
-from accelkit_conformance.oracle.op_compare import check_inputs, check_places, check_results, flat, truth_of
+from accelkit_conformance.oracle.op_compare import check_inputs, check_results, flat, truth_of
 from accelkit_conformance.oracle.opdb import CHOOSES_AMONG_EQUALS
 from accelkit_conformance.oracle.overloads import in_place_overload, out_overload
 from accelkit_conformance.oracle.places import run_at
@@ -28,6 +28,7 @@ from accelkit_conformance.oracle.recorded_calls import recorded_call
 from accelkit_conformance.oracle.reproducer import describe_sample, facts_of
 from accelkit_conformance.oracle.sample_transfer import tensors, to_device
 from accelkit_conformance.oracle.targets import targets
+from accelkit_conformance.oracle.tolerance import check_places
 from accelkit_conformance.oracle.variations import Variations
 from accelkit_conformance.subject import Subject
 

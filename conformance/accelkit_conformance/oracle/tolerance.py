@@ -69,3 +69,23 @@ def check_values(found: torch.Tensor, reference: torch.Tensor, truth: torch.Tens
     """
     if wrong := difference(found, reference, truth, **options):
         raise WrongValues(wrong)
+
+
+def check_places(values: torch.Tensor, found: torch.Tensor, reference: torch.Tensor, num_dims: int) -> None:
+    """Check that the elements of ``values`` at two tensors of indices are equal. All three are on the CPU.
+
+    Args:
+        values: The elements that the indices refer to.
+        found: The device's indices, each counted through the last ``num_dims`` dimensions of ``values``.
+        reference: The CPU's indices, of the same shape.
+        num_dims: The number of dimensions.
+
+    Raises:
+        AssertionError: If two elements differ, or if an index of the device is out of range.
+    """
+    if not found.numel():
+        return
+    rows = values.flatten(-num_dims)
+    assert 0 <= int(found.min()) <= int(found.max()) < rows.shape[-1], "an index is out of range"
+    mine, theirs = (rows.gather(-1, one.flatten(-num_dims)) for one in (found, reference))
+    assert torch.equal(mine, theirs), f"{int((mine != theirs).sum())} of {found.numel()} indices are those of other values"
