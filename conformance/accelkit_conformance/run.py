@@ -198,7 +198,7 @@ class Run:
                 raise
             self._end_after(loss)
         finally:
-            events.close()  # type: ignore[attr-defined]
+            events.close()
             self._peak_bytes, self._num_workers = runner.peak_bytes, runner.num_workers
             self.journal.close(is_complete=is_complete)
         return self.report()

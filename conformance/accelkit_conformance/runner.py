@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +152,7 @@ class Runner:
         """The number of worker processes that were started."""
         return sum(executor.num_workers for executor in self.executors)
 
-    def run(self, tests: Sequence[str]) -> Iterator[Result | Started]:
+    def run(self, tests: Sequence[str]) -> Generator[Result | Started, None, None]:
         """Yield a Started event and a Result for each test, in the order in which they occur.
 
         Closing the iterator kills the workers.

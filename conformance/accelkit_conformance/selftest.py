@@ -9,6 +9,7 @@ kind run.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -75,7 +76,14 @@ def suite_of(mutant: Mutant, *, is_own_area_only: bool = False) -> list[str]:
 
 
 def examine(
-    record: PluginRecord, mutant: Mutant, folder: Path, tests: Sequence[str], *, parallel: int = 1, seconds: float | None = SECONDS
+    record: PluginRecord,
+    mutant: Mutant,
+    folder: Path,
+    tests: Sequence[str],
+    *,
+    parallel: int = 1,
+    seconds: float | None = SECONDS,
+    is_until_killed: bool = False,
 ) -> Autopsy:
     """Run the tests on a mutant.
 
@@ -86,26 +94,56 @@ def examine(
         tests: The ids of the tests.
         parallel: The number of tests that run at a time.
         seconds: The time limit of each test in seconds; None for each check's own limit, which cluster environments always get.
+        is_until_killed: Whether to stop at the first test of the mutant's area that fails. The tests of small profiles then run first,
+            so that the smallest profile that detects the mutant is known. Mutants that are no accelerators get each check's own limit.
     """
-    limit = None if mutant.kind == "cluster" else seconds  # a job may take longer to start than SECONDS, and these mutants do not hang
+    # The processes of a job may take longer than SECONDS to start, which must not count as a failure.
+    limit = None if mutant.kind == "cluster" or (is_until_killed and mutant.kind != "accelerator") else seconds
     order = Order(mutant.record(record), seconds=limit, accelerators=accelerators_for(mutant.kind))
-    folder.mkdir(parents=True, exist_ok=True)
-    found = [event for event in Runner(order, folder, parallel=parallel, reruns=0).run(tests) if isinstance(event, Result)]
-    return Autopsy(mutant, {result.id: result.kind for result in found if result.kind in BAD}, len(tests))
+    killers, num_run = {}, 0
+    for number, group in enumerate(_by_profile(tests, mutant.kind) if is_until_killed else [tests]):
+        logs = folder / str(number)
+        logs.mkdir(parents=True, exist_ok=True)
+        with contextlib.closing(Runner(order, logs, parallel=parallel, reruns=0).run(group)) as events:
+            for result in (event for event in events if isinstance(event, Result)):
+                num_run += 1
+                if result.kind in BAD:
+                    killers[result.id] = result.kind
+                    if is_until_killed and checks.area_of(result.id) == mutant.area:
+                        return Autopsy(mutant, killers, num_run)
+    return Autopsy(mutant, killers, num_run)
+
+
+def _by_profile(tests: Sequence[str], kind: str) -> list[list[str]]:
+    """Group tests by the smallest profile that has them. Leaves out profiles that add none."""
+    version = installed_version("torch") or ""
+    left, groups = list(tests), []
+    for profile in checks.PROFILES:
+        held = set(profiles.suite(profile, version, kind).tests)
+        groups.append([test for test in left if test in held])
+        left = [test for test in left if test not in held]
+    return [group for group in groups if group]
 
 
 def examine_all(
-    mutants: Sequence[Mutant], parallel: int, watch: Callable[[Autopsy], Any], *, is_own_area_only: bool = False
+    mutants: Sequence[Mutant],
+    parallel: int,
+    watch: Callable[[Autopsy], Any],
+    *,
+    is_own_area_only: bool = False,
+    is_until_killed: bool = False,
 ) -> list[Autopsy]:
     """Run each mutant's tests on it, several mutants at a time.
 
-    The same tests first run on the plugins without a fault, because a test that fails there proves nothing about a mutant.
+    The same tests first run on the plugins without a fault, because a test that fails there proves nothing about a mutant. With
+    ``is_until_killed``, only the tests that failed on mutants run there, after the mutants.
 
     Args:
         mutants: The broken plugins.
         parallel: The number of mutants that run at a time.
         watch: A function that is called with the outcome of each mutant.
         is_own_area_only: Whether to run only the tests of each mutant's area, without the profile ``smoke``.
+        is_until_killed: Whether to stop at the first test of a mutant's area that fails on it.
 
     Returns:
         The outcome of each mutant, in the order of ``mutants``.
@@ -116,29 +154,47 @@ def examine_all(
     bases = {(one.kind, one.base): base_record(one) for one in mutants}
     with tempfile.TemporaryDirectory(prefix="accelkit-selftest-") as name, ThreadPoolExecutor(parallel) as pool:
         tests = {one.name: suite_of(one, is_own_area_only=is_own_area_only) for one in mutants}
-        for number, ((kind, base), record) in enumerate(bases.items()):
-            chosen = [test for one in mutants if (one.kind, one.base) == (kind, base) for test in tests[one.name]]
-            unbroken = _UNBROKEN if kind == "accelerator" else Mutant("unbroken", "", "", record.value, "", kind, base)
-            healthy = examine(
-                record, unbroken, Path(name) / f"unbroken-{number}", list(dict.fromkeys(chosen)), parallel=parallel, seconds=None
-            )
-            if healthy.killers:
-                raise AccelkitError(
-                    f"tests fail on the {kind} {base} without a fault",
-                    why=", ".join(healthy.killers),
-                    hint=f"fix these first: accelkit conformance run {base} --kind {kind}",
-                )
+        if not is_until_killed:
+            _check_healthy(bases, mutants, tests, Path(name), parallel)
         done: dict[str, Autopsy] = {}
+        runs = [
+            pool.submit(examine, bases[one.kind, one.base], one, Path(name) / one.name, tests[one.name], is_until_killed=is_until_killed)
+            for one in mutants
+        ]
         try:
-            for future in as_completed(
-                [pool.submit(examine, bases[one.kind, one.base], one, Path(name) / one.name, tests[one.name]) for one in mutants]
-            ):
+            for future in as_completed(runs):
                 autopsy = future.result()
                 done[autopsy.mutant.name] = autopsy
                 watch(autopsy)
         finally:
             pool.shutdown(cancel_futures=True)
+        if is_until_killed:
+            _check_healthy(bases, mutants, {key: list(one.killers) for key, one in done.items()}, Path(name), parallel)
     return [done[one.name] for one in mutants]
+
+
+def _check_healthy(
+    bases: Mapping[tuple[str, str], PluginRecord],
+    mutants: Sequence[Mutant],
+    tests: Mapping[str, Sequence[str]],
+    folder: Path,
+    parallel: int,
+) -> None:
+    """Run the tests of each mutant, which ``tests`` has by its name, on the plugins without a fault.
+
+    Raises:
+        AccelkitError: If a test fails there.
+    """
+    for number, ((kind, base), record) in enumerate(bases.items()):
+        chosen = dict.fromkeys(test for one in mutants if (one.kind, one.base) == (kind, base) for test in tests[one.name])
+        unbroken = _UNBROKEN if kind == "accelerator" else Mutant("unbroken", "", "", record.value, "", kind, base)
+        healthy = examine(record, unbroken, folder / f"unbroken-{number}", list(chosen), parallel=parallel, seconds=None)
+        if healthy.killers:
+            raise AccelkitError(
+                f"tests fail on the {kind} {base} without a fault",
+                why=", ".join(healthy.killers),
+                hint=f"fix these first: accelkit conformance run {base} --kind {kind}",
+            )
 
 
 def base_record(mutant: Mutant) -> PluginRecord:
@@ -204,8 +260,11 @@ def scores(autopsies: Sequence[Autopsy]) -> list[dict[str, Any]]:
     return rows
 
 
-def report(autopsies: Sequence[Autopsy], *, is_whole: bool) -> Report:
-    """Return the kill matrix, in the format ``accelkit.conformance.selftest/1``."""
+def report(autopsies: Sequence[Autopsy], *, is_whole: bool, is_until_killed: bool = False) -> Report:
+    """Return the kill matrix, in the format ``accelkit.conformance.selftest/1``.
+
+    With ``is_until_killed``, it does not say which checks detect only one mutant or none, because most of the tests did not run.
+    """
     return {
         "schema": "accelkit.conformance.selftest/1",
         "mutants": [
@@ -220,6 +279,6 @@ def report(autopsies: Sequence[Autopsy], *, is_whole: bool) -> Report:
         ],
         "scores": scores(autopsies),
         "objections": list(objections(autopsies, is_whole=is_whole)),
-        "narrow": narrow(autopsies),
-        "idle_checks": idle_checks(autopsies),
+        "narrow": [] if is_until_killed else narrow(autopsies),
+        "idle_checks": [] if is_until_killed else idle_checks(autopsies),
     }

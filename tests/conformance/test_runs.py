@@ -346,6 +346,15 @@ def test_a_few_mutants_are_killed_and_the_matrix_says_by_what():
     assert all(one["by_area"][one["area"]] > 0 for one in matrix["mutants"])
 
 
+def test_until_killed_runs_no_test_after_the_first_that_detects_a_mutant():
+    run = command(
+        "selftest", "--until-killed", "--own-area", "--json", "--mutants=string_rank", "--mutants=local_rank_is_global", "-n", "1"
+    )
+    matrix = json.loads(run.stdout)
+    for one in matrix["mutants"]:
+        assert [checks.area_of(test) for test in one["killers"]] == [one["area"]], "more tests ran after the first that detected it"
+
+
 @pytest.mark.smoke
 def test_help_names_every_command():
     shown = CliRunner().invoke(main, ["conformance", "--help"]).output
