@@ -1,4 +1,7 @@
-"""Detection of a device that is lost during a run, such as one whose server ended: after many failures in a row, it is tried again."""
+"""Detection of the loss of a device during a run, for example because its server has ended.
+
+After many failures in a row, the suite checks whether the device still works.
+"""
 
 from __future__ import annotations
 

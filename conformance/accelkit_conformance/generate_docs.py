@@ -49,7 +49,9 @@ def generated(page: Path) -> str:
             "|---|---|---|---|",
         ]
         for one in checks.checks_of(area):
-            of = "" if one.kind == "accelerator" else " (of every kind)" if one.kind == checks.EVERY_KIND else f" (of a {NAMES[one.kind]})"
+            of = (
+                "" if one.kind == "accelerator" else " (every kind of plugin)" if one.kind == checks.EVERY_KIND else f" ({NAMES[one.kind]})"
+            )
             needs = ", ".join(f"`{key}`" for key in (*one.requires, *([one.probes] if one.probes else [])))
             first = profiles.first_profiles()[f"{area}/{one.name}"]
             lines.append(f"| `{one.name}`{of} | {first} | {_one_line(one.description)} | {needs} |")
@@ -64,8 +66,8 @@ def _numbers(scores: mutation_scores.Scores) -> list[str]:
     newest = max(minors, key=lambda one: [int(number) for number in one.split(".")])
     text = (
         f"The number of tests in each profile with torch {newest}; with other versions, only the number of tests for accelerators differs. "
-        "The last two columns say how many broken plugins were written by hand, and how many of them a test of the area that they break "
-        "detected when the selftest was last run."
+        "The last two columns say how many broken plugins were written by hand, and how many of these were detected by a test of the area "
+        'that they break when the selftest was last run. "Not run" means that it has not been run for this kind of plugin.'
     )
     rows = []
     for kind in checks.SUBJECT_KINDS:

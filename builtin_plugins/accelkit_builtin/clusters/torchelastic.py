@@ -58,7 +58,7 @@ class TorchElasticEnvironment(ClusterEnvironment):
 
     @property
     def local_world_size(self) -> int:
-        """Value of LOCAL_WORLD_SIZE or LOCAL_SIZE. If the launcher sets neither, it is known once the processes have joined."""
+        """Value of LOCAL_WORLD_SIZE or LOCAL_SIZE. If the launcher sets neither, it is known once the processes have joined the group."""
         size = self.world_size
         if self.text(*_LOCAL_SIZE) is not None:
             return self.number(*_LOCAL_SIZE, least=1, below=size + 1)
@@ -67,7 +67,7 @@ class TorchElasticEnvironment(ClusterEnvironment):
 
     @property
     def node_rank(self) -> int:
-        """Value of GROUP_RANK, CROSS_RANK or NODE_RANK. Without them, it is known once the processes have joined."""
+        """Value of GROUP_RANK, CROSS_RANK or NODE_RANK. Without them, it is known once the processes have joined the group."""
         nodes = self.known("num_nodes")
         if self.text(*_NODE) is not None:
             return self.number(*_NODE, below=nodes or self.world_size)

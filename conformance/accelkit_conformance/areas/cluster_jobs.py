@@ -1,5 +1,5 @@
 """What a cluster environment does in a job: its processes find each other, a notice of preemption reaches the program, and a job that
-cannot be requeued gives an error. No scheduler is asked for anything."""
+cannot be requeued gives an error. The checks send no requests to a scheduler."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LONGEST_NOTICE_SECONDS = 30.0
 
 @check("distributed", needs_hardware=False, kind="cluster", seconds=180)
 def processes_find_each_other(subject: Subject) -> None:
-    """The processes of a job on this machine, which is made up from the plugin's description, read their ranks from the cluster
+    """The processes of a job that is generated from the plugin's description and started on this machine read their ranks from the cluster
     environment, form a process group and reduce a tensor. The job has the smallest number of processes above one that the plugin
     describes."""
     job = job_on_this_machine(subject)

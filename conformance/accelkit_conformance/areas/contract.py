@@ -108,7 +108,7 @@ def probe_is_repeatable(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False)
 def probe_imports_no_torch(subject: Subject) -> None:
-    """In a new process, importing the plugin and probing do not import torch, which would slow down every command that probes it."""
+    """In a new process, importing and probing the plugin do not import torch, which would slow down every command that probes plugins."""
     found = in_child(subject.record, "import", "probe")
     assert not found["imported_torch"], "import or probe imported torch"
 

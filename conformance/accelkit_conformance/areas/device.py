@@ -200,8 +200,8 @@ def module_has_required_functions(subject: Subject) -> None:
 
 @check("smoke")
 def has_a_name(subject: Subject) -> None:
-    """``get_device_name`` of the device's module returns the name of the device, which is not empty, and without an argument that of the
-    current device. If ``get_device_properties`` returns a name and a total memory, the name is the same, and the memory more than 0 bytes.
+    """``get_device_name`` of the device's module returns a name that is not empty. Without an argument, it returns the name of the current
+    device. If ``get_device_properties`` returns a name and a total memory, the name is the same, and the memory is more than 0 bytes.
     """
     get_name, get_properties = (subject.optional_function(f"get_device_{what}") for what in ("name", "properties"))
     if get_name is None and get_properties is None:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 @check("smoke", needs_hardware=False, kind="hooks")
 def wrappers_pass_results_on(subject: Subject) -> None:
-    """A hook that wraps others returns a result of the same type as theirs. If the result is a list, it has at least as many items.
-    Otherwise, the accelerator's statistics or the precision would be lost.
+    """A hook that wraps others returns a result of the same type as theirs. If the result is a list, it has at least as many items as
+    theirs. If items were missing, the accelerator's statistics or the precision would be lost.
     """
     calls = HookCalls(subject)
     for hook in calls.wrapped():

@@ -197,8 +197,8 @@ def forward_overloads() -> Iterator[Case]:
 @check("full", requires=["dtype.float32"], over=forward_overloads, seconds=180)
 def conditions(subject: Subject, overload: str) -> None:
     """A call gives the same results as on the CPU, whatever the size of its arguments, with NaN and infinities, with ``out=`` and in place,
-    in each gradient mode, and on another device, thread or stream. Every pair of these conditions occurs in at least one call, and
-    each of them in a call in bfloat16 and in float16."""
+    in each gradient mode, and on another device, thread or stream. Every pair of these conditions occurs in at least one call.
+    Every condition also occurs in at least one call in bfloat16 and at least one in float16."""
     from accelkit_conformance.oracle.condition_rows import rows
     from accelkit_conformance.oracle.conditions import check_under_conditions
 

@@ -114,7 +114,8 @@ def results_have_full_precision(subject: Subject) -> None:
 @check("training", kind="precision", over=["module_init_context", "tensor_init_context"])
 def contexts_create_what_is_stored(subject: Subject, name: str) -> None:
     """Modules created inside ``module_init_context`` and tensors created inside ``tensor_init_context`` are in a dtype that the precision
-    declares, or in float32 for it to convert. After the context, even after an error inside, the default dtype is what it was."""
+    declares, or in float32, from which the precision converts them. After the context, even after an error inside, the default dtype is
+    what it was."""
     import torch
 
     from accelkit_conformance.oracle.precision_declarations import declaration_of, short

@@ -224,8 +224,8 @@ def strided_destinations(subject: Subject, name: str) -> None:
 
 @check("training", requires=["dtype.{0}"], over=["float32", "bfloat16", "float16", "float64"])
 def bounds(subject: Subject, dtype: str) -> None:
-    """300,000 numbers of ``rand`` are at least 0 and less than 1 in every dtype, those of ``uniform_(-2, 3)`` are in its interval, and the
-    last third has the same distribution as the first."""
+    """In every dtype, 300,000 numbers drawn with ``rand`` are at least 0 and less than 1, and those drawn with ``uniform_(-2, 3)`` are in
+    that interval. The first and the last third of the numbers have the same distribution."""
     from accelkit_conformance.oracle.samplers import check_bounds
 
     check_bounds(subject, dtype)

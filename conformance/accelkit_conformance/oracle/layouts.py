@@ -32,7 +32,7 @@ def strided(one: torch.Tensor) -> torch.Tensor:
 
 
 def offset(one: torch.Tensor) -> torch.Tensor:
-    """Return a copy that has other values before and after it in its storage."""
+    """Return a copy whose storage also holds other values, before and after those of the copy."""
     buffer = torch.full((one.numel() + 2 * GUARD,), canary(one.dtype), dtype=one.dtype, device=one.device)
     buffer[GUARD : GUARD + one.numel()] = one.reshape(-1)
     return buffer[GUARD : GUARD + one.numel()].view(one.shape)

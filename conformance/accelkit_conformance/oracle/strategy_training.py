@@ -96,7 +96,7 @@ def training(
 
 @contextlib.contextmanager
 def optional(what: str) -> Iterator[None]:
-    """Return a context manager for what a strategy need not support: if it raises UnsupportedError, the check is skipped.
+    """Return a context manager for an optional feature of a strategy. If the code in it raises UnsupportedError, the check is skipped.
 
     Raises:
         NotSupported: If the strategy does not support it.

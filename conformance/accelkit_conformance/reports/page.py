@@ -1,4 +1,4 @@
-"""Insert generated text into a Markdown page between two marks (HTML comments). The rest of the page is left unchanged."""
+"""Insert generated text into a Markdown page between two markers (HTML comments). The rest of the page is left unchanged."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def put(made: str, path: Path, what: str) -> None:
     if not (first and last) or first in after or last in after:
         raise UsageError(
             f"{path} does not have the marks for the {what}",
-            why="each of the two marks must occur once, in this order",
+            why="each of the two markers must occur once, in this order",
             hint=f"add the lines {begin(what).strip()} and {end(what)} to the page",
         )
     content = f"{before}{first}{made}{last}{after}".encode("utf-8", "backslashreplace")  # encode before the page is opened for writing

@@ -214,7 +214,7 @@ def _results(record: PluginRecord, call: Callable[[], Iterable[object]]) -> dict
     """Return the merged results of ``doctor_checks``.
 
     Raises:
-        BrokenPluginError: If it raises an error or returns anything else than a mapping of names to Availability.
+        BrokenPluginError: If ``doctor_checks`` raises an error or returns anything other than a mapping of names to Availability.
     """
     found: dict[str, dict[str, Any]] = {}
     with plugin_errors(record.plugin, f"doctor_checks of {record.name}"):

@@ -500,7 +500,7 @@ class Runtime:
     def wait_for_everyone(self) -> None:
         """Wait until every process has made this call. Does not wait for work that is queued on the device.
 
-        A job of one process returns immediately.
+        In a job of one process, the call returns immediately.
         """
         self._collectives.wait_for_everyone()
 
@@ -527,7 +527,7 @@ class Runtime:
     def gather(self, tensor: T, *, group: dist.ProcessGroup | None = None, sync_grads: bool = False) -> T:
         """Gather ``tensor`` from all processes, concatenated along the first dimension in the order of ranks.
 
-        A job of one process returns ``tensor`` itself.
+        In a job of one process, the call returns ``tensor`` itself.
 
         Args:
             tensor: Nested tensors with the same structure, dtypes and shapes on all processes. Tensors without dimensions become one

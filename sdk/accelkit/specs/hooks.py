@@ -121,7 +121,7 @@ class RuntimeHooks:
     def launched(self, state: RuntimeState) -> None:
         """Called once by the Runtime of each process if its strategy is distributed.
 
-        At that time, all processes have joined and have checked that they run with the same settings.
+        At that time, all processes have joined the process group and have checked that they run with the same settings.
         """
 
     @hookspec

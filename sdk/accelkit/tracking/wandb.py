@@ -15,7 +15,7 @@ class WandB(Tracker):
     """Records the run in Weights & Biases. Needs the package ``wandb``. Hyperparameters become the configuration of the run.
 
     If a program continues from a checkpoint, the same W&B run is continued, and steps that it already has are not recorded again.
-    In offline mode, W&B may lose what a killed process recorded: use another tracker beside it.
+    In offline mode, W&B may lose what a killed process recorded: use another tracker as well.
 
     Args:
         project: The project. None means ``WANDB_PROJECT``, or else W&B's default.

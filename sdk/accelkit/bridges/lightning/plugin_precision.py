@@ -183,7 +183,7 @@ class TrainerPrecision(PluginPrecision):
         """Run the backward pass of the Precision, or else that of the LightningModule.
 
         Raises:
-            UnsupportedError: If both have their own.
+            UnsupportedError: If both override it.
         """
         if not overrides(self.plugin, Precision, "backward"):
             super().backward(tensor, model, *args, **kwargs)

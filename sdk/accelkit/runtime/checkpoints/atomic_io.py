@@ -64,7 +64,7 @@ class SummedFile(io.FileIO):
         return len(view)
 
     def checksum(self) -> dict[str, int]:
-        """Return what ``checksum`` returns for a file that holds the data passed to ``write``."""
+        """Return the checksum of the data passed to ``write``, which is that of a file with the same data."""
         return {"bytes": self._size, "crc32": self._crc}
 
     def close(self) -> None:

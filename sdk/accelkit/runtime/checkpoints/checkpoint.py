@@ -91,7 +91,7 @@ class Save:
         self.path, self._temporary = root / f"step-{number}", root / f"step-{number}.tmp"
 
     def copy_to_host(self) -> None:
-        """Copy all values to host memory, so that the program may change them.
+        """Copy all values to host memory, so that the program may change the originals.
 
         Raises:
             CheckpointError: On every process, if one of them runs out of memory.

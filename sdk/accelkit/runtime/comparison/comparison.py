@@ -75,7 +75,7 @@ def compare_to_cpu(model: torch.nn.Module, batch: Any, loss: Loss | None, folder
 
 
 def _check_model(model: torch.nn.Module, device: torch.device) -> None:
-    """Check that the model is a module, and whole on the device.
+    """Check that the model is a module and is entirely on the device.
 
     Raises:
         UsageError: If it is not.

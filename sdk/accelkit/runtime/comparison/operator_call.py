@@ -211,7 +211,7 @@ def _tensors(nested: Any) -> list[torch.Tensor]:
 
 
 def _mapped(function: Any, device: torch.device, nested: Any) -> Any:
-    """Apply a function to every tensor, once if it is there several times. Devices are replaced by ``device``."""
+    """Apply a function to every tensor, once to a tensor that occurs several times. Devices are replaced by ``device``."""
     made: dict[int, torch.Tensor] = {}
 
     def convert(leaf: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Cut and join collated batches by samples, to divide streams with batches of any size into equal shares."""
+"""Split and concatenate collated batches along the sample dimension, to divide streams with batches of any size into equal shares."""
 
 from __future__ import annotations
 
