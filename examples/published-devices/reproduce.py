@@ -42,14 +42,18 @@ class Failure:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help="the devices; by default all")
-    parser.add_argument("--number", type=int, default=30, help="the number of failures; by default 30")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="the devices; by default all that were run")
+    parser.add_argument("--number", type=int, default=30, help="the number of failures, at most; by default 30")
     parser.add_argument("--seed", type=int, default=22)
     parser.add_argument("--all", action="store_true", help="reproduce every failure")
     options = parser.parse_args()
-    found = [one for name in options.names or page.names() for one in failures(name)]
+    were_run = [name for name in page.names() if (page.RESULTS / name / page.NOT_PASSED).exists()]
+    if missing := [name for name in options.names if name not in were_run]:
+        parser.error(f'there is no report of {", ".join(missing)}: make devices NAMES="{" ".join(missing)}" makes it')
+    found = [one for name in options.names or were_run for one in failures(name)]
     generator = random.Random(options.seed)  # noqa: S311 # not a secret
-    drawn = found if options.all else sorted(generator.sample(found, options.number), key=found.index)
+    number = len(found) if options.all else min(options.number, len(found))
+    drawn = sorted(generator.sample(found, number), key=found.index)
     missed = 0
     for name in page.names():
         mine = [one for one in drawn if one.device == name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -80,6 +81,12 @@ def test_each_program_that_shows_failures_exists_and_each_failure_that_it_shows_
         assert (DEVICES / name / "defects" / f"{stem}.py").exists()
     for module in ("page", "run", "reproduce"):
         del sys.modules[module]
+
+
+def test_a_device_that_was_not_run_is_an_error_that_says_how_to_run_it():
+    found = subprocess.run([sys.executable, DEVICES / "reproduce.py", "nosuch"], check=False, capture_output=True, text=True)
+    assert found.returncode == 2
+    assert 'there is no report of nosuch: make devices NAMES="nosuch" makes it' in found.stderr
 
 
 @pytest.mark.parametrize("name", NAMES)
