@@ -55,17 +55,21 @@ class {cls}(Precision):
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "static", "said"),
     [
-        ("def convert_module(self, module): module.float()", "returned None (NoneType) instead of a module"),
-        ("def optimizer_step(self, optimizer): return None", "optimizer_step"),
+        ("def convert_module(self, module): module.float()", "methods_return_values", "returned None (NoneType) instead of a module"),
+        ("def optimizer_step(self, optimizer): return None", "methods_keep_their_signatures", "optimizer_step"),
     ],
     ids=["returns_none", "wrong_signature"],
 )
-def test_precisions_that_the_docstring_alone_certified_fail(tmp_path, monkeypatch, body, said):
+def test_precisions_that_the_docstring_alone_certified_fail(tmp_path, monkeypatch, body, static, said):
     (tmp_path / "vendor_precision.py").write_text(NO_MODULE.format(cls="Vendor", body=body))
     monkeypatch.syspath_prepend(tmp_path)
     vendor = Mutant("vendor", "", "", "vendor_precision:Vendor", "", "precision", "32-true")
-    (found,) = outcome(tmp_path, vendor, "precision_gradients/a_step_matches_float64", distribution="vendor-precision", version="1.0")
-    assert found.kind == "fail"
-    assert said in found.reason
+    tests = [f"contract/{static}", "precision_gradients/a_step_matches_float64"]
+    of_class, of_step = outcome(tmp_path, vendor, *tests, distribution="vendor-precision", version="1.0")
+    assert (of_class.kind, of_step.kind) == ("fail", "fail")
+    method = body.removeprefix("def ").partition("(")[0]
+    assert f"Vendor.{method}" in of_class.reason
+    assert {"convert_module": "returns None", "optimizer_step": "has no argument 'step'"}[method] in of_class.reason
+    assert said in of_step.reason

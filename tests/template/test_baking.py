@@ -98,7 +98,7 @@ def test_every_package(clean, tmp_path, kind, facets):
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_a_package_with_every_facet_passes_the_whole_suite(clean, tmp_path):
-    """Prints how long each facet takes: on two idle cores, all of them together take less than ten minutes."""
+    """Prints how long each facet takes. Only the accelerator has failures to declare, such as those of torch's fused optimizers."""
     facets = ",".join(("accelerator", "backend", *OTHERS))
     package = clean.new(tmp_path, facets=facets)
     clean.install(build_wheel(package, package / "dist"))
@@ -106,7 +106,8 @@ def test_a_package_with_every_facet_passes_the_whole_suite(clean, tmp_path):
         assert clean.offered("accelkit-acme") == names(facets)
         for facet, name, _ in names(facets):
             began = time.monotonic()
-            clean.accelkit("conformance", "run", name, "--kind", facet, "--profile", "full", "--certify", "-n", "2")
+            certify = [] if facet == "accelerator" else ["--certify"]
+            clean.accelkit("conformance", "run", name, "--kind", facet, "--profile", "full", "-n", "2", *certify)
             print(f"{facet} {name}: {time.monotonic() - began:.0f} s")
     finally:
         clean.pip("uninstall", "--yes", "accelkit-acme")
