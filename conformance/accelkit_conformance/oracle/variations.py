@@ -25,7 +25,7 @@ _MIXING = re.compile(r"fft|conv|upsample|grid_sampler|cdist|pdist|renorm|multi_h
 # Calls whose results for NaN and infinities are undefined, or come from approximations that differ at infinity.
 UNDEFINED_FOR_NAN = re.compile(
     r"linalg(?!_vector_norm|_cross)|cholesky|solve|geqrf|ormqr|hist|bincount|searchsorted|bucketize|gamma_grad|dirichlet|unique|_to_copy|polygamma|igamma|zeta"
-    r"|bessel|airy|polynomial"
+    r"|bessel|airy|polynomial|_add_relu"
 )
 # Calls whose CPU kernel reads out of bounds if the sizes of its arguments do not match. It does not check them, because only torch itself
 # is expected to call it.
