@@ -199,9 +199,8 @@ class CppLibrary:
         assert spec.origin is not None
         torch = Path(spec.origin).parent
         includes = [f"-I{torch}/include", f"-I{torch}/include/torch/csrc/api/include"]
-        rpath = (
-            [f"-Wl,-rpath,{torch}/lib"] if sys.platform == "darwin" else []
-        )  # elsewhere, torch's libraries are found because they are loaded
+        # Except on macOS, torch's libraries are found because they are loaded.
+        rpath = [f"-Wl,-rpath,{torch}/lib"] if sys.platform == "darwin" else []
         links = [f"-L{torch}/lib", *rpath, "-ltorch_cpu", "-lc10", "-lpthread", *self._links]
         for left_behind in library.parent.glob(f"{library.stem}-building-*"):  # left by a killed process: only the lock holder builds
             shutil.rmtree(left_behind, ignore_errors=True)

@@ -81,8 +81,7 @@ def compare_forward(
     truth = truth_of(expected, given, reference)
     leaves = zip(found, reference, truth, strict=True)
     check_results(op, given, leaves, subject.device, strides=variant is None and opdb.is_pointwise(op))
-    if op.name in opdb.UP_TO_PHASE:
-        check_factors(op.name, given[0], found)
+    check_factors(op.name, given[0], found)
 
 
 def check_results(op: Any, given: Any, leaves: Iterable[tuple[Any, Any, Any]], device: torch.device, **options: Any) -> None:

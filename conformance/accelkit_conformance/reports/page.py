@@ -32,7 +32,7 @@ def put(made: str, path: Path, what: str) -> None:
     _, last, after = rest.partition(end(what))
     if not (first and last) or first in after or last in after:
         raise UsageError(
-            f"{path} does not have the marks for the {what}",
+            f"{path} does not have the markers for the {what}",
             why="each of the two markers must occur once, in this order",
             hint=f"add the lines {begin(what).strip()} and {end(what)} to the page",
         )
