@@ -76,6 +76,23 @@ def test_a_hung_rank_ends_the_job_after_the_time_out(launch, script):
     assert "it was possibly waiting for rank 1" in one.report()
 
 
+def test_a_rank_that_is_still_exiting_when_another_has_lost_it_is_told_as_finished(launch, script):
+    exit_slowly = """
+    if rank == 1:
+        import psutil
+        other = psutil.Process(pids[0])
+        dist.destroy_process_group()
+        while other.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
+        time.sleep(0.5)  # the launcher sees the end of rank 0 within this time
+        sys.exit(0)
+    """
+    pids = "pids = [None, None]\ndist.all_gather_object(pids, os.getpid())"
+    one = launch(*TWO, script(GLOO, pids, exit_slowly, "total()")).wait(1)
+    assert "rank 1: finished" in one.report()
+    assert "possibly waiting for rank 1, which had finished" in one.report()
+
+
 def test_an_exit_code_of_the_program_s_own_is_the_job_s(launch, script):
     one = launch(*TWO, script("import os, sys, time\nif os.environ['RANK'] == '0': sys.exit(5)\ntime.sleep(600)")).wait(5)
     assert "rank 0 failed first: exit code 5" in one.report()

@@ -106,6 +106,11 @@ def test_a_failure_arrives_with_its_rank_and_traceback(tmp_path, how, told, erro
     assert not _alive(tmp_path)
 
 
+def test_a_rank_that_is_still_exiting_when_another_has_lost_it_is_told_as_finished(tmp_path):
+    with pytest.raises(accelkit.RankFailedError, match="possibly waiting for rank 1, which had finished"):
+        launch(worker_functions.exit_slowly, str(tmp_path), **CPU)
+
+
 def test_what_cannot_travel_is_said(error_text):
     with pytest.raises(accelkit.UnsupportedError) as caught:
         launch(lambda runtime: None, **CPU)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import psutil
 import torch
 
 
@@ -40,6 +43,24 @@ def fail(runtime, how, notes):
     if how == "sleep":
         time.sleep(600)
     runtime.wait_for_everyone()
+
+
+def exit_slowly(runtime, notes):
+    """Rank 1 closes its connections, and ends half a second after rank 0, which lost it."""
+    (Path(notes) / f"{runtime.process_index}-{os.getpid()}").touch()
+    runtime.wait_for_everyone()
+    if runtime.process_index == 0:
+        runtime.wait_for_everyone()
+    other = psutil.Process(int(next(Path(notes).glob("0-*")).name[2:]))
+    connections = [one for one in psutil.Process().net_connections("tcp") if one.status == psutil.CONN_ESTABLISHED]
+    for connection in connections:
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fd)) as end:
+            end.shutdown(socket.SHUT_RDWR)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        while other.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
+    time.sleep(0.5)  # the launcher sees the end of rank 0 within this time
+    os._exit(0)
 
 
 def give(runtime, result):

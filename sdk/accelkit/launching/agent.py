@@ -98,6 +98,7 @@ class Agent(SimpleElasticAgent):
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         assert self._ranks is not None
         if self._ranks.have_failed():
+            self._ranks.wait_for_lost_peer(self._is_hurried)
             self._ranks.end(signal.SIGTERM, min(self._job.grace_period, _AFTER_A_FAILURE), self._is_hurried)
             self.cause = failures.first(self._ranks.endings)
             if self._remaining_restarts > 0:

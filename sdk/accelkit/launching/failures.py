@@ -6,9 +6,13 @@ import dataclasses
 import json
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+ERROR_FILE = "error.json"
+PEER_SECONDS = 5.0
+"""The time that a launcher waits for a process to end whose connection closed."""
 
 _SHOWN_LINES = 20
 _LOST_PEER = re.compile(
@@ -62,9 +66,7 @@ class Ending:
     @property
     def has_lost_a_peer(self) -> bool:
         """Whether the process failed because another process went away. The failure of the other process is then the cause."""
-        if self.record is None:
-            return False
-        return any(_LOST_PEER.search(text) for text in (self.record["error"], *self.record["causes"]))
+        return self.record is not None and _has_lost_a_peer(self.record)
 
     @property
     def names_a_peer(self) -> bool:
@@ -98,6 +100,23 @@ def read_record(path: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, ValueError):  # a full disk leaves no file or half of one
         return None
     return record
+
+
+def is_waiting_for_lost_peer(endings: Sequence[Ending]) -> bool:
+    """Return whether all processes that failed so far lost a peer, and the peer may be one that still runs.
+
+    Connections close before a process has ended: it may still be exiting, or be writing a core file. A launcher that ended it now
+    could not say that it had finished or crashed, so it waits for up to ``PEER_SECONDS``.
+    """
+    records = [read_record(ending.folder / ERROR_FILE) for ending in endings]
+    if any(record is not None and not _has_lost_a_peer(record) for record in records):
+        return False
+    ended = [record for record, ending in zip(records, endings, strict=True) if ending.exit_code is not None]
+    return len(ended) < len(endings) and None not in ended
+
+
+def _has_lost_a_peer(record: Mapping[str, Any]) -> bool:
+    return any(_LOST_PEER.search(text) for text in (record["error"], *record["causes"]))
 
 
 def first(endings: Sequence[Ending]) -> Ending | None:

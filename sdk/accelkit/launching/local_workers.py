@@ -15,7 +15,7 @@ from pathlib import Path
 
 from accelkit import child_processes
 from accelkit.launching import process_tree, worker_main
-from accelkit.launching.failures import Ending, read_record
+from accelkit.launching.failures import ERROR_FILE, PEER_SECONDS, Ending, is_waiting_for_lost_peer, read_record
 from accelkit.launching.log_tee import Screen, Streams
 
 _POLL_SECONDS = 0.02
@@ -43,7 +43,7 @@ class _Process:
 
     def __init__(self, program: Program, ending: Ending, environ: Mapping[str, str]) -> None:
         self.ending = ending
-        self.error_file = ending.folder / "error.json"
+        self.error_file = ending.folder / ERROR_FILE
         kind = "module" if program.is_module else "script"
         words = [str(self.error_file), kind, program.name, *program.arguments]
         self._process = child_processes.start(
@@ -132,6 +132,12 @@ class LocalRanks:
     def have_finished(self) -> bool:
         """Return whether every process has ended without failing."""
         return all(process.has_ended.is_set() and process.ending.exit_code == 0 for process in self._processes)
+
+    def wait_for_lost_peer(self, is_hurried: Callable[[], bool]) -> None:
+        """If all processes that failed so far lost a connection, wait for a moment until the process at the other end has ended."""
+        deadline = time.monotonic() + PEER_SECONDS
+        while is_waiting_for_lost_peer(self.endings) and time.monotonic() < deadline and not is_hurried():
+            time.sleep(_POLL_SECONDS)
 
     def end(self, number: signal.Signals, grace: float, is_hurried: Callable[[], bool] = bool) -> None:
         """End all processes and everything that they started, and read their remaining output.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
 import os
 import pickle
@@ -132,14 +133,17 @@ def _start(process: Any) -> None:
 
 
 def _watch(processes: list[Any], endings: list[Ending]) -> None:
-    """Wait until every process has ended, or one has failed."""
-    while any(ending.exit_code is None for ending in endings):
+    """Wait until every process has ended, or one has failed and a peer that it lost has had the time to end."""
+    deadline = math.inf
+    while any(ending.exit_code is None for ending in endings) and time.monotonic() < deadline:
         wait([p.sentinel for p, ending in zip(processes, endings, strict=True) if ending.exit_code is None], timeout=_POLL_SECONDS)
         for process, ending in zip(processes, endings, strict=True):
             if ending.exit_code is None and process.exitcode is not None:
                 ending.exit_code, ending.at = process.exitcode, time.time()
         if any(ending.exit_code for ending in endings):
-            return
+            if not failures.is_waiting_for_lost_peer(endings):
+                return
+            deadline = min(deadline, time.monotonic() + failures.PEER_SECONDS)
 
 
 def _end(processes: list[Any], endings: list[Ending], number: signal.Signals) -> None:
@@ -160,7 +164,7 @@ def _end(processes: list[Any], endings: list[Ending], number: signal.Signals) ->
     for process, ending in zip(processes, endings, strict=False):
         if ending.exit_code is None:
             ending.exit_code, ending.at = process.exitcode, time.time()
-        ending.read(ending.folder / spawn_worker.ERROR_FILE, began)
+        ending.read(ending.folder / failures.ERROR_FILE, began)
 
 
 def _failure(cause: Ending, endings: list[Ending], method: StartMethod) -> AccelkitError:

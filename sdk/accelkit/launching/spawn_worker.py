@@ -15,11 +15,11 @@ from typing import Any
 import accelkit
 from accelkit import job_secret
 from accelkit.errors import UnsupportedError
-from accelkit.launching import worker_main
+from accelkit.launching import failures, worker_main
 from accelkit.launching.job import HERE, torchrun_variables
 from accelkit.pytree import leaves, map_leaves
 
-ERROR_FILE, RESULT_FILE = "error.json", "result"
+RESULT_FILE = "result"
 SAFE_PATH = "PYTHONSAFEPATH"
 
 
@@ -69,7 +69,7 @@ def main(task: Task | bytes, place: Place, receiving: Connection) -> None:
         code = error.code if isinstance(error, SystemExit) else 1
         code = code if isinstance(code, int) else int(code is not None)
         if code:
-            worker_main.write_error(str(place.folder / ERROR_FILE), error, worker_main.without_launcher(error.__traceback__), code)
+            worker_main.write_error(str(place.folder / failures.ERROR_FILE), error, worker_main.without_launcher(error.__traceback__), code)
         sys.exit(code)
 
 
