@@ -29,7 +29,7 @@ from accelkit.runtime.checkpoints.atomic_io import checksum
 from accelkit.runtime.checkpoints.coordinator import Ranks
 from accelkit.runtime.checkpoints.dcp_io import Layout, TensorReader, TensorWriter, no_layout
 from accelkit.runtime.checkpoints.manifest import DATA, FORMAT, check_contents, check_sizes, damaged, read_manifest, write_manifest
-from accelkit.runtime.checkpoints.state_codec import Encoder, decode, references
+from accelkit.runtime.checkpoints.state_codec import Encoder, decode, keys_of_models, references
 from accelkit.runtime.checkpoints.step_dirs import LATEST, MANIFEST, find
 
 __all__ = ["Save", "find", "load", "load_with_source", "save"]
@@ -282,11 +282,12 @@ def _read(step: Path, manifest: dict[str, Any], layout: Layout, rank: int) -> di
         raise damaged(step, f"{DATA}/{dcp_metadata.NAME}", f"{type(error).__name__}: {error}") from error
 
     def tensors_of(structure: Any, path: str, layout: Layout) -> Any:
-        reader.read(list(references(structure, path)), layout)
+        reader.read(list(references(structure, path)), layout, mapped=copied)
         return decode(structure, lambda where, key: reader.get(where, key, layout), path)
 
     try:
         whole = {name: manifest["structure"][name] for name in manifest["objects"]}
+        copied = keys_of_models(whole)
         parts = {name: tensors_of(structure, name, layout) for name, structure in whole.items()}
         if manifest["per_rank"]:
             source = rank % manifest["world_size"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import mmap
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -130,14 +131,18 @@ class TensorReader:
         self._folder = folder
         self._metadata = read_index(folder, files) if folder is not None else Metadata({})
         self._read: dict[tuple[Any, ...], torch.Tensor] = {}
+        self._maps: dict[str, mmap.mmap] = {}
+        self._can_map = os.name == "posix"  # elsewhere, a file that is mapped cannot be removed
 
-    def read(self, wanted: Sequence[tuple[str, str]], layout: Layout) -> None:
+    def read(self, wanted: Sequence[tuple[str, str]], layout: Layout, mapped: Collection[str] = ()) -> None:
         """Read the tensors that ``get`` will return.
 
         Args:
             wanted: Pairs of path and key.
             layout: A function that takes a path and a global size and returns the DTensor whose layout to use, or None for a plain whole
                 tensor in main memory.
+            mapped: Keys of tensors that are only copied from, once. If possible, their files are mapped into memory instead of read.
+                Their memory may not be aligned.
         """
         passes: list[dict[str, torch.Tensor]] = []
         for path, key in wanted:
@@ -147,7 +152,7 @@ class TensorReader:
             if (identity := _identity(key, like)) in self._read:
                 continue
             if like is None and len(described.chunks) == 1:
-                self._read[identity] = self._load(key, described)
+                self._read[identity] = self._load(key, described, is_mapped=key in mapped)
                 continue
             dtype = described.properties.dtype
             if like is None:
@@ -167,15 +172,38 @@ class TensorReader:
         described: Any = self._metadata.state_dict_metadata[key]
         return self._read[_identity(key, layout(path, described.size))]
 
-    def _load(self, key: str, described: TensorStorageMetadata) -> torch.Tensor:
+    def _load(self, key: str, described: TensorStorageMetadata, *, is_mapped: bool) -> torch.Tensor:
         """Load a tensor that was saved whole, without the additional copy that ``FileSystemReader`` would make."""
         assert self._folder is not None
         where = self._metadata.storage_data[MetadataIndex(key, described.chunks[0].offsets)]
         with open(open_regular(self._folder / where.relative_path), "rb", buffering=0) as file:
-            tensor: torch.Tensor = torch.load(FilePart(file, where.offset, where.length), map_location=_HOST, weights_only=True)  # type: ignore[arg-type]
+            tensor = self._map(file, where) if is_mapped and self._can_map else None
+            if tensor is None:
+                tensor = torch.load(FilePart(file, where.offset, where.length), map_location=_HOST, weights_only=True)  # type: ignore[arg-type]
         if tensor.size() != described.size:
             raise TypeError(f"the tensor {key} has the shape {list(tensor.size())}, not {list(described.size)}")
         return tensor
+
+    def _map(self, file: io.FileIO, where: Any) -> torch.Tensor | None:
+        """Return a tensor whose memory is a private mapping of its file, or None if that is not possible."""
+        try:
+            part: Any = FilePart(file, where.offset, where.length)
+            described = torch.load(part, map_location="meta", weights_only=True)  # reads everything but the elements
+            storage = described.untyped_storage()
+            start = getattr(storage, "_checkpoint_offset", None)  # torch's notes on serialization; torch 2.9 does not set it
+            if start is None or type(described) is not torch.Tensor or described.is_conj() or described.is_neg():
+                self._can_map = start is not None
+                return None
+            if where.relative_path not in self._maps:
+                self._maps[where.relative_path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            whole = self._maps[where.relative_path]
+            if start + storage.nbytes() > where.length:
+                return None
+            elements = torch.frombuffer(whole, dtype=torch.uint8, count=storage.nbytes(), offset=where.offset + start).untyped_storage()
+            tensor = torch.empty(0, dtype=described.dtype)
+            return tensor.set_(elements, described.storage_offset(), described.size(), described.stride())
+        except Exception:  # what is wrong is said by the error of reading it
+            return None
 
     def _fill(self, tensors: dict[str, torch.Tensor]) -> None:
         assert self._folder is not None

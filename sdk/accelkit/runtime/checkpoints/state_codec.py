@@ -9,7 +9,7 @@ import math
 import pathlib
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -191,6 +191,22 @@ def references(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
             yield path, content
         for suffix, item in _children(kind, content):
             yield from references(item, f"{path}{suffix}")
+
+
+def keys_of_models(parts: Mapping[str, Any]) -> set[str]:
+    """Return the keys of the tensors that a model copies into its own when it loads its state, and that no other object uses.
+
+    The other objects, and ``torch.nn.Module.set_extra_state``, may keep the tensors that they are given.
+
+    Args:
+        parts: Encoded state dicts by the name of the part.
+    """
+    of_models, of_others = set[str](), set[str]()
+    for name, structure in parts.items():
+        for path, key in references(structure, name):
+            is_copied = name.startswith("model_") and "_extra_state" not in path
+            (of_models if is_copied else of_others).add(key)
+    return of_models - of_others
 
 
 def _children(kind: str, content: Any) -> Iterator[tuple[str, Any]]:
