@@ -1,4 +1,4 @@
-"""Detection of the loss of a device during a run, for example because its server has ended.
+"""Detection of a device that becomes unusable during a run, for example because its server has ended.
 
 After many failures in a row, the suite checks whether the device still works.
 """
@@ -19,12 +19,12 @@ _TIMEOUT_COUNTS = 4  # as many failures as one, because waiting for a device tha
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Loss:
-    """The loss of a device.
+    """Record of a device that became unusable during a run.
 
     Attributes:
         last_passed: The id of the last test that passed on the device; empty if none did.
         failed: The ids of the tests that have failed since then.
-        status: ``absent`` or ``broken``, as the device is now.
+        status: The current status of the device: ``absent`` or ``broken``.
         reason, hint: Why the device cannot be used, and what would help.
     """
 
@@ -41,7 +41,7 @@ class Loss:
 
 
 class LossDetector:
-    """Notices that a device was lost.
+    """Detects that a device has become unusable.
 
     Args:
         records: The accelerators on which the tests run.
@@ -53,7 +53,7 @@ class LossDetector:
         self._weight, self._limit = 0, _FAILURES
 
     def loss_after(self, result: Result) -> Loss | None:
-        """Return the loss if many tests in a row, of which this is the last, have failed, and the device cannot be used. None otherwise.
+        """Return a ``Loss`` if many tests in a row, of which this is the last, have failed, and the device cannot be used. None otherwise.
 
         Each time that the device can be used after all, twice as many failures are needed for the next time.
         """
@@ -70,7 +70,7 @@ class LossDetector:
         return self.find_loss()
 
     def find_loss(self) -> Loss | None:
-        """Try the device in a child process, and return the loss if it cannot be used."""
+        """Try the device in a child process, and return a ``Loss`` if it cannot be used. None otherwise."""
         for record, verdict in probing.ask_all(self._records, is_trial=True).items():
             verdict_cache.remember(record, verdict)
             if verdict.status != "usable":

@@ -70,7 +70,7 @@ class Expectation:
 
     @property
     def is_crash(self) -> bool:
-        """Whether the process is expected to stop answering, because a signal kills it or because it hangs."""
+        """Whether the process is expected to stop answering: a signal kills it, or it hangs."""
         return self.error.startswith("SIG") or self.error == TIMEOUT
 
     def explains(self, error: BaseException) -> bool:

@@ -33,7 +33,10 @@ _PROFILES = ("smoke", "training", "distributed", "full")
 
 
 def update(scores: Scores, matrix: Mapping[str, Any]) -> None:
-    """Add the scores of a kill matrix, replacing earlier scores of the same mutants: those of an area, or those of a seed."""
+    """Add the scores of a kill matrix. They replace earlier scores of the same mutants.
+
+    Mutants written by hand are replaced by kind of plugin and area, and generated mutants by the seed of their sample.
+    """
     if not matrix.get("generated"):
         found = {(one["kind"], one["area"]): one for one in [*scores.get("written", []), *matrix["scores"]]}
         order = list(itertools.product(checks.SUBJECT_KINDS, checks.AREAS))

@@ -94,7 +94,7 @@ def ranked(operators: Iterable[Operator]) -> list[Operator]:
 def calls_in(roots: Sequence[Any], device_type: str) -> Iterator[tuple[str, bool, float]]:
     """Return each call in a profile that computes on the device: the name of its operator, whether it ran on the CPU, and its seconds.
 
-    Composite operators are left out, as those that they call are counted, and so are views, new tensors and copies.
+    Views, new tensors and copies are left out. Composite operators are left out too, because the operators that they call are counted.
 
     Args:
         roots: The roots of the event tree of the profiler.

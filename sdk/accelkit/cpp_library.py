@@ -100,7 +100,7 @@ class CppLibrary:
         return (*self._own_flags, *shlex.split(os.environ.get(f"{self.name.upper()}_CXXFLAGS", "")))
 
     def _surroundings(self) -> tuple[object, ...]:
-        """Return what every object depends on besides the sources."""
+        """Return what every object file depends on besides the sources."""
         return torch_version(), sysconfig.get_config_var("SOABI"), platform.machine(), self._flags
 
     def problem(self) -> tuple[str, str] | None:
@@ -230,7 +230,7 @@ class CppLibrary:
         return sorted(sources, key=lambda path: -path.stat().st_size)
 
     def _kept_objects(self, folder: Path) -> dict[Path, Path]:
-        """Return for each source the path of the object that is kept between builds. It depends on the source and on every header."""
+        """Return for each source the path of the object file that is kept between builds. It depends on the source and on every header."""
         common = hashlib.sha256(repr((*self._surroundings(), compiler_command())).encode())
         prefix = f"{self.name}-{torch_version()}-{common.hexdigest()[:8]}"
         for path in sorted(self._sources.glob("*.h")):
@@ -243,7 +243,7 @@ class CppLibrary:
         return found
 
     def _check_private(self, library: Path) -> None:
-        """Check that nobody else could have written a library of the cache. One in the package is trusted as the package is."""
+        """Check that nobody else could have written a library of the cache. A library in the package is trusted and not checked."""
         if library.parent != self._sources.parent / "prebuilt":
             check_private(library)
 
@@ -267,7 +267,10 @@ def _minor_version() -> str:
 
 
 def _reuse(kept: Path, target: Path) -> bool:
-    """Copy an object that an earlier build has kept. Returns whether there is one that only this user could have written."""
+    """Copy the object file ``kept``, which an earlier build has stored, to ``target``. Return whether it was copied.
+
+    It is not copied if it does not exist, or if anybody but this user and root could have written it.
+    """
     try:
         check_private(kept)
         shutil.copyfile(kept, target)
@@ -277,7 +280,7 @@ def _reuse(kept: Path, target: Path) -> bool:
 
 
 def _keep(target: Path, kept: Path) -> None:
-    """Keep an object for later builds, unless another process keeps it at this moment or the file system has no hard links."""
+    """Store an object file for later builds, unless another process stores it at this moment or the file system has no hard links."""
     os.chmod(target, 0o600)
     with contextlib.suppress(OSError):
         kept.unlink(missing_ok=True)

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from accelkit.errors import UnknownArgumentError, UnknownAttributeError
 
 Kind = Literal["attributes", "functions", "arguments"]
-_SENTENCES = ("accelkit ", "call ", "run ", "write ")
+_SENTENCES = ("accelkit ", "call ", "run ", "use ", "write ")
 """Beginnings of replacements that are sentences. Other replacements are nouns, or begin with "nothing"."""
 _LINK = re.compile(r"\[([^\]]*)\]\((?:\.\./)*([^)#]*)[^)]*\)")
 

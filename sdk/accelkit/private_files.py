@@ -1,9 +1,9 @@
 """Checks that only this user could have written a file. They matter because files from a cache are trusted or executed as code.
 
 The rules are those of sshd for its keys: each file, and each folder and link on the path to it, must belong to this user or to root, and
-others must not be able to write to it. Parent folders in which everybody may create files but not remove those of others, such as
-``/tmp``, are accepted, and so are files writable by this user's private group and parent folders writable by root's group. Windows gives
-each user their own folder, so nothing is checked there.
+others must not be able to write to it. Files writable by this user's private group are accepted. Parent folders are accepted if they
+are writable by root's group, or if everybody may create files there but not remove those of others, as in ``/tmp``. Windows gives each
+user their own folder, so nothing is checked there.
 """
 
 from __future__ import annotations

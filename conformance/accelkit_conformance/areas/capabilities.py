@@ -1,4 +1,4 @@
-"""Every capability that is declared to work does, and every capability that is declared ``none`` does not work."""
+"""Capabilities that are declared ``native`` or ``emulated`` work, and capabilities that are declared ``none`` fail."""
 
 from __future__ import annotations
 

@@ -180,8 +180,8 @@ def devices_are_independent(subject: Subject) -> None:
 
 @check("smoke")
 def count_is_steady(subject: Subject) -> None:
-    """``auto_device_count`` returns the same number before and after the devices are used, and so does ``device_count`` of the
-    device's module."""
+    """``auto_device_count`` returns the same number before and after the devices are used, and ``device_count`` of the
+    device's module returns this number too."""
     count = subject.accelerator.auto_device_count()
     assert count == len(subject.devices)
     asked = subject.optional_function("device_count")

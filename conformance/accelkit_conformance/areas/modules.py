@@ -37,8 +37,8 @@ def _modules() -> Iterator[Case]:
 
 @check("training", requires=["dtype.float32"], over=_modules)
 def module(subject: Subject, name: str) -> None:
-    """In training and in evaluation mode, outputs, gradients for a random output gradient, and buffers have the right values and are on the
-    device. The values of modules that draw random numbers are not compared."""
+    """The outputs, the buffers, and the gradients that are computed from a random output gradient have the right values and are on the
+    device, both in training mode and in evaluation mode. The values of modules that draw random numbers are not compared."""
     from accelkit_conformance.oracle import opdb
     from accelkit_conformance.oracle.lacking_dtypes import lacking_dtypes
 

@@ -81,7 +81,8 @@ class HookCalls:
     def call_confined(self, hook: str) -> Any:
         """Like ``call``, but the implementation can neither start a program nor connect to anything.
 
-        One of accelkit's errors is an answer too, and so is any error after such an attempt; None is then returned.
+        Return None if the implementation raises one of accelkit's errors, or any error after it has tried to start a program or to
+        connect.
         """
         with confined() as attempts:
             try:

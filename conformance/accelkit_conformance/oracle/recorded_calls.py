@@ -1,7 +1,7 @@
 """Recorded calls of single ATen overloads, and a table that gives, for each overload, an operator of torch's database that calls it.
 
 ``python -m accelkit_conformance.oracle.recorded_calls`` writes the table for the installed torch. It lists the functional overloads that a
-device must support, each with the operator whose samples call it.
+device must support, each with an operator that calls the overload when it runs on its sample inputs.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from accelkit_conformance.results import NotSupported
 _TABLE = Path(__file__).parent / "recorded_calls.txt"
 _EACH = 12
 _MOST_ELEMENTS = 4096
-# Overloads that torch composes from others for a device that has no kernel for them, and for which devices usually have one. For each, the
-# operator whose samples call it.
+# Overloads that torch composes from others for a device that has no kernel for them, and for which devices usually have one. For each, an
+# operator that calls the overload when it runs on its sample inputs.
 _OFTEN_IMPLEMENTED = {
     "abs": "abs",
     "constant_pad_nd": "constant_pad_nd",

@@ -17,7 +17,7 @@ _AFTER = re.compile(r"(_with_indices|_forward)?(_backward|_backward_data)?_?$")
 
 @functools.cache
 def recorded_operators() -> dict[str, str]:
-    """Return, by ATen overload, an operator of torch's database whose samples call it."""
+    """Return, for each ATen overload, an operator of torch's database that calls the overload when it runs on its sample inputs."""
     return dict(line.split() for line in _TABLE.read_text("utf-8").splitlines() if not line.startswith("#"))
 
 
@@ -25,8 +25,8 @@ def tests_of(operator: str, tests: Sequence[str]) -> list[str]:
     """Return the tests of an ATen operator, such as ``aten::mm`` or ``aten::mm.default``.
 
     These are the tests of operators with the same name: variants that work in place, or with ``native_`` before the name, have the tests
-    of the operator itself, and a backward operator has those of its forward operator. If there are none, these are the tests of
-    operators whose samples call it.
+    of the operator itself, and a backward operator has those of its forward operator. If there are none, return the tests of
+    the operators that call the ATen operator when they run on their sample inputs.
     """
     packet = operator.removeprefix("aten::").partition(".")[0]
     wanted = {packet, _stem(packet)}

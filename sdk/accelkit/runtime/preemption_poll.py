@@ -92,7 +92,7 @@ class PreemptionPoll:
 
 
 def has_notices(cluster: ClusterEnvironment) -> bool:
-    """Return whether the cluster environment has to be polled, because it overrides ``is_preempted``."""
+    """Return whether the cluster environment overrides ``is_preempted`` and therefore has to be polled."""
     return overrides(cluster, ClusterEnvironment, "is_preempted")
 
 

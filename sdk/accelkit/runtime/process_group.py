@@ -207,7 +207,7 @@ def agree(mine: dict[str, str], device: torch.device) -> None:
         device: The device of this process.
 
     Raises:
-        CollectiveError: If a process does not know the secret of the job, and so is not part of it.
+        CollectiveError: If a process does not know the secret of the job, and is therefore not part of it.
         ContradictionError: On every process, if settings differ. The error names the ranks that differ.
     """
     mine = mine | {"accelkit": accelkit.__version__, "torch": torch.__version__, verification.VARIABLE: verification.job_mode()}

@@ -709,7 +709,8 @@ class Runtime:
         Checkpoints contain the position of each tracker, so a program that loads one continues the curves of the run that saved it.
 
         Args:
-            values: Numbers, strings, or tensors with one element, by name, as this process has them. Reading a tensor waits for its device.
+            values: Mapping from names to numbers, strings or tensors with one element. The values of this process are recorded; they are
+                not reduced over the processes. Reading a tensor waits for its device.
             step: The step of the optimizer. None means the step after that of the previous call, and 0 in the first call.
 
         Raises:

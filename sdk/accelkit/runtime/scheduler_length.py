@@ -21,7 +21,7 @@ LENGTHS = ("total_steps", "T_max", "T_0", "total_iters")
 
 
 def check_length(scheduler: LRScheduler, loaders: Sequence[PreparedLoader], num_processes: int, accumulation_steps: int) -> None:
-    """Warn if the length of a scheduler fits a loader as it was before ``prepare``, and no prepared loader explains it.
+    """Warn if a scheduler's length was probably computed from a loader as it was before ``prepare``, and no prepared loader explains it.
 
     A OneCycleLR steps after every batch, so this warns at once. The length of another scheduler may be a number of epochs. In that case,
     the warning comes at the second step of its optimizer, and only if the scheduler has stepped in between.

@@ -17,8 +17,8 @@ def parse_devices(devices: int | str | Sequence[int], count: int, name: str, *, 
             and ``[0, 2]`` or ``"0,2"`` (or ``"0,"``) selects these indices.
         count: The number of devices that exist.
         name: The name of the accelerator, for the errors.
-        counts_processes: Whether a number may exceed ``count`` because it counts processes, which share the devices or have devices of
-            their own.
+        counts_processes: Whether a number in ``devices`` is a number of processes, which share the devices or have devices of their own.
+            If so, it may exceed ``count``.
 
     Raises:
         DevicesError: If ``devices`` cannot be parsed, is empty, repeats an index or names a device that does not exist.

@@ -22,9 +22,9 @@ class CSV(MetricsFileTracker):
     written again with one more column. A value that was not logged in a call is an empty cell. Each row is passed to the operating system
     at once, so it survives the death of the process.
 
-    If a program continues from a checkpoint, rows that were written after the checkpoint are removed. So each call is in the file once,
-    and readers need no rule for repeated steps. If a new run begins in a folder that has a ``metrics.csv``, that file is renamed to
-    ``metrics.1.csv``.
+    If a program continues from a checkpoint, rows that were written after the checkpoint are removed. Each call is therefore in the file
+    once, and programs that read the file do not have to handle repeated steps. If a new run begins in a folder that has a
+    ``metrics.csv``, that file is renamed to ``metrics.1.csv``.
 
     Args:
         folder: The folder. None means the folder of the run, ``runs/<date>_<time>``.

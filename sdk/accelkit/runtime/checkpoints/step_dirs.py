@@ -87,7 +87,10 @@ def has_any(path: Path) -> bool:
 
 @contextlib.contextmanager
 def in_use(step: Path) -> Iterator[None]:
-    """Prevent ``keep_last`` from removing a step, with a shared lock on its manifest. The step may already be gone."""
+    """Prevent ``keep_last`` from removing a step inside the block, with a shared lock on its manifest.
+
+    If the manifest cannot be opened, for example because the step no longer exists, this has no effect.
+    """
     with contextlib.ExitStack() as stack:
         if _fcntl is not None:
             with contextlib.suppress(OSError):  # missing or damaged; the reader will report it

@@ -164,7 +164,7 @@ def _last_seen(rank: int, note: Mapping[str, Any]) -> str:
 
 
 def is_timeout(error: BaseException) -> bool:
-    """Return whether the error of torch.distributed is a timeout, and not the loss of a process."""
+    """Return whether the error of torch.distributed is a timeout, as opposed to an error because a process has ended."""
     return "timed out" in str(error).lower() or "timeout" in str(error).lower()
 
 

@@ -69,7 +69,7 @@ def record(specifications: Mapping[type, Role] = SPECIFICATIONS, version: str = 
 
 
 def _is_unrecorded(base: type) -> bool:
-    """Return whether the members of this base class are recorded with its subclass, because it has no record of its own."""
+    """Return whether this base class has no record of its own, so that its members are recorded with its subclass."""
     return base.__module__.startswith(_OWN_PACKAGE) and base not in SPECIFICATIONS
 
 

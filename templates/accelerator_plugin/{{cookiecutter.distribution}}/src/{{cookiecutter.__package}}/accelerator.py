@@ -55,7 +55,8 @@ class {{ cookiecutter.__class }}Accelerator({{ "XLAAccelerator" if is_xla else "
     compile_backend = "aot_eager"  # torch.compile without a code generator for the device
     is_simulated = DRIVER == "simulated"  # auto never selects a simulated device
 {% endif %}
-    # The conformance suite checks what is declared: native and emulated must work, none must not. The rest is tried and reported.
+    # The conformance suite checks what is declared: capabilities that are declared native or emulated must work, and those
+    # that are declared none must fail. The other capabilities are tried and reported.
     # Keys:
 {% include "capability_keys.txt" %}
 {% if cookiecutter.__has_backend %}
