@@ -75,16 +75,19 @@ void replace_generators(const c10::FunctionSchema& schema, torch::jit::Stack* st
   }
 }
 
-// cpu_fallback puts the results where the first tensor is. If that is a scalar on the CPU, move it.
-void move_scalar(torch::jit::Stack* stack, size_t count, c10::Device device) {
-  for (auto& value : torch::jit::last(*stack, count)) {
-    if (!value.isTensor() || !value.toTensor().defined()) continue;
-    const auto& first = value.toTensor();
-    if (!first.is_cpu() || first.dim() > 0) return;
-    auto moved = first.to(device);
-    moved.unsafeGetTensorImpl()->set_wrapped_number(first.unsafeGetTensorImpl()->is_wrapped_number());
-    const_cast<IValue&>(value) = moved;
-    return;
+// Moves results that are on the CPU to the device. cpu_fallback puts the results where the first tensor is, which may be a scalar on the CPU:
+// in `1 - tensor` it is the number 1. Such a scalar is not moved to the device instead, because it would come back as an ordinary tensor, and
+// unlike that of a number, the dtype of a tensor, here float64, counts in that of the result.
+void move_results(const c10::FunctionSchema& schema, torch::jit::Stack* stack, c10::Device device) {
+  for (size_t i = stack->size() - schema.returns().size(); i < stack->size(); ++i) {
+    auto& value = (*stack)[i];
+    if (value.isTensor() && value.toTensor().defined() && value.toTensor().is_cpu()) {
+      value = value.toTensor().to(device);
+    } else if (value.isTensorList()) {
+      c10::List<at::Tensor> moved;
+      for (const auto& tensor : value.toTensorVector()) moved.push_back(tensor.to(device));
+      value = moved;
+    }
   }
 }
 
@@ -96,7 +99,6 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
                               "' is not implemented for ", BACKEND_NAME, ", and not for the CPU either");
   const Call call(op.schema(), stack);
   const c10::OptionalDeviceGuard guard(c10::Device(kDeviceType, call.device()));
-  if (call.has_device()) move_scalar(stack, op.schema().arguments().size(), guard.current_device().value());
   replace_generators(op.schema(), stack, call.device());
   try {
     at::native::cpu_fallback(op, stack, /*error_on_views=*/true);
@@ -106,6 +108,7 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
                      " out of memory: the host could not allocate memory for a result. ", why);
     throw;
   }
+  if (call.has_device()) move_results(op.schema(), stack, guard.current_device().value());
 }
 
 }  // namespace backend

@@ -6,6 +6,7 @@
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/is_set_to_native.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_as_complex_native.h>
 #include <ATen/ops/view_as_real_native.h>
@@ -143,6 +144,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("set_.source_Storage_storage_offset", TORCH_FN(set_storage));
   library.impl("set_.source_Tensor", TORCH_FN(set_tensor));
   library.impl("set_", TORCH_FN(set_nothing));
+  library.impl("is_set_to", TORCH_FN(at::native::is_set_to));  // true for tensors that share memory, which their copies on the CPU do not
   library.impl("record_stream", TORCH_FN(record_stream));
   library.impl("convolution_overrideable", TORCH_FN(convolution));
   library.impl("convolution_backward_overrideable", TORCH_FN(convolution_backward));
