@@ -1,0 +1,51 @@
+"""The error of a result in float64, where nothing more precise is known, estimated from what rounding the inputs does to it.
+
+The error of a numerically stable algorithm is about as large as the change of the exact result if the inputs are rounded once
+(N. J. Higham, "Accuracy and Stability of Numerical Algorithms", SIAM 2002, section 1.5). For an ill-conditioned problem this is much more
+than eps, so that two right results may differ by more than 8 eps.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from accelkit.runtime.comparison.tolerance import relative_error
+
+# Eight times this is less than the error of a device that computes in float32. A larger change is that of a function with steps.
+_LARGEST = 1e-9
+
+
+def with_rounding_errors(nested: Any) -> Any:
+    """Return a copy on the CPU in which each element of a strided float64 or complex128 tensor is off by eps, relative to itself.
+
+    The errors have random signs, the same in every call. In a complex number, the real and the imaginary part have errors of their own.
+    """
+    generator = torch.Generator().manual_seed(7)
+
+    def change(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        copied = leaf.detach().to(leaf.dtype, copy=True)
+        if leaf.dtype in (torch.float64, torch.complex128) and leaf.layout is torch.strided:
+            copied = copied.resolve_conj().resolve_neg()
+            parts = torch.view_as_real(copied) if copied.is_complex() else copied
+            signs = torch.randint(0, 2, parts.shape, generator=generator, dtype=torch.float64) * 2 - 1
+            parts *= 1 + signs * torch.finfo(torch.float64).eps
+        return copied.requires_grad_(leaf.requires_grad)
+
+    return tree_map(change, nested)
+
+
+def differ_by_rounding(changed: torch.Tensor, result: torch.Tensor) -> bool:
+    """Return whether the difference between two results of the CPU in float64 or complex128 is that of rounding errors.
+
+    It is not if it is zero or as large as that of a function with steps.
+
+    Args:
+        changed: The result for inputs with rounding errors.
+        result: The result for the inputs as they are.
+    """
+    return 0.0 < relative_error(changed, result) <= _LARGEST
