@@ -5,9 +5,13 @@ import math
 import pytest
 import torch
 
+import accelkit
+from accelkit.discovery.catalog import find
 from accelkit.runtime.comparison.tolerance import relative_error
 from accelkit_conformance.oracle import op_compare, opdb, sample_transfer
 from accelkit_conformance.oracle.tolerance import check_form, check_result, check_values
+from accelkit_conformance.results import WrongValues
+from accelkit_conformance.subject import Subject
 
 CPU = torch.device("cpu")
 
@@ -161,3 +165,56 @@ def test_strides_of_nothing_say_nothing():
     check_form(torch.empty_strided((1, 0, 3), (0, 3, 1)), torch.empty(1, 0, 3), CPU, strides=True)
     with pytest.raises(AssertionError, match="the result has strides"):
         check_form(torch.empty_strided((2, 3), (1, 2)), torch.empty(2, 3), CPU, strides=True)
+
+
+def reflected(vectors, scales):
+    """Return the product of Householder matrices, like ``torch.linalg.householder_product``, with other rounding errors."""
+    rows, columns = vectors.shape[-2:]
+    product = torch.eye(rows, dtype=vectors.dtype)
+    for i in range(scales.shape[-1]):
+        vector = torch.cat([torch.zeros_like(vectors[..., :i, i]), torch.ones_like(vectors[..., :1, i]), vectors[..., i + 1 :, i]], -1)
+        scaled = scales[..., i, None, None] * vector[..., :, None]
+        product = product @ (torch.eye(rows, dtype=vectors.dtype) - scaled * vector.conj()[..., None, :])
+    return product[..., :columns]
+
+
+def in_single_precision(vectors, scales):
+    return torch.linalg.householder_product(vectors.to(torch.complex64), scales.to(torch.complex64)).to(vectors.dtype)
+
+
+@pytest.fixture
+def subject():
+    accelerator = accelkit.select("cpu").accelerator
+    accelerator.load()
+    found = Subject(find("accelerator", "cpu"), type(accelerator))
+    found.use(accelerator)
+    return found
+
+
+def test_in_double_precision_an_ill_conditioned_gradient_has_the_error_that_rounding_its_inputs_makes(subject):
+    op = opdb.operators()["linalg.householder_product"]
+    for sample in opdb.samples(op, "complex128", 8, requires_grad=True):
+        if not sample.args[0].numel():
+            continue  # the result does not depend on the input
+        given = (sample.input, sample.args, sample.kwargs)
+        assert op_compare.compare_backward(subject, op, sample, given, variant=reflected)
+        with pytest.raises(WrongValues, match="of the largest magnitude"):
+            op_compare.compare_backward(subject, op, sample, given, variant=in_single_precision)
+
+
+def test_a_step_that_rounding_crosses_allows_no_error(subject):
+    op = opdb.operators()["mul"]
+    sample = next(opdb.samples(op, "float64", 1, requires_grad=True))
+    given = (torch.ones(64, dtype=torch.float64, requires_grad=True), (), {})
+    with pytest.raises(WrongValues, match=r"the error is 0\.5 of the largest magnitude"):
+        op_compare.compare_backward(subject, op, sample, given, expected=lambda x: torch.where(x > 1, x * 2, x), variant=lambda x: x * 1.5)
+
+
+def test_creating_samples_neither_searches_the_stack_nor_seeds_devices(monkeypatch):
+    """Both take longer than most operators do."""
+    op, called = opdb.operators()["mul"], []
+    monkeypatch.setattr("inspect.stack", lambda *args: called.append("inspect.stack") or [])
+    monkeypatch.setattr("torch.manual_seed", lambda seed: called.append("torch.manual_seed"))
+    first, second = (list(opdb.samples(op, "float32", 3)) for _ in range(2))
+    assert called == []
+    assert all(torch.equal(one.input, other.input) for one, other in zip(first, second, strict=True))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -65,6 +66,7 @@ def operators() -> dict[str, Any]:
             "torch's database of operators cannot be imported", why=str(error), hint="pip install 'accelkit[conformance]'"
         ) from error
     _freeze_only_states_that_exist()
+    _spare_what_only_torchs_tests_need()
     found = {full_name(op): op for op in op_db}
     return {name: op for name, op in sorted(found.items()) if not op.name.startswith(_LEFT_OUT)}
 
@@ -90,6 +92,28 @@ def _freeze_only_states_that_exist() -> None:
         return found
 
     vars(_utils)["freeze_rng_state"] = freeze_what_exists
+
+
+def _spare_what_only_torchs_tests_need() -> None:
+    """Change two functions which torch calls for every operator and every sample, and which take longer than most operators do.
+
+    ``extract_test_fn`` searches the call stack for a method of a ``unittest.TestCase``, and here finds none. ``set_rng_seed`` seeds the
+    generators of all devices, although samples are created on the CPU; for CUDA, XPU and MTIA, it formats the call stack.
+    """
+    import numpy as np
+    from torch.testing._internal import common_utils
+    from torch.testing._internal.opinfo import core
+
+    def seed_host(seed: int | None = None) -> None:
+        seed = common_utils.SEED if seed is None else seed
+        torch.default_generator.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)
+
+    vars(common_utils)["set_rng_seed"] = seed_host
+    for module in (common_utils, core):
+        if hasattr(module, "extract_test_fn"):
+            vars(module)["extract_test_fn"] = lambda: None
 
 
 @functools.cache
