@@ -46,7 +46,8 @@ def judge(subject: Subject, test: str, error: BaseException | None, expected: Se
             return _failed(test, "unsupported", subject.failures[0], f"{probed}: {DECLARED_NONE}, and does not work (", ")")
         return Result(test, "over-unsupported", reason=f"{probed} works, although it is declared none: declare it")
     if surprise is not None and undeclared and not wrong:
-        return _failed(test, "unsupported", surprise, f"{', '.join(undeclared)}: undeclared, and does not work (", ")")
+        which = f" for {len(surprises)} of {subject.num_samples} inputs" if subject.num_samples else ""
+        return _failed(test, "unsupported", surprise, f"{', '.join(undeclared)}: undeclared, and does not work{which} (", ")")
     if surprise is not None:
         on = f"on {subject.accelerator.name}: " if subject.record.kind != "accelerator" and subject.is_loaded else ""
         count = f" ({len(surprises)} of {subject.num_samples} inputs)" if subject.num_samples else ""

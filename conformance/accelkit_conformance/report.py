@@ -15,7 +15,7 @@ from accelkit_conformance.results import BAD, KINDS, Result
 
 SCHEMA = "accelkit.conformance/1"
 _LARGE_SHARE = 3  # an area of which more than a third is unsupported is described
-_DOES_NOT_WORK = "does not work ("  # what judgement writes before the error
+_DOES_NOT_WORK = re.compile(r"does not work(?: for \d+ of \d+ inputs)? \((.*)\)", re.DOTALL)  # what judgement writes around the error
 _NUMBERS = re.compile(r"\d+")
 LARGEST_FILE = 50_000_000  # maximum size of a report or a bundle in bytes
 Report = dict[str, Any]
@@ -55,8 +55,8 @@ def unsupported_areas(results: Sequence[Result]) -> list[str]:
 
 
 def _cause(reason: str) -> str:
-    before, found, error = reason.partition(_DOES_NOT_WORK)
-    return error.removesuffix(")") if found else before
+    found = _DOES_NOT_WORK.search(reason)
+    return found[1] if found else reason
 
 
 def coverage(must: Iterable[str], seen: Iterable[str]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ NOT_PASSED = "not_passed.jsonl"
 """The file that has the results of a device that are not passes, one per line."""
 _WIDTH = 100
 _MOST_CAUSES = 12
-_UNDECLARED = re.compile(r".* undeclared, and does not work \((.*)\)", re.DOTALL)
+_UNDECLARED = re.compile(r".* undeclared, and does not work(?: for \d+ of \d+ inputs)? \((.*)\)", re.DOTALL)
 _VARYING = re.compile(r"0x[0-9a-f]+|'[^']*'|\"[^\"]*\"|\d+")
 _INTRODUCTION = """\
 # Published devices
@@ -34,9 +34,10 @@ what it printed.
 
 The numbers are not a ranking. These packages are young, none of them was written for accelkit, and
 none claims to have every operator. A test is *not supported* if the device raises an error where
-the plugin declares nothing. It *failed* if the device computes a wrong result or breaks a promise
-of torch. The number of failures is larger than the number of defects on this page, because several
-tests may fail for the same reason, and because we list only those that we reproduced.
+the plugin declares nothing. It *failed* if the device computes a wrong result, breaks a promise of
+torch or lacks what the suite demands of every device, such as float32. The number of failures is
+larger than the number of defects on this page, because several tests may fail for the same reason,
+and because we list only those that we reproduced.
 
 `make devices` installs each device in an environment of its own, as its users would. It runs the
 suite, the programs and `examples/digits.py`, and writes this page. `make devices NAMES=rgpu` runs one device. To add one, add a folder to
@@ -72,7 +73,8 @@ def _section(name: str) -> list[str]:
     programs = sorted((HERE / name / "defects").glob("*.py"))
     lines = [f"## {name}", "", _wrapped(device["description"]), _wrapped(f"Source: <{device['source']}>. Installed: {packages}.")]
     lines += ["The plugin:", "", *_block("python", (HERE / name / f"accelkit_{name}.py").read_text("utf-8"))]
-    lines += ["", _wrapped(f"The last line of `python examples/digits.py --accelerator {name}`, which trains a convolutional network:")]
+    command = f"`python examples/digits.py --accelerator {name}`"
+    lines += ["", _wrapped(f"The last line of {command}, which trains a convolutional network, or the reason of its error:")]
     lines += [*_block("text", (RESULTS / name / "digits.txt").read_text("utf-8")), "", f"### Defects of {name}", ""]
     for program in programs:
         source = program.read_text("utf-8")

@@ -3,9 +3,9 @@
     python examples/published-devices/reproduce.py --number 30 --seed 22
     python examples/published-devices/reproduce.py --all rgpu
 
-A failure is reproduced by the program in ``defects`` that ``[shown_by]`` in ``device.toml`` names for its test, or else by the program that
-the suite's report has for it: that one must raise an error or print another result on the device than on the CPU. ``make devices`` must
-have run. Exits with 1 if a failure is not reproduced.
+A failure is reproduced by the program in ``defects`` that ``[shown_by]`` in ``device.toml`` names for its test or reason, or else by the
+program that the suite's report has for it: that one must raise an error or print another result on the device than on the CPU. ``make
+devices`` must have run. Exits with 1 if a failure is not reproduced.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def failures(name: str) -> list[Failure]:
 def reproduce(failure: Failure, environment: Mapping[str, str]) -> str:
     """Run the program for a failure, and return a line that says what it showed. The line begins with NOT if it showed nothing."""
     python = run.BUILD / failure.device / "bin" / "python"
-    if path := shown_by(failure.device, failure.test):
+    if path := shown_by(failure):
         code, printed = run.output_of([python, path], environment)
         is_shown = code == 1 and "Traceback" not in printed
         return f"{'' if is_shown else 'NOT SHOWN BY '}{path.name}: {_last_line(printed)}"
@@ -97,15 +97,16 @@ def reproduce(failure: Failure, environment: Mapping[str, str]) -> str:
     )
 
 
-def shown_by(name: str, test: str) -> Path | None:
-    """Return the program in ``defects`` that shows why a test fails; None if there is none."""
-    patterns = tomllib.loads((page.HERE / name / "device.toml").read_text("utf-8")).get("shown_by", {})
-    stem = next((stem for stem, tests in patterns.items() if any(_matches(test, one) for one in tests)), None)
-    return page.HERE / name / "defects" / f"{stem}.py" if stem else None
+def shown_by(failure: Failure) -> Path | None:
+    """Return the program in ``defects`` that shows why a test fails: the first of which a glob is that of the test's id or reason."""
+    patterns = tomllib.loads((page.HERE / failure.device / "device.toml").read_text("utf-8")).get("shown_by", {})
+    stem = next((stem for stem, globs in patterns.items() if any(matches(one, failure) for one in globs)), None)
+    return page.HERE / failure.device / "defects" / f"{stem}.py" if stem else None
 
 
-def _matches(test: str, pattern: str) -> bool:
-    return fnmatch.fnmatchcase(test, pattern.replace("[", "[[]"))
+def matches(pattern: str, failure: Failure) -> bool:
+    """Return whether a glob is that of the id or the reason of a failure. Brackets are literal."""
+    return any(fnmatch.fnmatchcase(text, pattern.replace("[", "[[]")) for text in (failure.test, failure.reason))
 
 
 def _last_line(printed: str) -> str:

@@ -36,7 +36,7 @@ HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
 BUILD = REPOSITORY / "build" / "published-devices"
 _SERVER_SECONDS = 120.0
-_DIGITS_SECONDS = 1800
+_PROGRAM_SECONDS = 1800
 
 
 def main() -> int:
@@ -68,9 +68,8 @@ def run(name: str) -> None:
             (outputs / f"{program.stem}.txt").write_text(printed, "utf-8")
         command = [programs / "accelkit", "conformance", "run", name, "--profile", device["profile"], "-n", "1", "--reruns", "1"]
         subprocess.run([*command, "--json", reports / f"{name}.json", "--html", reports / f"{name}.html"], check=False, env=environment)
-        code, printed = output_of([programs / "python", REPOSITORY / "examples" / "digits.py", "--accelerator", name], environment)
-        said = [line for line in printed.splitlines() if line.strip()]
-        (outputs / "digits.txt").write_text(f"{said[-1]}\n", "utf-8")
+        _, printed = output_of([programs / "python", REPOSITORY / "examples" / "digits.py", "--accelerator", name], environment)
+        (outputs / "digits.txt").write_text(f"{conclusion(printed)}\n", "utf-8")
     report = json.loads((reports / f"{name}.json").read_text("utf-8"))
     (outputs / page.NOT_PASSED).write_text(not_passed(report), "utf-8")
     matrix = [sys.executable, "-m", "accelkit", "conformance", "matrix"]
@@ -109,6 +108,12 @@ def copy_source(name: str, device: Mapping[str, Any]) -> None:
             f"{name} is not on the package index: set DEVICE_SOURCES to a folder with {device['folder']}, from {device['source']}"
         )
     shutil.copytree(Path(sources) / device["folder"], source_of(name), ignore=shutil.ignore_patterns("build", "*.so", "*.egg-info"))
+
+
+def conclusion(printed: str) -> str:
+    """Return the last line that a program printed, or the reason in accelkit's error, below which is a line about what to do."""
+    said = [line.strip() for line in printed.splitlines() if line.strip()]
+    return next((line.removeprefix("why: ") for line in reversed(said) if line.startswith("why: ")), said[-1])
 
 
 def not_passed(report: Mapping[str, Any]) -> str:
@@ -159,20 +164,22 @@ def _accepts(port: int) -> bool:
     return True
 
 
-def output_of(command: list[Path | str], environment: Mapping[str, str]) -> tuple[int, str]:
-    """Run a program in an empty folder. Returns its exit code and what it printed, without the colours."""
-    with tempfile.TemporaryDirectory() as folder:
-        ended = subprocess.run(
-            command,
-            env=environment,
-            cwd=folder,
-            timeout=_DIGITS_SECONDS,
-            check=False,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-    return ended.returncode, re.sub(r"\x1b\[[0-9;]*m", "", ended.stdout)
+def output_of(command: list[Path | str], environment: Mapping[str, str], seconds: float = _PROGRAM_SECONDS) -> tuple[int, str]:
+    """Run a program in an empty folder. Returns its exit code and what it printed, without the colours.
+
+    After ``seconds`` it is ended, with the code 124. Its last line then says so.
+    """
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as output:
+        try:
+            code = subprocess.run(
+                command, env=environment, cwd=folder, timeout=seconds, check=False, stdout=output, stderr=subprocess.STDOUT
+            ).returncode
+        except subprocess.TimeoutExpired:
+            code = 124
+            output.write(f"\nended after {seconds:g} s, because it had not finished\n".encode())
+        output.seek(0)
+        printed = output.read().decode("utf-8", "replace")
+    return code, re.sub(r"\x1b\[[0-9;]*m", "", printed)
 
 
 if __name__ == "__main__":

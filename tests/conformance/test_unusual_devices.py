@@ -43,7 +43,7 @@ def test_a_device_with_one_stream_does_not_support_streams(run):
 
 def test_no_operator_is_lost_on_tensors_without_a_storage(run):
     tests = ["operators/forward[add,float32]", "operators/forward[mul,float32]", "operators/forward[clone,float32]"]
-    tests += ["layout/inputs[abs]", "layout/guard_bands[add_]", "autograd/backward[add,float32]"]
+    tests += ["layout/inputs[abs]", "layout/guard_bands[add_]", "autograd/backward[add,float32]", "serialization/views_and_layouts"]
     assert {result.id: result.reason for result in run("NoStorage", *tests) if result.kind != "pass"} == {}
 
 
@@ -117,7 +117,10 @@ def test_wrong_numbers_are_failures_even_if_nothing_is_declared(run):
 def test_what_raises_and_is_not_declared_is_unsupported(run):
     (result,) = run("RaisesUndeclared", "operators/forward[add,float64]")
     assert (result.kind, result.step, result.error) == ("unsupported", "operator", "NotImplementedError")
-    assert "dtype.float64: undeclared, and does not work (NotImplementedError: no kernel for aten::add.Tensor)" in result.reason
+    assert (
+        "dtype.float64: undeclared, and does not work for 8 of 8 inputs (NotImplementedError: no kernel for aten::add.Tensor)"
+        in result.reason
+    )
     assert "Traceback" in result.detail
     assert "fake_xpu" in result.reproducer
     assert "import accelkit;" in result.reproducer, "the accelerator overrides load"
@@ -173,6 +176,18 @@ def test_a_device_that_holds_no_number_fails_only_tests_that_need_one(run):
     assert "this device holds only vectors" in needs_one.reason, needs_one
 
 
+def test_copies_to_dtypes_that_are_not_declared_are_compared_if_there_are_any(run):
+    found = [run(name, "transfer/copies_convert")[0] for name in ("LacksBFloat16", "OnlyFloat32", "ConvertsWrongly")]
+    assert [one.kind for one in found] == ["pass", "unsupported", "fail"], found
+    assert found[1].reason == "the device converts float32 to none of float64, float16, bfloat16, int32, int64, bool"
+    assert "int32" in found[2].reason
+
+
+def test_a_device_that_cannot_make_the_argument_of_an_operator_is_not_said_to_raise_the_wrong_error(run):
+    (result,) = run("OneShape", "errors/missing_operators_raise")
+    assert (result.kind, result.reason) == ("fail", "RuntimeError: this device holds only tensors of 4096 elements")
+
+
 def test_a_factory_that_ignores_the_cpu_fails_only_the_test_of_factories(run):
     factories, bands = run("KeepsFactories", "device/tensors_know_their_device", "layout/guard_bands[fill_]")
     assert (factories.kind, bands.kind) == ("fail", "pass"), (factories, bands)
@@ -183,7 +198,8 @@ def test_a_factory_that_ignores_the_cpu_fails_only_the_test_of_factories(run):
 
 
 def unsupported(number, error="RuntimeError: no kernel", area="operators"):
-    return Result(f"{area}/forward[{number}]", "unsupported", reason=f"dtype.float64: undeclared, and does not work ({error})")
+    which = f" for {number} of 8 inputs" if number else ""
+    return Result(f"{area}/forward[{number}]", "unsupported", reason=f"dtype.float64: undeclared, and does not work{which} ({error})")
 
 
 def test_an_area_that_is_mostly_unsupported_is_described_with_its_commonest_cause():

@@ -25,7 +25,7 @@ class BareModule(FakeXPUAccelerator):
 
 
 class NoStorage(Broken):
-    """A device with opaque tensors: they have neither a storage nor an address, and results are always contiguous."""
+    """A device with opaque tensors: they have neither a storage nor an address, and results are always contiguous. Torch saves values."""
 
     declared_capabilities = NOTHING
 
@@ -41,11 +41,12 @@ class NoStorage(Broken):
                 raise error
             return original(tensor)
 
-        storage, address = torch.Tensor.untyped_storage, torch.Tensor.data_ptr
+        storage, address, has_storage = torch.Tensor.untyped_storage, torch.Tensor.data_ptr, torch._C._has_storage
         no_storage = NotImplementedError("Cannot access storage of OpaqueTensorImpl")
         no_address = RuntimeError("Cannot access data pointer of Tensor that doesn't have storage")
         torch.Tensor.untyped_storage = lambda tensor: refuse(tensor, storage, no_storage)
         torch.Tensor.data_ptr = lambda tensor: refuse(tensor, address, no_address)
+        torch._C._has_storage = lambda tensor: tensor.device.type != "fake_xpu" and has_storage(tensor)
 
 
 class LateErrors(Broken):
@@ -204,6 +205,41 @@ class LacksBFloat16(Broken):
         result = call()
         if getattr(result, "dtype", None) is torch.bfloat16:
             raise TypeError("Got unsupported ScalarType BFloat16")
+        return result
+
+
+class OnlyFloat32(Broken):
+    """A device that has only float32, and does not declare that it lacks the others."""
+
+    declared_capabilities = NOTHING
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        result = call()
+        if getattr(result, "dtype", torch.float32) is not torch.float32:
+            raise TypeError("this device has only float32")
+        return result
+
+
+class ConvertsWrongly(_Undeclared):
+    """A device that does not declare int32, and converts numbers to it wrongly."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        return call() + 1 if name.startswith("_to_copy") and kwargs.get("dtype") is torch.int32 else call()
+
+
+class OneShape(Broken):
+    """A device that holds only tensors of 4,096 elements."""
+
+    declared_capabilities = NOTHING
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if getattr(result, "shape", (4096,)) != (4096,):
+            raise RuntimeError("this device holds only tensors of 4096 elements")
         return result
 
 

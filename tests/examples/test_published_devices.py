@@ -29,6 +29,14 @@ def page(monkeypatch):
     del sys.modules["page"]
 
 
+@pytest.fixture
+def run(page):
+    import run
+
+    yield run
+    del sys.modules["run"]
+
+
 def lines_of(path):
     """The lines of a program that are neither empty nor part of its docstring."""
     tree = ast.parse(path.read_text("utf-8"))
@@ -62,7 +70,10 @@ def test_the_page_depends_on_what_was_found(page, monkeypatch, tmp_path):
 
 def test_the_causes_are_grouped_and_without_the_names_of_capabilities(page):
     errors = ["RuntimeError: no kernel at 0x1f", "RuntimeError: no kernel at 0x2e", "KeyError: 'x'"]
-    reasons = [f"dtype.float64: undeclared, and does not work ({error})" for error in errors]
+    reasons = [
+        f"dtype.float64: undeclared, and does not work{where} ({error})"
+        for where, error in zip(("", " for 1 of 8 inputs", ""), errors, strict=True)
+    ]
     assert [page.cause(reason) for reason in reasons] == errors
     assert page.cause("this needs two devices") == "this needs two devices"
     assert page.groups([*reasons, reasons[0]]) == [(3, errors[0]), (1, errors[2])]
@@ -73,11 +84,11 @@ def test_each_program_that_shows_failures_exists_and_each_failure_that_it_shows_
     monkeypatch.syspath_prepend(str(DEVICES))
     import reproduce
 
-    failed = {one.test for one in reproduce.failures(name)}
-    for stem, tests in tomllib.loads((DEVICES / name / "device.toml").read_text("utf-8"))["shown_by"].items():
-        for test in tests:
-            assert test in failed, f"{test} has not failed on {name}"
-            assert reproduce.shown_by(name, test) == DEVICES / name / "defects" / f"{stem}.py"
+    failures = reproduce.failures(name)
+    for stem, globs in tomllib.loads((DEVICES / name / "device.toml").read_text("utf-8"))["shown_by"].items():
+        for glob in globs:
+            shown = {reproduce.shown_by(one) for one in failures if reproduce.matches(glob, one)}
+            assert shown == {DEVICES / name / "defects" / f"{stem}.py"}, f"{glob} matches no failure of {name}, or one that is shown before"
         assert (DEVICES / name / "defects" / f"{stem}.py").exists()
     for module in ("page", "run", "reproduce"):
         del sys.modules[module]
@@ -87,6 +98,16 @@ def test_a_device_that_was_not_run_is_an_error_that_says_how_to_run_it():
     found = subprocess.run([sys.executable, DEVICES / "reproduce.py", "nosuch"], check=False, capture_output=True, text=True)
     assert found.returncode == 2
     assert 'there is no report of nosuch: make devices NAMES="nosuch" makes it' in found.stderr
+
+
+def test_a_program_that_does_not_end_is_ended(run):
+    code, printed = run.output_of([sys.executable, "-c", "import threading; threading.Event().wait()"], {}, seconds=0.1)
+    assert (code, run.conclusion(printed)) == (124, "ended after 0.1 s, because it had not finished")
+
+
+def test_the_conclusion_of_a_program_is_its_last_line_or_the_reason_of_its_error(run):
+    assert run.conclusion("epoch 1\n99 % are right\n\n") == "99 % are right"
+    assert run.conclusion("setting up acme failed\n  why: no driver\n  what to do: install it\n") == "no driver"
 
 
 @pytest.mark.parametrize("name", NAMES)

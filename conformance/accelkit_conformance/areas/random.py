@@ -160,7 +160,7 @@ def continuous_distributions(subject: Subject, name: str) -> None:
     over=["bernoulli", "randint", "randperm", "multinomial", "dropout", "geometric_", "bernoulli_tensor", "random_", "poisson", "binomial"],
 )
 def discrete_distributions(subject: Subject, name: str) -> None:
-    """Among 20,000 draws (2,000 of ``randperm``), each value has its expected frequency, within five standard deviations."""
+    """Among 20,000 draws (500 of ``randperm``), each value has its expected frequency, within five standard deviations."""
     from accelkit_conformance.oracle.samplers import check_discrete_draws
 
     check_discrete_draws(subject, name, _DRAWS)

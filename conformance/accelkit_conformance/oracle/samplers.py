@@ -158,7 +158,7 @@ def check_discrete_draws(subject: Subject, name: str, num_draws: int) -> None:
         "bernoulli": (lambda: torch.empty(num_draws, device=device).bernoulli_(0.3), [0.7, 0.3]),
         "bernoulli_tensor": (lambda: torch.bernoulli(torch.full((num_draws,), 0.8, device=device)), [0.2, 0.8]),
         "randint": (lambda: torch.randint(0, 5, (num_draws,), device=device), [0.2] * 5),
-        "randperm": (lambda: torch.tensor([_first_of_permutation(subject) for _ in range(2000)]).to(device), [0.25] * 4),
+        "randperm": (lambda: torch.tensor([_first_of_permutation(subject) for _ in range(500)]).to(device), [0.25] * 4),
         "multinomial": (lambda: torch.multinomial(weights, num_draws, replacement=True), [0.1, 0.2, 0.3, 0.4]),
         "dropout": (lambda: torch.nn.functional.dropout(torch.ones(num_draws, device=device), 0.25) * 0.75, [0.25, 0.75]),
         "random_": (

@@ -68,14 +68,21 @@ def _chain(error: BaseException) -> Sequence[BaseException]:
 
 def _undefined_symbol(match: re.Match[str]) -> str:
     installed = installed_version("torch")
-    required = _required_torch(match["file"]) if match["file"] else ""
-    whose = f"it was built for another version of torch ({required}; torch {installed} is installed)"
-    either = "it was built for another version of torch or of a library"
-    return f"{whose if required else either}: install a build for torch {installed}, or build it again"
+    whose = "it was built for another version of torch"
+    if not (found := _required_torch(match["file"]) if match["file"] else None):
+        whose += " or of a library"
+    elif installed and _allows(found[1], installed):
+        whose += f" or of a library, although {found[0]} requires only {found[1]}"
+    else:
+        whose += f" ({found[0]} requires {found[1]}; torch {installed} is installed)"
+    return f"{whose}: install a build for torch {installed}, or build it again"
 
 
-def _required_torch(file: str) -> str:
-    """Return what the distribution that contains a shared library requires, as ``torch-acme 1.0 requires torch==2.9.*``, if it is known."""
+def _required_torch(file: str) -> tuple[str, str] | None:
+    """Return the distribution that contains a shared library, as ``torch-acme 1.0``, and its requirement, as ``torch==2.9.*``.
+
+    None if it is not known, or if the distribution does not require torch.
+    """
     from importlib import metadata
 
     packages = metadata.packages_distributions()
@@ -83,8 +90,18 @@ def _required_torch(file: str) -> str:
         for distribution in packages[package]:
             for line in metadata.requires(distribution) or ():
                 if re.match(r"torch\b(?![-_.])", line):
-                    return f"{distribution} {installed_version(distribution)} requires {line.partition(';')[0].strip()}"
-    return ""
+                    return f"{distribution} {installed_version(distribution)}", line.partition(";")[0].strip()
+    return None
+
+
+def _allows(requirement: str, version: str) -> bool:
+    """Return whether a requirement is met by this version. False if one of them cannot be parsed."""
+    from packaging.requirements import Requirement
+
+    try:
+        return Requirement(requirement).specifier.contains(version, prereleases=True)
+    except ValueError:  # InvalidRequirement and InvalidVersion of packaging are ValueErrors
+        return False
 
 
 def _missing_library(match: re.Match[str]) -> str:
