@@ -355,7 +355,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt tests/short_processes.pth
 	@$(PYTHON) -c 'import ensurepip, venv' || { echo "$(PYTHON) has no venv module. On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) torch==$(TORCH)
-	$(PIP) hatchling editables build twine ruff mypy types-psutil scikit-learn pytest-timeout pytest-xdist syrupy hypothesis jsonschema scipy cruft pip-audit
+	$(PIP) hatchling editables build twine ruff mypy types-psutil scikit-learn pytest-timeout pytest-xdist syrupy hypothesis jsonschema prometheus-client scipy cruft pip-audit
 	$(PIP) --no-build-isolation --editable '.[conformance,template]'
 	cp tests/short_processes.pth "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 	@touch $@

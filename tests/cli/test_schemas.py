@@ -65,6 +65,7 @@ def test_each_file_is_a_schema_and_every_part_is_used(path):
         (["why", "--cluster"], "why.cluster", 0),
         (["env"], "env", 0),
         (["probe", "cpu"], "probe", 0),
+        (["monitor", "cpu", "--count", "1"], "monitor", 0),
         (["doctor", "cpu"], "doctor", 0),
         (["doctor", "npu"], "doctor", 1),
         (["info", "--spec-diff", "0.1.0"], "spec_diff", 0),

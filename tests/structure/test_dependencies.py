@@ -22,6 +22,7 @@ SOURCES = {"sdk": ".", "builtin_plugins/accelkit_builtin": ".", "conformance": "
 EXTRAS = {
     "sdk/accelkit/bridges/accelerate": "accelerate",
     "sdk/accelkit/cli/new.py": "template",
+    "sdk/accelkit/monitoring/prometheus.py": "prometheus",
     "builtin_plugins/accelkit_builtin/accelerators/cuda.py": "cuda",
     "builtin_plugins/accelkit_builtin/accelerators/xla.py": "xla",
     "builtin_plugins/accelkit_builtin/accelerators/xla_loader.py": "xla",

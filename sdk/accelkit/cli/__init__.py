@@ -22,6 +22,7 @@ _COMMANDS = {
     "why": "Explain which accelerator would be used, and why.",
     "env": "Show versions and settings, to paste into an issue.",
     "probe": "Run an operator on a device and check its result.",
+    "monitor": "Show the statistics of devices while they run.",
     "launch": "Start the processes of a job, one per device.",
     "new": "Create a plugin: package, tests and CI.",
     "conformance": "Test whether a plugin behaves as PyTorch expects.",

@@ -8,8 +8,10 @@ from accelkit.cli.import_option import IMPORT
 from accelkit.cli.output import print_json
 from accelkit.cli.status_rows import complete_names
 from accelkit.discovery import probing, verdict_cache
+from accelkit.discovery.verdict import Verdict
 from accelkit.errors import AccelkitError, BrokenPluginError, UnavailableError, printable
 from accelkit.selection import resolve
+from accelkit.types import PluginRecord
 
 
 @click.command("probe")
@@ -19,15 +21,26 @@ from accelkit.selection import resolve
 def command(name: str, is_json: bool) -> None:
     """Load the accelerator NAME, add numbers on its device and check the sums. Exits with 3 if it is broken, 4 if it is unavailable."""
     record = resolve(name)
-    verdict = probing.ask(record, is_trial=True)
-    verdict_cache.remember(record, verdict)
-    if verdict.status != "usable":
-        error: type[AccelkitError] = UnavailableError if verdict.status == "absent" else BrokenPluginError
-        state = "is not available here" if verdict.status == "absent" else "is broken"
-        raise error(f"the accelerator {name!r} {state}", plugin=record.plugin, why=verdict.reason, hint=verdict.hint)
+    verdict = try_out(record)
     if is_json:
         print_json("probe", {"name": name, "plugin": record.plugin, **verdict.as_dict()})
         return
     count = f"{verdict.device_count} device{'s' * (verdict.device_count != 1)}"
     checked = verdict.checked or f"[0, 1, 2, 3] + 1 is correct on {verdict.device_type}"
     click.echo(printable(f"{name} ({record.plugin}): {checked}; {count}, {verdict.seconds:.2f} s"))
+
+
+def try_out(record: PluginRecord) -> Verdict:
+    """Try an accelerator in a child process.
+
+    Raises:
+        UnavailableError: If its device is absent.
+        BrokenPluginError: If it does not work.
+    """
+    verdict = probing.ask(record, is_trial=True)
+    verdict_cache.remember(record, verdict)
+    if verdict.status != "usable":
+        error: type[AccelkitError] = UnavailableError if verdict.status == "absent" else BrokenPluginError
+        state = "is not available here" if verdict.status == "absent" else "is broken"
+        raise error(f"the accelerator {record.name!r} {state}", plugin=record.plugin, why=verdict.reason, hint=verdict.hint)
+    return verdict

@@ -1,0 +1,1 @@
+"""Statistics of a plugin's devices over time, read in a child process."""

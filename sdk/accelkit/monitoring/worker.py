@@ -1,0 +1,131 @@
+"""The child process that reads the statistics of a plugin's devices.
+
+Run as ``python -m accelkit.monitoring.worker``. The first line of standard input is a request (JSON). It is answered with the names of
+the devices, and each further line with their statistics. Whatever the plugin prints is discarded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from accelkit.discovery.autoload import import_torch
+from accelkit.discovery.loading import instantiate, load_class, plugin_errors
+from accelkit.errors import AccelkitError, BrokenPluginError, UnsupportedError
+from accelkit.specs import torch_functions
+from accelkit.types import PluginRecord
+
+if TYPE_CHECKING:
+    import torch
+
+    from accelkit.specs.accelerator import Accelerator
+
+OF_THIS_PROCESS = ("memory.allocated.bytes", "memory.peak.bytes", "memory.resident.bytes", "threads.interop", "threads.intraop")
+"""Statistics that describe the process that reads them. They say nothing about the device as a whole."""
+
+
+class Reader:
+    """Reads the statistics of the devices of an accelerator, which has been loaded.
+
+    Args:
+        accelerator: The accelerator.
+        devices: The devices, as in ``Runtime(devices=)``.
+
+    Raises:
+        BrokenPluginError: If the plugin fails.
+        DevicesError: If there are no such devices.
+    """
+
+    def __init__(self, accelerator: Accelerator, devices: str) -> None:
+        self._accelerator = accelerator
+        with plugin_errors(accelerator.plugin, f"counting the devices of {accelerator.name}"):
+            self.devices = [accelerator.device(index) for index in accelerator.parse_devices(devices)]
+        self._set_up: set[torch.device] = set()
+
+    def read(self) -> list[dict[str, float]]:
+        """Return the statistics of each device, with the unit in each key.
+
+        Raises:
+            BrokenPluginError: If the plugin fails, or returns anything but a mapping of names to finite numbers.
+        """
+        with plugin_errors(self._accelerator.plugin, f"reading the statistics of {self._accelerator.name}"):
+            return [self._stats(device) for device in self.devices]
+
+    def _stats(self, device: torch.device) -> dict[str, float]:
+        found: dict[str, float] | None = None
+        try:
+            found = self._checked(self._accelerator.get_device_stats(device))
+        except BrokenPluginError:
+            raise
+        except Exception:  # some devices have statistics only when they have been set up, which may take memory on the device
+            if device in self._set_up:
+                raise
+        if found is None:
+            self._set_up.add(device)
+            self._accelerator.setup_device(device)
+            found = self._checked(self._accelerator.get_device_stats(device))
+        kept = {name: value for name, value in found.items() if name not in OF_THIS_PROCESS}
+        return kept or self._memory(device)
+
+    def _memory(self, device: torch.device) -> dict[str, float]:
+        """Return the used and the total memory of the device, if torch can tell."""
+        with contextlib.suppress(UnsupportedError):
+            free, total = torch_functions.call(self._accelerator, "get_memory_info", device, module_name="mem_get_info")
+            return {"device.memory.used.bytes": float(total - free), "device.memory.total.bytes": float(total)}
+        return {}
+
+    def _checked(self, stats: object) -> dict[str, float]:
+        if not isinstance(stats, Mapping):
+            raise self._wrong(f"it returned {stats!r:.80}")
+        for name, value in stats.items():
+            if not isinstance(name, str) or isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                raise self._wrong(f"it returned {name!r:.60}: {value!r:.60}")
+        return {name: float(value) for name, value in stats.items()}
+
+    def _wrong(self, why: str) -> BrokenPluginError:
+        return BrokenPluginError(
+            f"get_device_stats() of {self._accelerator.name} did not return statistics",
+            plugin=self._accelerator.plugin,
+            why=why,
+            hint="it must return a mapping of names to finite numbers; report it to the vendor",
+        )
+
+
+def load(record: PluginRecord) -> Accelerator:
+    """Import torch and the plugin, and load it.
+
+    Raises:
+        BrokenPluginError: If the plugin fails.
+    """
+    import_torch()
+    accelerator: Accelerator = instantiate(load_class(record), record)
+    with plugin_errors(record.plugin, f"loading {record.name}"):
+        accelerator.load()
+    return accelerator
+
+
+def main() -> None:
+    requests, answers = os.fdopen(os.dup(0), "r"), os.fdopen(os.dup(1), "w", buffering=1)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in range(3):
+        os.dup2(nowhere, descriptor)
+    request = json.loads(requests.readline())
+    sys.path[:] = request["sys_path"]
+    try:
+        reader = Reader(load(PluginRecord(**request["record"])), request["devices"])
+        answer: dict[str, Any] = {"devices": [str(device) for device in reader.devices]}
+        answers.write(json.dumps(answer) + "\n")
+        for _ in requests:
+            answers.write(json.dumps({"stats": reader.read()}) + "\n")
+    except AccelkitError as error:
+        parts = {"error": type(error).__name__, "what": error.what, "plugin": error.plugin, "why": error.why, "hint": error.hint}
+        answers.write(json.dumps(parts) + "\n")
+
+
+if __name__ == "__main__":
+    main()
