@@ -90,6 +90,7 @@ def _print_json(record: PluginRecord, sample: Sample) -> None:
 
 
 def _show_live(record: PluginRecord, readings: Iterator[Sample]) -> None:
+    from rich.console import Group
     from rich.live import Live
     from rich.table import Table
     from rich.text import Text
@@ -97,13 +98,13 @@ def _show_live(record: PluginRecord, readings: Iterator[Sample]) -> None:
     with Live(auto_refresh=False) as live:
         for sample in readings:
             title = printable(f"{record.name} ({record.plugin})  {time.strftime('%H:%M:%S', time.localtime(sample.time))}")
-            table = Table(box=None, header_style="bold", pad_edge=False, title=Text(title), title_justify="left")
+            table = Table(box=None, header_style="bold", pad_edge=False)
             columns, rows = _table(sample)
             for column in columns:
                 table.add_column(column, justify="left" if column == columns[0] else "right")
             for row in rows:
                 table.add_row(*(Text(printable(cell)) for cell in row))
-            live.update(table, refresh=True)
+            live.update(Group(Text(title), table), refresh=True)
 
 
 def _table(sample: Sample) -> tuple[list[str], list[list[str]]]:
