@@ -21,14 +21,16 @@ if TYPE_CHECKING:
 
 
 class _Dtypes(TorchDispatchMode):
-    """Dispatch mode that records the dtypes of all tensors except 0-d tensors, into which torch converts Python numbers."""
+    """Dispatch mode that records the dtypes of all tensors except 0-d tensors of numbers, into which torch converts Python numbers."""
 
     def __init__(self) -> None:
         super().__init__()
         self.seen: set[str] = set()
 
     def see(self, nested: Any, *, with_scalars: bool = False) -> None:
-        self.seen |= {str(one.dtype).removeprefix("torch.") for one in tensors(nested) if one.ndim or with_scalars}
+        self.seen |= {
+            str(one.dtype).removeprefix("torch.") for one in tensors(nested) if one.ndim or one.dtype is torch.bool or with_scalars
+        }
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
