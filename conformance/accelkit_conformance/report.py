@@ -46,7 +46,7 @@ def unsupported_areas(results: Sequence[Result]) -> list[str]:
             by_area[checks.area_of(result.id)].append(result)
     lines = []
     for area in (area for area in checks.AREAS if len(by_area[area]) * _LARGE_SHARE > total[area]):
-        causes = [_cause(result.reason) for result in by_area[area]]
+        causes = [cause_of(result.reason) for result in by_area[area]]
         kinds = collections.Counter(_NUMBERS.sub("", cause) for cause in causes)
         kind, number = kinds.most_common(1)[0]
         example = next(cause for cause in causes if _NUMBERS.sub("", cause) == kind)
@@ -54,7 +54,8 @@ def unsupported_areas(results: Sequence[Result]) -> list[str]:
     return lines
 
 
-def _cause(reason: str) -> str:
+def cause_of(reason: str) -> str:
+    """Return the error in the reason of an unsupported result, without the name of the capability."""
     found = _DOES_NOT_WORK.search(reason)
     return found[1] if found else reason
 

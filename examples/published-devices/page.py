@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+from accelkit_conformance.report import cause_of
 from accelkit_conformance.reports import matrix, summary
 from accelkit_conformance.reports.markdown import plain
 
@@ -22,7 +23,6 @@ NOT_PASSED = "not_passed.jsonl"
 """The file that has the results of a device that are not passes, one per line."""
 _WIDTH = 100
 _MOST_CAUSES = 12
-_UNDECLARED = re.compile(r".* undeclared, and does not work(?: for \d+ of \d+ inputs)? \((.*)\)", re.DOTALL)
 _VARYING = re.compile(r"0x[0-9a-f]+|'[^']*'|\"[^\"]*\"|\d+")
 _INTRODUCTION = """\
 # Published devices
@@ -97,15 +97,9 @@ def _unsupported(name: str) -> list[str]:
 
 def groups(reasons: Sequence[str]) -> list[tuple[int, str]]:
     """Group reasons of unsupported results by cause. Returns the number of results of each group and an example, largest group first."""
-    causes = [cause(reason) for reason in reasons]
+    causes = [cause_of(reason) for reason in reasons]
     counted = collections.Counter(_VARYING.sub("", one) for one in causes)
     return [(number, next(one for one in causes if _VARYING.sub("", one) == group)) for group, number in counted.most_common()]
-
-
-def cause(reason: str) -> str:
-    """Return the error in the reason of an unsupported result, without the name of the capability."""
-    found = _UNDECLARED.fullmatch(reason)
-    return found[1] if found else reason
 
 
 def _without_docstring(source: str) -> str:

@@ -80,9 +80,13 @@ class AccelkitError(Exception):
         lines += [f"  what to do: {self.hint}"] if self.hint else []
         return printable("\n".join(lines))
 
+    @property
+    def parts(self) -> dict[str, str]:
+        """The arguments of the constructor by name, for JSON and for another process."""
+        return {"what": self.what, "plugin": self.plugin, "why": self.why, "hint": self.hint}
+
     def __reduce__(self) -> tuple[object, ...]:
-        parts = {"plugin": self.plugin, "why": self.why, "hint": self.hint}
-        return _rebuild, (type(self), self.what, parts)
+        return _rebuild, (type(self), self.parts)
 
 
 def printable(text: str) -> str:
@@ -102,8 +106,8 @@ def shortened(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[:length]} … (cut: it has {len(text):,} characters)"
 
 
-def _rebuild(cls: type[AccelkitError], what: str, parts: dict[str, str]) -> AccelkitError:
-    return cls(what, **parts)
+def _rebuild(cls: type[AccelkitError], parts: dict[str, str]) -> AccelkitError:
+    return cls(**parts)
 
 
 class UsageError(AccelkitError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -115,26 +116,24 @@ def test_the_table_has_units(plugin_site):
     assert len(rows) == 10
 
 
+@pytest.fixture
+def occupied_port():
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        yield server.getsockname()[1]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [["--interval", "0"], ["--address", "0.0.0.0"], ["--count", "1", "--prometheus", "{port}"]],
     ids=["interval", "address_alone", "port_in_use"],
 )
-def test_options_that_cannot_be_used(arguments, error_text, unused_port_in_use):
-    arguments = [argument.format(port=unused_port_in_use) for argument in arguments]
+def test_options_that_cannot_be_used(arguments, error_text, occupied_port):
+    arguments = [argument.format(port=occupied_port) for argument in arguments]
     result = command_runner().invoke(main, ["monitor", "cpu", *arguments])
     assert result.exit_code == 2
     assert re.sub(r"port \d+|\[Errno.*", "...", result.stderr) == error_text
-
-
-@pytest.fixture
-def unused_port_in_use():
-    import socket
-
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen()
-        yield server.getsockname()[1]
 
 
 def test_prometheus_reads_what_is_printed():

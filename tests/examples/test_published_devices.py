@@ -74,8 +74,8 @@ def test_the_causes_are_grouped_and_without_the_names_of_capabilities(page):
         f"dtype.float64: undeclared, and does not work{where} ({error})"
         for where, error in zip(("", " for 1 of 8 inputs", ""), errors, strict=True)
     ]
-    assert [page.cause(reason) for reason in reasons] == errors
-    assert page.cause("this needs two devices") == "this needs two devices"
+    assert [page.cause_of(reason) for reason in reasons] == errors
+    assert page.cause_of("this needs two devices") == "this needs two devices"
     assert page.groups([*reasons, reasons[0]]) == [(3, errors[0]), (1, errors[2])]
 
 

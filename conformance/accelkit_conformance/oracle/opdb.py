@@ -66,7 +66,7 @@ def operators() -> dict[str, Any]:
             "torch's database of operators cannot be imported", why=str(error), hint="pip install 'accelkit[conformance]'"
         ) from error
     _freeze_only_states_that_exist()
-    _spare_what_only_torchs_tests_need()
+    _patch_slow_test_helpers()
     found = {full_name(op): op for op in op_db}
     return {name: op for name, op in sorted(found.items()) if not op.name.startswith(_LEFT_OUT)}
 
@@ -94,8 +94,8 @@ def _freeze_only_states_that_exist() -> None:
     vars(_utils)["freeze_rng_state"] = freeze_what_exists
 
 
-def _spare_what_only_torchs_tests_need() -> None:
-    """Change two functions which torch calls for every operator and every sample, and which take longer than most operators do.
+def _patch_slow_test_helpers() -> None:
+    """Replace two functions of torch's own tests that are called for every sample and take longer than most operators do.
 
     ``extract_test_fn`` searches the call stack for a method of a ``unittest.TestCase``, and here finds none. ``set_rng_seed`` seeds the
     generators of all devices, although samples are created on the CPU; for CUDA, XPU and MTIA, it formats the call stack.

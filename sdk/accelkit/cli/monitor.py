@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import itertools
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import click
 
@@ -32,7 +35,7 @@ _SHORTEST = 0.1
     "port",
     metavar="PORT",
     type=click.IntRange(0, 65535),
-    help="Serve the readings to Prometheus on this port; 0: a free one.",
+    help="Serve the readings to Prometheus on this port instead of showing them. 0 selects a free port.",
 )
 @click.option("--address", help="The address for --prometheus. Anybody who can reach it can read the statistics.  [default: 127.0.0.1]")
 @IMPORT
@@ -51,36 +54,31 @@ def command(
         raise UsageError("--address has no effect without --prometheus PORT", hint="add --prometheus PORT")
     record = resolve(name or decide(None).chosen)
     try_out(record)
-    with Monitor(record, devices) as monitor:
-        readings = _read(monitor, interval, count)
+    with contextlib.ExitStack() as stack:
+        monitor = stack.enter_context(Monitor(record, devices))
+        shows: list[Callable[[Sample], None]] = []
         if port is not None:
             from accelkit.monitoring.prometheus import Exporter
 
             exporter = Exporter(record.name, address or "127.0.0.1", port)
             say(f"accelkit monitor: {exporter.url}")
-            for sample in readings:
-                exporter.show(sample)
-                if is_json:
-                    _print_json(record, sample)
-        elif is_json:
-            for sample in readings:
-                _print_json(record, sample)
-        elif sys.stdout.isatty():
-            _show_live(record, readings)
-        else:
-            for sample in readings:
-                click.echo(time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(sample.time)))
-                print_table(*_table(sample))
+            shows.append(exporter.show)
+        if is_json:
+            shows.append(functools.partial(_print_json, record))
+        if not shows:
+            shows.append(stack.enter_context(_live_table(record)) if sys.stdout.isatty() else _print_table)
+        for sample in _read(monitor, interval, count):
+            for show in shows:
+                show(sample)
 
 
 def _read(monitor: Monitor, interval: float, count: int | None) -> Iterator[Sample]:
+    """Yield a reading every ``interval`` seconds: ``count`` readings, or without end. Late readings are not made up for."""
     following = time.monotonic()
-    while count is None or count > 0:
-        yield monitor.sample()
-        count = None if count is None else count - 1
+    for _ in itertools.count() if count is None else range(count):
+        time.sleep(max(0.0, following - time.monotonic()))
         following = max(following + interval, time.monotonic())
-        if count != 0:
-            time.sleep(following - time.monotonic() if following > time.monotonic() else 0)
+        yield monitor.sample()
 
 
 def _print_json(record: PluginRecord, sample: Sample) -> None:
@@ -89,14 +87,22 @@ def _print_json(record: PluginRecord, sample: Sample) -> None:
     click.echo(json.dumps({"schema": "accelkit.monitor/1", **fields}))
 
 
-def _show_live(record: PluginRecord, readings: Iterator[Sample]) -> None:
+def _print_table(sample: Sample) -> None:
+    click.echo(time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(sample.time)))
+    print_table(*_table(sample))
+
+
+@contextlib.contextmanager
+def _live_table(record: PluginRecord) -> Iterator[Callable[[Sample], None]]:
+    """Yield a function that shows a reading on the terminal in place of the one before."""
     from rich.console import Group
     from rich.live import Live
     from rich.table import Table
     from rich.text import Text
 
     with Live(auto_refresh=False) as live:
-        for sample in readings:
+
+        def show(sample: Sample) -> None:
             title = printable(f"{record.name} ({record.plugin})  {time.strftime('%H:%M:%S', time.localtime(sample.time))}")
             table = Table(box=None, header_style="bold", pad_edge=False)
             columns, rows = _table(sample)
@@ -105,6 +111,8 @@ def _show_live(record: PluginRecord, readings: Iterator[Sample]) -> None:
             for row in rows:
                 table.add_row(*(Text(printable(cell)) for cell in row))
             live.update(Group(Text(title), table), refresh=True)
+
+        yield show
 
 
 def _table(sample: Sample) -> tuple[list[str], list[list[str]]]:

@@ -54,8 +54,7 @@ def reporting_errors(is_json: bool) -> Iterator[None]:
         yield
     except AccelkitError as error:
         if is_json:
-            parts = {"what": error.what, "plugin": error.plugin, "why": error.why, "hint": error.hint}
-            print_json("error", {"error": type(error).__name__, **parts, "exit_code": error.exit_code})
+            print_json("error", {"error": type(error).__name__, **error.parts, "exit_code": error.exit_code})
         say(f"accelkit: {error}")
         raise click.exceptions.Exit(error.exit_code) from error
     except BrokenPipeError:

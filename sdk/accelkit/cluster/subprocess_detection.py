@@ -66,8 +66,7 @@ def _answer(name: str | None) -> dict[str, Any]:
         try:
             selection = select_cluster(name)
         except AccelkitError as error:
-            parts = {"what": error.what, "plugin": error.plugin, "why": error.why, "hint": error.hint}
-            return {"refusal": {"error": type(error).__name__} | parts}
+            return {"refusal": {"error": type(error).__name__} | error.parts}
         settings, errors = describe(selection.environment)
     return selection.decision.as_dict() | {"settings": settings, "errors": errors, "warnings": [str(one.message) for one in caught]}
 

@@ -12,7 +12,7 @@ from typing import Any
 
 ERROR_FILE = "error.json"
 PEER_SECONDS = 5.0
-"""The time that a launcher waits for a process to end whose connection closed."""
+"""How long a launcher waits for the end of a process whose connection was lost."""
 
 _SHOWN_LINES = 20
 _LOST_PEER = re.compile(
@@ -43,13 +43,18 @@ class Ending:
     sent: signal.Signals | None = None
     record: dict[str, Any] | None = None
 
-    def read(self, error_file: Path, began: float) -> None:
+    @property
+    def error_file(self) -> Path:
+        """The file in which the process writes its error."""
+        return self.folder / ERROR_FILE
+
+    def read(self, began: float) -> None:
         """Set ``record`` to what the process wrote about its error.
 
         If the launcher sent a signal, an error that the process wrote after ``began``, the time at which the launcher began to end the
         processes, is ignored, because the signal caused it.
         """
-        record = read_record(error_file)
+        record = read_record(self.error_file)
         is_own = record is not None and (self.sent is None or float(record["time"]) < began)
         self.record = record if is_own else None
 
@@ -108,7 +113,7 @@ def is_waiting_for_lost_peer(endings: Sequence[Ending]) -> bool:
     Connections close before a process has ended: it may still be exiting, or be writing a core file. A launcher that ended it now
     could not say that it had finished or crashed, so it waits for up to ``PEER_SECONDS``.
     """
-    records = [read_record(ending.folder / ERROR_FILE) for ending in endings]
+    records = [read_record(ending.error_file) for ending in endings]
     if any(record is not None and not _has_lost_a_peer(record) for record in records):
         return False
     ended = [record for record, ending in zip(records, endings, strict=True) if ending.exit_code is not None]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from accelkit import child_processes
 from accelkit.launching import process_tree, worker_main
-from accelkit.launching.failures import ERROR_FILE, PEER_SECONDS, Ending, is_waiting_for_lost_peer, read_record
+from accelkit.launching.failures import PEER_SECONDS, Ending, is_waiting_for_lost_peer, read_record
 from accelkit.launching.log_tee import Screen, Streams
 
 _POLL_SECONDS = 0.02
@@ -43,9 +43,8 @@ class _Process:
 
     def __init__(self, program: Program, ending: Ending, environ: Mapping[str, str]) -> None:
         self.ending = ending
-        self.error_file = ending.folder / ERROR_FILE
         kind = "module" if program.is_module else "script"
-        words = [str(self.error_file), kind, program.name, *program.arguments]
+        words = [str(ending.error_file), kind, program.name, *program.arguments]
         self._process = child_processes.start(
             [sys.executable, "-u", worker_main.__file__, *words],
             stdin=subprocess.DEVNULL,
@@ -125,7 +124,7 @@ class LocalRanks:
             if process.has_ended.is_set():
                 if process.ending.exit_code:
                     return True
-            elif (record := read_record(process.error_file)) and time.time() - float(record["time"]) > _UNWINDING_SECONDS:
+            elif (record := read_record(process.ending.error_file)) and time.time() - float(record["time"]) > _UNWINDING_SECONDS:
                 return True
         return False
 
@@ -173,5 +172,5 @@ class LocalRanks:
             child_processes.end_group(process.pid)
             if process.has_ended.is_set():
                 process.reap()
-            process.ending.read(process.error_file, began)
+            process.ending.read(began)
         self._streams.close()

@@ -164,7 +164,7 @@ def _end(processes: list[Any], endings: list[Ending], number: signal.Signals) ->
     for process, ending in zip(processes, endings, strict=False):
         if ending.exit_code is None:
             ending.exit_code, ending.at = process.exitcode, time.time()
-        ending.read(ending.folder / failures.ERROR_FILE, began)
+        ending.read(began)
 
 
 def _failure(cause: Ending, endings: list[Ending], method: StartMethod) -> AccelkitError:

@@ -57,20 +57,16 @@ class Reader:
             return [self._stats(device) for device in self.devices]
 
     def _stats(self, device: torch.device) -> dict[str, float]:
-        found: dict[str, float] | None = None
-        try:
-            found = self._checked(self._accelerator.get_device_stats(device))
-        except BrokenPluginError:
-            raise
-        except Exception:  # some devices have statistics only when they have been set up, which may take memory on the device
-            if device in self._set_up:
-                raise
-        if found is None:
+        if device not in self._set_up:
+            with contextlib.suppress(Exception):  # some devices have statistics only after set-up, which may take memory on the device
+                return self._device_stats(device)
             self._set_up.add(device)
             self._accelerator.setup_device(device)
-            found = self._checked(self._accelerator.get_device_stats(device))
-        kept = {name: value for name, value in found.items() if name not in OF_THIS_PROCESS}
-        return kept or self._memory(device)
+        return self._device_stats(device)
+
+    def _device_stats(self, device: torch.device) -> dict[str, float]:
+        found = self._checked(self._accelerator.get_device_stats(device))
+        return {name: value for name, value in found.items() if name not in OF_THIS_PROCESS} or self._memory(device)
 
     def _memory(self, device: torch.device) -> dict[str, float]:
         """Return the used and the total memory of the device, if torch can tell."""
@@ -123,8 +119,7 @@ def main() -> None:
         for _ in requests:
             answers.write(json.dumps({"stats": reader.read()}) + "\n")
     except AccelkitError as error:
-        parts = {"error": type(error).__name__, "what": error.what, "plugin": error.plugin, "why": error.why, "hint": error.hint}
-        answers.write(json.dumps(parts) + "\n")
+        answers.write(json.dumps({"error": type(error).__name__} | error.parts) + "\n")
 
 
 if __name__ == "__main__":
