@@ -286,6 +286,7 @@ def test_if_the_other_process_is_killed_the_device_is_lost(clean, server, use):
     with subprocess.Popen([clean.python, "-c", code], **pipes) as program:
         assert program.stdout.readline() == "ready\n"
         server.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, server.pid, os.WSTOPPED)  # its threads may go on for a moment, and answer the program
         program.stdin.write("\n")
         program.stdin.flush()
         assert program.stdout.readline() == "using\n"
