@@ -80,8 +80,8 @@ _COTANGENTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @check("smoke", over=list(_COTANGENTS))
 def output_gradients(subject: Subject, layout: str) -> None:
-    """The backward kernels of common operators accept an output gradient that is expanded, transposed, strided or zero, and do not modify
-    it."""
+    """For an output gradient that is expanded, transposed, strided or zero, the backward passes of common operators give the right
+    gradients, and do not modify the output gradient."""
     from accelkit_conformance.oracle.differentiable import COMMON, check_function, random_inputs
 
     for name, function in COMMON.items():
@@ -90,7 +90,7 @@ def output_gradients(subject: Subject, layout: str) -> None:
 
 @check("training", requires=["dtype.float32"], over=names_of("differentiable", "SEVERAL_INPUTS", "training"))
 def some_inputs(subject: Subject, name: str) -> None:
-    """If only one input of a function requires a gradient, or if all but one do, these gradients have the same values as on the CPU."""
+    """If only one input of a function requires a gradient, or all but one do, the gradients of these inputs match those on the CPU."""
     from accelkit_conformance.oracle.differentiable import SEVERAL_INPUTS, check_function, random_inputs
 
     function, shapes = SEVERAL_INPUTS[name]
@@ -170,8 +170,8 @@ def custom_functions(subject: Subject) -> None:
 
 @check("smoke")
 def no_grad_and_inference_mode(subject: Subject) -> None:
-    """``torch.no_grad`` and ``torch.inference_mode`` record no graph and change no value. After the block, even if it ended with an
-    error, graphs are recorded again."""
+    """Under ``torch.no_grad`` and ``torch.inference_mode``, operators record no graph and give the right values, and only results under
+    ``inference_mode`` are inference tensors. After the block, even if it ended with an error, graphs are recorded again."""
     import torch
 
     leaf = torch.full((4,), 3.0, device=subject.device, requires_grad=True)
@@ -195,8 +195,8 @@ def no_grad_and_inference_mode(subject: Subject) -> None:
 
 @check("smoke", requires=["numbered_devices"])
 def another_device(subject: Subject) -> None:
-    """A backward pass on a device that is not the current one gives the same gradients as on the current one, and the gradients
-    are on the device of the pass."""
+    """A backward pass on a device that is not the current one gives the same gradients as on the current one. Results and gradients are
+    on the device of the inputs."""
     import torch
 
     from accelkit_conformance.oracle.differentiable import COMMON
@@ -236,8 +236,8 @@ def second_derivatives(subject: Subject) -> None:
 
 @check("training")
 def activation_checkpointing(subject: Subject) -> None:
-    """Recomputation draws the same dropout mask as the forward pass, so that the gradients of the input and the parameters equal those
-    without checkpointing."""
+    """The forward pass that ``torch.utils.checkpoint`` repeats draws the same dropout mask as the first, so that the gradients of the input
+    and the parameters equal those without checkpointing."""
     import torch
     from torch.utils.checkpoint import checkpoint
 

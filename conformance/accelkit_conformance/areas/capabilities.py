@@ -49,7 +49,7 @@ def autocast(subject: Subject, name: str) -> None:
 
 @check("smoke", probes="streams")
 def streams(subject: Subject) -> None:
-    """A stream can be created, entered and synchronized, and work that is queued on it gives the right result."""
+    """A stream can be created, entered and synchronized, and work that is queued on the stream gives the right result."""
     import torch
 
     from accelkit_conformance.oracle.device_streams import make_stream, on_stream
@@ -63,7 +63,7 @@ def streams(subject: Subject) -> None:
 
 @check("smoke", probes="events")
 def events(subject: Subject) -> None:
-    """An event can be recorded and waited for, and then reports that it has completed."""
+    """An event can be recorded and synchronized, and its ``query()`` then returns True."""
     from accelkit_conformance.oracle.device_streams import make_event
 
     event = make_event(subject)
@@ -116,7 +116,7 @@ def random_state(subject: Subject) -> None:
 
 @check("smoke", probes="numbered_devices")
 def numbered_devices(subject: Subject) -> None:
-    """Devices have numbers, and using a number that no device has raises RuntimeError or AssertionError."""
+    """A tensor that is created on device 0 has the device index 0. An index that no device has raises RuntimeError or AssertionError."""
     import torch
 
     assert torch.empty(1, device=torch.device(subject.device_type, 0)).device.index == 0, (
@@ -128,7 +128,7 @@ def numbered_devices(subject: Subject) -> None:
 
 @check("smoke", probes="subnormals")
 def subnormals(subject: Subject) -> None:
-    """Numbers below the smallest normal number are not flushed to zero."""
+    """A float32 number below the smallest normal number is not flushed to zero when it is multiplied by 1."""
     import torch
 
     x = torch.tensor([1e-40], device=subject.device)

@@ -45,7 +45,8 @@ def _check_places(before: Answers, after: Answers, how: str) -> None:
 @check("training", needs_hardware=False, kind="cluster")
 def missing_variables_are_named(subject: Subject) -> None:
     """If any one of the variables of a process is missing, every rank and size is the same as before, or reading it raises an error that
-    names a variable. In particular, the process does not silently become a job of its own."""
+    names a variable and says what to do, or that says that the value is not known before the processes join. In particular, the process
+    does not silently become a job of its own."""
     for place, environ in _last_processes(subject):
         before = read_all(environment_for(subject, environ))
         for variable in environ:

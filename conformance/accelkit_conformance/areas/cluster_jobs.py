@@ -70,8 +70,8 @@ def notices_are_answered(subject: Subject) -> None:
 @check("training", needs_hardware=False, kind="cluster", seconds=90)
 def requeue_without_scheduler_is_an_error(subject: Subject) -> None:
     """Without the scheduler's command or service, ``requeue`` raises one of accelkit's errors, which names the plugin and says what to do,
-    or returns False. It neither ends the process nor claims that the job was requeued. The check does not let it start a
-    program or open a connection, and uses a job id that no scheduler has assigned."""
+    or returns False or None. It neither ends the process nor returns True although its request failed. The check does not let ``requeue``
+    start a program or open a connection, and uses a job id that no scheduler has assigned."""
     environment = environment_for(subject, job_of_no_scheduler(subject))
     if not overrides(environment, ClusterEnvironment, "requeue"):
         raise NotSupported(f"requeue: {DECLARED_NONE} (it is not overridden)")

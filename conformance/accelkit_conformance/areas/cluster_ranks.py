@@ -91,8 +91,8 @@ def ranks_are_below_sizes(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def recorded_answers_are_given(subject: Subject) -> None:
-    """Every property has the value that the recording expects, or raises the error that it expects. A value of null means that the
-    property cannot be read before the processes join."""
+    """Every property has the value that the recording expects. If the recording expects an error, a property raises it. An expected value
+    of null means that the property may not be readable before the processes join."""
     for one in own_recordings(subject):
         with one.variables() as environ:
             answers = read_all(environment_for(subject, environ))
@@ -108,9 +108,9 @@ def recorded_answers_are_given(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def processes_of_a_job_agree(subject: Subject) -> None:
-    """The processes of each recorded job have the ranks from 0 to ``world_size - 1``, each once. On each machine, they have the local ranks
-    from 0 to ``local_world_size - 1``, each once, and all processes say the same about the job.
-    """
+    """The processes of each job have the ranks from 0 to ``world_size - 1``, each once. On each machine, they have the local ranks from 0
+    to ``local_world_size - 1``, each once. All processes report the same ``world_size``, ``num_nodes``, ``job_id`` and
+    ``creates_processes_externally``."""
     for job in own_jobs(subject):
         with job_answers(subject, job) as everyone:
             place = job[0].name.rpartition("-")[0]
@@ -141,7 +141,7 @@ def _check_machines(everyone: list[dict[str, Any]], place: str) -> None:
 @check("smoke", needs_hardware=False, kind="cluster")
 def made_up_jobs_are_read(subject: Subject) -> None:
     """In jobs of several shapes that are generated from the plugin's description, every rank and size is right on every process, if
-    necessary after the processes have told each other on which machine they are."""
+    necessary after the processes have exchanged on which machine each of them runs."""
     descriptions = own_descriptions(subject)
     if not descriptions:
         raise NotSupported(f"generated jobs: {DECLARED_NONE}, because the plugin ships no description of a job")

@@ -147,7 +147,7 @@ def repr_names_the_plugin(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False)
 def capabilities_are_known(subject: Subject) -> None:
-    """``declared_capabilities`` is a Capabilities, which rejects unknown keys, and its dtypes exist in torch."""
+    """``declared_capabilities`` is a Capabilities, which rejects unknown keys, and the dtypes that the keys name exist in torch."""
     import torch
 
     declared = subject.cls.declared_capabilities  # type: ignore[attr-defined]

@@ -37,7 +37,8 @@ def pinned_batches(subject: Subject) -> None:
 
 @check("training")
 def prepared_loaders_deliver(subject: Subject) -> None:
-    """A loader that a Runtime prepared delivers every sample, and all tensors in nested dicts, tuples and lists are on the device."""
+    """A loader that a Runtime prepared delivers every sample, in order, and all tensors in nested dicts, tuples and lists are on the
+    device."""
     import torch
 
     runtime = subject.runtime()
@@ -52,7 +53,7 @@ def prepared_loaders_deliver(subject: Subject) -> None:
 
 @check("training")
 def use_in_a_fork(subject: Subject) -> None:
-    """Using the device in a forked child works or raises RuntimeError there; it neither hangs nor crashes."""
+    """In a forked child, using the device works or raises RuntimeError. The child neither hangs nor crashes."""
     import signal
     import time
 

@@ -159,7 +159,7 @@ def threads_have_their_own_device(subject: Subject) -> None:
 
 @check("smoke", requires=["numbered_devices"])
 def devices_are_independent(subject: Subject) -> None:
-    """Work on one device changes nothing on another, and results are on the device of the inputs, whichever device is current."""
+    """Work on one device does not change tensors on another, and results are on the device of the inputs, whichever device is current."""
     import torch
 
     other = subject.second_device()
@@ -220,7 +220,7 @@ def has_a_name(subject: Subject) -> None:
 
 @check("smoke")
 def synchronize_waits(subject: Subject) -> None:
-    """After ``synchronize``, all queued work is finished. It can be called again on the idle device."""
+    """After ``synchronize``, queued matrix products have the right result. ``synchronize`` can be called again on the idle device."""
     import torch
 
     x = torch.ones(256, 256, device=subject.device)
@@ -290,7 +290,8 @@ def scalars_come_back(subject: Subject) -> None:
 
 @check("smoke")
 def tensors_print(subject: Subject) -> None:
-    """``repr`` of a tensor shows its values and its device. torch uses the dtypes float64, int64 and bool to format the values."""
+    """``repr`` of a tensor shows its values and, unless this is the CPU, its device. To format the values, torch uses float64, int64 and
+    bool."""
     import torch
 
     subject.needs("float64", "int64", "bool")

@@ -35,7 +35,7 @@ def shapes_that_do_not_fit(subject: Subject) -> None:
 
 @check("smoke")
 def dtypes_that_do_not_fit(subject: Subject) -> None:
-    """A matmul of two different dtypes raises RuntimeError, and ``&`` between floats raises RuntimeError or NotImplementedError."""
+    """A matmul of float32 and another dtype raises RuntimeError, and ``&`` between floats raises RuntimeError or NotImplementedError."""
     import torch
 
     a = torch.ones(2, 2, device=subject.device)
@@ -81,7 +81,7 @@ def backward_twice(subject: Subject) -> None:
 
 @check("smoke")
 def changed_in_place(subject: Subject) -> None:
-    """A backward pass raises RuntimeError if a tensor that was saved for it has been changed in place."""
+    """A backward pass raises RuntimeError if a tensor that the forward pass saved for it has been changed in place."""
     import torch
 
     x = torch.ones(3, device=subject.device, requires_grad=True)
@@ -95,7 +95,8 @@ def changed_in_place(subject: Subject) -> None:
 
 @check("smoke")
 def factorisations_that_fail(subject: Subject) -> None:
-    """Cholesky of a matrix that is not positive-definite, and the inverse of a singular one, raise RuntimeError, such as LinAlgError."""
+    """Cholesky of a matrix that is not positive-definite, and the inverse of a singular one, raise RuntimeError, for example its
+    subclass LinAlgError."""
     import torch
 
     subject.needs("int32")  # the dtype in which torch's kernels say which factorisations failed
@@ -141,7 +142,7 @@ def _operator_of_no_device() -> tuple[Any, torch.library.Library]:
 
 @check("smoke")
 def missing_operators_raise(subject: Subject) -> None:
-    """Calling an operator that the device does not implement raises NotImplementedError or RuntimeError, which names the operator."""
+    """Calling an operator that no device implements raises NotImplementedError or RuntimeError with the name of the operator."""
     import torch
 
     operator, _ = _operator_of_no_device()
@@ -153,7 +154,7 @@ def missing_operators_raise(subject: Subject) -> None:
 
 @check("training", requires=["numbered_devices"])
 def errors_keep_the_current_device(subject: Subject) -> None:
-    """After an error of an operator on a device that is not current, the same device and stream are current as before."""
+    """After an operator on a device that is not current has raised an error, the same device and stream are current as before."""
     from accelkit_conformance.oracle.mistakes import check_current_device
 
     check_current_device(subject)

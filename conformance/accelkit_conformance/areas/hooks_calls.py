@@ -31,7 +31,8 @@ def events_return_in_time(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="hooks")
 def statistics_are_numbers_by_name(subject: Subject) -> None:
-    """``get_device_stats`` maps names to finite numbers, and each name ends with a unit, as in ``memory.allocated.bytes``."""
+    """``get_device_stats`` maps names to finite numbers. Each name contains a dot, because it ends with a unit, as in
+    ``memory.allocated.bytes``."""
     calls = HookCalls(subject)
     for hook in calls.implemented(("get_device_stats",)):
         for found in calls.call(hook):
@@ -70,8 +71,8 @@ def precisions_of_others_are_left(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="hooks")
 def jobs_of_others_are_not_claimed(subject: Subject) -> None:
-    """``detect_cluster`` returns a Detection or None, does not change the variables, and claims no process of accelkit's own cluster
-    environments with a higher ``Detection.rank`` than theirs.
+    """``detect_cluster`` returns a Detection with a reason, or None, and does not change the variables. On a process of one of accelkit's
+    own cluster environments, its ``Detection.rank`` is lower than that of this environment.
     """
     from accelkit.cluster.detection import make_environment
 
@@ -92,7 +93,7 @@ def jobs_of_others_are_not_claimed(subject: Subject) -> None:
 @check("smoke", needs_hardware=False, kind="hooks")
 def requeue_answers_yes_or_no(subject: Subject) -> None:
     """``requeue`` returns True, False or None, or raises an error of accelkit. The check does not let it start programs or open
-    connections; an attempt to do so counts as an answer."""
+    connections; after an attempt to do so, ``requeue`` may raise any error."""
     calls = HookCalls(subject)
     for hook in calls.implemented(("requeue",)):
         answer = calls.call_confined(hook)
@@ -114,7 +115,8 @@ def training_is_unchanged(subject: Subject) -> None:
 
 @check("training", needs_hardware=False, kind="hooks")
 def process_is_unchanged(subject: Subject) -> None:
-    """Calling the plugin's hooks changes neither ``os.environ``, nor the working directory, nor torch's default dtype and grad mode."""
+    """Calling the plugin's hooks (except ``detect_cluster`` and ``requeue``) changes neither ``os.environ``, nor the working directory, nor
+    torch's default dtype and grad mode."""
     calls = HookCalls(subject)
     for hook in calls.implemented((*_EVENTS, "get_device_stats", "doctor_checks", "make_precision")):
         calls.call(hook)

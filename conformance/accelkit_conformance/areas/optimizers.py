@@ -91,8 +91,8 @@ def steps(subject: Subject, name: str) -> None:
 
 @check("smoke", over=["SGD", "Adam", "AdamW"])
 def state_is_on_the_device(subject: Subject, name: str) -> None:
-    """After a step, the state is on the device (the step count may be on the host). When a copy of the state on the CPU is loaded into
-    another optimizer, the loaded state is on the device and has the same values."""
+    """After a step, all tensors of the state are on the device, except those of shape (), such as the step count, which may be on the CPU.
+    If a copy of the state on the CPU is loaded into another optimizer, the same holds for the loaded state, and it has the same values."""
     import torch
 
     model = _model().to(subject.device)
@@ -190,8 +190,8 @@ def _with_foreach() -> Iterator[Case]:
 @check("training", requires=["dtype.{1}"], over=_with_foreach)
 def many_tensors(subject: Subject, name: str, dtype: str) -> None:
     """Ten steps with ``foreach`` and, where torch supports it for the device, with ``fused`` on 40 parameters of 0 to 70,001 elements
-    each, with one parameter that has no gradient, give the same parameters as the for-loop implementation in float64 on the CPU. The last
-    eight parameters and their gradients are transposed in memory."""
+    each (35 parameters for Adafactor, none of them empty), one of which has no gradient, give the same parameters as the for-loop
+    implementation in float64 on the CPU. The last eight parameters and their gradients are transposed in memory."""
     import torch
 
     from accelkit_conformance.oracle import opdb
@@ -228,8 +228,8 @@ def many_tensors(subject: Subject, name: str, dtype: str) -> None:
 
 @check("training", requires=["dtype.float32"], over=["first", "middle", "last"])
 def infinite_gradients(subject: Subject, place: str) -> None:
-    """``torch.amp.GradScaler`` finds an infinity or NaN among the gradients of 44 parameters, wherever it is. It then skips the step and
-    lowers the scale. If all gradients are finite, it unscales them exactly."""
+    """If the gradient of the first, the middle or the last of 44 parameters has an infinity or NaN, ``torch.amp.GradScaler`` skips the step
+    and halves the scale. If all gradients are finite, the scaler unscales them exactly, and the step changes every parameter."""
     import torch
 
     parameters = [torch.nn.Parameter(torch.ones(shape, device=subject.device)) for shape in (*_SHAPES[2:], *_SHAPES[3:]) * 4]

@@ -34,8 +34,9 @@ def _listed() -> Iterator[Case]:
 
 @check("full", requires=["autocast.{0}"], over=_lower)
 def lower_list(subject: Subject, dtype: str, name: str) -> None:
-    """Under autocast, a matrix product, convolution or attention of float32 arguments returns the lower dtype. It gives the values and the
-    gradients that the CPU gives for arguments of this dtype; the gradients are float32. After autocast, it returns float32."""
+    """Under autocast, a matrix product, convolution or attention of float32 arguments returns the lower dtype. The values and the
+    gradients are those that the CPU gives for arguments of this dtype; the gradients are float32. After autocast, the call returns float32.
+    """
     from accelkit_conformance.oracle.autocast_lists import check_listed
 
     check_listed(subject, name, dtype)
@@ -44,7 +45,7 @@ def lower_list(subject: Subject, dtype: str, name: str) -> None:
 @check("full", requires=["autocast.{0}", "autocast_float32_list"], over=_listed)
 def listed_operators(subject: Subject, dtype: str, name: str) -> None:
     """Under autocast, an operator on one of the autocast lists of torch's own devices computes in the lower dtype, in float32 or in the
-    widest dtype of its arguments, as the list says. It gives the values and the gradients that the CPU gives for arguments of this dtype.
+    widest dtype of its arguments, as the list says. The values and the gradients are those that the CPU gives for arguments of that dtype.
     """
     from accelkit_conformance.oracle.autocast_lists import check_listed
 
@@ -75,7 +76,7 @@ def nesting(subject: Subject) -> None:
 
 @check("smoke", requires=["autocast.bfloat16"])
 def gradients_are_float32(subject: Subject) -> None:
-    """Under autocast, parameters in float32 have gradients in float32, which differ from those without autocast by less than 5 %."""
+    """Under autocast, parameters in float32 have gradients in float32, which differ from those without autocast, but by less than 5 %."""
     import torch
 
     layer = torch.nn.Linear(16, 4).to(subject.device)

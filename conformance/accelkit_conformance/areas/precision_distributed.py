@@ -77,8 +77,8 @@ def clipping_uses_the_norm_of_the_whole(subject: Subject, size: str, strategy: s
 
 @check("distributed", kind="precision", over=_CASES, is_distributed=True)
 def all_processes_skip_together(subject: Subject, size: str, strategy: str) -> None:
-    """If the loss of one process is infinite, a precision that scales losses skips the step on all of them, and they have the same smaller
-    scale afterwards. Other precisions keep the same weights on all processes."""
+    """If the loss of one process is infinite and the precision skips the step or changes its scale, the weights stay as they are and the
+    scale is smaller on all processes. After a further step, all processes have the same scale and weights."""
     import torch
 
     from accelkit.specs.overrides import overrides

@@ -72,8 +72,8 @@ def optimizers_match_float64(subject: Subject, name: str) -> None:
 
 @check("training", kind="precision", seconds=300)
 def a_model_learns(subject: Subject) -> None:
-    """In 40 steps, the loss falls as it does in float64: to at most half of its first value, or to at most 1.2 times what float64
-    reaches. Parameters that the precision freezes, such as quantised weights, are frozen in float64 too."""
+    """In 40 steps, the loss falls below half of its first value, or below 1.2 times the loss after the same steps in float64. Parameters
+    that the precision freezes, such as quantised weights, are frozen in float64 too."""
     from accelkit_conformance.oracle.precision_training import exact, freeze_like, mean_square, sgd, trainer
 
     trained = trainer(subject)
@@ -93,7 +93,7 @@ def a_model_learns(subject: Subject) -> None:
 @check("training", kind="precision", over=["accumulate", "passes"])
 def accumulation_adds_up(subject: Subject, how: str) -> None:
     """The gradients of two backward passes before a step are accumulated: with ``gradient_accumulation_steps=2`` and ``accumulate``, the
-    result is their mean, otherwise their sum. The step that follows uses it, and the next passes begin at zero."""
+    result is their mean, otherwise their sum. The weights after the step that follows match those in float64."""
     from accelkit_conformance.oracle.precision_training import check_close, exact, mean_square, sgd, trainer, weights_of
 
     is_mean = how == "accumulate"

@@ -77,8 +77,8 @@ def _constants(function: Any) -> tuple[Any, ...]:
 
 @check("training", kind="precision")
 def teardown_leaves_torch_as_it_was(subject: Subject) -> None:
-    """After a step and ``Runtime.teardown``, torch's default dtype, autocast state, precision of float32 products, grad mode, determinism
-    and number of threads are what they were before the Runtime."""
+    """After a step and ``Runtime.teardown``, torch's default dtype, autocast state, precision of float32 products, grad mode, determinism,
+    anomaly detection and number of threads are what they were before the Runtime."""
     import torch
 
     from accelkit_conformance.oracle.precision_training import trainer
@@ -129,7 +129,8 @@ def a_runtime_starts_again(subject: Subject) -> None:
 
 @check("training", kind="precision")
 def nothing_is_kept_alive(subject: Subject) -> None:
-    """After teardown, a precision keeps none of the program's models, optimizers or batches alive. It never refers to the accelerator."""
+    """After teardown, a precision keeps none of the program's models, optimizers or batches alive. It never stores a reference to the
+    accelerator."""
     import gc
     import weakref
 
@@ -172,8 +173,8 @@ def _refers_to(start: object, target: object) -> bool:
 
 @check("training", kind="precision")
 def instances_are_independent(subject: Subject) -> None:
-    """Two Runtimes with two instances of the precision do not affect each other: infinite gradients in one leave the scale and the state
-    of the other as they are, and both train as in float64."""
+    """Steps of one instance of the precision, with infinite gradients if the precision scales losses, leave the scale and the state of
+    another instance as they are. Afterwards, the gradients of a new instance are still those of float64, within the tolerance."""
     from accelkit_conformance.oracle.precision_training import check_close, exact_gradients, trainer
 
     first, second = trainer(subject), trainer(subject)

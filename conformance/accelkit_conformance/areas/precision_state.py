@@ -84,7 +84,8 @@ def states_are_safe_and_independent(subject: Subject) -> None:
 
 @check("training", kind="precision")
 def checkpoints_of_other_precisions_load(subject: Subject) -> None:
-    """``load_state_dict({})`` leaves the precision as it is, and it can still train. A precision that has nothing to save saves ``{}``."""
+    """``load_state_dict({})`` leaves the scale and the state of the precision as they are, and the precision can still train. ``{}`` is the
+    state of a precision that has nothing to save."""
     trained = _trained(subject)
     scale, state = trained.scale(), str(trained.precision.state_dict())
     trained.precision.load_state_dict({})
@@ -119,8 +120,8 @@ def copies_of_modules_compute_the_same(subject: Subject, how: str) -> None:
 
 @check("training", kind="precision", over=["deepcopy", "pickle"])
 def copies_of_the_precision_have_its_state(subject: Subject, how: str) -> None:
-    """A copy of the precision, made by ``deepcopy`` or ``pickle``, has its name and state, both before the original is first used and after
-    training with it. Steps with the original do not change the copy.
+    """A copy of the precision, made by ``deepcopy`` or ``pickle``, has the name of the original. A copy that is made after training also
+    has its state, and steps with the original do not change the copy.
     """
     fresh = subject.plugin()
     assert _copy(fresh, how).name == fresh.name

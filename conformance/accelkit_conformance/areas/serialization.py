@@ -93,8 +93,8 @@ def state_dicts(subject: Subject) -> None:
 
 @check("smoke")
 def views_and_layouts(subject: Subject) -> None:
-    """A view is loaded with its values, shape, strides and offset, and with its whole storage. Without storages, only shapes and values
-    are compared."""
+    """A view is loaded with its values, shape, strides and offset, and with its whole storage. On a device whose tensors have no storage,
+    only shapes and values are compared."""
     import torch
 
     from accelkit_conformance.oracle.sample_transfer import has_storage
@@ -140,8 +140,8 @@ def copies_and_pickles(subject: Subject) -> None:
 
 @check("smoke")
 def safetensors_bytes(subject: Subject) -> None:
-    """safetensors writes the same bytes for tensors on the device as for the same tensors on the CPU, and loaded tensors can be copied to
-    the device."""
+    """safetensors writes the same bytes for tensors on the device as for the same tensors on the CPU, and loaded tensors keep their values
+    when they are copied to the device."""
     import torch
     from safetensors.torch import load, save
 
@@ -156,7 +156,7 @@ def safetensors_bytes(subject: Subject) -> None:
 
 @check("training")
 def damaged_files_are_errors(subject: Subject) -> None:
-    """Loading a truncated file raises an error, and the device works afterwards."""
+    """Loading a truncated file raises RuntimeError, EOFError or UnpicklingError, and the device works afterwards."""
     import torch
 
     whole = _saved(torch.ones(1000, device=subject.device)).getvalue()

@@ -107,7 +107,7 @@ def zero_grad_discards_gradients(subject: Subject, size: str) -> None:
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def adaptive_steps(subject: Subject, size: str) -> None:
-    """Three steps of AdamW are the same as in a single process, and the optimizer is still the user's own object."""
+    """Three steps of AdamW are the same as in a single process, and ``prepare`` returns the user's own optimizer."""
     import torch
 
     from accelkit_conformance.oracle.strategy_models import BlockModel

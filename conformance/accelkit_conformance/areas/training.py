@@ -51,7 +51,7 @@ def _fit(
 
 @check("smoke")
 def one_step(subject: Subject) -> None:
-    """One step changes every parameter, by the same amount as on the CPU."""
+    """One step of Adam changes every parameter by the same amount as on the CPU."""
     import torch
 
     subject.needs("int64")  # the dtype of the labels
@@ -138,8 +138,8 @@ def _compare_gradients(here: Any, there: Any, batch: torch.Tensor, labels: torch
 
 @check("training")
 def runtime_trains(subject: Subject) -> None:
-    """In the training loop from accelkit's README, with tied weights and an optimizer that was created before ``prepare``, the weights
-    stay tied, and a step changes them as it does on the CPU."""
+    """If a Runtime prepares a model with tied weights and an optimizer that was created before, the weights stay tied, and after
+    ``Runtime.backward`` a step changes them as it does on the CPU."""
     import torch
 
     runtime = subject.runtime()

@@ -185,7 +185,8 @@ def pinned_copies_keep_their_order(subject: Subject, dtype: str) -> None:
 
 @check("smoke", requires=["pinned_memory"])
 def pinned_memory_is_reused_safely(subject: Subject) -> None:
-    """Pinned tensors of several sizes, some without elements, keep their values while others are freed in any order."""
+    """Pinned tensors of several sizes, some without elements, and the results of ``to("cpu", non_blocking=True)`` keep their values when
+    others of them are freed in any order."""
     import torch
 
     sizes = (0, 3, 0, 1 << 16, 0, 5)

@@ -119,7 +119,7 @@ class NeverBecomesCurrent(Broken):
 
 @mutant("device", "silent fallback")
 class TrainsOnTheCPU(Broken):
-    """The accelerator's devices are the CPU."""
+    """Every device that the accelerator returns is the CPU."""
 
     def device(self, index: int) -> Any:
         import torch

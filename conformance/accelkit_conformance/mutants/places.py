@@ -24,7 +24,7 @@ class WindowsOnTheCurrentDevice(Broken):
 
 @mutant("transfer", "results on the CPU")
 class HostScalarsFirst(Broken):
-    """The result of an operator whose first operand is a tensor of shape () on the CPU is on the CPU."""
+    """If the first operand of an operator is a tensor of shape () on the CPU, the result is on the CPU too."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch

@@ -88,7 +88,7 @@ class CannotStartAgain(Float16Mixed):
 
 @mutant("precision_lifecycle", "references", kind="precision", base="32-true")
 class KeepsTheAccelerator(Float32):
-    """The precision keeps the accelerator."""
+    """The precision stores a reference to the accelerator that it receives."""
 
     def setup(self, accelerator: Accelerator, device: Any) -> None:
         self._accelerator = accelerator

@@ -43,7 +43,8 @@ _NO_ORDER = ("complex64",)
 
 @functools.cache
 def cases() -> list[dict[str, str]]:
-    """Return the cases. A reduction that is not defined for its dtype is replaced, so that the other settings of the case are tested."""
+    """Return the combinations of settings with which collectives are tested. A reduction that is not defined for the dtype of its
+    combination is replaced by one that is, so that the other settings are still tested."""
     return [
         case if _is_defined(case["dtype"], case["reduction"]) else {**case, "reduction": "BOR" if case["dtype"] == "bool" else "SUM"}
         for case in covering_rows(AXES)

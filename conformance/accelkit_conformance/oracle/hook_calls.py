@@ -130,7 +130,7 @@ def _arguments(hook: str, folder: Path) -> dict[str, Any]:
 
 
 def inner_result(hook: str) -> Any:
-    """Return a result that an implementation of the hook may have. None if results are ignored."""
+    """Return a value that an implementation of the hook may return. None if results are ignored."""
     from accelkit import Precision
 
     results: dict[str, Any] = {
