@@ -92,12 +92,12 @@ class _Guard:
             process.wait()
 
     def _forget(self) -> None:
-        """Close the pipe in a forked process. If it stayed open there, the guard would not notice that this process has ended."""
+        """Close the pipe in a forked process. If it stayed open there, the guard would not notice the end of the parent process."""
         process, self._process = self._process, None
         self._lock, self._groups = threading.Lock(), set()
         if process is not None and process.stdin is not None:
             os.close(process.stdin.fileno())
-            process.returncode = 0  # it is not a child of this process
+            process.returncode = 0  # the guard is not a child of the forked process, which therefore cannot wait for it
 
 
 guard = _Guard()
@@ -129,8 +129,8 @@ def kill(process: subprocess.Popen[Any]) -> None:
 def interrupt(process: subprocess.Popen[Any], seconds: float) -> None:
     """Send SIGINT to the process and its group, and wait until the process ends, for at most ``seconds``.
 
-    A process that is interrupted can clean up. One that is killed leaves, for example, the lock of torch's ``cpp_extension``, for which
-    every later process that needs this extension waits for ever.
+    A process that is interrupted can clean up. A process that is killed leaves behind, for example, the lock of torch's
+    ``cpp_extension``, and every later process that needs the extension then waits for ever.
     """
     if hasattr(os, "killpg"):
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -173,6 +173,6 @@ def run(
     finally:
         end(process)
         for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):  # they are still open after a time-out
-            with contextlib.suppress(OSError):  # what was not written cannot be written any more
+            with contextlib.suppress(OSError):  # closing flushes input that the process did not read, which is an error
                 pipe.close()
     return subprocess.CompletedProcess(arguments, process.returncode, stdout, stderr)

@@ -1,4 +1,4 @@
-"""The C++ library of a PyTorch device, compiled from the source in its package when it is first used, or compiled already in its wheel.
+"""The C++ library of a PyTorch device. It is compiled from the source in its package on first use, or shipped compiled in its wheel.
 
 torch's C++ interface changes with every minor version, so a compiled library works with one of them only. A wheel that contains source
 works with every torch that its code supports. This module does not import torch.
@@ -37,9 +37,9 @@ class CppLibrary:
     used if it was compiled from the same sources, with the same flags, and for the minor version of torch that is installed. Otherwise,
     the sources are compiled; if there is no compiler, the error names both versions of torch.
 
-    The compiler is ``CXX``, or the first of c++, g++ and clang++ that is installed. The macro ``BACKEND_NAME`` is the name as a string.
-    The variable ``NAME_CXXFLAGS``, with the name in capitals, adds flags for this library alone: ``-O0 -g`` for a debugger, or
-    ``-g -fsanitize=address``. A library with other flags is another file in the cache.
+    The compiler is ``CXX``, or the first of c++, g++ and clang++ that is installed. The macro ``BACKEND_NAME`` is defined as ``name``, in
+    quotes. The variable ``NAME_CXXFLAGS``, with the name in capitals, adds compiler flags for this library only: ``-O0 -g`` for a
+    debugger, or ``-g -fsanitize=address``. A library that is compiled with other flags is another file in the cache.
 
     Args:
         name: The name of the library, which is also that of the torch device type. The variable ``NAME_CACHE_DIR``, with the name in
@@ -82,7 +82,7 @@ class CppLibrary:
     def _prebuilt(self, torch: str | None = None) -> Path:
         """Return the path that the library has in a wheel for a minor version of torch, by default the installed one's.
 
-        Its name depends on the flags, but not on folders among them, which may be elsewhere on the machine of a user.
+        The file name depends on all flags except those that give folders, because folders may be elsewhere on the machine of a user.
         """
         flags = [word for word in (*self._flags, *self._links) if not word.startswith(("-I", "-L", "-Wl,-rpath"))]
         file = f"{self.name}-torch{torch or _minor_version()}-{self._digest(platform.machine(), flags)}.so"
@@ -180,7 +180,7 @@ class CppLibrary:
     def prebuild(self) -> Path:
         """Compile the library for the installed torch into the folder ``prebuilt`` beside the sources, for a wheel, and return its path.
 
-        Called by the build of a wheel. Libraries of other torches stay in the folder, and those of other sources or flags are removed.
+        Called by the build of a wheel. Removes libraries made from other sources or flags, and keeps those for other versions of torch.
 
         Raises:
             BuildError: If the library cannot be compiled.
@@ -199,7 +199,7 @@ class CppLibrary:
         assert spec.origin is not None
         torch = Path(spec.origin).parent
         includes = [f"-I{torch}/include", f"-I{torch}/include/torch/csrc/api/include"]
-        # Except on macOS, torch's libraries are found because they are loaded.
+        # Except on macOS, torch's libraries are found because the process has already loaded them.
         rpath = [f"-Wl,-rpath,{torch}/lib"] if sys.platform == "darwin" else []
         links = [f"-L{torch}/lib", *rpath, "-ltorch_cpu", "-lc10", "-lpthread", *self._links]
         for left_behind in library.parent.glob(f"{library.stem}-building-*"):  # left by a killed process: only the lock holder builds
@@ -225,7 +225,7 @@ class CppLibrary:
                     old.unlink(missing_ok=True)
 
     def _compiled(self) -> list[Path]:
-        """Return the files that are compiled, the largest first, so that no long one is left for the end."""
+        """Return the files to compile, the largest first, so that no long compilation starts when all others have finished."""
         sources = [path for path in self._sources.glob("*.cpp") if path.name not in self._exclude]
         return sorted(sources, key=lambda path: -path.stat().st_size)
 
@@ -262,7 +262,7 @@ def torch_version() -> str:
 
 
 def _minor_version() -> str:
-    """Return the minor version of the installed torch, such as 2.13: within it, compiled libraries are exchangeable."""
+    """Return the minor version of the installed torch, such as 2.13. A compiled library works with all its patch releases."""
     return ".".join(torch_version().split(".")[:2])
 
 

@@ -1,6 +1,6 @@
 """Hints for names of other libraries: what accelkit has instead of ``all_reduce``, ``mixed_precision=`` or ``set_seed``.
 
-``peer_names.toml`` is the only list of these names. It is read when a name is missing, and not before.
+``peer_names.toml`` is the only list of these names. It is read only when a program uses a name that accelkit does not have.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Peer:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """Names of other libraries with one and the same replacement.
+    """Names of other libraries that have the same replacement in accelkit.
 
     Attributes:
         peers: The keys of the peers that have the names.

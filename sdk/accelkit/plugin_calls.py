@@ -1,7 +1,7 @@
 """Calls to plugin methods. An error or a wrong return value becomes an error that names the plugin.
 
-On the step path, a call that succeeds has no overhead. There, an error keeps its type, because programs may catch it (an out-of-memory
-error, for example), and only gets a note that names the plugin. Return values are checked only after something has failed.
+On the step path, an error keeps its type, because programs may catch it (an out-of-memory error, for example), and only gets a note that
+names the plugin. Most return values there are checked only after something has failed, so that a call that succeeds costs next to nothing.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _anything(value: object) -> bool:
 
 
 def _is_of_torch(name: str) -> Callable[[object], bool]:
-    """Return a function that checks whether a value is an instance of torch's class ``name``. It returns False if torch is not imported."""
+    """Return a function that returns whether a value is an instance of torch's class ``name``, and False if torch is not imported."""
 
     def check(value: object) -> bool:
         found: Any = sys.modules.get("torch")

@@ -19,7 +19,8 @@ from accelkit.types import OWN_DISTRIBUTION
 class PluginManager(pluggy.PluginManager):
     """pluggy's plugin manager with accelkit's hook specifications.
 
-    A method that a specification class marks as a hook implementation remains one if a vendor overrides it without the marker.
+    A method that a specification class marks as a hook implementation remains a hook implementation if a vendor overrides it without the
+    marker.
     """
 
     def __init__(self) -> None:
@@ -52,7 +53,7 @@ class PluginManager(pluggy.PluginManager):
 
     @contextlib.contextmanager
     def naming_failures(self, hook: str, aftermath: str = "") -> Iterator[None]:
-        """Return a context manager for calling a hook. It turns an implementation's error into one that names the plugin.
+        """Return a context manager for calling a hook. It turns an error of an implementation into a HookError that names the plugin.
 
         Args:
             hook: The name of the hook.
@@ -112,8 +113,8 @@ def validate_hooks(plugin: object, owner: str) -> None:
     """Check that every method marked as a hook implementation matches its specification.
 
     Raises:
-        HookError: If ``plugin`` is a class instead of an instance, or implements a hook that does not exist, or takes an argument that
-            the hook does not have.
+        HookError: If ``plugin`` is a class instead of an instance, if it implements a hook that does not exist, or if an implementation
+            has an argument that its hook does not have.
     """
     if isinstance(plugin, type):
         hint = f"register an instance: {plugin.__name__}()"

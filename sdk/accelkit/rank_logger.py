@@ -27,7 +27,7 @@ _barrier: Callable[[], _Barrier | None] = lambda: None  # noqa: E731 # replaced 
 
 
 def set_job(ranks: _Ranks, barrier: _Barrier) -> None:
-    """Set the job whose ranks the loggers of this process use. The newest Runtime calls this when it is created."""
+    """Set the job whose ranks the loggers of this process use. Every Runtime calls this when it is created, so the newest one counts."""
     global _ranks, _barrier
     _ranks, _barrier = ranks, weakref.ref(barrier)
 
@@ -50,7 +50,7 @@ class RankLogger(logging.LoggerAdapter[logging.Logger]):
     def log(  # type: ignore[override] # the further arguments of the base class are in kwargs
         self, level: int, msg: object, *args: Any, main_process_only: bool = True, in_order: bool = False, **kwargs: Any
     ) -> None:
-        """Log a message with a level, as the other methods do.
+        """Log a message with this level. The other logging methods call this one. The class describes the two further arguments.
 
         Raises:
             UsageError: If ``in_order`` is True in a job of several processes, and this process has no Runtime, through which it could wait

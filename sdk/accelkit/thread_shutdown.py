@@ -37,12 +37,12 @@ def wait_for_threads() -> None:
     """Wait until torch's threads are idle, for at most five seconds. Call this before the process exits or forks.
 
     A thread of gloo releases the tensors of a collective after the program has already continued. A thread of autograd takes Python's
-    lock when it starts, and the first backward pass does not wait for the threads of other devices. If Python has shut down by then, the
-    thread is terminated inside C++ code that cannot be unwound, and the process aborts after it has done all its work:
-    https://github.com/pytorch/pytorch/issues/190489.
+    lock when it starts, and the first backward pass does not wait for the threads of other devices. If Python shuts down before one of
+    these threads has finished, the thread is terminated inside C++ code that cannot be unwound, and the process aborts after it has done
+    all its work: https://github.com/pytorch/pytorch/issues/190489.
     A process group that is still referenced (for example by a global model) keeps its threads after ``destroy_process_group``.
 
-    This works on Linux only. Elsewhere a process cannot see the state of its threads, and the function returns at once.
+    The function works on Linux only. Elsewhere, a process cannot see the state of its threads, and the function returns at once.
     """
     deadline = time.monotonic() + _MOST_SECONDS
     quiet = 0

@@ -266,7 +266,7 @@ class Decision:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Detection:
-    """A cluster environment's claim on this process. ``rank`` is its priority: the highest wins, and a negative one means no claim."""
+    """A cluster environment's claim on this process. ``rank`` is the priority: the highest wins. A negative priority is not a claim."""
 
     name: str
     rank: int

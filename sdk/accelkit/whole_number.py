@@ -1,4 +1,4 @@
-"""Whole numbers that users pass, which may be NumPy's."""
+"""Conversion of whole numbers that users pass, such as NumPy's integers, to int."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def whole_number(value: Any) -> int | None:
-    """Return the value as an int, or None if it is not a whole number. A float is not one, whatever its value."""
+    """Return the value as an int, or None if it is not an integer of any type. Floats are not accepted, whatever their value."""
     try:
         return operator.index(value)
     except TypeError:

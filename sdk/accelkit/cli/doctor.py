@@ -28,7 +28,7 @@ from accelkit.specs.finding import Finding
 from accelkit.types import Availability, PluginRecord
 
 _FAULTS = ("broken", "incompatible", "conflict")
-_OF_STYLE = ("documented",)  # rules for vendors; a user who installed the plugin need not act
+_OF_STYLE = ("documented",)  # rules that matter only to vendors; a user who installed the plugin need not act
 
 Mistakes = Mapping[PluginRecord, Sequence[Finding]]
 
@@ -72,9 +72,9 @@ def _records(name: str | None) -> list[PluginRecord]:
 
 
 def _with_checks_of_hooks(verdicts: Mapping[PluginRecord, Verdict]) -> dict[PluginRecord, Verdict]:
-    """Return the verdicts with the results of the ``doctor_checks`` of hook plugins. A call that failed is a check that is broken.
+    """Return the verdicts with the results of the ``doctor_checks`` of hook plugins. If the call fails, the result is one broken check.
 
-    The plugin can be used nevertheless, because only this command calls ``doctor_checks`` of hook plugins.
+    The plugin itself stays usable, because only this command calls ``doctor_checks`` of hook plugins.
     """
     found = dict(verdicts)
     for record, answer in probing.ask_checks([one for one in found if one.kind == "hooks" and found[one].status == "usable"]).items():

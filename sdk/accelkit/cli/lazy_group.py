@@ -1,4 +1,4 @@
-"""A click group whose commands are imported when they are invoked. The group itself holds their help lines."""
+"""A click group whose commands are imported when they are invoked. The group itself has one line of help for each command."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def command(
 
 
 def _read(monitor: Monitor, interval: float, count: int | None) -> Iterator[Sample]:
-    """Yield a reading every ``interval`` seconds: ``count`` readings, or without end. Late readings are not made up for."""
+    """Yield a reading every ``interval`` seconds, ``count`` times or, if it is None, for ever. Missed readings are not made up for."""
     following = time.monotonic()
     for _ in itertools.count() if count is None else range(count):
         time.sleep(max(0.0, following - time.monotonic()))
@@ -94,7 +94,7 @@ def _print_table(sample: Sample) -> None:
 
 @contextlib.contextmanager
 def _live_table(record: PluginRecord) -> Iterator[Callable[[Sample], None]]:
-    """Yield a function that shows a reading on the terminal in place of the one before."""
+    """Yield a function that shows a reading on the terminal in place of the previous one."""
     from rich.console import Group
     from rich.live import Live
     from rich.table import Table
@@ -128,7 +128,7 @@ def _without_unit(name: str) -> str:
 
 
 def _spell(name: str, value: float | None) -> str:
-    """Return the value with its unit, which the end of the name says."""
+    """Return the value with its unit, which is the last part of the name."""
     if value is None:
         return ""
     unit = name.rpartition(".")[2]

@@ -1,1 +1,1 @@
-"""Detect which cluster environment a process is in and why, in this process or in a child process."""
+"""Detection of the cluster environment of a process, in this process or in a child process."""

@@ -189,8 +189,8 @@ def _not_asked(record: PluginRecord) -> ClusterCandidate:
 def _warn_of_unasked(records: Iterable[PluginRecord], environ: Mapping[str, str]) -> None:
     """Warn if this process trains alone although variables suggest that an installed cluster environment started it as one of several.
 
-    A cluster environment cannot be asked unless it is selected, so its variables are guessed: those whose names start with its name and
-    contain RANK, WORLD or SIZE.
+    A third-party cluster environment is not called unless it is selected, so its variables are guessed: those whose names start with its
+    name and contain RANK, WORLD or SIZE.
     """
     for record in records:
         prefix = re.split(r"[^A-Z0-9]", record.name.upper())[0]

@@ -1,6 +1,6 @@
 """Detect the cluster environment in a child process, for the command line. Third-party code runs there, and its output is discarded.
 
-If this module is run as ``python -m accelkit.cluster.subprocess_detection`` with a request (JSON) on standard input, it writes its answer
+If this module is run as ``python -m accelkit.cluster.subprocess_detection`` with a request (JSON) on standard input, it writes the result
 to the file that the request names.
 """
 
@@ -21,13 +21,13 @@ from accelkit.errors import AccelkitError, BrokenPluginError
 
 
 def ask_cluster(name: str | None) -> dict[str, Any]:
-    """Run ``select_cluster`` in a child process that has the variables of this one, and return its answer.
+    """Run ``select_cluster`` in a child process that has the environment variables of this process, and return the result.
 
     Returns:
         The fields of the decision, and ``settings``, ``errors`` and ``warnings`` from reading the environment.
 
     Raises:
-        AccelkitError: As raised by ``select_cluster``, or if the child process does not answer.
+        AccelkitError: As raised by ``select_cluster``, or if the child process does not return a result.
     """
     with tempfile.TemporaryDirectory(prefix="accelkit-cluster-") as folder:
         answer = Path(folder) / "answer"

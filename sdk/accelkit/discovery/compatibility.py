@@ -33,9 +33,9 @@ def objection(requirements: Sequence[str], version_of: Callable[[str], str | Non
 
 
 def _is_satisfied(line: str, version_of: Callable[[str], str | None]) -> bool:
-    """Return True if a requirement of the form ``name`` or ``name>=1.2`` is met or concerns another package.
+    """Return True if a requirement of the form ``name`` or ``name>=1.2`` is met, or concerns a package other than accelkit and torch.
 
-    Any other requirement gives False, and is then checked with packaging.
+    For any other requirement, the result is False, and the requirement is then checked with packaging.
 
     Most plugins require ``accelkit>=0.1``, and importing packaging's parser takes 15 ms.
     """

@@ -52,7 +52,7 @@ def reserved_names() -> frozenset[str]:
 
 
 def aliases() -> Mapping[str, Mapping[str, Any]]:
-    """Return the aliases, each of which means the usable one of several accelerators, as ``{name: {"candidates": [...], ...}}``."""
+    """Return the aliases as ``{name: {"candidates": [...], ...}}``. An alias stands for the only usable one of its candidates."""
     found: Mapping[str, Mapping[str, Any]] = facts().get("aliases", {})
     return found
 

@@ -39,7 +39,7 @@ class Report:
             faulthandler.register(child_processes.SHOW_STACK, file=self._file, all_threads=False)
 
     def end_after(self, seconds: float) -> None:
-        """End this process after a time, even if a plugin holds the interpreter's lock, in case the parent no longer exists."""
+        """End this process after ``seconds``, in case the parent no longer exists. Works even if a plugin holds the interpreter's lock."""
         faulthandler.dump_traceback_later(seconds, file=self._file, exit=True)
 
     def stage(self, index: int, stage: str) -> None:
@@ -134,7 +134,7 @@ def _find_mistakes(record: PluginRecord, facts: dict[str, Any], reached: Reached
 def _probe_without_traces(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:
     """Probe a plugin, and check that its import changes nothing outside itself.
 
-    torch is imported first, so that changes to it are detected.
+    torch is imported first (except for hook plugins), so that changes to it are detected.
     """
     reached("torch")
     if record.kind != "hooks":

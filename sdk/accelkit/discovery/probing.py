@@ -1,8 +1,13 @@
 """Probing of plugins in parallel child processes with a time limit, since any plugin may crash, hang or return wrong results.
 
-A child process is asked one of five questions. For ``probe``, it imports the plugin and calls its probe. For ``trial``, it does everything
-that using the plugin would do (load, compute), and checks for side effects of its import. For ``definitions``, it reads what the plugin's
-class defines, for ``mistakes``, it runs the static checks on the class, and for ``checks``, it calls ``doctor_checks`` of a hook plugin.
+Each child process does one of five things, which the ``question`` names:
+
+- ``probe``: It imports the plugin and calls its probe.
+- ``trial``: It does everything that using the plugin would do (load, compute), and checks the import for side effects.
+- ``definitions``: It reads what the plugin's class defines.
+- ``mistakes``: It runs the static checks on the class.
+- ``checks``: It calls ``doctor_checks`` of a hook plugin.
+
 The output of plugins is discarded.
 """
 
@@ -61,10 +66,10 @@ _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 
 
 def ask_all(records: Sequence[PluginRecord], *, is_trial: bool = False) -> dict[PluginRecord, Verdict]:
-    """Return one verdict for each record. Built-in plugins share one child process; each other plugin is asked in a separate one.
+    """Probe or try plugins, and return one verdict for each record.
 
-    In a trial, built-in accelerators are asked in separate child processes too. No driver is initialised in this process, but a trial may
-    initialise drivers in the children.
+    Built-in plugins share one child process; each other plugin has its own. In a trial, each built-in accelerator has its own too. No
+    driver is initialised in this process, but a trial may initialise drivers in the children.
 
     Raises:
         UsageError: If ACCELKIT_START_TIMEOUT, _PROBE_TIMEOUT, _LOAD_TIMEOUT or _BUILD_TIMEOUT is not a positive number of seconds.
@@ -100,7 +105,7 @@ def ask_checks(records: Sequence[PluginRecord]) -> dict[PluginRecord, Verdict]:
 
 
 def _ask_each(batches: Sequence[Sequence[PluginRecord]], question: Question) -> dict[PluginRecord, Verdict]:
-    """Return one verdict for each record. Each batch is asked in a separate child process."""
+    """Return one verdict for each record. Each batch of records has its own child process."""
     for limit in _LIMITS:
         time_limit(limit)
     found: dict[PluginRecord, Verdict] = {}
@@ -165,7 +170,7 @@ class _Child:
 
     @property
     def is_building(self) -> bool:
-        """Whether the plugin is building its torch package."""
+        """Whether the plugin's ``build`` is running."""
         return self._limit == "build"
 
     def _follow_stages(self) -> None:

@@ -2,8 +2,7 @@
 
 A plugin that worked when it was tried is loaded directly the next time. Verdicts on built-in plugins are valid for an hour.
 ``accelkit list`` uses the verdicts on all built-in plugins. Selection uses only those on devices from ``known_devices.toml``, and probes
-the other built-in plugins itself. A cache that cannot be read or written, or that another
-user could have written, is ignored.
+the other built-in plugins itself. A cache that cannot be read or written, or that another user could have written, is ignored.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from accelkit.regular_file import read_regular
 from accelkit.types import PluginRecord
 
 IMPORT_VARIABLE = "ACCELKIT_IMPORT"
-"""The variable that names what ``torch:<device_type>`` imports."""
+"""The environment variable that names the module that ``torch:<device_type>`` imports before it uses the device."""
 _GOOD_FOR_SECONDS = 3600
 _LARGEST = 1_000_000  # size limit of a verdict in bytes
 

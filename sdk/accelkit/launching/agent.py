@@ -155,7 +155,7 @@ class Agent(SimpleElasticAgent):
         self._announce(f"it received {name}")
 
     def _cause_is_elsewhere(self, size: int | None) -> bool:
-        """Return whether another machine ended the job. This waits for a moment if the local processes failed because they lost a peer."""
+        """Return whether another machine ended the job. Waits up to two seconds if the first local failure was the loss of a peer."""
         if size in (None, 1) or self.cause is None or not self.cause.has_lost_a_peer:
             return False
         deadline = time.monotonic() + _LISTEN_SECONDS
@@ -169,7 +169,7 @@ class Agent(SimpleElasticAgent):
     def _announce(self, reason: str) -> None:
         if self.get_worker_group().group_world_size in (None, 1) or self.remote_failure:
             return
-        with contextlib.suppress(RuntimeError):  # from torch.distributed: the host of the store has exited, which the other machines notice
+        with contextlib.suppress(RuntimeError):  # torch.distributed's, if the host of the store has exited; the others notice that too
             store = self._rendezvous_handler.store
             store.set(_FAILED, json.dumps(f"{socket.gethostname()} ended the job: {reason}"))
             self.leave()

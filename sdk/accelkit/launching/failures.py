@@ -12,7 +12,7 @@ from typing import Any
 
 ERROR_FILE = "error.json"
 PEER_SECONDS = 5.0
-"""How long a launcher waits for the end of a process whose connection was lost."""
+"""The time for which a launcher waits for the end of a process whose connection was lost."""
 
 _SHOWN_LINES = 20
 _LOST_PEER = re.compile(
@@ -25,7 +25,7 @@ _LOST_PEER = re.compile(
 
 @dataclasses.dataclass(slots=True)
 class Ending:
-    """How one process ended.
+    """The end of one process: when and how it ended, and the error that it recorded.
 
     Attributes:
         rank: The global rank of the process.
@@ -110,8 +110,8 @@ def read_record(path: Path) -> dict[str, Any] | None:
 def is_waiting_for_lost_peer(endings: Sequence[Ending]) -> bool:
     """Return whether all processes that failed so far lost a peer, and the peer may be one that still runs.
 
-    Connections close before a process has ended: it may still be exiting, or be writing a core file. A launcher that ended it now
-    could not say that it had finished or crashed, so it waits for up to ``PEER_SECONDS``.
+    The connections of a process close before it has ended: it may still be exiting, or be writing a core file. A launcher that ended the
+    process now could not report whether it had finished or crashed, so the launcher waits for up to ``PEER_SECONDS``.
     """
     records = [read_record(ending.error_file) for ending in endings]
     if any(record is not None and not _has_lost_a_peer(record) for record in records):
@@ -127,7 +127,7 @@ def _has_lost_a_peer(record: Mapping[str, Any]) -> bool:
 def first(endings: Sequence[Ending]) -> Ending | None:
     """Return the failure that caused the others: the earliest one.
 
-    Failures due to a lost peer come after all others. If every rank lost a peer, an error of the log of collective calls comes
+    Failures due to a lost peer come after all others. If every rank lost a peer, a CollectiveError from the log of collective calls comes
     before torch's errors, which do not say which rank is missing.
     """
     failed = [ending for ending in endings if ending.has_failed]
@@ -147,7 +147,7 @@ def describe(endings: Sequence[Ending], cause: Ending) -> str:
 
 
 def _awaited(endings: Sequence[Ending]) -> str:
-    """Return which ranks of this machine a process that lost a peer was possibly waiting for."""
+    """Return a phrase that names the ranks of this machine for which a process that lost a peer was possibly waiting."""
     others = sorted((ending for ending in endings if not ending.has_failed), key=lambda ending: ending.rank)
     if late := [str(ending.rank) for ending in others if ending.sent is not None]:
         return f"it was possibly waiting for rank {', '.join(late)}"

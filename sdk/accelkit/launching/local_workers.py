@@ -20,7 +20,7 @@ from accelkit.launching.log_tee import Screen, Streams
 
 _POLL_SECONDS = 0.02
 _UNWINDING_SECONDS = 30.0
-"""The time that a process may take to exit after an error. Some hang while exiting, in the destructor of a communication library."""
+"""The time that a process may take to exit after an error. Some processes hang in the destructor of a communication library."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class _Process:
         self.has_ended.set()
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to this process, not to its children. The process is expected to end those itself."""
+        """Send a signal to this process, not to its children. The process is expected to end its children itself."""
         if not self.has_ended.is_set():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)

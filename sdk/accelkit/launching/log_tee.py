@@ -19,8 +19,8 @@ _PATIENCE_SECONDS = 0.3
 class Screen:
     """Standard output or standard error of this process, which shows the output of several processes.
 
-    Rank 0's output is shown at once. Lines of other ranks wait until rank 0 has finished its line, so that no line is split. They do
-    not wait long, because rank 0's line may be a progress bar.
+    Rank 0's output is shown at once. Lines of other ranks wait until rank 0 has finished its line, so that no line is split, but at most
+    0.3 seconds, because rank 0's line may be a progress bar.
     """
 
     def __init__(self, target: BinaryIO) -> None:
@@ -39,7 +39,7 @@ class Screen:
         self._is_at_start = not rest and (bool(newline) or self._is_at_start)
 
     def write_lines(self, data: bytes, prefix: bytes) -> None:
-        """Show whole lines with ``prefix``. Of a line that overwrites itself with carriage returns, only the last text is shown."""
+        """Show whole lines with ``prefix``. If carriage returns in a line overwrite it, only the text after the last one is shown."""
         if not self._waiting:
             self._since = time.monotonic()
         self._waiting += [prefix + line.rpartition(b"\r")[2] + b"\n" for line in data.split(b"\n")]

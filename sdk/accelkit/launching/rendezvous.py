@@ -46,7 +46,7 @@ class OrderedRendezvous(RendezvousHandler):
         self.store: Any = None
         """The store through which the machines of the current round exchange messages. None before the first rendezvous."""
         self.remaining_restarts = 0
-        """The number of restarts that this machine allows. After a rendezvous, the minimum over all machines, shared by the job."""
+        """The number of restarts that this machine allows. After a rendezvous, the minimum of these numbers over all machines."""
 
     @property
     def use_agent_store(self) -> bool:
@@ -145,7 +145,7 @@ def in_this_process(run_id: str) -> RendezvousHandler:
 def _stores_unshared() -> Iterator[None]:
     """Stop torch from sharing one store among all rounds.
 
-    torch reads this setting from the environment, which is restored afterwards for the ranks.
+    torch reads this setting from the environment, which is restored afterwards, so that the processes of the job do not inherit it.
     """
     before = os.environ.get(_UNSHARED)
     os.environ[_UNSHARED] = "1"

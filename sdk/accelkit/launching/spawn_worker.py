@@ -1,4 +1,4 @@
-"""Entry point of a process that was started from Python: its input, its work, and the result or error that it leaves."""
+"""Entry point of a process that was started from Python: it receives its input, calls the function, and writes the result or the error."""
 
 from __future__ import annotations
 

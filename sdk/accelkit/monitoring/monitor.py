@@ -1,4 +1,4 @@
-"""Read the statistics of a plugin's devices again and again, in a child process that may crash or hang."""
+"""Repeated reading of the statistics of a plugin's devices, in a child process that may crash or hang."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Sample:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Answer:
-    """What the child process answers: the names of the devices, their statistics, or the parts of an error."""
+    """A message from the child process: the names of the devices, their statistics, or the parts of an error."""
 
     devices: tuple[str, ...] = ()
     stats: tuple[Mapping[str, float], ...] = ()
@@ -46,7 +46,7 @@ class _Answer:
 
 
 class Monitor:
-    """Child process that reads the statistics of devices whenever ``sample`` asks for them. It may initialise the driver.
+    """A child process that reads the statistics of devices whenever ``sample`` is called. It may initialise the driver.
 
     Args:
         record: The accelerator.

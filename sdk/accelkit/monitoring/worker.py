@@ -1,7 +1,7 @@
 """The child process that reads the statistics of a plugin's devices.
 
-Run as ``python -m accelkit.monitoring.worker``. The first line of standard input is a request (JSON). It is answered with the names of
-the devices, and each further line with their statistics. Whatever the plugin prints is discarded.
+Run as ``python -m accelkit.monitoring.worker``. The first line of standard input is a request (JSON), after which the process writes the
+names of the devices to standard output. After each further line, it writes their statistics. The output of the plugin is discarded.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Reader:
         return {name: value for name, value in found.items() if name not in OF_THIS_PROCESS} or self._memory(device)
 
     def _memory(self, device: torch.device) -> dict[str, float]:
-        """Return the used and the total memory of the device, if torch can tell."""
+        """Return the used and the total memory of the device in bytes, or an empty dict if torch does not report them."""
         with contextlib.suppress(UnsupportedError):
             free, total = torch_functions.call(self._accelerator, "get_memory_info", device, module_name="mem_get_info")
             return {"device.memory.used.bytes": float(total - free), "device.memory.total.bytes": float(total)}
@@ -93,7 +93,7 @@ class Reader:
 
 
 def load(record: PluginRecord) -> Accelerator:
-    """Import torch and the plugin, and load it.
+    """Import torch, create an instance of the accelerator, and load it.
 
     Raises:
         BrokenPluginError: If the plugin fails.

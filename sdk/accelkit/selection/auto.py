@@ -60,7 +60,7 @@ def choose() -> Choice:
 def _is_candidate(record: PluginRecord) -> bool:
     """Return whether ``auto`` considers this accelerator.
 
-    It skips ``torch:<device_type>``, which needs a device type, and fallbacks for vendors whose packages are not installed.
+    It does not consider ``torch:<device_type>``, which needs a device type, and fallbacks for vendors whose packages are not installed.
     """
     return record.name != GENERIC and (not record.is_fallback or device_table.has_package(record.name))
 

@@ -93,10 +93,10 @@ def try_again(record: PluginRecord) -> Availability:
 
 
 def require_usable(answer: Availability, record: PluginRecord) -> Availability:
-    """Return the plugin's answer if it says that the plugin is usable.
+    """Return ``answer``, the result of a probe or trial, if it is ``usable``.
 
     Raises:
-        BrokenPluginError, UnavailableError: If the plugin is not usable. The error has the answer's reason and hint.
+        BrokenPluginError, UnavailableError: If the plugin is not usable. The error has the reason and the hint of ``answer``.
     """
     if answer.is_usable:
         return answer

@@ -14,7 +14,7 @@ A complete accelerator for a device that follows PyTorch's conventions (``torch.
         def probe(cls):
             return Availability.from_library("libacme.so", hint="install the ACME driver")
 
-Lifecycle: class (from the entry point) -> ``probe()`` -> instance -> ``build()`` (only where the plugin is tried) -> ``load()`` ->
+Lifecycle: class (from the entry point) -> ``probe()`` -> instance -> ``build()`` (only in the child process of a trial) -> ``load()`` ->
 ``check()`` -> ``setup_device(device)`` -> ``teardown()``.
 """
 
@@ -96,10 +96,10 @@ class Accelerator:
     # -- loading and checking -----------------------------------------------------------------------------------------
 
     def build(self) -> None:
-        """Build what the plugin needs once on this machine, such as a library compiled for the installed torch. Does nothing by default.
+        """Build what has to be built only once on each machine, such as a library for the installed torch. Does nothing by default.
 
-        Each time a plugin is tried, this is called in a child process before ``load()``, so it must return at once if everything is
-        already built. It has a time limit of its own (ACCELKIT_BUILD_TIMEOUT), and the user is told what the program is waiting for.
+        Called in a child process, before ``load()``, each time the plugin is tried, so it must return at once if everything is already
+        built. It has a time limit of its own (ACCELKIT_BUILD_TIMEOUT), and the user is told what the program is waiting for.
         ``load()`` must not rely on this method having been called.
         """
 
@@ -213,7 +213,7 @@ class Accelerator:
         torch_functions.reset_peak_memory_stats(self, device)
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        """Return whether memory ran out; by default, whether the text says so. Called by ``Runtime.find_executable_batch_size``."""
+        """Return whether ``error`` means that memory ran out, by default from its text. For ``Runtime.find_executable_batch_size``."""
         return is_out_of_memory(error)
 
     @hookimpl
@@ -279,8 +279,8 @@ class Accelerator:
         """Return an iterator that uploads the batches of an epoch ahead of time, for devices with an upload mechanism of their own.
 
         Args:
-            batches: The batches on the host. They may be read in another thread, but in only one. An error raised by this iterator must be
-                raised by the returned one.
+            batches: The batches on the host. Another thread may read them, but only one. The returned iterator must raise the errors that
+                this iterator raises.
             device: The device of this process.
 
         Returns:

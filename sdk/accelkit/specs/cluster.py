@@ -39,9 +39,9 @@ class ClusterEnvironment(Variables):
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
         """Return this environment's claim on a process with these variables, or None if none of them belongs to this environment.
 
-        The ``rank`` of a ``Detection`` is the priority of the claim; the claim with the highest priority wins. A negative priority is
-        not a claim: its reason explains why a process that has some of this environment's variables is nevertheless not one of its
-        processes.
+        The ``rank`` of a ``Detection`` is the priority of the claim; the claim with the highest priority wins. A ``Detection`` with a
+        negative priority is not a claim; its reason explains why a process that has some of this environment's variables is nevertheless
+        not one of its processes.
         """
         return None
 
@@ -136,7 +136,7 @@ class ClusterEnvironment(Variables):
             return None
 
     def has_to_ask(self) -> bool:
-        """Return whether the processes have to send each other a ``Place`` to work out their placement. All get the same answer."""
+        """Return whether the processes have to send each other a ``Place`` to work out their placement, the same on all processes."""
         for name in PLACEMENT if self.placement is None else ():
             with contextlib.suppress(AccelkitError):  # any other error does not mean that the value is unknown
                 if self.known(name) is None:
@@ -189,15 +189,16 @@ class ClusterEnvironment(Variables):
             raise self._contradiction(said, there, flag, "devices=")
 
     def is_preempted(self) -> bool:
-        """Return whether the job will soon lose this process's machine, according to a file or a service of a cloud, for example.
+        """Return whether the job will soon lose this process's machine, for example according to a file or a cloud service.
 
         Override it if a notice other than SIGTERM or SIGUSR1 announces a preemption. A thread of each process then calls it every
-        ``preemption_poll_seconds``, from the first use of ``Runtime.watch_preemption`` or a method that calls it, until the answer is True
+        ``preemption_poll_seconds``, from the first use of ``Runtime.watch_preemption`` or a method that calls it, until it returns True
         or the Runtime is torn down. It may block, because no step waits for it. Use a time limit well below the time between the notice
         and the end of the machine.
 
-        If it is True on any process, ``Runtime.is_preempted`` is True on all processes. If it raises, does not return or returns anything
-        but a bool, the program continues with a warning that names the plugin. After an error it is called less often.
+        If it returns True on any process, ``Runtime.is_preempted`` returns True on all processes. If it raises an error, does not return,
+        or returns anything but a bool, the program continues with a warning that names the plugin. After an error or a wrong return
+        value, the next call is six intervals later.
         """
         return False
 

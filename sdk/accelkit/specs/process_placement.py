@@ -18,7 +18,7 @@ PLACEMENT = ("local_rank", "local_world_size", "node_rank", "num_nodes")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """What one process reports to the others about itself.
+    """The information about where a process runs, which it sends to all other processes.
 
     Attributes:
         host: The host name of the machine, for messages.

@@ -158,7 +158,7 @@ class Strategy:
     def whole_parameters(self, module: torch.nn.Module) -> AbstractContextManager[Any]:
         """Return a context manager inside which the parameters of this module (wrapped or not) are unsharded, for reading.
 
-        It concerns parameters that are sharded in the strategy's own way. Parameters that are DTensors may stay sharded. All processes must
+        It unshards parameters that are sharded in the strategy's own way. Parameters that are DTensors may stay sharded. All processes must
         enter and leave the context together.
         """
         return nullcontext()

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from accelkit.specs.accelerator import Accelerator
 
-# What torch says if a backend does not implement a function, from DeviceGuardImplInterface.h, CachingDeviceAllocator.h and
-# PrivateUse1HooksInterface.h. Other errors are errors of the device.
+# Texts of torch's errors for functions that a backend does not implement, from DeviceGuardImplInterface.h, CachingDeviceAllocator.h
+# and PrivateUse1HooksInterface.h. An error with any other text is an error of the device.
 _NOT_IMPLEMENTED = (
     "Backend doesn't support",
     "is not a DeviceAllocator",
@@ -46,8 +46,10 @@ def device_module(accelerator: Accelerator) -> ModuleType:
 
 
 def call(accelerator: Accelerator, name: str, *arguments: Any, module_name: str = "") -> Any:
-    """Call the function ``name`` of ``torch.accelerator``, or that of the device's module. The module's function is used if
-    ``torch.accelerator`` lacks the function or refers to another device type.
+    """Call a function of ``torch.accelerator``, or of the device's module, and return its result.
+
+    The module's function is called if ``torch.accelerator`` refers to another device type, lacks the function, or does not implement it
+    for the device.
 
     Args:
         accelerator: The accelerator whose device type is meant.

@@ -19,8 +19,8 @@ class AccelerateTracker(Tracker):
     Values that are logged again after a resume are passed on again, because a ``GeneralTracker`` does not report its position.
 
     Args:
-        tracker: The tracker. Its attribute ``main_process_only`` becomes False, so that its methods do not ask Accelerate which process
-            this is: they are called on the main process only.
+        tracker: The tracker. Its attribute ``main_process_only`` becomes False, so that its methods do not depend on Accelerate's rank.
+            accelkit calls them on the main process only.
     """
 
     def __init__(self, tracker: Any) -> None:
@@ -46,11 +46,11 @@ class AccelerateTracker(Tracker):
         self._tracker.finish()
 
     def rewind(self, state: Mapping[str, Any] | None) -> None:
-        pass  # a run that has finished could not go on
+        pass  # a run that was finished cannot be continued
 
 
 def _start_accelerate() -> None:
-    """Create Accelerate's state of this process, without which its loggers raise an error. It stays on the CPU and joins nothing.
+    """Create Accelerate's ``PartialState``, without which its loggers raise an error. It uses the CPU and creates no process group.
 
     Raises:
         UsageError: If the processes of the job have not joined. Accelerate would join them itself, on this process alone.

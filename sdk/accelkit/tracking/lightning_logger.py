@@ -40,4 +40,4 @@ class LightningLogger(Tracker):
         self._logger.finalize(_STATUS[outcome])
 
     def rewind(self, state: Mapping[str, Any] | None) -> None:
-        pass  # a run that was finalized could not go on
+        pass  # a run that was finalized cannot be continued

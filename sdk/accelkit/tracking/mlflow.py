@@ -27,10 +27,10 @@ class MLflow(Tracker):
     that MLflow does not allow in names are replaced by ``_``.
 
     If a program continues from a checkpoint, the same MLflow run is continued. MLflow cannot remove values, so a value is not recorded if
-    the run has one of this name with the same or a later step. MLflow does not let a parameter change: the first value stays.
+    the run has a value of this name at the same or a later step. MLflow does not let a parameter change: the first value stays.
 
     Args:
-        experiment: The name of the experiment, which is created if it does not exist. None for ``MLFLOW_EXPERIMENT_NAME``, or else the
+        experiment: The name of the experiment, which is created if it does not exist. None means ``MLFLOW_EXPERIMENT_NAME``, or else the
             experiment ``Default``.
         run_name: The name of the run. None lets MLflow choose one.
         tracking_uri: The server, folder or database. None means ``MLFLOW_TRACKING_URI``, or else MLflow's default.

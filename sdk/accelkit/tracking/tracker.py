@@ -13,7 +13,7 @@ from accelkit.tracking.run_files import new_run_folder
 
 Scalar = bool | int | float | str
 Outcome = Literal["finished", "failed", "interrupted"]
-"""How a run ended. An interrupted run was preempted, or goes back to a checkpoint, and will be continued."""
+"""The way in which a run ended. An interrupted run was preempted, or goes back to a checkpoint, and will be continued."""
 
 
 class Tracker(abc.ABC):

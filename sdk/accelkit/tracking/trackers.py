@@ -1,4 +1,4 @@
-"""The trackers of a Runtime. They are called on the main process only, and a tracker that fails does not end the run."""
+"""The trackers of a Runtime. They are called on the main process only. If a tracker fails, the program continues without it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Ranks(Protocol):
 class Trackers:
     """Passes what a program logs to its trackers.
 
-    The trackers are opened by the first ``log``, so that a program can load a checkpoint before and continue the run that saved it.
+    The trackers are opened by the first ``log``, so that a program can first load a checkpoint and then continue the run that saved it.
 
     Args:
         given: Names, trackers and functions, as given to ``Runtime``.
@@ -105,7 +105,7 @@ class Trackers:
         return {"next_step": self._next_step, "trackers": {key: state for key, state in states.items() if state}}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue the run of a checkpoint. ``state`` is empty if it was saved without trackers."""
+        """Continue the run of a checkpoint. ``state`` is empty if the checkpoint was saved without trackers."""
         if not state or not self._active:
             return
         self._states, self._next_step = dict(state), state["next_step"]

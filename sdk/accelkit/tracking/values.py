@@ -17,7 +17,8 @@ def plain_values(values: Mapping[str, Any]) -> dict[str, Scalar]:
     """Return the values as plain bools, ints, floats and strings. Reading a tensor waits for its device.
 
     Raises:
-        UsageError: If something is not a single value, or has no name.
+        UsageError: If ``values`` is not a mapping, if a name is invalid (empty, ``step`` or not a string), or if something is not a
+            single value.
     """
     if not isinstance(values, Mapping):
         given = type(values).__name__
@@ -66,10 +67,10 @@ def checked_step(step: Any) -> int:
 
 
 def hyperparameters(values: Any) -> dict[str, Any]:
-    """Return the hyperparameters in a dict, a ``Namespace`` of argparse or a dataclass as a dict.
+    """Return hyperparameters as a dict. They may be given as a mapping, a ``Namespace`` of argparse or an instance of a dataclass.
 
     Raises:
-        UsageError: If they are in something else.
+        UsageError: If ``values`` is none of these.
     """
     if isinstance(values, Mapping):
         return {str(name): value for name, value in values.items()}

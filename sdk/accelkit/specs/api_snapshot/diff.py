@@ -1,4 +1,4 @@
-"""Differences between two records, with the plugins that each concerns and what their authors must do."""
+"""Differences between two records of the specifications, each with the plugins that it concerns and what their authors must do."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Change:
     Attributes:
         specification, member: The names, such as ``Strategy`` and ``step``. An empty member means the whole specification.
         aspect: The aspect that changed.
-        old, new: The old and the new signature. The text is empty if there is none.
+        old, new: The old and the new signature, or "" if there is none.
         parameter: The name of the parameter, if the change is about one.
-        what: The difference, as a sentence about the member.
+        what: The difference, as a predicate whose subject is the member, such as ``is new``.
         concerns: The plugins that must change.
         what_to_do: What the authors of these plugins must do.
     """
@@ -118,7 +118,7 @@ class _Comparison:
         return Change(self._name, name, aspect, old, new, what, concerns, what_to_do)
 
     def _renamed(self) -> dict[str, str]:
-        """Return the removed members with the new members that replace them: members that are equal to them and have a similar name."""
+        """Return the renamed members as ``{old name: new name}``: removed members, and equal new members with a similar name."""
         found: dict[str, str] = {}
         for name, then in self._olds.items():
             alike = [other for other, now in self._news.items() if other not in self._olds and other not in found.values() and now == then]

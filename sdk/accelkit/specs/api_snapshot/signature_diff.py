@@ -30,7 +30,7 @@ def differences(olds: Sequence[Parameter], news: Sequence[Parameter], *, is_by_n
     Args:
         olds, news: The old and the new parameters.
         is_by_name: Whether the callable is a hook, whose implementations take any of the arguments by name.
-        is_called: Whether plugins call it rather than override it.
+        is_called: Whether plugins call the callable rather than override it.
     """
     then, now = {one["name"]: one for one in olds}, {one["name"]: one for one in news}
     renamed = {} if is_by_name else _renamed(olds, news)

@@ -32,7 +32,8 @@ SCHEMA = "accelkit.spec/1"
 FOLDER = Path(__file__).parent
 
 Role = Literal["accelerator", "precision", "cluster", "strategy", "hooks", "made", "given"]
-"""How a plugin uses a specification: it subclasses it (the plugin's kind), implements its hooks, or makes or is given such objects."""
+"""How a plugin uses a specification: it subclasses it (then the role is the plugin's kind), implements its hooks, creates objects of
+the class (``made``), or receives them from accelkit (``given``)."""
 
 Record = dict[str, Any]
 """A dict with ``schema``, ``version``, ``released`` (a date, empty before the release) and ``specifications``.

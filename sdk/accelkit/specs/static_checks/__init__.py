@@ -1,4 +1,4 @@
-"""Static checks of plugins, which find mistakes in a plugin's class without calling it. Imports no torch and takes milliseconds.
+"""Static checks, which find mistakes in a plugin's class without calling it. They do not import torch, and take milliseconds.
 
 ``accelkit doctor`` runs them in a child process, and the profile ``contract`` of the conformance suite in its workers.
 """

@@ -25,7 +25,7 @@ _ALSO: Mapping[str, tuple[str, ...]] = {
     "Sequence": ("list", "tuple"),
     "Mapping": ("dict",),
 }
-"""The built-in types that are accepted for a type of the specification, if they are not just the type itself."""
+"""The built-in types that are accepted for a type of the specification. For any other type, only the type itself is accepted."""
 _DISPLAYS: Mapping[type[ast.expr], str] = {
     ast.JoinedStr: "str", ast.Dict: "dict", ast.DictComp: "dict", ast.List: "list", ast.ListComp: "list", ast.Tuple: "tuple",
     ast.Set: "set", ast.SetComp: "set",
@@ -37,7 +37,7 @@ _READ = ("os.environ", "self.environ", "environ")
 def wrong_results(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
     """Find methods and properties that certainly return a value of a built-in type that the specification does not allow.
 
-    The annotation of the result counts too, if it is a built-in type.
+    A return annotation that is a built-in type is checked instead of the ``return`` statements if the specification does not allow it.
     """
     for name, mine in plugin.own.items():
         theirs = plugin.specified.get(name, specified_hooks().get(name))
@@ -117,7 +117,7 @@ def _own_statements(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
 
 
 def _can_reach_the_end(body: list[ast.stmt], cls: type) -> bool:
-    """Return whether the end of a block is certainly reachable: it does not always raise, and has no loop that may be endless."""
+    """Return whether the end of a block is certainly reachable, judged by the last statement. False if this is not certain."""
     last = body[-1]
     if isinstance(last, ast.Raise | ast.While | ast.Assert | ast.Try | ast.TryStar | ast.Match | ast.Return | ast.Continue | ast.Break):
         return False

@@ -49,7 +49,7 @@ def missing_methods(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
 
 
 def _problem(taken: Sequence[inspect.Parameter], wanted: Sequence[inspect.Parameter]) -> tuple[str, str] | None:
-    """Return what is wrong with the parameters of a method, and what to write. None if it can be called."""
+    """Return what is wrong with the parameters of a method, and what to write instead. None if accelkit can call the method."""
     takes_any_name = any(one.kind is one.VAR_KEYWORD for one in taken)
     takes_any_number = any(one.kind is one.VAR_POSITIONAL for one in taken)
     names = [one.name for one in taken if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
