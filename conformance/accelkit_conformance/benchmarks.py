@@ -30,13 +30,13 @@ def measure(record: PluginRecord) -> dict[str, Any]:
         Groups of rows for a report: ``{"groups": [{"title", "unit", "rows": [{"name", "value"}]}]}``.
 
     Raises:
-        AssertionError: If the process ends without an answer.
+        AssertionError: If the process ends without a result.
     """
     return ask(__name__, about(record), _SECONDS)
 
 
 def main() -> None:
-    """Answer a request from ``measure``. Runs in the child process."""
+    """Handle a request from ``measure``. Runs in the child process."""
     request = json.load(sys.stdin)
     sys.path[:] = request["sys_path"]
     record = PluginRecord(**request["record"])

@@ -28,7 +28,7 @@ NAMES = {
     "strategy": "strategy",
     "hooks": "hook plugin",
 }
-"""What the kinds of plugins are called on the page."""
+"""The name of each kind of plugin on the page."""
 
 
 def generated(page: Path) -> str:

@@ -199,7 +199,7 @@ def _summary(profiled: Any, device: torch.device) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer a request from ``measure``. Runs in the child process."""
+    """Handle a request from ``measure``. Runs in the child process."""
     request = json.load(sys.stdin)
     sys.path[:] = request["sys_path"]
     try:

@@ -21,7 +21,7 @@ _SECONDS = 300.0
 def refusal(record: PluginRecord, accelerators: Sequence[PluginRecord]) -> dict[str, str] | None:
     """Return why the plugin can be used on none of the accelerators, as ``reason`` and ``hint``, or None if it can be used on one of them.
 
-    Whatever else goes wrong is not a refusal, because the tests show it.
+    Any other error is not a refusal: the tests will report it.
     """
     try:
         found = ask(__name__, about(record) | {"accelerators": [as_request(one) for one in accelerators]}, _SECONDS)["refusals"]

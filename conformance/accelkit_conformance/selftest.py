@@ -198,7 +198,8 @@ def _check_healthy(
 
 
 def base_record(mutant: Mutant) -> PluginRecord:
-    """Return the record of the plugin from which a mutant is derived. accelkit has no hook plugin, so those are derived from an example."""
+    """Return the record of the plugin from which a mutant is derived. Mutants of hook plugins are derived from an
+    example, because accelkit has no hook plugin."""
     if mutant.kind == "hooks":
         from accelkit_conformance.mutants.hook_log import RECORD
 

@@ -17,7 +17,7 @@ class Stage:
     Attributes:
         name: What a device can do once the stage has passed.
         tests: Patterns that select its tests.
-        profile: The profile that the tests are taken from.
+        profile: The profile from which the tests are taken.
         needs: What makes the tests pass.
         page: A page of the documentation, relative to docs/.
     """
@@ -37,7 +37,7 @@ def read() -> list[Stage]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run of a stage has found.
+    """The outcome of running the tests of a stage.
 
     Attributes:
         stage: The stage.

@@ -110,7 +110,7 @@ class Worker:
         return hello
 
     def why_spoilt(self, result: Result) -> str:
-        """Return why the device, which computed when this process started, no longer does after a test with an error; "" if it does."""
+        """Return why the device, which computed when this process started, no longer computes after a test with an error; "" if it does."""
         return self._why_not_computing() if result.error and result.kind not in CRASHED and self._can_tell else ""
 
     def _why_not_computing(self) -> str:

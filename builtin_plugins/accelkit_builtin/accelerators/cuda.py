@@ -133,7 +133,7 @@ class CUDAAccelerator(Accelerator):
     def probe(cls) -> Availability:
         """Return whether GPUs can be used. Creates no context on a device and does not import torch.
 
-        Asks NVML, or reads the kernel's files if torch was built for ROCm.
+        Queries NVML, or reads the kernel's files if torch was built for ROCm.
         """
         build = _torch_build()
         if build == "hip":

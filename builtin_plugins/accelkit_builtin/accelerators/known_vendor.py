@@ -37,7 +37,7 @@ class KnownVendorAccelerator(Accelerator):
         return Availability.usable(f"{cls.torch_package or 'torch'} is installed")
 
     def load(self) -> None:
-        """Import the vendor's package, and call the function of it that registers the device, if there is one."""
+        """Import the vendor's package, and call its function that registers the device, if there is one."""
         super().load()
         if self.torch_package and self.register:
             getattr(importlib.import_module(self.torch_package), self.register)()

@@ -71,7 +71,7 @@ class TorchDeviceAccelerator(Accelerator):
         return not hasattr(torch, self.device_type) and self.backend.partition(":")[0] not in sys.modules
 
     def _objection(self) -> str:
-        """Return what torch says about the device type, or "" if it knows it."""
+        """Return torch's objection to the device type, or "" if torch knows it."""
         import torch
 
         try:

@@ -84,7 +84,8 @@ class TorchElasticEnvironment(ClusterEnvironment):
     def has_to_ask(self) -> bool:
         """Return whether the processes have to tell each other where they run.
 
-        If the variables were set by hand, the processes do so even if this one has all values, because another machine may lack some.
+        If the variables were set by hand, the processes do so even if this process has all values, because one on another machine may
+        lack some.
         """
         return self.placement is None and self.world_size > 1 and (super().has_to_ask() or not self.text("TORCHELASTIC_RUN_ID"))
 

@@ -45,7 +45,7 @@ class AutocastPrecision(Precision):
         """Check that torch supports autocast for this device type.
 
         Raises:
-            UnsupportedError: If it does not support autocast in this dtype.
+            UnsupportedError: If torch does not support autocast in this dtype.
         """
         import torch
 

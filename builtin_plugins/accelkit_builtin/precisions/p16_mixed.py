@@ -57,7 +57,7 @@ class Float16Mixed(AutocastPrecision):
         """Check that torch supports autocast and a gradient scaler for this device type.
 
         Raises:
-            UnsupportedError: If it does not support them in float16.
+            UnsupportedError: If torch does not support them in float16.
         """
         super().setup(accelerator, device)
         with self._rejected_by_torch(

@@ -51,7 +51,7 @@ class TransformerEngine(NarrowPrecision):
         """Check that Transformer Engine can compute in float8 on this GPU. Initialises CUDA.
 
         Raises:
-            UnsupportedError: If it cannot, or the device is not a CUDA device.
+            UnsupportedError: If Transformer Engine cannot, or the device is not a CUDA device.
             UnavailableError: If the package is not installed.
         """
         what, hint = f"{accelerator.name} does not support precision {self.name!r}", "use precision='fp8' or 'bf16-mixed'"

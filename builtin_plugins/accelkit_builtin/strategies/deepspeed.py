@@ -96,7 +96,7 @@ class DeepSpeedStrategy(EngineStrategy):
         """Return the module in a DeepSpeedEngine, with the parameters and buffers of rank 0.
 
         Raises:
-            UnsupportedError: If this Runtime already has an engine, or DeepSpeed does not support the precision, or not on this device.
+            UnsupportedError: If this Runtime already has an engine, or DeepSpeed does not support the precision on this device.
             ContradictionError, UsageError: If DeepSpeed's configuration contradicts the Runtime's, or DeepSpeed refuses it.
         """
         import torch.distributed as dist

@@ -57,7 +57,7 @@ class AnswersYes(MPIEnvironment):
 
 @mutant("cluster_detection", "claim_sources", kind="cluster", base="slurm")
 class DetectsFromProcess(SlurmEnvironment):
-    """``detect_cluster`` looks at ``os.environ`` instead of the variables that are passed to it."""
+    """``detect_cluster`` reads ``os.environ`` instead of the variables that are passed to it."""
 
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
         return super().detect_cluster({**environ, **os.environ})

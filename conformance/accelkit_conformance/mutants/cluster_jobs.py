@@ -36,7 +36,7 @@ class PortOfMember(TorchElasticEnvironment):
 
 @mutant("cluster_jobs", "processes of a job", kind="cluster", base="torchelastic")
 class ReservesPort(TorchElasticEnvironment):
-    """``main_port`` listens at the port, so that no other job takes it, and neither can the process group."""
+    """Reading ``main_port`` opens a socket at the port to reserve it, so the process group cannot use the port."""
 
     _reserved: ClassVar[dict[int, socket.socket]] = {}
 
@@ -85,7 +85,7 @@ class AlarmInThread(TorchElasticEnvironment):
 
 @mutant("cluster_jobs", "requeueing", kind="cluster", base="slurm")
 class RequeuedAnyway(SlurmEnvironment):
-    """``requeue`` swallows every error and says that the job was requeued."""
+    """``requeue`` swallows every error and returns True, as if the job had been requeued."""
 
     def requeue(self) -> bool:
         try:

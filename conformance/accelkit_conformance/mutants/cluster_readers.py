@@ -22,7 +22,7 @@ class AloneWithoutSize(TorchElasticEnvironment):
 
 @mutant("cluster_errors", "defaults", kind="cluster", base="torchelastic")
 class FirstWithoutRank(TorchElasticEnvironment):
-    """Without RANK, every process takes itself for the first one."""
+    """Without RANK, every process has the rank 0."""
 
     @property
     def global_rank(self) -> int:
@@ -31,7 +31,7 @@ class FirstWithoutRank(TorchElasticEnvironment):
 
 @mutant("cluster_errors", "defaults", kind="cluster", base="torchelastic")
 class NonsenseIsZero(TorchElasticEnvironment):
-    """A rank that is not a number is taken for 0."""
+    """A rank that is not a number is read as 0."""
 
     @property
     def global_rank(self) -> int:
@@ -41,7 +41,7 @@ class NonsenseIsZero(TorchElasticEnvironment):
 
 @mutant("cluster_errors", "error_forms", kind="cluster", base="torchelastic")
 class KeyErrors(TorchElasticEnvironment):
-    """A variable that is missing raises a KeyError, which blames the plugin."""
+    """If a variable is missing, a KeyError is raised, as if the plugin were broken."""
 
     @property
     def world_size(self) -> int:

@@ -100,7 +100,7 @@ class StatisticIsNumber(HookLog):
 
 @mutant("hooks_calls", "hook_results", kind="hooks", base="hook_log")
 class StatisticIsText(HookLog):
-    """A statistic is a text with its unit."""
+    """A statistic is a string that contains the unit."""
 
     @hookimpl
     def get_device_stats(self, device: torch.device) -> Mapping[str, float]:
@@ -118,7 +118,7 @@ class DoctorSaysTrue(HookLog):
 
 @mutant("hooks_calls", "hook_answers", kind="hooks", base="hook_log")
 class RequeueSaysWhat(HookLog):
-    """``requeue`` returns a text, which counts as True although the job was not requeued."""
+    """``requeue`` returns a string, which counts as True although the job was not requeued."""
 
     @hookimpl
     def requeue(self) -> bool | None:
@@ -136,7 +136,7 @@ class ClaimsEveryJob(HookLog):
 
 @mutant("hooks_calls", "hook_answers", kind="hooks", base="hook_log")
 class MakesAnyPrecision(HookLog):
-    """``make_precision`` answers for names that no plugin has."""
+    """``make_precision`` returns a precision for names that no plugin has."""
 
     @hookimpl
     def make_precision(self, name: str) -> Any:

@@ -117,7 +117,7 @@ class UsesItsInputAsWorkspace(Broken):
 
 @mutant("layout", "memory formats")
 class ReadsOthersInTheFirstFormat(Broken):
-    """mul takes the memory format of the first image, channels_last, for the second too."""
+    """mul reads the second image as if it had the memory format of the first, channels_last."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch

@@ -44,7 +44,7 @@ class ReturnsNarrowResultsWhenCompiled(BFloat16Mixed):
 
 @mutant("precision_lifecycle", "cost", kind="precision", base="32-true")
 class OverridesForNothing(Float32):
-    """Methods are overridden with what the default does, which makes every step slower."""
+    """Methods are overridden by copies of the defaults, which makes every step slower."""
 
     def convert_input(self, data: Any) -> Any:
         return data

@@ -22,7 +22,7 @@ def check_free_memory(subject: Subject) -> None:
     """Assert that each function that reports the memory of the device reports possible numbers, and sees a tensor that is allocated.
 
     Raises:
-        AssertionError: If one does not.
+        AssertionError: If a function reports impossible numbers, or does not see the tensor.
         NotSupported: If torch has no such function for the device.
     """
     functions = _functions(subject)

@@ -12,7 +12,7 @@ void register_remaining_operators() {
     static auto* const autograd = new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::AutogradPrivateUse1, __FILE__, __LINE__);
     autograd->fallback(torch::autograd::basicAutogradNotImplementedFallback());
   }
-  // An operator may be composed of others, and have a kernel for the CPU that is more accurate or faster. That one is used.
+  // An operator may be composed of others, and have a kernel for the CPU that is more accurate or faster. That kernel is used.
   static auto* const library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const auto& name : dispatcher.getAllOpNames()) {

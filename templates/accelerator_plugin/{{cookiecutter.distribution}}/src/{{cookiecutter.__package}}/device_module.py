@@ -1,4 +1,4 @@
-"""``torch.{{ cookiecutter.accelerator }}``: what torch, and programs, ask of a device in Python. The names are those of ``torch.cuda``."""
+"""``torch.{{ cookiecutter.accelerator }}``: the functions of the device for torch and programs, with the names of ``torch.cuda``."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-// A c10d backend for device tensors. It copies them to the host and lets gloo communicate, which works with any driver. A driver with
-// collectives of its own replaces gloo's calls here by its own, on the current stream.
+// A c10d backend for device tensors. It copies them to the host and lets gloo communicate, which works with any driver. If the
+// driver has collectives of its own, replace the calls of gloo here with calls of these, on the current stream.
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/library.h>

@@ -1,4 +1,4 @@
-// What the backend needs of a driver. Everything else in this folder calls these functions and no other function of the vendor.
+// The functions that the backend needs from a driver. All other files in this folder call no function of the vendor but these.
 //
 // Every function returns a status. After a status other than DRIVER_OK, driver_error_text() describes the error for the user.
 // Work is queued on streams. The work of a stream runs in the order in which it was queued, before or after the function returns.

@@ -33,7 +33,7 @@ driver_status fail(driver_status status, std::string text) {
   return status;
 }
 
-// The fault missing@FUNCTION: the function answers as one that is not written yet.
+// The fault missing@FUNCTION: the function returns the status of one that is not written yet.
 #define MAY_BE_MISSING \
   if (missing_function() == __func__) return fail(DRIVER_NOT_IMPLEMENTED, missing_function() + " is not implemented yet in the driver of " BACKEND_NAME)
 

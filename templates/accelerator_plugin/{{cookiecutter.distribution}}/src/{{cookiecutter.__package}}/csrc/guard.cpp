@@ -1,4 +1,4 @@
-// The device guard: what torch asks of any device about devices, streams and events.
+// The device guard: the functions for devices, streams and events that torch calls on any device.
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include "device.h"

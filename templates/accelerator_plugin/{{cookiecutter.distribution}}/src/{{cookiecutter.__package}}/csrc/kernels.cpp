@@ -1,5 +1,5 @@
 // Operators that the device computes itself: a function and a line of registration for each. A kernel may accept only some arguments, as
-// these examples do, and leave the others to the CPU. What is not here runs on the CPU (fallback.cpp).
+// these examples do, and leave the others to the CPU. All other operators run on the CPU (fallback.cpp).
 #include <ATen/Functions.h>
 #include <torch/library.h>
 
@@ -16,7 +16,7 @@ driver_argument address(const Tensor& tensor) { return {driver_argument::DRIVER_
 driver_argument integer(int64_t value) { return {driver_argument::DRIVER_INTEGER, {.integer = value}}; }
 driver_argument real(double value) { return {driver_argument::DRIVER_REAL, {.real = value}}; }
 
-// Queues a kernel on the current stream of the device of `on`. Returns false if the driver does not have it.
+// Queues a kernel on the current stream of the device of `on`. Returns false if the driver does not have this kernel.
 template <size_t kCount>
 bool launch(const Tensor& on, const char* kernel, const driver_argument (&arguments)[kCount]) {
   const auto status = driver_launch(current_driver_stream(on.device().index()), kernel, arguments, kCount);
@@ -25,7 +25,7 @@ bool launch(const Tensor& on, const char* kernel, const driver_argument (&argume
   return true;
 }
 
-// Whether a kernel for contiguous float32 tensors on one device can take it.
+// Whether a kernel for contiguous float32 tensors accepts the tensor, together with `other` on the same device.
 bool is_plain(const Tensor& tensor, const Tensor& other) {
   return tensor.is_privateuseone() && tensor.device() == other.device() && tensor.scalar_type() == at::kFloat && tensor.is_contiguous() &&
          !tensor.is_neg() && !tensor._is_zerotensor();

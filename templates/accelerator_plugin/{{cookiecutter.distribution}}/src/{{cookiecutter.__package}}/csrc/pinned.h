@@ -9,7 +9,7 @@ namespace backend {
 at::HostAllocator& pinned_allocator();
 bool is_pinned(const void* data);
 
-// What the device does: memory.cpp has these two.
+// The device's own functions for pinned memory, which memory.cpp defines.
 void* allocate_pinned(size_t bytes);
 void free_pinned(void* data) noexcept;
 

@@ -10,7 +10,7 @@ namespace backend {
 
 // Nothing is cached, so the allocated, requested, active and reserved bytes are equal.
 struct MemoryStatistics {
-  std::mutex mutex;  // of what follows
+  std::mutex mutex;  // protects stats
   c10::CachingDeviceAllocator::DeviceStats stats;
 
   int64_t allocated_bytes() const;
@@ -20,7 +20,7 @@ struct MemoryStatistics {
 
 MemoryStatistics& statistics_of(c10::DeviceIndex device);
 
-// These lock it themselves, and throw an exception if the device does not exist.
+// These functions lock the mutex, and throw an exception if the device does not exist.
 c10::CachingDeviceAllocator::DeviceStats memory_stats(c10::DeviceIndex device);
 void reset_accumulated_stats(c10::DeviceIndex device);
 void reset_peak_stats(c10::DeviceIndex device);
