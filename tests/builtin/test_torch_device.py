@@ -78,3 +78,13 @@ def test_a_package_that_registers_its_device_in_a_function(plugin_site, source, 
         assert "importing vendor_xpu registered no device 'fake_xpu'" in result.stderr
         assert "vendor_xpu:register_devices" in result.stderr
         assert "load()" in result.stderr
+
+
+def test_a_package_that_registers_a_device_of_another_name(plugin_site, error_text):
+    plugin_site.install("vendor-xpu", REGISTERED, entry_points="[none]")
+    result = accelkit("probe", "torch:acme", "--import", "vendor_xpu")
+    assert result.returncode != 0
+    assert "registered no device 'acme'" in result.stderr
+    assert "the device that is registered is 'fake_xpu'" in result.stderr
+    assert "torch:fake_xpu" in result.stderr
+    assert result.stderr == error_text

@@ -55,13 +55,14 @@ class TorchDeviceAccelerator(Accelerator):
             source = self.backend
         found = _import(source) if source else None
         if why := self._objection():
+            registered = _registered() if source else ""
             raise UnavailableError(
                 f"importing {source} registered no device {self.device_type!r}"
                 if source
                 else f"torch does not support the device type {self.device_type!r}",
                 plugin=self.plugin,
-                why=why,
-                hint=_hint(source, found),
+                why=f"the device that is registered is {registered!r}" if registered else why,
+                hint=f"select it as torch:{registered}, or name another package" if registered else _hint(source, found),
             )
 
     def _is_only_a_name(self) -> bool:
@@ -79,6 +80,14 @@ class TorchDeviceAccelerator(Accelerator):
         except RuntimeError as error:
             return str(error).partition(" at start")[0]
         return ""
+
+
+def _registered() -> str:
+    """Return the device type that a package has registered with torch; empty if there is none. There is at most one."""
+    import torch
+
+    name = torch.device("privateuseone").type
+    return "" if name == "privateuseone" else name
 
 
 def _import(source: str) -> ModuleType:

@@ -273,7 +273,7 @@ def wide_integers(subject: Subject, name: str) -> None:
     subject.needs(str(here.dtype).removeprefix("torch."))
     found, expected = call(here.to(subject.device)), call(here)
     subject.stays(found)
-    assert found.dtype == torch.int64
+    assert found.dtype == torch.int64, f"the result is {found.dtype}, not torch.int64"
     assert torch.equal(found.cpu(), expected), f"gave {found.tolist()}, not {expected.tolist()}"
 
 

@@ -62,7 +62,7 @@ def saved_states_repeat(subject: Subject) -> None:
 
     torch.rand(13, device=device)
     state = accelerator.get_rng_state(device)
-    assert state is not None
+    assert state is not None, "there is no random state"
     assert state.device.type == "cpu", f"the state is on {state.device}"
     assert state.dtype == torch.uint8, f"the state is {state.dtype}"
     kept = state.clone()

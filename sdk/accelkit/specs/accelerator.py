@@ -89,8 +89,8 @@ class Accelerator:
         """
         package = cls.torch_package
         if package is not None and importlib.util.find_spec(package.partition(".")[0]) is None:
-            distribution = package.replace("_", "-")
-            return Availability.absent(f"the package {package} is not installed", f"pip install {distribution}")
+            hint = f"pip install {package.replace('_', '-')}" if "." not in package else f"install what provides the module {package}"
+            return Availability.absent(f"the package {package} is not installed", hint)
         return Availability.usable(f"{package} is installed" if package else "torch has this device itself")
 
     # -- loading and checking -----------------------------------------------------------------------------------------
