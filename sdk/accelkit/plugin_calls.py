@@ -157,6 +157,7 @@ def _items(value: object) -> Sequence[object]:
 
 
 _IS_MODULE = (_is_of_torch("nn.Module"), "a module")
+_IS_MESH = _is_of_torch("distributed.device_mesh.DeviceMesh")
 _IS_CONTEXT = (is_context, "a context manager")
 _RETURNS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "accelerator.auto_device_count": (_is_count, "a number of devices"),
@@ -169,6 +170,8 @@ _RETURNS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "precision.module_init_context": _IS_CONTEXT,
     "precision.state_dict": (lambda value: isinstance(value, dict), "a dict"),
     "precision.tensor_init_context": _IS_CONTEXT,
+    "strategy.data_parallel_size": (lambda value: _is_count(value) and value > 0, "a positive int"),
+    "strategy.device_mesh": (lambda value: value is None or _IS_MESH(value), "a torch.distributed.DeviceMesh, or None"),
     "strategy.clip_grad_norm_": (_is_of_torch("Tensor"), "a tensor with the norm before clipping"),
     "strategy.join": (lambda value: value is None or is_context(value), "a context manager, or None if it is not supported"),
     "strategy.no_sync": _IS_CONTEXT,

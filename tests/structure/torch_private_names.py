@@ -24,6 +24,7 @@ OTHERS = {
     "_path": "a distribution of importlib_metadata",
     "_release_preflattened_grad_buffers": "DeepSpeed's optimizer",
     "_release_process_group_references": "DeepSpeed's groups",
+    "_tp_plan": "a model of transformers",
 }
 """Private names of other packages' objects, and what has them."""
 

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from accelkit import Accelerator, BrokenPluginError, Precision, Strategy, UnsupportedError, UsageError, hookimpl
 from accelkit_builtin.precisions.bitsandbytes_8bit import Bitsandbytes8Bit
 from accelkit_builtin.strategies.fsdp_initialization import broadcast_weights, fill, owns_tensors
+from accelkit_builtin.strategies.mesh import make_mesh
 
 if TYPE_CHECKING:
     import torch
+    from torch.distributed.device_mesh import DeviceMesh
 
 WrapPolicy = Literal["blocks", "root"] | type | Collection[type] | Callable[["torch.nn.Module"], bool]
 
@@ -131,6 +133,7 @@ class FSDPStrategy(Strategy):
             self._check_resettable(module)
         else:
             broadcast_weights(module)
+        self.before_sharding(module, device)
         settings = self._settings(device)
         for inner in self._inner(module):
             fully_shard(inner, **settings)
@@ -139,6 +142,15 @@ class FSDPStrategy(Strategy):
             module.to_empty(device="cpu" if self.options.cpu_offload else device)
             fill(module)
         return module
+
+    def before_sharding(self, module: torch.nn.Module, device: torch.device) -> None:
+        """Do nothing. ``wrap_module`` calls this once all processes have the same weights, and before it shards them."""
+
+    def sharding_mesh(self, device: torch.device) -> DeviceMesh:
+        """Return the mesh over which modules are sharded: one dimension of all processes."""
+        import torch.distributed as dist
+
+        return make_mesh(device.type, {"shard": dist.get_world_size()})
 
     def no_sync(self, module: torch.nn.Module) -> AbstractContextManager[Any]:
         """Return a context manager inside which gradients stay whole and unreduced on each process."""
@@ -162,14 +174,11 @@ class FSDPStrategy(Strategy):
         total = _largest(shards)
         if kwargs.get("error_if_nonfinite") and not total.isfinite():
             raise RuntimeError(f"the norm of order inf of the gradients is {total.item()}, so they cannot be clipped")
-        for shard in shards:
-            shard.mul_((max_norm / (total + 1e-6)).clamp(max=1.0).to(shard.device))
+        scale_down(shards, total, max_norm)
         return total
 
     def _settings(self, device: torch.device) -> dict[str, Any]:
         import torch
-        import torch.distributed as dist
-        from torch.distributed.device_mesh import DeviceMesh
         from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
 
         options = self.options
@@ -185,7 +194,7 @@ class FSDPStrategy(Strategy):
             return found
 
         return {
-            "mesh": DeviceMesh(device.type, list(range(dist.get_world_size()))),
+            "mesh": self.sharding_mesh(device),
             "reshard_after_forward": options.reshard_after_forward,
             "mp_policy": MixedPrecisionPolicy(
                 param_dtype=dtype(options.param_dtype),
@@ -238,6 +247,12 @@ def _is_on_meta(module: torch.nn.Module) -> bool:
 def _local(tensor: Any) -> torch.Tensor:
     local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return local
+
+
+def scale_down(shards: Sequence[torch.Tensor], norm: torch.Tensor, max_norm: float) -> None:
+    """Multiply this process's shards of gradients in place by ``max_norm / norm`` if the norm of the whole gradients is larger."""
+    for shard in shards:
+        shard.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0).to(shard.device))
 
 
 def _largest(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -146,7 +146,7 @@ class Checkpointing:
         targets, parts = loaders | targets, positions | parts  # loaders first, because they can reject their state
         ranks.each(_failure(f"{source} could not be restored"), lambda: _restore(targets, parts, source))
         seeding.restore(random_state, self._accelerator, self._session.device)
-        if origin != self._rank_info.process_index:
+        if origin != self._rank_info.data_parallel_index:
             self._derive_random_state(source)
         self._trackers.load_state(tracking)
         with self._plugin_manager.naming_failures("checkpoint_loaded", f"everything was restored from {source} before it was called"):
@@ -186,7 +186,7 @@ class Checkpointing:
             has_died = error.__cause__ is not None and not call_log.is_timeout(error.__cause__)
             if not (has_died and Ranks.has_group()):  # otherwise Ranks.of_job, below, determines which process died
                 raise CheckpointError(error.what, why=error.why, hint=error.hint) from error
-        return Ranks.of_job(self._timeout)
+        return Ranks.of_job(self._timeout, self._rank_info.data_parallel_size)
 
     def _saved_objects(self) -> Iterator[tuple[str, Any]]:
         """Yield each object whose state is saved once for all processes, with its name in the checkpoint."""
@@ -219,15 +219,15 @@ class Checkpointing:
                 self._plugin_manager.hook.checkpoint_saved(path=written)
 
     def _derive_random_state(self, source: Path) -> None:
-        """Seed the generators from the restored state of another process and this process's rank."""
-        rank = self._rank_info.process_index
+        """Seed the generators from the restored state of another process and the index of this process's share of the samples."""
+        rank, index = self._rank_info.process_index, self._rank_info.data_parallel_index
         warnings.warn(
             f"{source} has no random state of rank {rank}, because it was saved by fewer processes. "
             "A new state is derived from that of another rank; it is the same in every such run",
             stacklevel=4,
         )
         drawn = int(torch.empty((), dtype=torch.int64).random_(2**32).item())
-        seed = (drawn << 16 ^ rank) % 2**63
+        seed = (drawn << 16 ^ index) % 2**63
         seeding.seed_host(seed)
         seeding.seed_device(seed, self._accelerator, self._session.device)
 

@@ -25,6 +25,7 @@ from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.cluster import ClusterEnvironment
 from accelkit.specs.device_parsing import spell_devices
 from accelkit.specs.hooks import hookimpl
+from accelkit.specs.overrides import overrides
 from accelkit.specs.precision import Precision
 from accelkit.specs.strategy import Strategy
 from accelkit.types import FROM_CODE, Capabilities, Decision, Detection, Kind
@@ -118,9 +119,12 @@ def configure(
     plugin_manager.add(the_strategy, the_strategy.plugin)
     the_precision = select_precision(precision, chosen)
     plugin_manager.add(_NamedPrecision(the_precision), the_precision.plugin)
-    return Configuration(
+    configuration = Configuration(
         chosen, indices, selection.decision, the_precision, the_strategy, environment, plugin_manager, nodes, selection.devices, nodes_said
     )
+    if overrides(the_strategy, Strategy, "data_parallel_size"):
+        call(the_strategy, "data_parallel_size", configuration.num_processes)  # raises an error if the number is not possible
+    return configuration
 
 
 def _check_against(

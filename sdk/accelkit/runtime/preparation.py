@@ -190,6 +190,7 @@ class Preparation:
                 accelerator=config.accelerator,
                 strategy=strategy,
                 number=len(self._objects.loaders),
+                num_shares=self._rank_info.data_parallel_size,
             )
         self._objects.loaders.append(prepared)
         return prepared
@@ -208,7 +209,7 @@ class Preparation:
         if not self._objects.loaders:
             return
         for scheduler in self._unchecked_schedulers if self._rank_info.is_main_process else ():
-            check_length(scheduler, self._objects.loaders, self._rank_info.num_processes, self._accumulation.num_steps)
+            check_length(scheduler, self._objects.loaders, self._rank_info.data_parallel_size, self._accumulation.num_steps)
         self._unchecked_schedulers.clear()
 
     def free_memory(self) -> None:

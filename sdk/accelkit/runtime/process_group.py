@@ -230,6 +230,22 @@ def agree(mine: dict[str, str], device: torch.device) -> None:
         )
 
 
+def data_parallel_group(num_shares: int, seconds: float) -> dist.ProcessGroup:
+    """Create a process group that contains one process for each share of the samples, this process included. All processes call this.
+
+    Processes with the same share have consecutive ranks (``Strategy.data_parallel_size``).
+
+    Args:
+        num_shares: The number of shares.
+        seconds: The timeout of the group in seconds.
+    """
+    size, timeout = dist.get_world_size(), datetime.timedelta(seconds=seconds)
+    copies = size // num_shares
+    groups = [dist.new_group(list(range(first, size, copies)), timeout=timeout) for first in range(copies)]
+    group: dist.ProcessGroup = groups[dist.get_rank() % copies]
+    return group
+
+
 _left: list[Any] = []
 
 

@@ -6,7 +6,9 @@ import functools
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
+from accelkit.plugin_calls import call, wrong_result
 from accelkit.specs.cluster import ClusterEnvironment
+from accelkit.specs.strategy import Strategy
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -19,10 +21,12 @@ class RankInfo:
 
     Args:
         cluster: The cluster environment that knows the ranks.
+        strategy: The strategy that knows which processes compute on the same samples. None means that no processes do.
     """
 
-    def __init__(self, cluster: ClusterEnvironment) -> None:
+    def __init__(self, cluster: ClusterEnvironment, strategy: Strategy | None = None) -> None:
         self._cluster = cluster
+        self._strategy = strategy
 
     @functools.cached_property
     def num_processes(self) -> int:
@@ -38,6 +42,25 @@ class RankInfo:
     def local_process_index(self) -> int:
         """This process's rank on its machine."""
         return self._cluster.local_rank
+
+    @functools.cached_property
+    def data_parallel_size(self) -> int:
+        """Number of shares into which the samples of a step are divided.
+
+        Raises:
+            BrokenPluginError: If the strategy returns a number that does not divide the number of processes.
+        """
+        if self._strategy is None:
+            return self.num_processes
+        size: int = call(self._strategy, "data_parallel_size", self.num_processes)
+        if self.num_processes % size:
+            raise wrong_result(self._strategy, "data_parallel_size", size, f"a divisor of {self.num_processes}")
+        return size
+
+    @property
+    def data_parallel_index(self) -> int:
+        """Index of this process's share of the samples. It is the rank, unless several processes compute on the same samples."""
+        return self.process_index // (self.num_processes // self.data_parallel_size)
 
     def read_again(self) -> None:
         """Read the local rank anew, after the processes have told each other which machine they are on."""

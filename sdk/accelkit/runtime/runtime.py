@@ -47,6 +47,7 @@ from accelkit.types import Decision, RuntimeState
 
 if TYPE_CHECKING:
     import torch.distributed as dist
+    from torch.distributed.device_mesh import DeviceMesh
 
     from accelkit.runtime.collectives.reduction import Operation
     from accelkit.runtime.comparison.report import Comparison
@@ -161,12 +162,13 @@ class Runtime:
         if seed is not None:
             seeding.seed_host(seed)
         group = process_group or ProcessGroupOptions()
-        self._rank_info = RankInfo(self.cluster)
+        self._rank_info = ranks = RankInfo(self.cluster, self.strategy)
         self._session = Session(configuration, self._rank_info, self._accumulation, process_group=group, seed=seed)
         self._objects = PreparedObjects()
         self._preparation = Preparation(self._session, self._rank_info, self._accumulation, self._options, self._objects)
         self._gradients = Gradients(self._session, self._accumulation, self._objects)
-        self._collectives = Collectives(self._rank_info.num_processes, self._session.start, verification.job_mode())
+        session = self._session
+        self._collectives = Collectives(ranks.num_processes, session.start, verification.job_mode(), lambda: session.data_group)
         rank_logger.set_job(self._rank_info, self._collectives)
         self._progress = ProgressBars(self._rank_info)
         self._trackers = track = Trackers(trackers, self._rank_info, describe=self._session.description)
@@ -239,6 +241,31 @@ class Runtime:
     def local_process_index(self) -> int:
         """This process's rank on its machine."""
         return self._rank_info.local_process_index
+
+    @property
+    def data_parallel_size(self) -> int:
+        """Number of shares into which the samples of a step are divided: the number of processes, unless several share their samples.
+
+        With strategy ``parallel``, this is ``replicate`` times ``shard``.
+        """
+        return self._rank_info.data_parallel_size
+
+    @property
+    def data_parallel_index(self) -> int:
+        """Index of this process's share of the samples. Processes of a tensor-parallel group have the same index."""
+        return self._rank_info.data_parallel_index
+
+    @property
+    def mesh(self) -> DeviceMesh:
+        """The mesh of all devices of the job, with the dimensions ``replicate``, ``shard`` and ``tensor``. The first use starts the device.
+
+        ``rt.mesh["tensor"].get_group()`` is the process group of a dimension, and ``rt.mesh.get_local_rank("tensor")`` this process's
+        index in it.
+
+        Raises:
+            UnsupportedError: If the strategy has no mesh.
+        """
+        return self._session.mesh
 
     @property
     def is_main_process(self) -> bool:
@@ -325,7 +352,8 @@ class Runtime:
     def split_between_processes(self, inputs: Any, apply_padding: bool = False) -> Iterator[Any]:
         """Yield this process's consecutive share of ``inputs``, which every process has in full.
 
-        If the inputs cannot be divided evenly, the first shares are one item longer.
+        If the inputs cannot be divided evenly, the first shares are one item longer. Processes of a tensor-parallel group get the same
+        share.
 
         Args:
             inputs: A list, tuple or tensor, a dict of these with equal lengths, or a ``datasets.Dataset``. It is not changed, and no
@@ -337,7 +365,8 @@ class Runtime:
             TypeError: If ``inputs`` is none of these.
             ValueError: If the values of a dict differ in length.
         """
-        yield inputs if self.num_processes == 1 else share_of(inputs, self.process_index, self.num_processes, is_padded=apply_padding)
+        size = self.data_parallel_size
+        yield inputs if size == 1 else share_of(inputs, self.data_parallel_index, size, is_padded=apply_padding)
 
     # -- preparation ---------------------------------------------------------------------------------------------------
 
@@ -527,12 +556,13 @@ class Runtime:
     def gather(self, tensor: T, *, group: dist.ProcessGroup | None = None, sync_grads: bool = False) -> T:
         """Gather ``tensor`` from all processes, concatenated along the first dimension in the order of ranks.
 
-        In a job of one process, the call returns ``tensor`` itself.
+        In a job of one process, the call returns ``tensor`` itself. Of processes that compute on the same samples (tensor parallelism),
+        one contributes, so that each sample is in the result once.
 
         Args:
             tensor: Nested tensors with the same structure, dtypes and shapes on all processes. Tensors without dimensions become one
-                tensor of shape ``[num_processes]``.
-            group: The processes that take part.
+                tensor of shape ``[data_parallel_size]``.
+            group: The processes that take part. ``torch.distributed.group.WORLD`` means all of them, even if they have the same samples.
             sync_grads: Whether the result is differentiable. The gradient of this process's part is the sum of the gradients that the
                 backward passes of all processes compute for it. Every process must then run backward through the result, at the same
                 point in its sequence of collectives.
@@ -565,6 +595,7 @@ class Runtime:
     ) -> T:
         """Reduce ``tensor`` element-wise over all processes and multiply the result by ``scale``.
 
+        Of processes that compute on the same samples (tensor parallelism), one contributes, so that each sample counts once.
         float16, bfloat16 and float8 are reduced in float32 and rounded once. Small integers and bools are reduced in a wider integer type;
         a sum of bools is True if any of them is True. If every call is verified, host tensors of 100 bytes or less in total need a single
         exchange and are added in the order of ranks.
@@ -651,7 +682,8 @@ class Runtime:
         """Load a checkpoint of ``save_state`` into objects that were prepared in the same order.
 
         The number of processes and the strategy may differ from those with which it was saved: each process reads what its own shards need.
-        Each process restores its own random state. A process without saved random state derives a new one and warns.
+        Each process restores its own random state, or that of a process that had its share of the samples. A process without saved random
+        state derives a new one and warns.
 
         Args:
             path: The folder of a step, or the folder that contains all steps (then the latest step is loaded).
@@ -899,9 +931,9 @@ class Runtime:
 
         Args:
             seed: The seed.
-            per_process: Whether each process has a seed of its own, ``seed + process_index``, so that dropout, noise and augmentation
-                differ between processes. Create the model before, with equal seeds, because all processes need equal weights. The order
-                of a prepared loader does not depend on this: rank 0 draws it.
+            per_process: Whether each process has a seed of its own, ``seed + data_parallel_index``, so that dropout, noise and augmentation
+                differ between processes, except between those that compute on the same samples. Create the model before, with equal seeds,
+                because all processes need equal weights. The order of a prepared loader does not depend on this: rank 0 draws it.
 
         Returns:
             The seed of this process.
@@ -909,7 +941,7 @@ class Runtime:
         Raises:
             UsageError: If the seed is not a whole number that torch accepts.
         """
-        seed = seeding.check_seed(seed) + (self.process_index if per_process else 0)
+        seed = seeding.check_seed(seed) + (self.data_parallel_index if per_process else 0)
         seeding.seed_host(seed)
         self._session.seed_device(seed)
         return seed

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from accelkit.discovery import loading
+from accelkit.errors import UnsupportedError
 from accelkit.plugin_calls import call
 from accelkit.plugin_manager import wrong_hook_result
 from accelkit.runtime import seeding
@@ -24,6 +25,10 @@ from accelkit.specs.precision import Precision
 from accelkit.specs.process_group import ProcessGroupOptions
 from accelkit.tracking.description import describe
 from accelkit.types import RuntimeState
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 class Session:
@@ -58,6 +63,8 @@ class Session:
         self._process_group = process_group
         self._seed = seed
         self._device: torch.device | None = None
+        self._mesh: DeviceMesh | None = None
+        self._data_group: dist.ProcessGroup | None = None
         self._precision: Precision
         self._stepping: Stepping
         self._backward: Callable[..., None]
@@ -93,6 +100,30 @@ class Session:
         """The function that runs the backward pass of a loss: torch's own, unless the precision, strategy or device adds to it."""
         self.start()
         return self._backward
+
+    @property
+    def mesh(self) -> DeviceMesh:
+        """The mesh of the strategy; see ``Runtime.mesh``.
+
+        Raises:
+            UnsupportedError: If the strategy has no mesh.
+        """
+        self.start()
+        if self._mesh is None:
+            strategy = self.configuration.strategy
+            raise UnsupportedError(
+                f"strategy {strategy.name!r} has no mesh of devices",
+                plugin=strategy.plugin,
+                why="it divides the job in one dimension, or not at all",
+                hint="use strategy='parallel', whose mesh has the dimensions replicate, shard and tensor",
+            )
+        return self._mesh
+
+    @property
+    def data_group(self) -> dist.ProcessGroup | None:
+        """A process group that contains one process for each share of the samples, this process included. None if that is every process."""
+        self.start()
+        return self._data_group
 
     def state(self) -> RuntimeState:
         """Return a description of the plugins, the device and the ranks. Does not start the device."""
@@ -154,7 +185,7 @@ class Session:
             from accelkit.runtime import process_group
 
             process_group.leave(self)
-        self._device = None
+        self._device = self._mesh = self._data_group = None
 
     def _start(self) -> torch.device:
         check_started(self.configuration)
@@ -205,5 +236,8 @@ class Session:
         process_group.join(self, config.cluster, device, backend, options.seconds)
         chosen = {"accelerator": config.accelerator.name, "plugin": config.accelerator.plugin}
         process_group.agree(chosen | {"precision": config.precision.name, "strategy": config.strategy.name}, device)
+        if (size := self._rank_info.data_parallel_size) < self._rank_info.num_processes:
+            self._data_group = process_group.data_parallel_group(size, options.seconds)
+        self._mesh = call(config.strategy, "device_mesh", device)
         with config.plugin_manager.naming_failures("launched"):
             config.plugin_manager.hook.launched(state=self.state())

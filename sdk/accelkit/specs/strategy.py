@@ -1,8 +1,8 @@
 """The strategy specification: how one program spans devices.
 
-The Runtime of each process calls the methods of a strategy in this order: ``check`` (in the constructor), ``setup``, ``root_device``
-and ``process_group_backend`` (at first use), then ``place_module`` and ``wrap_module`` for every module. A strategy that also runs
-the optimizer's steps is an ``EngineStrategy``. A complete strategy that wraps modules in its own class::
+The Runtime of each process calls the methods of a strategy in this order: ``check`` (in the constructor), ``setup``, ``root_device``,
+``process_group_backend`` and ``device_mesh`` (at first use), then ``place_module`` and ``wrap_module`` for every module. A strategy that
+also runs the optimizer's steps is an ``EngineStrategy``. A complete strategy that wraps modules in its own class::
 
     from accelkit import Strategy
 
@@ -25,6 +25,7 @@ from accelkit.errors import UnsupportedError
 
 if TYPE_CHECKING:
     import torch
+    from torch.distributed.device_mesh import DeviceMesh
 
     from accelkit.specs.accelerator import Accelerator
 
@@ -93,6 +94,35 @@ class Strategy:
         Called by the constructor of a Runtime. Does not initialise the driver.
         """
         return num_devices * num_nodes if self.is_distributed else 1
+
+    def data_parallel_size(self, num_processes: int) -> int:
+        """Return the number of shares into which the samples of a step are divided. The default is one share for each process.
+
+        Called by the constructor of a Runtime. Does not initialise the driver. If several processes compute on the same samples, as in
+        tensor parallelism, they must have consecutive ranks: process ``rank`` gets the share ``rank // (num_processes // size)``. Loaders,
+        seeds, ``gather`` and ``reduce`` follow this number.
+
+        Args:
+            num_processes: The number of processes in the job.
+
+        Returns:
+            A divisor of ``num_processes``.
+
+        Raises:
+            UsageError: If the strategy cannot use this number of processes.
+        """
+        return num_processes
+
+    def device_mesh(self, device: torch.device) -> DeviceMesh | None:
+        """Return the mesh of the devices of all processes, with a name for each dimension, or None if the strategy has no mesh.
+
+        Called once by the Runtime of each process at first use, after the process has joined the process group, if the strategy is
+        distributed. All processes call it at the same point, so that it may create process groups. ``Runtime.mesh`` returns the result.
+
+        Args:
+            device: The device of this process.
+        """
+        return None
 
     def root_device(self, accelerator: Accelerator, devices: Sequence[int], local_rank: int) -> torch.device:
         """Return the device of this process. Called by its Runtime at first use, after ``setup``. Does not initialise the driver.

@@ -164,6 +164,7 @@ class Save:
             "step": self._number,
             "versions": {"accelkit": accelkit.__version__, "torch": torch.__version__},
             "world_size": self._ranks.size,
+            "data_parallel_size": self._ranks.num_shares,
             "objects": self._objects,
             "per_rank": list(self._own),
             "files": files,
@@ -213,12 +214,11 @@ def load_with_source(path: Path, *, layout: Layout = no_layout, ranks: Ranks | N
         ranks: The processes that load. The default is this process alone. Their number may differ from that of the processes that saved.
 
     Returns:
-        The step's folder, and state dicts by name. A part that each process saved separately is a dict with one item: a rank and the
-        state of that rank. It is this process's rank if a process of the same rank saved, and another rank otherwise.
+        The step's folder, and state dicts by name. A part that each process saved separately is a dict with one item: the index of a
+        share of the samples (usually, the rank), and the state of a process with that share. It is this process's index if it was saved.
 
     Raises:
-        CheckpointError: On every process, if there is no checkpoint, it is damaged, or a newer accelkit wrote it. If a file is
-            damaged, the error names it.
+        CheckpointError: On every process, if there is none, it is damaged (the error names the file), or a newer accelkit wrote it.
     """
     ranks = ranks or Ranks()
 
@@ -233,7 +233,7 @@ def load_with_source(path: Path, *, layout: Layout = no_layout, ranks: Ranks | N
         reading: Future[dict[str, Any]] = Future()
         with _verifying(step, _share(manifest, ranks)) as verifying:
             try:
-                reading.set_result(_read(step, manifest, layout, ranks.rank))
+                reading.set_result(_read(step, manifest, layout, ranks))
             except Exception as error:  # raised below, unless a damaged file explains it
                 reading.set_exception(error)
             ranks.each(blame, verifying.result)
@@ -274,7 +274,7 @@ def _verifying(step: Path, files: Mapping[str, Any]) -> Iterator[Future[None]]:
             is_left.set()
 
 
-def _read(step: Path, manifest: dict[str, Any], layout: Layout, rank: int) -> dict[str, Any]:
+def _read(step: Path, manifest: dict[str, Any], layout: Layout, ranks: Ranks) -> dict[str, Any]:
     names = {name.partition("/")[2] for name in manifest["files"]} - {dcp_metadata.NAME}
     try:
         reader = TensorReader(step / DATA if manifest["files"] else None, names)
@@ -290,11 +290,11 @@ def _read(step: Path, manifest: dict[str, Any], layout: Layout, rank: int) -> di
         copied = keys_of_models(whole)
         parts = {name: tensors_of(structure, name, layout) for name, structure in whole.items()}
         if manifest["per_rank"]:
-            source = rank % manifest["world_size"]
+            index, source = ranks.source_of_own_state(manifest["world_size"], manifest.get("data_parallel_size"))
             key = f"rank_{source}"
             reader.read([(key, key)], no_layout)
             own_state = json.loads(bytes(reader.get(key, key, no_layout).tolist()))
-            parts |= {name: {source: tensors_of(own_state[name], name, no_layout)} for name in manifest["per_rank"]}
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError) as error:
+            parts |= {name: {index: tensors_of(own_state[name], name, no_layout)} for name in manifest["per_rank"]}
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RecursionError) as error:
         raise damaged(step, MANIFEST, f"it does not match the data ({type(error).__name__}: {error})") from error
     return parts | {name: {0: parts[name]} for name in manifest["was_of_one"]}

@@ -43,15 +43,22 @@ class Ranks:
 
     Args:
         group: A gloo process group of all processes of the job. It must not be used for anything else.
+        num_shares: The number of shares into which the job divides its samples. None means one share for each process.
+
+    Attributes:
+        num_shares: That number.
+        copies: The number of processes, of consecutive ranks, that compute on the same samples.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+    def __init__(self, group: dist.ProcessGroup | None = None, num_shares: int | None = None) -> None:
         self._group = group
         self.rank = 0 if group is None else dist.get_rank(group)
         self.size = 1 if group is None else dist.get_world_size(group)
+        self.num_shares = num_shares or self.size
+        self.copies = self.size // self.num_shares
 
     @classmethod
-    def of_job(cls, seconds: float = SECONDS) -> Ranks:
+    def of_job(cls, seconds: float = SECONDS, num_shares: int | None = None) -> Ranks:
         """Return all processes of the default process group. The first call creates a separate group, so every process must call it.
 
         A thread may use the group while the program trains, because its messages never mix with the program's.
@@ -59,6 +66,7 @@ class Ranks:
         Args:
             seconds: The time for which a process may keep the others waiting, for example with a large file. It is raised to half an
                 hour if it is less.
+            num_shares: As for the constructor.
         """
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return cls()
@@ -66,12 +74,26 @@ class Ranks:
         if world not in _groups:
             timeout = datetime.timedelta(seconds=max(seconds, SECONDS))
             _groups[world] = dist.new_group(backend="gloo", timeout=timeout)
-        return cls(_groups[world])
+        return cls(_groups[world], num_shares)
 
     @staticmethod
     def has_group() -> bool:
         """Return whether ``of_job`` has created its group."""
         return dist.is_initialized() and dist.group.WORLD in _groups
+
+    def source_of_own_state(self, size: int, num_shares: int | None) -> tuple[int, int]:
+        """Return the share of the samples and the rank of the saved process whose own state this process loads.
+
+        Processes that compute on the same samples get states of processes that did so too, because their generators must agree.
+
+        Args:
+            size: The number of processes that saved.
+            num_shares: The number of shares into which they divided their samples. None means one share for each process.
+        """
+        copies = size // (num_shares or size)
+        share, copy = divmod(self.rank, self.copies)
+        share %= size // copies
+        return share, share * copies + copy % copies
 
     def through_main(self, blame: Blame, work: Callable[[], T], combine: Callable[[list[T]], Sequence[R]]) -> R:
         """Run ``work`` on every process and ``combine`` on rank 0, and return this process's item of the list that ``combine`` returns.

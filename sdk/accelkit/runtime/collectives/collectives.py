@@ -31,19 +31,27 @@ class Collectives:
     """Collectives over the process group of the job, or over another group of torch.distributed.
 
     Each method is documented in the method of ``Runtime`` that has the same name. ``group`` is the group whose members make the call; None
-    means all processes of the job.
+    means all processes of the job. ``gather`` and ``reduce`` without a group combine one process for each share of the samples.
 
     Args:
         num_processes: Number of processes in the job.
         device: Function that returns the device of this process. It is called at each collective of several processes, so that the first
             call can join the process group.
         verification: Which calls are verified.
+        data_group: Function that returns the group that has one process for each share of the samples, or None if that is every process.
     """
 
-    def __init__(self, num_processes: int, device: Callable[[], torch.device], verification: Mode = "always") -> None:
+    def __init__(
+        self,
+        num_processes: int,
+        device: Callable[[], torch.device],
+        verification: Mode = "always",
+        data_group: Callable[[], dist.ProcessGroup | None] = lambda: None,
+    ) -> None:
         self._num_processes = num_processes
         self._device = device
         self._verification = verification
+        self._data_group = data_group
 
     def communicator(self, group: dist.ProcessGroup | None = None) -> Communicator:
         """Return the communicator of this process for the group."""
@@ -51,6 +59,10 @@ class Collectives:
         from accelkit.runtime.collectives.communicator import Communicator
 
         return Communicator(group, device, self._verification)
+
+    def _communicator_of_samples(self, group: dist.ProcessGroup | None = None) -> Communicator:
+        """Return the communicator for the group or, without one, that of the processes that together have each sample once."""
+        return self.communicator(self._data_group() if group is None else group)
 
     def verify(self, name: str, payload: bytes = b"") -> Sequence[bytes]:
         """Wait until every process of the job makes the call ``name``, and return the payload of each one, in the order of ranks.
@@ -102,7 +114,7 @@ class Collectives:
             return tensor
         from accelkit.runtime.collectives import operations
 
-        return operations.gather(self.communicator(group), tensor, sync_grads=sync_grads)
+        return operations.gather(self._communicator_of_samples(group), tensor, sync_grads=sync_grads)
 
     def gather_for_metrics(self, input_data: Any, num_samples: int | None, use_gather_object: bool = False) -> Any:
         """See ``Runtime.gather_for_metrics``.
@@ -118,8 +130,8 @@ class Collectives:
 
         found = leaves(input_data)
         if use_gather_object or not found or not all(isinstance(leaf, torch.Tensor) for leaf in found):
-            return operations.gather_objects(self.communicator(), input_data)[:num_samples]
-        everything = operations.gather(self.communicator(), input_data)
+            return operations.gather_objects(self._communicator_of_samples(), input_data)[:num_samples]
+        everything = operations.gather(self._communicator_of_samples(), input_data)
         return everything if num_samples is None else map_leaves(lambda tensor: tensor[:num_samples], everything)
 
     def reduce(self, tensor: T, reduction: Operation = "sum", scale: float = 1.0, *, group: dist.ProcessGroup | None = None) -> T:
@@ -133,7 +145,7 @@ class Collectives:
             from accelkit.runtime.collectives import operations
             from accelkit.runtime.collectives.reduction import named
 
-            tensor = operations.reduce(self.communicator(group), tensor, named(reduction))
+            tensor = operations.reduce(self._communicator_of_samples(group), tensor, named(reduction))
         return tensor if scale == 1.0 else map_leaves(lambda leaf: leaf * scale, tensor)
 
     def broadcast(self, tensor: T, from_process: int = 0, *, group: dist.ProcessGroup | None = None) -> T:

@@ -57,10 +57,11 @@ class DispatchedBatches(Counted):
     Args:
         loader: The loader that rank 0 reads. Other ranks only use its length. For a map-style dataset, it yields the batches of
             processes 0, 1, ... in turn. For a stream, it yields batches of the size of a share.
-        num_processes: The number of processes in the job.
-        process_index: The index of this process.
+        num_processes: The number of processes among which the samples are divided. Processes that get the same samples count once.
+        process_index: The rank of this process in the job.
         even: Whether to fill the last round of a stream.
         first: The index of the first round of a stream to deliver. Earlier rounds are read and dropped.
+        copies: The number of processes, of consecutive ranks, that get the same share.
 
     Attributes:
         is_collective: Always True.
@@ -70,9 +71,11 @@ class DispatchedBatches(Counted):
 
     is_collective = True
 
-    def __init__(self, loader: DataLoader[Any], num_processes: int, process_index: int, *, even: bool, first: int = 0) -> None:
+    def __init__(
+        self, loader: DataLoader[Any], num_processes: int, process_index: int, *, even: bool, first: int = 0, copies: int = 1
+    ) -> None:
         self.loader, self.num_processes, self.process_index = loader, num_processes, process_index
-        self.even, self.first = even, first
+        self.even, self.first, self.copies = even, first, copies
         self.remainder = -1
 
     def __getattr__(self, name: str) -> Any:
@@ -135,9 +138,10 @@ class DispatchedBatches(Counted):
 
     def _send_to_each(self, shares: list[Any], is_over: bool, error: str) -> None:
         under_way = []
-        for rank in range(1, self.num_processes):
+        for rank in range(1, self.num_processes * self.copies):
             tensors: list[torch.Tensor] = []
-            share = tuple(map_leaves(_packer(tensors), one) for one in shares[rank : rank + 1])
+            index = rank // self.copies
+            share = tuple(map_leaves(_packer(tensors), one) for one in shares[index : index + 1])
             object_collectives.send(_Message(share, self.remainder, is_over, error), rank)
             travelling = [_bytes_of(tensor) for tensor in tensors]  # kept alive until they have been sent
             under_way += [(dist.isend(values, dst=rank), values) for values in travelling]
@@ -158,7 +162,9 @@ class DispatchedBatches(Counted):
 
     def _call(self) -> call_log.Call:
         assert dist.group.WORLD is not None
-        return call_log.record_call("a batch of a prepared loader that rank 0 reads", dist.group.WORLD, range(self.num_processes))
+        return call_log.record_call(
+            "a batch of a prepared loader that rank 0 reads", dist.group.WORLD, range(self.num_processes * self.copies)
+        )
 
 
 def _packer(tensors: list[torch.Tensor]) -> Callable[[Any], Any]:

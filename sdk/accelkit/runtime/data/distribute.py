@@ -36,6 +36,7 @@ def prepare_loader(
     accelerator: Accelerator,
     strategy: Strategy | None = None,
     number: int = 0,
+    num_shares: int | None = None,
 ) -> PreparedLoader:
     """Return a loader that yields this process's share on its device. The user's loader is not modified.
 
@@ -54,11 +55,15 @@ def prepare_loader(
         accelerator: The accelerator that owns the device and its generator.
         strategy: The strategy that lays out batches on the device.
         number: The index of the loader among those that the Runtime prepared.
+        num_shares: The number of shares into which the samples are divided. Processes with consecutive ranks get the same share if there
+            are fewer shares than processes. None means one share for each process.
 
     Raises:
         PrepareError: If the loader cannot be divided with these arguments.
     """
-    is_shared = _divides_itself(loader, num_processes)
+    shares = num_shares or num_processes
+    copies = num_processes // shares
+    is_shared = _divides_itself(loader)
     if is_shared and (split_batches or dispatch_batches):
         raise PrepareError(
             f"split_batches={split_batches} and dispatch_batches={dispatch_batches} cannot be used with this loader",
@@ -66,17 +71,21 @@ def prepare_loader(
             hint="remove the DistributedSampler, or omit both arguments",
         )
     if split_batches:
-        check_split(loader, num_processes)
+        check_split(loader, shares)
+    even_batches = even_batches and shares > 1
     is_stream = isinstance(loader.dataset, IterableDataset)
     is_dispatched = is_stream if dispatch_batches is None else dispatch_batches
     division = Division(
         loader,
-        num_processes=num_processes,
-        process_index=process_index,
-        step=1 if split_batches or is_shared else num_processes,
+        num_processes=shares,
+        process_index=process_index // copies,
+        step=1 if split_batches or is_shared else shares,
         is_shared=is_shared,
         is_dispatched=is_dispatched,
+        copies=copies,
     )
+    if is_shared and copies > 1:
+        _check_own_division(division)
     epochs = Epochs(division, OrderStates(division, rng_types=rng_types, accelerator=accelerator, device=device, number=number))
     divided: Any = loader
     if not is_shared:
@@ -85,7 +94,7 @@ def prepare_loader(
         else:
             divided = _divided_batches(division, epochs.order, split=split_batches, even=even_batches)
         if is_dispatched:
-            divided = DispatchedBatches(divided, num_processes, process_index, even=even_batches)
+            divided = DispatchedBatches(divided, shares, process_index, even=even_batches, copies=copies)
     return PreparedLoader(divided, device, accelerator=accelerator, strategy=strategy, epochs=epochs)
 
 
@@ -145,10 +154,31 @@ def _parts_that_fill(loader: Any) -> Iterator[Any]:
         yield sampler
 
 
-def _divides_itself(loader: DataLoader[Any], num_processes: int) -> bool:
+def _divides_itself(loader: DataLoader[Any]) -> bool:
+    return bool(_dividing_samplers(loader)) or isinstance(loader.dataset, IterDataPipe)
+
+
+def _dividing_samplers(loader: DataLoader[Any]) -> list[Any]:
     samplers = (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
-    replicas = [getattr(sampler, "num_replicas", 1) for sampler in samplers]
-    return max(number for number in replicas if isinstance(number, int)) > 1 or isinstance(loader.dataset, IterDataPipe)
+    replicas = [(sampler, getattr(sampler, "num_replicas", 1)) for sampler in samplers]
+    return [sampler for sampler, number in replicas if isinstance(number, int) and number > 1]
+
+
+def _check_own_division(division: Division) -> None:
+    """Check that a loader that divides its data gives the same share to the processes that must get the same samples.
+
+    Raises:
+        PrepareError: If it does not.
+    """
+    wanted = (division.num_processes, division.process_index)
+    samplers = _dividing_samplers(division.loader)
+    if samplers and all((sampler.num_replicas, getattr(sampler, "rank", None)) == wanted for sampler in samplers):
+        return
+    raise PrepareError(
+        "the loader gives different samples to processes that must get the same ones",
+        why=f"its sampler or dataset divides the data itself, and each {division.copies} processes of this job compute on the same samples",
+        hint="remove the DistributedSampler, or use DistributedSampler(dataset, rt.data_parallel_size, rt.data_parallel_index)",
+    )
 
 
 def _divided_batches(division: Division, order: Order, *, split: bool, even: bool) -> DataLoader[Any]:

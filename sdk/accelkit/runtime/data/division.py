@@ -23,8 +23,9 @@ class Division:
 
     Attributes:
         loader: The user's loader.
-        num_processes: The number of processes in the job.
-        process_index: The index of this process.
+        num_processes: The number of processes among which the samples are divided. Processes that get the same samples count once.
+        process_index: The index of this process's share.
+        copies: The number of processes that get the same share.
         step: The number of the loader's batches that the job takes in one step.
         is_shared: Whether the loader's own sampler gives each process its share.
         is_dispatched: Whether only rank 0 reads.
@@ -40,6 +41,7 @@ class Division:
     step: int = 1
     is_shared: bool = False
     is_dispatched: bool = False
+    copies: int = 1
 
     is_stream: bool = dataclasses.field(init=False)
     unit: int | None = dataclasses.field(init=False)
@@ -51,6 +53,11 @@ class Division:
         derived = {"is_stream": isinstance(self.loader.dataset, IterableDataset), "unit": unit, "batch_stride": unit or 1}
         for name, value in (derived | {"stride": self.step * (unit or 1)}).items():
             object.__setattr__(self, name, value)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this process is the only one that reads the loader."""
+        return self.num_processes * self.copies == 1
 
     def description(self) -> dict[str, Any]:
         """Return the settings that decide which samples the job takes in a step, and the settings that the order of samples depends on."""

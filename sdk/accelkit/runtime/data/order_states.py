@@ -75,7 +75,7 @@ class OrderStates:
         Args:
             is_resumed: Whether the pass continues a saved one.
         """
-        if self.start is None or (self.division.num_processes == 1 and not is_resumed):
+        if self.start is None or (self.division.is_alone and not is_resumed):
             yield
             return
         # Rank 0's generators advance as they would in a single process. The other ranks keep the states of their own generators, and a
@@ -116,22 +116,22 @@ class OrderStates:
 
     def _agreed(self, epoch: int, has_workers: bool) -> dict[str, Any]:
         """Return the states that this pass begins with. The generators in ``rng_types`` are equal on every process."""
-        if self.division.num_processes == 1 or not self.rng_types or self.accelerator is None:
+        if self.division.is_alone or not self.rng_types or self.accelerator is None:
             return self._captured(has_workers)
         from accelkit.runtime.collectives import object_collectives
         from accelkit.runtime.collectives.communicator import Communicator
         from accelkit.runtime.collectives.fingerprint import verify, watching
 
         device = self.device if self.device is not None else torch.empty(0, device=self.accelerator.device_type).device  # current device
+        communicator = Communicator(None, device)
         mine: Any = None
-        if self.division.process_index == 0:
+        if communicator.rank == 0:
             named = seeding.capture_named(self.rng_types, self.accelerator, device)
             mine = (named, self._captured(has_workers) if "generator" in self.rng_types else None)
-        communicator = Communicator(None, device)
         verified = verify(communicator, f"the start of epoch {epoch} of prepared loader {self.number}")
         with watching(verified.call):
             named, start = object_collectives.broadcast(communicator, mine)
-        if self.division.process_index > 0:
+        if communicator.rank > 0:
             seeding.restore_named(named, self.accelerator, device)
         if start is None:
             return self._captured(has_workers)

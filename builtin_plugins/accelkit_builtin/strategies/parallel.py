@@ -1,0 +1,194 @@
+"""``parallel``: copies of a model, shards of each copy, and parts of each layer, on one mesh of devices (HSDP and tensor parallelism)."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Generator, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from accelkit import Precision, UnsupportedError, UsageError, hookimpl
+from accelkit_builtin.precisions.fp8 import Float8
+from accelkit_builtin.precisions.quantized import QuantizedPrecision
+from accelkit_builtin.precisions.transformer_engine import TransformerEngine
+from accelkit_builtin.strategies.fsdp import FSDPOptions, FSDPStrategy, scale_down
+from accelkit_builtin.strategies.mesh import make_mesh
+from accelkit_builtin.strategies.tensor_parallel import check_plan, parallelize, plan_of
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor.parallel import ParallelStyle
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ParallelOptions:
+    """Sizes of the dimensions of parallelism. Their product must be the number of processes.
+
+    One of the sizes may be -1, for the rest of the processes. By default, this is ``shard``.
+
+    Args:
+        replicate: The number of copies of the model. Each copy trains on other samples, and gradients are averaged over the copies.
+        shard: The number of processes over which the parameters, gradients and optimizer state of a copy are sharded. Each of them trains
+            on other samples. With more than one copy, this is torch's hybrid sharding (HSDP).
+        tensor: The number of processes that compute each layer of the plan together, each with a part of its weights. They train on the
+            same samples, communicate inside each layer and have consecutive ranks, so they should be on one machine.
+        plan: How layers are divided if ``tensor`` is more than 1: a mapping from names of modules, with ``*`` for any name between two
+            dots, to the styles of ``torch.distributed.tensor.parallel``, such as ``{"layers.*.linear1": ColwiseParallel()}``. None means
+            the plan that the model has in its attribute ``_tp_plan``, as models of transformers do.
+        fsdp: How modules are sharded.
+    """
+
+    replicate: int = 1
+    shard: int = -1
+    tensor: int = 1
+    plan: Mapping[str, ParallelStyle] | None = None
+    fsdp: FSDPOptions = dataclasses.field(default_factory=FSDPOptions)
+
+    def __post_init__(self) -> None:
+        for name, size in self._given().items():
+            if isinstance(size, bool) or not isinstance(size, int) or size < -1 or size == 0:
+                raise UsageError(
+                    f"ParallelOptions({name}={size!r:.60}) is invalid",
+                    why="it is a number of processes",
+                    hint=f"use {name}=2, for example, {name}=1 for no parallelism in this dimension, or -1 for the rest of the processes",
+                )
+        rest = [name for name, size in self._given().items() if size == -1]
+        if len(rest) > 1:
+            raise UsageError(
+                f"{' and '.join(rest)} are both -1 in ParallelOptions",
+                why="only one dimension can take the rest of the processes; shard does by default",
+                hint=f"give the size of {' or '.join(rest)}, such as {rest[-1]}=1",
+            )
+        if self.plan is not None and not isinstance(self.plan, Mapping):
+            raise UsageError(
+                f"ParallelOptions(plan={self.plan!r:.60}) is invalid",
+                why="it maps names of modules to styles of torch.distributed.tensor.parallel",
+                hint='use plan={"layers.*.linear1": ColwiseParallel(), "layers.*.linear2": RowwiseParallel()}, for example',
+            )
+
+    def _given(self) -> dict[str, int]:
+        return {"replicate": self.replicate, "shard": self.shard, "tensor": self.tensor}
+
+    def sizes(self, num_processes: int) -> dict[str, int]:
+        """Return the size of each dimension by name, in the order of the mesh.
+
+        Raises:
+            UsageError: If their product cannot be ``num_processes``.
+        """
+        given = self._given()
+        known = math.prod(size for size in given.values() if size != -1)
+        has_rest = -1 in given.values()
+        if num_processes % known or (known != num_processes and not has_rest):
+            described = " x ".join(f"{name} {size}" for name, size in given.items() if size != -1)
+            needed = f"a multiple of {known} processes" if has_rest else f"{known} processes"
+            raise UsageError(
+                f"{described} needs {needed}, and the job has {num_processes}",
+                why="the product of the sizes in ParallelOptions is the number of processes",
+                hint=f"start {needed}, such as accelkit launch --devices {known}, or change the sizes; -1 in one of them means the rest",
+            )
+        return {name: num_processes // known if size == -1 else size for name, size in given.items()}
+
+
+class ParallelStrategy(FSDPStrategy):
+    """Parallelism in several dimensions: copies of a sharded model (HSDP), and tensor parallelism inside each layer.
+
+    The processes are a mesh, ``rt.mesh``, with the dimensions ``replicate``, ``shard`` and ``tensor``. Layers of the plan are divided by
+    torch's ``parallelize_module``, and then everything is sharded by torch's ``fully_shard``, as under ``fsdp``.
+
+    Args:
+        options: The sizes of the dimensions, and how modules are divided.
+        device: The device or device type, as for every strategy.
+    """
+
+    def __init__(self, options: ParallelOptions | None = None, *, device: torch.device | str | None = None) -> None:
+        if options is not None and not isinstance(options, ParallelOptions):
+            raise UsageError(
+                f"ParallelStrategy({options!r:.60}) is invalid",
+                why="its argument must be ParallelOptions",
+                hint="use ParallelStrategy(ParallelOptions(replicate=2)), for example",
+            )
+        self.parallel_options = options or ParallelOptions()
+        super().__init__(self.parallel_options.fsdp, device=device)
+        self._mesh: DeviceMesh | None = None
+
+    def data_parallel_size(self, num_processes: int) -> int:
+        """Return the product of ``replicate`` and ``shard``.
+
+        Raises:
+            UsageError: If the product of all sizes cannot be ``num_processes``.
+        """
+        sizes = self.parallel_options.sizes(num_processes)
+        return sizes["replicate"] * sizes["shard"]
+
+    def device_mesh(self, device: torch.device) -> DeviceMesh:
+        """Create the mesh with the dimensions ``replicate``, ``shard`` and ``tensor``, and return it."""
+        import torch.distributed as dist
+
+        self._mesh = make_mesh(device.type, self.parallel_options.sizes(dist.get_world_size()))
+        return self._mesh
+
+    def teardown(self) -> None:
+        """Forget the mesh, whose process groups end with that of the job."""
+        self._mesh = None
+
+    @hookimpl(wrapper=True)
+    def make_precision(self) -> Generator[None, Precision, Precision]:
+        """Return the precision unchanged.
+
+        Raises:
+            UnsupportedError: As under ``fsdp``, and for tensor parallelism with a precision that replaces layers.
+        """
+        precision: Precision = yield from super().make_precision()
+        if self.parallel_options.tensor != 1 and isinstance(precision, Float8 | QuantizedPrecision | TransformerEngine):
+            raise UnsupportedError(
+                f"strategy {self.name!r} does not support precision {precision.name!r} with tensor={self.parallel_options.tensor}",
+                plugin=self.plugin,
+                why="it replaces layers, and torch's tensor parallelism divides only torch's own Linear and Embedding",
+                hint="use precision='bf16-mixed', or tensor=1",
+            )
+        return precision
+
+    def before_sharding(self, module: torch.nn.Module, device: torch.device) -> None:
+        """Divide the layers of the plan over the dimension ``tensor``, in place.
+
+        Raises:
+            PrepareError: If there is no plan, or a name in it matches no module.
+            UnsupportedError: If the plan divides only one of two tied parameters, or names a style that is not known.
+        """
+        plan = self.parallel_options.plan
+        if plan is not None:
+            check_plan(module, plan)
+        tensor = self._mesh_of(device)["tensor"]
+        if tensor.size() > 1:
+            plan = plan if plan is not None else plan_of(module, tensor.size(), self.plugin)
+            parallelize(module, tensor, plan, self.plugin)
+
+    def sharding_mesh(self, device: torch.device) -> DeviceMesh:
+        """Return the part of the mesh over which modules are sharded and gradients averaged: ``replicate`` and ``shard``."""
+        mesh = self._mesh_of(device)
+        return mesh["replicate", "shard"] if mesh["replicate"].size() > 1 else mesh["shard"]
+
+    def clip_grad_norm_(
+        self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float, **kwargs: Any
+    ) -> torch.Tensor:
+        """Clip as the base class does. torch cannot combine parameters that are divided over different dimensions, so this method does."""
+        import torch
+
+        held = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        gradients: list[Any] = [one.grad for one in held if one.grad is not None]
+        meshes = list(dict.fromkeys(gradient.device_mesh for gradient in gradients))
+        if norm_type == math.inf or len(meshes) < 2:
+            return super().clip_grad_norm_(held, max_norm, norm_type, **kwargs)
+        norms = []
+        for mesh in meshes:
+            norm: Any = torch.nn.utils.get_total_norm([one for one in gradients if one.device_mesh == mesh], norm_type)
+            norms.append(norm.full_tensor())
+        total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms), norm_type)
+        if kwargs.get("error_if_nonfinite") and not total.isfinite():
+            raise RuntimeError(f"the norm of order {norm_type} of the gradients is {total.item()}, so they cannot be clipped")
+        scale_down([gradient.to_local() for gradient in gradients], total, max_norm)
+        return total
+
+    def _mesh_of(self, device: torch.device) -> DeviceMesh:
+        return self._mesh if self._mesh is not None else self.device_mesh(device)

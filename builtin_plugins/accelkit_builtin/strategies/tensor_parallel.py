@@ -1,0 +1,124 @@
+"""Tensor parallelism with torch's ``parallelize_module``: plans, their checks, and parameters that are tied."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatch
+from typing import TYPE_CHECKING, Any
+
+from accelkit import PrepareError, UnsupportedError
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor.parallel import ParallelStyle
+
+
+def check_plan(module: torch.nn.Module, plan: Mapping[str, Any]) -> None:
+    """Check that every name of a plan matches a module. torch only warns, and the layer would be computed by each process as a whole.
+
+    Raises:
+        PrepareError: If a name matches none. The error names the most similar one.
+    """
+    names = [name for name, _ in module.named_modules()]
+    for pattern in plan:
+        if not any(_matches(name, pattern) for name in names):
+            similar = difflib.get_close_matches(pattern, names, n=3, cutoff=0.4)
+            raise PrepareError(
+                f"the tensor-parallel plan has {pattern!r}, and {type(module).__name__} has no module of that name",
+                why=f"its modules include {', '.join(map(repr, similar or names[1:4]))}",
+                hint="print the names with model.named_modules(); * stands for any name between two dots",
+            )
+
+
+def plan_of(module: torch.nn.Module, size: int, plugin: str) -> dict[str, ParallelStyle]:
+    """Return the plan that a model has in its attribute ``_tp_plan``, as models of transformers do: names of modules, and of styles.
+
+    Names that match no module are left out, because such a plan also has the names of modules that a model may lack.
+
+    Args:
+        module: The model.
+        size: The number of processes over which layers are divided, for the error.
+        plugin: The strategy's ``dist==version``, for the error.
+
+    Raises:
+        PrepareError: If the model has no plan, or no name in it matches a module.
+        UnsupportedError: If it has a style that torch does not have.
+    """
+    from torch.distributed.tensor import Replicate
+    from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
+
+    styles: dict[str, Callable[[], ParallelStyle]] = {
+        "colwise": ColwiseParallel,
+        "rowwise": RowwiseParallel,
+        "colwise_rep": lambda: ColwiseParallel(output_layouts=Replicate()),
+        "colwise_gather_output": lambda: ColwiseParallel(output_layouts=Replicate()),
+        "rowwise_rep": lambda: RowwiseParallel(input_layouts=Replicate()),
+        "rowwise_split_input": lambda: RowwiseParallel(input_layouts=Replicate()),
+        "embedding_rowwise": lambda: RowwiseParallel(input_layouts=Replicate()),
+    }
+    given: Mapping[str, Any] = getattr(module, "_tp_plan", None) or {}
+    names = [name for name, _ in module.named_modules()]
+    found = {pattern: style for pattern, style in given.items() if any(_matches(name, pattern) for name in names)}
+    if not found:
+        raise PrepareError(
+            f"tensor={size} needs a plan for {type(module).__name__}",
+            why="the model has no _tp_plan that names its modules" if not given else "no name in the model's _tp_plan matches a module",
+            hint='use ParallelOptions(plan={"layers.*.linear1": ColwiseParallel(), "layers.*.linear2": RowwiseParallel()}), for example',
+        )
+    unknown = sorted({str(style) for style in found.values() if not isinstance(style, ParallelStyle) and style not in styles})
+    if unknown:
+        raise UnsupportedError(
+            f"the _tp_plan of {type(module).__name__} has the style {', '.join(map(repr, unknown))}",
+            plugin=plugin,
+            why=f"known styles are {', '.join(styles)}, and the classes of torch.distributed.tensor.parallel",
+            hint="give ParallelOptions a plan of your own",
+        )
+    return {pattern: style if isinstance(style, ParallelStyle) else styles[style]() for pattern, style in found.items()}
+
+
+def parallelize(module: torch.nn.Module, mesh: DeviceMesh, plan: Mapping[str, ParallelStyle], plugin: str) -> None:
+    """Divide the layers of a plan in place. Every process must have the same weights; nothing is sent.
+
+    Args:
+        module: The module.
+        mesh: The dimension of the mesh over which layers are divided.
+        plan: The styles by name of module. Tied parameters stay tied if the plan divides them alike.
+        plugin: The strategy's ``dist==version``, for the error.
+
+    Raises:
+        UnsupportedError: If the plan divides tied parameters differently. They would train as two.
+    """
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    before = _places_of_parameters(module)
+    parallelize_module(module, mesh, dict(plan), src_data_rank=None)
+    for places in before.values():
+        now: list[Any] = [owner.get_parameter(name) for _, owner, name in places]
+        if all(parameter is now[0] for parameter in now):
+            continue
+        if len({(type(parameter), getattr(parameter, "placements", None)) for parameter in now}) > 1:
+            raise UnsupportedError(
+                f"the tensor-parallel plan divides {' and '.join(path for path, _, _ in places)} differently",
+                plugin=plugin,
+                why="they are the same parameter, which would become several",
+                hint="divide both modules alike, such as an Embedding with RowwiseParallel and a Linear with ColwiseParallel, or neither",
+            )
+        for _, owner, name in places[1:]:
+            setattr(owner, name, now[0])
+
+
+def _places_of_parameters(module: torch.nn.Module) -> dict[int, list[tuple[str, torch.nn.Module, str]]]:
+    """Return each parameter's paths, owners and names in the owner, by the ``id`` of the parameter."""
+    places: dict[int, list[tuple[str, torch.nn.Module, str]]] = {}
+    for path, owner in module.named_modules():
+        for name, parameter in owner.named_parameters(recurse=False, remove_duplicate=False):
+            places.setdefault(id(parameter), []).append((f"{path}.{name}".lstrip("."), owner, name))
+    return places
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Return whether a module's name matches a pattern in the way of ``parallelize_module``: each part between two dots by itself."""
+    parts, wanted = name.split("."), pattern.split(".")
+    return len(parts) == len(wanted) and all(map(fnmatch, parts, wanted))

@@ -1,0 +1,58 @@
+"""A small transformer whose attention works with any number of heads, for the tests of parallelism in several dimensions."""
+
+from __future__ import annotations
+
+import torch
+
+WIDTH, HEADS, LENGTH, WORDS = 8, 4, 3, 13
+
+
+class Block(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = torch.nn.LayerNorm(WIDTH), torch.nn.LayerNorm(WIDTH)
+        self.query, self.key, self.value, self.output = (torch.nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.linear1, self.linear2 = torch.nn.Linear(WIDTH, 12), torch.nn.Linear(12, WIDTH)
+
+    def forward(self, x):
+        y = self.norm1(x)
+        heads = (layer(y).unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2) for layer in (self.query, self.key, self.value))
+        attended = torch.nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
+        x = x + self.output(attended.transpose(1, 2).flatten(-2))
+        return x + self.linear2(torch.nn.functional.gelu(self.linear1(self.norm2(x))))
+
+
+class Transformer(torch.nn.Module):
+    """Predicts the next word. Its vocabulary cannot be divided evenly, and the plan leaves out the norms and the embedding of positions."""
+
+    _tp_plan = {  # noqa: RUF012 # as models of transformers have it
+        **dict.fromkeys([f"layers.*.{name}" for name in ("query", "key", "value", "linear1")], "colwise"),
+        **dict.fromkeys(["layers.*.output", "layers.*.linear2"], "rowwise"),
+        "head": "colwise_rep",
+        "no_such_module": "colwise",
+    }
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.positions = torch.nn.Embedding(WORDS, WIDTH), torch.nn.Embedding(LENGTH, WIDTH)
+        self.layers = torch.nn.ModuleList([Block(), Block()])
+        self.norm, self.head = torch.nn.LayerNorm(WIDTH), torch.nn.Linear(WIDTH, 14, bias=False)
+
+    def forward(self, words):
+        x = self.words(words) + self.positions(torch.arange(words.shape[1], device=words.device))
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(self.norm(x))
+
+
+def loss_sum(model, texts):
+    """The sum over the samples of the mean loss of each."""
+    guesses = model(texts[:, :-1])
+    losses = torch.nn.functional.cross_entropy(guesses.flatten(0, 1), texts[:, 1:].flatten(), reduction="none")
+    return losses.sum() / (texts.shape[1] - 1)
+
+
+def made():
+    """The model and the texts. Their number is that of ten batches of 8, less one."""
+    torch.default_generator.manual_seed(0)
+    return Transformer().double(), torch.randint(WORDS, (79, LENGTH + 1))
