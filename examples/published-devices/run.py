@@ -62,7 +62,7 @@ def run(name: str) -> None:
     outputs.mkdir(parents=True, exist_ok=True)
     with serve(name, device) as environment:
         for program in sorted((HERE / name / "defects").glob("*.py")):
-            code, printed = output_of([programs / "python", program], environment)
+            code, printed = output_of([programs / "python", "-W", "ignore", program], environment)
             if code != 1 or "Traceback" in printed:
                 raise SystemExit(f"{program} ended with {code} and did not find the defect. If it is fixed, delete the program.\n{printed}")
             (outputs / f"{program.stem}.txt").write_text(printed, "utf-8")

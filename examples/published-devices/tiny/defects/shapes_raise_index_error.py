@@ -1,0 +1,9 @@
+"""An operator on tensors whose shapes do not fit raises an IndexError. On other devices, it is a RuntimeError."""
+
+import extra.torch_backend.backend
+import torch
+
+try:
+    torch.ones(2, 3, device="tiny") + torch.ones(4, 5, device="tiny")
+except IndexError as error:
+    raise SystemExit(f"IndexError: {error}") from None
