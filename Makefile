@@ -272,7 +272,7 @@ conformance: compiler $(VENV)/.fake_xpu
 
 # The built-in plugins of the other kinds that compute on the CPU. Plugins of different kinds may have the same name.
 OTHER_KINDS ?= $(addprefix precision-,32-true 64-true 16-true bf16-true 16-mixed bf16-mixed fp8 bitsandbytes-8bit bitsandbytes-4bit) \
-	$(addprefix strategy-,single_device ddp fsdp deepspeed) $(addprefix cluster-,local slurm torchelastic mpi ray lsf kubeflow xla)
+	$(addprefix strategy-,single_device ddp fsdp parallel deepspeed) $(addprefix cluster-,local slurm torchelastic mpi ray lsf kubeflow xla)
 # accelkit has no hook plugin of its own: the one in a package that `accelkit new` makes is tested.
 HOOK_PLUGIN := build/hook-plugin
 conformance-kinds: compiler $(VENV)/.fake_xpu $(VENV)/.precisions $(VENV)/.deepspeed
