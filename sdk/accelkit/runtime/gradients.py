@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Accumulation:
-    """Counter of backward passes that knows whether the current one completes an optimizer step.
+    """Counter of backward passes that determines whether the current pass completes an optimizer step.
 
     Attributes:
         num_steps: Number of backward passes per optimizer step.

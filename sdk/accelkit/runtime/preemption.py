@@ -123,7 +123,7 @@ class Preemption:
 
         Raises:
             UsageError: If the signals cannot be caught in this thread.
-            BrokenPluginError: If the cluster environment does not say how often it is to be polled.
+            BrokenPluginError: If the cluster environment does not return a valid polling interval.
         """
         self.signals.listen()
         if self._has_notices and self._poll is None:
@@ -160,7 +160,7 @@ class Preemption:
         raise SystemExit(0 if self._requeue() else 128 + signal.SIGTERM)
 
     def _requeue(self) -> bool:
-        """On the main process, ask the scheduler to queue the job again. Return its answer on all processes.
+        """On the main process, request that the scheduler queue the job again. Return the result on all processes.
 
         Raises:
             AccelkitError: On the main process, if the cluster environment cannot queue the job; the other processes get False.

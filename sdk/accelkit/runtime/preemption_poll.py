@@ -12,7 +12,7 @@ from accelkit.specs.cluster import ClusterEnvironment
 from accelkit.specs.overrides import overrides
 
 _PATIENCE = 6
-"""How many intervals a call may take, and after how many intervals an implementation that failed is asked again."""
+"""The number of intervals that a call may last, and the number after which an implementation that failed is called again."""
 _LONGEST_INTERVAL = 3600.0
 _STOP_SECONDS = 1.0
 

@@ -478,8 +478,8 @@ class Runtime:
 
         Args:
             joinables: The prepared models that are trained inside the context.
-            even_batches: Whether passes over prepared loaders that begin inside the context fill their last batches. This overrides the
-                Runtime's ``even_batches``. None leaves that setting unchanged.
+            even_batches: Whether the last batches of prepared loaders are filled, so that all processes get equally many. This applies
+                to passes that begin inside the context, and overrides the Runtime's ``even_batches``. None leaves that setting unchanged.
 
         Raises:
             UnsupportedError: If the strategy does not support uneven inputs.

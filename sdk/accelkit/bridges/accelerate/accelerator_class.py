@@ -57,7 +57,7 @@ def accelerator(
 
 
 class Bridged(accelerate.Accelerator):  # type: ignore[misc] # accelerate has no types
-    """An ``Accelerator`` that asks the plugin wherever Accelerate would consult its list of device types.
+    """An ``Accelerator`` that calls the plugin where Accelerate would consult its list of device types.
 
     Everything else is inherited from Accelerate.
     """

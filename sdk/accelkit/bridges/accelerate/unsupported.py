@@ -28,7 +28,7 @@ _STRATEGIES = ("single_device", "ddp")
 
 
 def refuse_arguments(arguments: Mapping[str, Any], environ: Mapping[str, str], name: str) -> None:
-    """Check that ``Accelerator`` was not asked for a feature that works only on the devices that Accelerate itself knows.
+    """Check that no feature was requested from ``Accelerator`` that works only on the devices that Accelerate itself supports.
 
     Args:
         arguments: The given arguments of ``Accelerator``, by name.

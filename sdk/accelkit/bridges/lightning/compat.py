@@ -17,7 +17,7 @@ from packaging.specifiers import SpecifierSet
 from accelkit.errors import UnavailableError, UnknownNameError, UnsupportedError
 
 KNOWN_VERSIONS = ">=2.5,<2.7"
-"""The versions of Lightning that the bridge knows. The range is the same as in the extra ``lightning`` of the package accelkit."""
+"""The versions of Lightning that the bridge supports. The range is the same as in the extra ``lightning`` of the package accelkit."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -150,5 +150,5 @@ def _accelkits(framework: Framework, requested: Any, *, has_strategy: bool) -> A
 
 
 def _is_lightnings(framework: Framework, name: str) -> bool:
-    """Return whether Lightning itself knows the name and its device."""
+    """Return whether Lightning itself supports the name and its device."""
     return name in device_table.aliases() or (name in framework.registry and framework.owns(framework.registry[name]["accelerator"]))

@@ -1,4 +1,4 @@
-"""Lightning's strategies for devices that it does not know: its own classes, extended with what such a device needs.
+"""Lightning's strategies for devices that Lightning does not support: its own classes, extended with what such a device needs.
 
 On XLA and PrivateUse1, ``Module.to`` creates new Parameters. Lightning handles this only for XLA. On other devices, tied parameters would
 no longer be tied, and an optimizer created before the move would not train the module.

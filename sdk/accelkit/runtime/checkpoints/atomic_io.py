@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 _CHUNK = 1 << 20
 _BLOCK = 1 << 24
-_MOST_THREADS = 4  # more do not make it faster, because memory limits the speed
+_MOST_THREADS = 4  # more threads are not faster, because the speed of memory is the limit
 _WORTH_A_THREAD = 1 << 16
 _WORTH_A_FLUSH = 1 << 26
 
@@ -30,7 +30,7 @@ def checksum(path: Path, is_wanted: Callable[[], bool] = lambda: True) -> dict[s
     Once ``is_wanted`` returns False, reading stops, and the result covers only the part that was read.
 
     Raises:
-        OSError: If it is not a regular file, or cannot be read.
+        OSError: If ``path`` is not a regular file, or cannot be read.
     """
     with open(open_regular(path), "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size

@@ -56,7 +56,7 @@ def save(
         ranks: The processes that save. The default is this process alone.
 
     Returns:
-        ``root/step-N``, durable on disk.
+        ``root/step-N``. The checkpoint is on disk, also if the machine loses power.
 
     Raises:
         CheckpointError: On every process, if any process has a value that could not be loaded safely again or fails to write, or if the
@@ -99,7 +99,7 @@ class Save:
         self._ranks.each(self._blame, self._writer.copy_to_host)
 
     def finish(self) -> Path:
-        """Write and flush the files, rename the folder, and return ``root/step-N``, durable on disk."""
+        """Write the files, flush them to disk, rename the folder to ``root/step-N``, and return this path."""
         plan = self._ranks.through_main(self._blame, self._plan, self._writer.plan_all)
         self._ranks.through_main(self._blame, lambda: self._write(plan), self._publish)
         return self.path
@@ -218,7 +218,7 @@ def load_with_source(path: Path, *, layout: Layout = no_layout, ranks: Ranks | N
         share of the samples (usually, the rank), and the state of a process with that share. It is this process's index if it was saved.
 
     Raises:
-        CheckpointError: On every process, if there is none, it is damaged (the error names the file), or a newer accelkit wrote it.
+        CheckpointError: On every process, if there is no checkpoint, it is damaged (the error names the file), or it is too new.
     """
     ranks = ranks or Ranks()
 

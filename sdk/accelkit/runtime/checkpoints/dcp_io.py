@@ -79,7 +79,7 @@ class TensorWriter:
         self._planner.copies = {key: _host_copy(tensor) for key, tensor in self._tensors.items()}
 
     def plan(self, folder: Path) -> SavePlan:
-        """Return the local plan, which lists what this process has. ``folder`` must exist."""
+        """Return the local plan, which lists the values that this process has. ``folder`` must exist."""
         # Do not overlap copies: that needs streams, which not every device's module has.
         self._writer = FileSystemWriter(folder, single_file_per_rank=True, sync_files=True, per_thread_copy_ahead=0)
         self._writer.fs = self._files = _SummingFileSystem()
@@ -88,7 +88,7 @@ class TensorWriter:
         return self._writer.prepare_local_plan(self._planner.create_local_plan())
 
     def plan_all(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Return the plan of each process, which says what it writes. Runs on rank 0.
+        """Return a plan for each process, which lists the values that the process writes. Runs on rank 0.
 
         Raises:
             ValueError: If the shards of a tensor do not make up the whole tensor.
@@ -100,7 +100,7 @@ class TensorWriter:
         """Write this process's file. It is on disk when this returns.
 
         Returns:
-            The results that the index is made from, and the checksum of each file by file name.
+            The results from which ``finish`` creates the index, and the checksum of each file by file name.
         """
         if not plan.items:  # avoid writing an empty file
             return [], {}
@@ -202,7 +202,7 @@ class TensorReader:
             elements = torch.frombuffer(whole, dtype=torch.uint8, count=storage.nbytes(), offset=where.offset + start).untyped_storage()
             tensor = torch.empty(0, dtype=described.dtype)
             return tensor.set_(elements, described.storage_offset(), described.size(), described.stride())
-        except Exception:  # what is wrong is said by the error of reading it
+        except Exception:  # the caller then reads the file, and that raises the error
             return None
 
     def _fill(self, tensors: dict[str, torch.Tensor]) -> None:

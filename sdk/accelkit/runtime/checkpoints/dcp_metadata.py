@@ -1,4 +1,4 @@
-"""Read the index of torch.distributed.checkpoint's files, a pickle, without letting it call anything that is not part of an index."""
+"""Read the index that torch.distributed.checkpoint writes, a pickle. Reading it calls nothing that is not part of an index."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _member(cls: Any, name: str) -> enum.Enum:
 
 
 def read_index(folder: Path, files: Collection[str]) -> Metadata:
-    """Read the index of a folder, which says what its files contain and where.
+    """Read the index of a folder, which lists the contents of its files and their positions.
 
     Args:
         folder: The folder that holds the index.

@@ -128,7 +128,7 @@ def _is_numeric_array(value: Any) -> bool:
 
 
 def place_of(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Return a key for the memory of a tensor. It is equal for the same tensor in two places, such as tied weights.
+    """Return a key for the memory of a tensor. Two references to the same tensor, such as tied weights, have equal keys.
 
     The key is valid only while the tensor is alive. For a DTensor, it contains the storage of its shard instead of an address,
     because an empty shard has no address, and all processes must agree on which tensors are tied.
@@ -194,7 +194,7 @@ def references(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def keys_of_models(parts: Mapping[str, Any]) -> set[str]:
-    """Return the keys of the tensors that a model copies into its own when it loads its state, and that no other object uses.
+    """Return the keys of the tensors that only models use. A model that loads its state copies them into its own tensors.
 
     The other objects, and ``torch.nn.Module.set_extra_state``, may keep the tensors that they are given.
 

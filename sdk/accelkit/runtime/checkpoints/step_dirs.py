@@ -61,7 +61,7 @@ def latest(step: Path) -> str:
 
 
 def _named(text: str) -> str | None:
-    """Return the step's name from the text of LATEST, or None if the text is damaged. The first formats had no checksum in this file."""
+    """Return the step's name from the text of LATEST, or None if the text is damaged. In the first formats, LATEST had no checksum."""
     match = _LATEST.fullmatch(text.strip())
     return match["name"] if match and match["crc32"] in (None, f"{zlib.crc32(match['name'].encode()):08x}") else None
 
@@ -113,7 +113,7 @@ def keep_last(root: Path, newest: Path, count: int) -> None:
 
 
 def _remove(step: Path) -> None:
-    """Rename a step, then remove it, so that a folder named step-N is always complete.
+    """Rename a step before removing it, so that a folder named step-N is always complete.
 
     If the process is killed in between, the next save removes the leftover.
     """

@@ -50,7 +50,7 @@ class _Running(threading.local):
 
 
 class ModuleCalls:
-    """Context manager inside which :meth:`place` says where the running operator was called.
+    """Context manager inside which :meth:`place` returns the location from which the running operator was called.
 
     The hooks are torch's global ones: some modules choose another implementation if they have hooks themselves. A node of the graph
     belongs to the module whose forward pass created it. To find these nodes, the graph is followed from the outputs of each module to

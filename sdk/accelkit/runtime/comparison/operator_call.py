@@ -36,7 +36,7 @@ class Outcome:
 
 
 class CannotCompare(Exception):
-    """Raised if the CPU cannot tell what the right result is. The message says why."""
+    """Raised if the right result cannot be determined on the CPU. The message gives the reason."""
 
 
 class OperatorCall:

@@ -1,4 +1,4 @@
-"""The rule that says whether the values of a device are wrong. The conformance suite and ``Runtime.compare_to_cpu`` use it.
+"""The rule that decides whether the values of a device are wrong. The conformance suite and ``Runtime.compare_to_cpu`` use it.
 
 Let the truth t be the CPU's result in float64 (complex128), c the CPU's result in the dtype under test, and x the device's result. With
 e(x) = max|x - t| / max|t|, the device is wrong if e(x) > C * max(e(c), eps), where C = 8 and eps is that of the dtype: the device's error

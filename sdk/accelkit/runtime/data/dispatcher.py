@@ -48,7 +48,7 @@ class _Message:
 
 
 class DispatchedBatches(Counted):
-    """Loader that only rank 0 reads. Iterating over it is a collective: every process must take the same number of steps.
+    """Loader that only rank 0 reads. Iterating over it is a collective: every process must request the same number of batches.
 
     If a process does not, the others raise a CollectiveError that names it, after the group's timeout.
 

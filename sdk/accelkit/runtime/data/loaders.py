@@ -156,7 +156,7 @@ class PreparedLoader:
         self.epochs.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the epoch, the number of samples taken in it, and the generator states that its order was drawn from.
+        """Return the epoch, the number of samples that were used in it, and the generator states from which its order was drawn.
 
         The state is the same on every process, unless ``rng_types`` lacks ``generator``.
         """

@@ -1,4 +1,4 @@
-"""Derive loaders that begin later than the original, or read from another dataset or sampler."""
+"""Copies of a loader that begin later than the original, or read from another dataset or sampler."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def dataset_and_samplers(loader: DataLoader[Any]) -> list[Any]:
 
 
 def samples_per_batch(loader: DataLoader[Any]) -> int | None:
-    """Return the number of samples that each batch of a loader takes from its order. The last batch may take fewer.
+    """Return the number of samples in each batch of a loader. The last batch may have fewer.
 
-    None if the user wrote the batch sampler, because how it groups samples may depend on its batch size.
+    None if the user wrote the batch sampler, because its batches may have different sizes.
     """
     if isinstance(loader.dataset, IterableDataset):
         return loader.batch_size or 1

@@ -42,8 +42,8 @@ class ShardedBatches(Counted, Sampler[Any]):
             Otherwise, the last batch of a process may be shorter or missing. If ``batches.drop_last`` is set, an incomplete last round
             is dropped.
         holds_lists: Whether an item of ``batches`` is a batch.
-        first: How much of ``batches`` was used before. Counted in samples for torch's ``BatchSampler``, which cuts an order that
-            does not depend on the batch size, and in items otherwise.
+        first: How much of ``batches`` was used before. Counted in samples for torch's ``BatchSampler``, whose order of samples
+            does not depend on the batch size, and in items of ``batches`` otherwise.
 
     Attributes:
         batch_size: The number of samples in a batch of ``batches``. None if it does not specify one; batches are then distributed and
@@ -70,7 +70,7 @@ class ShardedBatches(Counted, Sampler[Any]):
         self.remainder = -1
 
     def starting_at(self, first: int) -> Self:
-        """Return the same shares, beginning ``first`` samples (or items) later."""
+        """Return a copy that divides the batches in the same way, but skips ``first`` more samples (or items; see the class)."""
         later = copy.copy(self)
         later.first = self.first + first
         return later
@@ -166,7 +166,10 @@ class ShardedBatches(Counted, Sampler[Any]):
 
 
 def num_batches_from(batches: Any, first: int) -> int:
-    """Return the number of items that a sampler has left after ``first`` samples (torch's ``BatchSampler``) or items (any other)."""
+    """Return the number of items (batches, for a batch sampler) that a sampler yields after the first ``first`` samples.
+
+    For a sampler other than torch's ``BatchSampler``, ``first`` counts items of the sampler, not samples.
+    """
     if type(batches) is not BatchSampler:
         return max(len(batches) - first, 0)
     rest = max(len(batches.sampler) - first, 0)  # type: ignore[arg-type]
