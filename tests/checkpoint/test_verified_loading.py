@@ -15,7 +15,7 @@ import accelkit
 from accelkit import CheckpointError
 from accelkit.runtime.checkpoints import atomic_io
 
-BLOCK = atomic_io._BLOCK
+BLOCK = atomic_io.BLOCK
 NUMBERS = 300_000
 
 
@@ -52,6 +52,17 @@ def test_the_checksum_of_a_file_is_its_crc32(tmp_path, size):
     content = torch.randint(256, (size,), dtype=torch.uint8).numpy().tobytes()
     (tmp_path / "file").write_bytes(content)
     assert atomic_io.checksum(tmp_path / "file") == {"bytes": size, "crc32": zlib.crc32(content)}
+
+
+@pytest.mark.parametrize("piece", [1 << 10, BLOCK - 1, BLOCK + 1])
+def test_blocks_have_the_same_checksums_however_a_file_is_written(tmp_path, piece):
+    content = torch.randint(256, (2 * BLOCK + 5,), dtype=torch.uint8).numpy().tobytes()
+    with atomic_io.SummedFile(tmp_path / "file") as file:
+        for start in range(0, len(content), piece):
+            file.write(content[start : start + piece])
+    blocks = [zlib.crc32(content[start : start + BLOCK]) for start in range(0, len(content), BLOCK)]
+    assert file.block_checksums() == blocks == [crc for crc, _ in atomic_io.block_checksums(tmp_path / "file")]
+    assert file.checksum() == {"bytes": len(content), "crc32": zlib.crc32(content)}
 
 
 def test_the_checksum_is_given_up_when_nobody_wants_it(tmp_path):
@@ -104,8 +115,10 @@ def test_a_changed_byte_in_any_block_is_found_before_the_model_changes(tmp_path)
             target.seek(place)
             target.write(bytes([byte ^ 16]))
             target.flush()
-            with pytest.raises(CheckpointError, match=rf"{file.name}: its checksum is wrong"):
+            with pytest.raises(CheckpointError) as caught:
                 runtime.load_state(tmp_path)
+            assert f"{file.name}: its checksum is wrong where it holds model_0." in caught.value.why
+            assert f"model_0.{place * 5 // size}" in caught.value.why, "a tensor in that block"
             target.seek(place)
             target.write(bytes([byte]))
     assert all(not parameter.any() for parameter in module)

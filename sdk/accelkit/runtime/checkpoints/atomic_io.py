@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +17,7 @@ from accelkit.regular_file import open_regular
 Result = TypeVar("Result")
 
 _CHUNK = 1 << 20
-_BLOCK = 1 << 24
+BLOCK = 1 << 24  # part of the checkpoint format
 _MOST_THREADS = 4  # more threads are not faster, because the speed of memory is the limit
 _WORTH_A_THREAD = 1 << 16
 _WORTH_A_FLUSH = 1 << 26
@@ -26,25 +26,32 @@ _WORTH_A_FLUSH = 1 << 26
 def checksum(path: Path, is_wanted: Callable[[], bool] = lambda: True) -> dict[str, int]:
     """Return a file's size in bytes and its CRC-32, which detects damage but not forgery.
 
-    Several threads read blocks of the file. The checksum of the file is combined from those of the blocks.
     Once ``is_wanted`` returns False, reading stops, and the result covers only the part that was read.
 
     Raises:
         OSError: If ``path`` is not a regular file, or cannot be read.
     """
+    return combined(block_checksums(path, is_wanted))
+
+
+def combined(blocks: Sequence[tuple[int, int]]) -> dict[str, int]:
+    """Return the size and the CRC-32 of a file, given the CRC-32 and the size of each of its blocks."""
+    crc = 0
+    for block, length in blocks:
+        crc = zlib_ng.crc32_combine(crc, block, length)
+    return {"bytes": sum(length for _, length in blocks), "crc32": crc}
+
+
+def block_checksums(path: Path, is_wanted: Callable[[], bool] = lambda: True) -> list[tuple[int, int]]:
+    """Return the CRC-32 and the size of each block of a file. Several threads read the blocks. See ``checksum``."""
     with open(open_regular(path), "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
-    starts = range(0, size, _BLOCK)
+    starts = range(0, size, BLOCK)
     num_threads = min(len(starts), os.cpu_count() or 1, _MOST_THREADS)
     if num_threads < 2:
-        sums = [_block_checksum(path, start, is_wanted) for start in starts]
-    else:
-        with ThreadPoolExecutor(num_threads, thread_name_prefix="accelkit_checkpoint") as pool:
-            sums = list(pool.map(lambda start: _block_checksum(path, start, is_wanted), starts))
-    crc = 0
-    for block, length in sums:
-        crc = zlib_ng.crc32_combine(crc, block, length)
-    return {"bytes": sum(length for _, length in sums), "crc32": crc}
+        return [_block_checksum(path, start, is_wanted) for start in starts]
+    with ThreadPoolExecutor(num_threads, thread_name_prefix="accelkit_checkpoint") as pool:
+        return list(pool.map(lambda start: _block_checksum(path, start, is_wanted), starts))
 
 
 def _block_checksum(path: Path, start: int, is_wanted: Callable[[], bool]) -> tuple[int, int]:
@@ -53,7 +60,7 @@ def _block_checksum(path: Path, start: int, is_wanted: Callable[[], bool]) -> tu
     buffer = memoryview(bytearray(_CHUNK))
     with open(open_regular(path), "rb", buffering=0) as file:
         file.seek(start)
-        while done < _BLOCK and is_wanted() and (count := file.readinto(buffer)):
+        while done < BLOCK and is_wanted() and (count := file.readinto(buffer)):
             crc, done = zlib_ng.crc32(buffer[:count], crc), done + count
     return crc, done
 
@@ -61,12 +68,13 @@ def _block_checksum(path: Path, start: int, is_wanted: Callable[[], bool]) -> tu
 class SummedFile(io.FileIO):
     """New file that is written from front to back.
 
-    Its checksum is computed in parallel with the writing, from the data that was passed to ``write``. Data is flushed to disk in the
-    meantime, so that the last flush has little to do.
+    The checksums of its blocks are computed in parallel with the writing, from the data that was passed to ``write``. Data is flushed
+    to disk in the meantime, so that the last flush has little to do.
     """
 
     def __init__(self, path: Path) -> None:
-        self._crc = self._size = self._num_unflushed = 0
+        self._blocks: list[tuple[int, int]] = []
+        self._num_unflushed = 0
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="accelkit_checkpoint")
         self._flushing: Future[None] | None = None
         super().__init__(path, "w")
@@ -74,14 +82,16 @@ class SummedFile(io.FileIO):
     def write(self, data: Any) -> int:
         """Write all of ``data`` (bytes or a contiguous buffer) and return its size in bytes."""
         view = memoryview(data).cast("B")
-        summing = self._begin(zlib_ng.crc32, view, self._crc) if len(view) >= _WORTH_A_THREAD else None
+        summing = self._begin(self._add, view) if len(view) >= _WORTH_A_THREAD else None
         try:
             left = view
             while left:
                 left = left[super().write(left) :]
         finally:  # the caller may reuse the buffer
-            self._crc = summing.result() if summing else zlib_ng.crc32(view, self._crc)
-        self._size += len(view)
+            if summing:
+                summing.result()
+            else:
+                self._add(view)
         self._num_unflushed += len(view)
         if self._num_unflushed >= _WORTH_A_FLUSH and (self._flushing is None or self._flushing.done()):
             self._check_flushed()
@@ -90,7 +100,19 @@ class SummedFile(io.FileIO):
 
     def checksum(self) -> dict[str, int]:
         """Return the checksum of the data passed to ``write``, which is that of a file with the same data."""
-        return {"bytes": self._size, "crc32": self._crc}
+        return combined(self._blocks)
+
+    def block_checksums(self) -> list[int]:
+        """Return the CRC-32 of each block of the data."""
+        return [crc for crc, _ in self._blocks]
+
+    def _add(self, view: memoryview) -> None:
+        while view:
+            if not self._blocks or self._blocks[-1][1] == BLOCK:
+                self._blocks.append((0, 0))
+            crc, length = self._blocks[-1]
+            piece, view = view[: BLOCK - length], view[BLOCK - length :]
+            self._blocks[-1] = zlib_ng.crc32(piece, crc), length + len(piece)
 
     def close(self) -> None:
         """Close the file. Nothing is left to write at that point, because writes are not buffered.

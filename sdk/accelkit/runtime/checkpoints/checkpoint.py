@@ -13,7 +13,7 @@ import contextlib
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -84,11 +84,10 @@ class Save:
     ) -> None:
         self._root, self._objects, self._own, self._keep_last = root, list(parts), dict(per_rank or {}), keep_last
         self._ranks = ranks or Ranks()
-        number = self._ranks.through_main(
+        self._number = self._ranks.through_main(
             self._blame, lambda: self._encode(parts), lambda results: [self._prepare(step)] * self._ranks.size
         )
-        self._number = number
-        self.path, self._temporary = root / f"step-{number}", root / f"step-{number}.tmp"
+        self.path, self._temporary = root / f"step-{self._number}", root / f"step-{self._number}.tmp"
 
     def copy_to_host(self) -> None:
         """Copy all values to host memory, so that the program may change the originals.
@@ -156,7 +155,7 @@ class Save:
                     hint = "save to a folder that all machines of the job share"
                     raise CheckpointError(f"a checkpoint could not be saved under {self._root}", why=why, hint=hint)
         self._writer.finish([results for results, _ in written])
-        files = {name: entry for _, names in written for name, entry in names.items()}
+        files = {name: dict(entry) for _, names in written for name, entry in names.items()}
         index = temporary / DATA / dcp_metadata.NAME
         files |= {f"{DATA}/{index.name}": checksum(index)} if files else {}
         manifest = {
@@ -168,6 +167,7 @@ class Save:
             "objects": self._objects,
             "per_rank": list(self._own),
             "files": files,
+            "blocks": {name: entry.pop("blocks") for name, entry in files.items() if "blocks" in entry},
             "structure": self._structure,
         }
         write_manifest(temporary, manifest)
@@ -231,7 +231,7 @@ def load_with_source(path: Path, *, layout: Layout = no_layout, ranks: Ranks | N
         step = path / name
         manifest = ranks.each(blame, lambda: _check(step, ranks))
         reading: Future[dict[str, Any]] = Future()
-        with _verifying(step, _share(manifest, ranks)) as verifying:
+        with _verifying(step, manifest, _share(manifest, ranks)) as verifying:
             try:
                 reading.set_result(_read(step, manifest, layout, ranks))
             except Exception as error:  # raised below, unless a damaged file explains it
@@ -254,7 +254,7 @@ def _check(step: Path, ranks: Ranks) -> dict[str, Any]:
     check_sizes(step, _share(manifest, ranks))
     index = f"{DATA}/{dcp_metadata.NAME}"
     if index in manifest["files"]:  # verified before it is read, because it determines how much memory is allocated
-        check_contents(step, {index: manifest["files"][index]})
+        check_contents(step, manifest, [index])
     return manifest
 
 
@@ -264,12 +264,12 @@ def _share(manifest: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _verifying(step: Path, files: Mapping[str, Any]) -> Iterator[Future[None]]:
+def _verifying(step: Path, manifest: dict[str, Any], names: Iterable[str]) -> Iterator[Future[None]]:
     """Verify files in a thread while they are also read for loading. The second read finds them in the page cache."""
     is_left = threading.Event()
     with ThreadPoolExecutor(1, thread_name_prefix="accelkit_checkpoint") as pool:
         try:
-            yield pool.submit(check_contents, step, files, lambda: not is_left.is_set())
+            yield pool.submit(check_contents, step, manifest, names, lambda: not is_left.is_set())
         finally:
             is_left.set()
 

@@ -47,17 +47,17 @@ class _Planner(DefaultSavePlanner):
 
 
 class _SummingFileSystem(FileSystem):
-    """File system that keeps the checksum of each file that was written, by file name."""
+    """File system that keeps the checksums of each file that was written, and of its blocks, by file name."""
 
     def __init__(self) -> None:
-        self.checksums: dict[str, dict[str, int]] = {}
+        self.checksums: dict[str, dict[str, Any]] = {}
 
     @contextlib.contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
         assert mode == "wb"
         with SummedFile(Path(path)) as file:
             yield file
-        self.checksums[Path(path).name] = file.checksum()
+        self.checksums[Path(path).name] = file.checksum() | {"blocks": file.block_checksums()}
 
 
 class TensorWriter:
@@ -96,11 +96,11 @@ class TensorWriter:
         planned, self._metadata = self._planner.create_global_plan(plans)
         return self._writer.prepare_global_plan(planned)
 
-    def write(self, plan: SavePlan) -> tuple[list[WriteResult], dict[str, dict[str, int]]]:
+    def write(self, plan: SavePlan) -> tuple[list[WriteResult], dict[str, dict[str, Any]]]:
         """Write this process's file. It is on disk when this returns.
 
         Returns:
-            The results from which ``finish`` creates the index, and the checksum of each file by file name.
+            The results from which ``finish`` creates the index, and the checksums of each file and of its blocks by file name.
         """
         if not plan.items:  # avoid writing an empty file
             return [], {}

@@ -65,6 +65,15 @@ def _member(cls: Any, name: str) -> enum.Enum:
     return member
 
 
+def keys_in(folder: Path, files: Collection[str], name: str, start: int, end: int) -> list[str]:
+    """Return the keys of the tensors that have bytes between ``start`` and ``end`` in the file ``name``. See ``read_index``."""
+    index = read_index(folder, files)
+    assert index.storage_data is not None
+    places = index.storage_data.items()
+    within = [key.fqn for key, at in places if at.relative_path == name and at.offset < end and at.offset + at.length > start]
+    return list(dict.fromkeys(within))
+
+
 def read_index(folder: Path, files: Collection[str]) -> Metadata:
     """Read the index of a folder, which lists the contents of its files and their positions.
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from accelkit.errors import CheckpointError
 from accelkit.regular_file import is_regular, read_regular
-from accelkit.runtime.checkpoints import step_dirs
-from accelkit.runtime.checkpoints.atomic_io import checksum, write_durably
+from accelkit.runtime.checkpoints import dcp_metadata, step_dirs
+from accelkit.runtime.checkpoints.atomic_io import BLOCK, block_checksums, combined, write_durably
 from accelkit.runtime.checkpoints.step_dirs import MANIFEST
 
 FORMAT = "accelkit.checkpoint/3"
@@ -21,6 +22,7 @@ CHECKSUM = "manifest.crc32"
 _FIRST = "accelkit.checkpoint/1"  # written by a single process, whose random state was saved like any other part
 _SECOND = "accelkit.checkpoint/2"  # the manifest had no checksum
 _MAX_CHECKSUM_BYTES = 100
+_SHOWN = 3
 _LARGEST = 200_000_000  # size limit of a manifest in bytes; a million optimizer states need half of this
 
 
@@ -106,15 +108,30 @@ def check_sizes(step: Path, files: Mapping[str, Any]) -> None:
             raise damaged(step, name, f"it has {path.stat().st_size} bytes instead of {expected['bytes']}")
 
 
-def check_contents(step: Path, files: Mapping[str, Any], is_wanted: Callable[[], bool] = lambda: True) -> None:
+def check_contents(step: Path, manifest: Mapping[str, Any], names: Iterable[str], is_wanted: Callable[[], bool] = lambda: True) -> None:
     """Compare files with their checksums, for as long as ``is_wanted`` returns True.
 
     Raises:
-        CheckpointError: For the first file whose contents are not what was written.
+        CheckpointError: For the first file whose contents are not what was written. If the manifest has the checksums of its blocks, the
+            error names the tensors in the first block that is damaged.
     """
-    for name, expected in files.items():
-        if checksum(step / name, is_wanted) != expected and is_wanted():
-            raise damaged(step, name, "its checksum is wrong")
+    for name in names:
+        found = block_checksums(step / name, is_wanted)
+        if combined(found) != manifest["files"][name] and is_wanted():
+            raise damaged(step, name, f"its checksum is wrong{_tensors_of_damage(step, manifest, name, [crc for crc, _ in found])}")
+
+
+def _tensors_of_damage(step: Path, manifest: Mapping[str, Any], name: str, found: list[int]) -> str:
+    """Return the end of the sentence that names the tensors in the first damaged block, or "" if they are not known."""
+    folder, _, own = name.partition("/")
+    others = {file.partition("/")[2] for file in manifest["files"]} - {dcp_metadata.NAME}
+    with contextlib.suppress(Exception):  # the index may be the damaged file; the checksum is wrong in any case
+        expected = manifest["blocks"][name]
+        number = next(index for index, crc in enumerate(found) if crc != expected[index])
+        keys = dcp_metadata.keys_in(step / folder, others, own, number * BLOCK, (number + 1) * BLOCK)
+        more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
+        return f" where it holds {', '.join(keys[:_SHOWN])}{more}" if keys else ""
+    return ""
 
 
 def damaged(step: Path, name: str, why: str) -> CheckpointError:
