@@ -19,19 +19,21 @@ CommunicationHook = Literal["fp16_compress", "bf16_compress", "power_sgd", "batc
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DDPOptions:
-    """Options of ``torch.nn.parallel.DistributedDataParallel``, under its own names.
+    """Options of ``torch.nn.parallel.DistributedDataParallel``, its communication hooks and synchronized batch norm.
+
+    Arguments of DistributedDataParallel have the same names here.
 
     Args:
-        find_unused_parameters: Whether a forward pass may leave parameters unused. This costs a traversal of the graph each time.
-        static_graph: Whether the same parameters are used in every step. This allows reentrant checkpointing, and parameters used twice.
-        gradient_as_bucket_view: Whether gradients are views of the communication buffers, which saves their memory and a copy.
+        find_unused_parameters: Whether a forward pass may leave parameters unused. If so, every forward pass traverses the autograd graph.
+        static_graph: Whether the same parameters are used in every step. This also allows reentrant checkpointing.
+        gradient_as_bucket_view: Whether gradients are views of the communication buffers, which saves memory and a copy.
         broadcast_buffers: Whether rank 0's buffers are copied to all processes before each forward pass.
         bucket_cap_mb: The size of a communication buffer in MiB. None selects torch's default.
         communication_hook: How a buffer is reduced: the name of one of torch's hooks, or a function ``hook(state, bucket)``.
         communication_state: The state of a hook that is given as a function.
         powersgd_rank: The rank of the approximation of ``power_sgd``.
-        sync_batch_norm: Whether batch norms compute their statistics over all processes.
-        sync_batch_norm_group: The process group over which batch norms compute their statistics, instead of all processes.
+        sync_batch_norm: Whether batch-norm layers compute their statistics over all processes.
+        sync_batch_norm_group: The process group over which ``sync_batch_norm`` computes statistics. None means all processes.
     """
 
     find_unused_parameters: bool = False
@@ -70,7 +72,9 @@ class DDPStrategy(Strategy):
         """Return the module wrapped in DistributedDataParallel, or unchanged if it has no gradients to average (no trainable parameters).
 
         Raises:
-            UnsupportedError: If a parameter is on the meta device, because every process needs the whole model.
+            UnsupportedError: If a parameter is on the meta device, because every process needs the whole model, or if torch does not
+                support the communication hook here.
+            UsageError: If the communication hook is neither a function nor a known name.
         """
         from torch.nn.parallel import DistributedDataParallel
 

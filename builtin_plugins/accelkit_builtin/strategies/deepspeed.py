@@ -97,7 +97,8 @@ class DeepSpeedStrategy(EngineStrategy):
 
         Raises:
             UnsupportedError: If this Runtime already has an engine, or DeepSpeed does not support the precision on this device.
-            ContradictionError, UsageError: If DeepSpeed's configuration contradicts the Runtime's, or DeepSpeed refuses it.
+            ContradictionError: If DeepSpeed's configuration contradicts the Runtime's.
+            UsageError: If DeepSpeed rejects the configuration, the module or the optimizer.
         """
         import torch.distributed as dist
 
@@ -177,7 +178,7 @@ class DeepSpeedStrategy(EngineStrategy):
                 zero.reset_cpu_buffers()
 
     def check_state(self) -> None:
-        """Refuse to save or load state.
+        """Raise an error, because the state cannot be saved or loaded.
 
         The optimizer holds only this process's part of the flattened parameters, which other processes cannot use.
 
@@ -253,7 +254,7 @@ class DeepSpeedStrategy(EngineStrategy):
         return norm
 
     def clip_grad_value_(self, parameters: torch.Tensor | Iterable[torch.Tensor], clip_value: float) -> None:
-        """Refuse: DeepSpeed cannot clip the values of gradients.
+        """Raise an error, because DeepSpeed cannot clip gradients by value.
 
         Raises:
             UnsupportedError: Always.

@@ -34,10 +34,10 @@ class EngineScaledFloat16(AutocastPrecision):
         return float(self._engine().optimizer.loss_scale)
 
     def configuration(self) -> dict[str, Any]:
-        """Return the options under DeepSpeed's names.
+        """Return the scaler options under DeepSpeed's names, as the section ``fp16`` of its configuration.
 
         Raises:
-            UnsupportedError: If DeepSpeed's scaler does not support them.
+            UnsupportedError: If DeepSpeed's scaler does not support one of them.
         """
         options = self.scaler_options
         power = math.log2(options.init_scale)

@@ -34,8 +34,8 @@ class FSDPOptions:
         param_dtype: The name of the dtype of gathered parameters and computation, such as ``bfloat16``. None keeps the parameters' dtype.
             The sharded parameters keep theirs in any case.
         reduce_dtype: The name of the dtype in which gradients are reduced. None selects ``param_dtype``.
-        output_dtype: The name of the dtype of results. None leaves results unchanged.
-        cast_forward_inputs: Whether inputs are cast to ``param_dtype``.
+        output_dtype: The name of the dtype of floating-point outputs. None leaves outputs unchanged.
+        cast_forward_inputs: Whether floating-point inputs are cast to ``param_dtype``.
         cpu_offload: Whether to keep sharded parameters, gradients and optimizer state in host memory.
         pin_memory: Whether to pin that memory, so that copies overlap with computation.
     """
@@ -121,10 +121,12 @@ class FSDPStrategy(Strategy):
     def wrap_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
         """Shard the module in place and return it. Every process gets the parameters and buffers of rank 0, unless they are on ``meta``.
 
-        Its parameters become sharded DTensors, and its class is replaced by a subclass that gathers parameters and reduces gradients.
+        The module's parameters become sharded DTensors, and its class is replaced by a subclass that gathers parameters and reduces
+        gradients.
 
         Raises:
-            UnsupportedError: If a module with parameters on the meta device has no ``reset_parameters``.
+            UnsupportedError: If a module on the meta device has parameters or buffers, but no ``reset_parameters``.
+            UsageError: If ``FSDPOptions`` has an unknown wrapping policy or an unknown dtype.
         """
         from torch.distributed.fsdp import fully_shard
 
@@ -250,13 +252,13 @@ def _local(tensor: Any) -> torch.Tensor:
 
 
 def scale_down(shards: Sequence[torch.Tensor], norm: torch.Tensor, max_norm: float) -> None:
-    """Multiply this process's shards of gradients in place by ``max_norm / norm`` if the norm of the whole gradients is larger."""
+    """Multiply this process's shards of the gradients by ``max_norm / norm`` in place, if ``norm`` is larger than ``max_norm``."""
     for shard in shards:
         shard.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0).to(shard.device))
 
 
 def _largest(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the largest absolute value in the tensors of all processes, or 0 if there is none."""
+    """Return the largest absolute value in the tensors of all processes, or 0 if all tensors are empty."""
     import torch
     import torch.distributed as dist
 

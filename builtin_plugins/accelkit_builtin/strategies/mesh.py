@@ -14,7 +14,7 @@ def make_mesh(device_type: str, sizes: Mapping[str, int]) -> DeviceMesh:
     """Return a mesh of the devices of all processes. All processes must call this, because it creates process groups.
 
     It does not call torch's ``init_device_mesh``, which refuses device types that do not consist of letters, such as ``fake_xpu``
-    (https://github.com/pytorch/pytorch/pull/124390). The class accepts them.
+    (https://github.com/pytorch/pytorch/pull/124390). The class ``DeviceMesh`` accepts them.
 
     Args:
         device_type: The device type of torch.

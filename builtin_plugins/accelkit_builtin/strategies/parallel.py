@@ -1,4 +1,4 @@
-"""``parallel``: copies of a model, shards of each copy, and parts of each layer, on one mesh of devices (HSDP and tensor parallelism)."""
+"""``parallel``: replicated, sharded and tensor-parallel training, combined on one mesh of devices (HSDP and tensor parallelism)."""
 
 from __future__ import annotations
 
@@ -25,18 +25,21 @@ if TYPE_CHECKING:
 class ParallelOptions:
     """Sizes of the dimensions of parallelism. Their product must be the number of processes.
 
-    One of the sizes may be -1, for the rest of the processes. By default, this is ``shard``.
+    One of the sizes may be -1, which means the number of processes divided by the product of the other sizes. By default, ``shard`` is -1.
 
     Args:
-        replicate: The number of copies of the model. Each copy trains on other samples, and gradients are averaged over the copies.
+        replicate: The number of copies of the model. Each copy trains on different samples, and gradients are averaged over the copies.
         shard: The number of processes over which the parameters, gradients and optimizer state of a copy are sharded. Each of them trains
-            on other samples. With more than one copy, this is torch's hybrid sharding (HSDP).
-        tensor: The number of processes that compute each layer of the plan together, each with a part of its weights. They train on the
+            on different samples. With more than one copy, this is torch's hybrid sharding (HSDP).
+        tensor: The number of processes that compute each layer of the plan together, each with a part of the weights. They train on the
             same samples, communicate inside each layer and have consecutive ranks, so they should be on one machine.
         plan: How layers are divided if ``tensor`` is more than 1: a mapping from names of modules, with ``*`` for any name between two
             dots, to the styles of ``torch.distributed.tensor.parallel``, such as ``{"layers.*.linear1": ColwiseParallel()}``. None means
-            the plan that the model has in its attribute ``_tp_plan``, as models of transformers do.
-        fsdp: How modules are sharded.
+            the plan in the model's attribute ``_tp_plan``, which models of transformers have.
+        fsdp: The options with which modules are sharded, as for ``fsdp``. They also apply if ``shard`` is 1.
+
+    Raises:
+        UsageError: If a size is neither a positive integer nor -1, if several sizes are -1, or if ``plan`` is not a mapping.
     """
 
     replicate: int = 1
@@ -74,7 +77,7 @@ class ParallelOptions:
         """Return the size of each dimension by name, in the order of the mesh.
 
         Raises:
-            UsageError: If their product cannot be ``num_processes``.
+            UsageError: If the product of the sizes cannot be ``num_processes``.
         """
         given = self._given()
         known = math.prod(size for size in given.values() if size != -1)
@@ -93,11 +96,11 @@ class ParallelOptions:
 class ParallelStrategy(FSDPStrategy):
     """Parallelism in several dimensions: copies of a sharded model (HSDP), and tensor parallelism inside each layer.
 
-    The processes are a mesh, ``rt.mesh``, with the dimensions ``replicate``, ``shard`` and ``tensor``. Layers of the plan are divided by
-    torch's ``parallelize_module``, and then everything is sharded by torch's ``fully_shard``, as under ``fsdp``.
+    The processes form a mesh, ``rt.mesh``, with the dimensions ``replicate``, ``shard`` and ``tensor``. torch's ``parallelize_module``
+    divides the layers of the plan, and then torch's ``fully_shard`` shards the whole model, as under ``fsdp``.
 
     Args:
-        options: The sizes of the dimensions, and how modules are divided.
+        options: The sizes of the dimensions, the plan that divides layers, and the options of sharding.
         device: The device or device type, as for every strategy.
     """
 
@@ -129,7 +132,7 @@ class ParallelStrategy(FSDPStrategy):
         return self._mesh
 
     def teardown(self) -> None:
-        """Forget the mesh, whose process groups end with that of the job."""
+        """Drop the mesh. Its process groups end when the process group of the job does."""
         self._mesh = None
 
     @hookimpl(wrapper=True)
@@ -137,7 +140,7 @@ class ParallelStrategy(FSDPStrategy):
         """Return the precision unchanged.
 
         Raises:
-            UnsupportedError: As under ``fsdp``, and for tensor parallelism with a precision that replaces layers.
+            UnsupportedError: If ``fsdp`` does not support the precision, or if the precision replaces layers and ``tensor`` is not 1.
         """
         precision: Precision = yield from super().make_precision()
         if self.parallel_options.tensor != 1 and isinstance(precision, Float8 | QuantizedPrecision | TransformerEngine):
@@ -150,11 +153,11 @@ class ParallelStrategy(FSDPStrategy):
         return precision
 
     def before_sharding(self, module: torch.nn.Module, device: torch.device) -> None:
-        """Divide the layers of the plan over the dimension ``tensor``, in place.
+        """Divide the layers of the plan over the dimension ``tensor``, in place, if that dimension has more than one process.
 
         Raises:
-            PrepareError: If there is no plan, or a name in it matches no module.
-            UnsupportedError: If the plan divides only one of two tied parameters, or names a style that is not known.
+            PrepareError: If a name in the plan of the options matches no module, or if neither the options nor the model has a usable plan.
+            UnsupportedError: If the plan divides tied parameters differently, or the model's plan has an unknown style.
         """
         plan = self.parallel_options.plan
         if plan is not None:
@@ -165,14 +168,14 @@ class ParallelStrategy(FSDPStrategy):
             parallelize(module, tensor, plan, self.plugin)
 
     def sharding_mesh(self, device: torch.device) -> DeviceMesh:
-        """Return the part of the mesh over which modules are sharded and gradients averaged: ``replicate`` and ``shard``."""
+        """Return the part of the mesh that ``fully_shard`` uses: ``replicate`` and ``shard``, or only ``shard`` if there is one copy."""
         mesh = self._mesh_of(device)
         return mesh["replicate", "shard"] if mesh["replicate"].size() > 1 else mesh["shard"]
 
     def clip_grad_norm_(
         self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float, **kwargs: Any
     ) -> torch.Tensor:
-        """Clip as the base class does. torch cannot combine parameters that are divided over different dimensions, so this method does."""
+        """Clip as the base class does. torch cannot combine the norms of gradients on different meshes, so this method does that."""
         import torch
 
         held = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)

@@ -1,4 +1,4 @@
-"""Tensor parallelism with torch's ``parallelize_module``: plans, their checks, and parameters that are tied."""
+"""Tensor parallelism with torch's ``parallelize_module``: finding a plan, checking it, and applying it without untying parameters."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def check_plan(module: torch.nn.Module, plan: Mapping[str, Any]) -> None:
-    """Check that every name of a plan matches a module. torch only warns, and the layer would be computed by each process as a whole.
+    """Check that every name in a plan matches a module. Otherwise torch only warns, and each process computes the whole layer.
 
     Raises:
-        PrepareError: If a name matches none. The error names the most similar one.
+        PrepareError: If a name matches no module. The error lists similar names of modules.
     """
     names = [name for name, _ in module.named_modules()]
     for pattern in plan:
@@ -33,9 +33,10 @@ def check_plan(module: torch.nn.Module, plan: Mapping[str, Any]) -> None:
 
 
 def plan_of(module: torch.nn.Module, size: int, plugin: str) -> dict[str, ParallelStyle]:
-    """Return the plan that a model has in its attribute ``_tp_plan``, as models of transformers do: names of modules, and of styles.
+    """Return the plan in a model's attribute ``_tp_plan``, as a mapping from names of modules to torch's styles.
 
-    Names that match no module are left out, because such a plan also has the names of modules that a model may lack.
+    Models of transformers have this attribute; there, the styles are names. Names that match no module are left out, because such a plan
+    may list modules that not every model of its class has.
 
     Args:
         module: The model.
@@ -44,7 +45,7 @@ def plan_of(module: torch.nn.Module, size: int, plugin: str) -> dict[str, Parall
 
     Raises:
         PrepareError: If the model has no plan, or no name in it matches a module.
-        UnsupportedError: If it has a style that torch does not have.
+        UnsupportedError: If the plan has an unknown style.
     """
     from torch.distributed.tensor import Replicate
     from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
@@ -79,16 +80,16 @@ def plan_of(module: torch.nn.Module, size: int, plugin: str) -> dict[str, Parall
 
 
 def parallelize(module: torch.nn.Module, mesh: DeviceMesh, plan: Mapping[str, ParallelStyle], plugin: str) -> None:
-    """Divide the layers of a plan in place. Every process must have the same weights; nothing is sent.
+    """Divide the layers of a plan in place. Every process must already have the same weights, because none are sent.
 
     Args:
         module: The module.
         mesh: The dimension of the mesh over which layers are divided.
-        plan: The styles by name of module. Tied parameters stay tied if the plan divides them alike.
+        plan: The styles by name of the module. Tied parameters stay tied if the plan divides them alike.
         plugin: The strategy's ``dist==version``, for the error.
 
     Raises:
-        UnsupportedError: If the plan divides tied parameters differently. They would train as two.
+        UnsupportedError: If the plan divides tied parameters differently, so that they would become separate parameters.
     """
     from torch.distributed.tensor.parallel import parallelize_module
 
@@ -119,6 +120,6 @@ def _places_of_parameters(module: torch.nn.Module) -> dict[int, list[tuple[str, 
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Return whether a module's name matches a pattern in the way of ``parallelize_module``: each part between two dots by itself."""
+    """Return whether a module's name matches a pattern. As in ``parallelize_module``, the parts between dots are compared one by one."""
     parts, wanted = name.split("."), pattern.split(".")
     return len(parts) == len(wanted) and all(map(fnmatch, parts, wanted))

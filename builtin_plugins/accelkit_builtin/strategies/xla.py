@@ -25,10 +25,10 @@ class XLAStrategy(Strategy):
     drives_all_devices = True
 
     def check(self, accelerator: Accelerator) -> None:
-        """Check that the accelerator is ``xla``, because only XLA has the partitioner.
+        """Check that the accelerator drives XLA devices, because only XLA has the partitioner.
 
         Raises:
-            UnsupportedError: If it is another accelerator.
+            UnsupportedError: If the device type of the accelerator is not ``xla``.
         """
         if accelerator.device_type != "xla":
             raise UnsupportedError(

@@ -196,9 +196,9 @@ class ClusterEnvironment(Variables):
         or the Runtime is torn down. It may block, because no step waits for it. Use a time limit well below the time between the notice
         and the end of the machine.
 
-        If it returns True on any process, ``Runtime.is_preempted`` returns True on all processes. If it raises an error, does not return,
-        or returns anything but a bool, the program continues with a warning that names the plugin. After an error or a wrong return
-        value, the next call is six intervals later.
+        If it returns True on any process, ``Runtime.is_preempted`` returns True on all processes. If it raises an error, takes longer
+        than six intervals, or returns anything but a bool, the program continues with one warning that names the plugin. After an error
+        or a wrong return value, the next call is six intervals later.
         """
         return False
 
