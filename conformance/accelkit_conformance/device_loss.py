@@ -14,7 +14,7 @@ from accelkit_conformance import checks
 from accelkit_conformance.results import RERUN, Result
 
 _FAILURES = 8
-_TIMEOUT_COUNTS = 4  # as many failures as one, because waiting for a device that hangs takes long
+_TIMEOUT_COUNTS = 4  # the number of failures that one timeout counts as, because each takes long
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,11 +55,13 @@ class LossDetector:
     def loss_after(self, result: Result) -> Loss | None:
         """Return a ``Loss`` if many tests in a row, of which this is the last, have failed, and the device cannot be used. None otherwise.
 
-        Each time that the device can be used after all, twice as many failures are needed for the next time.
+        The device is tried after a number of failures that doubles with each trial.
         """
         if not checks.find(result.id)[0].needs_hardware:
             return None
-        if result.kind in RERUN or (result.kind == "unsupported" and result.error):  # an undeclared capability fails as one that is missing
+        if result.kind in RERUN or (
+            result.kind == "unsupported" and result.error
+        ):  # on a lost device, undeclared capabilities look like missing ones
             self._failed.append(result.id)
             self._weight += _TIMEOUT_COUNTS if result.kind == "timeout" else 1
         elif result.kind in ("pass", "flaky"):

@@ -13,7 +13,8 @@ from accelkit_conformance.subject import Subject
 def wait_for_late_errors(subject: Subject) -> None:
     """Wait for the work of a test, so that an error that the device reports late is an error of this test and not of the next one.
 
-    On a device that cannot be waited for, a number is copied to the host, which waits too, unless the device cannot hold one.
+    If the accelerator does not support ``synchronize``, a number is copied from the device to the host instead, which also waits. If the
+    device cannot hold a single number either, this function does not wait.
     """
     if not subject.is_loaded:
         return
@@ -25,10 +26,13 @@ def wait_for_late_errors(subject: Subject) -> None:
 
 
 def find_out_about_numbers(subject: Subject) -> None:
-    """Find out, before any test, whether the device can hold a single number; some devices hold only tensors of one shape or dtype."""
+    """Add the accelerator to ``subject.without_numbers`` if its device cannot hold a single float32 number. Called before any test.
+
+    Some devices hold only tensors of one shape or dtype.
+    """
     try:
         _copy_number(subject)
-    except Exception:  # whatever the device raises, it cannot be waited for in this way
+    except Exception:  # whatever the error is, a copy of a number cannot be used to wait for the device
         subject.without_numbers.add(subject.accelerator.name)
 
 

@@ -34,7 +34,7 @@ class Operator:
         name: Its name and overload, for example ``aten::sum.dim_IntList``.
         is_on_cpu: Whether the device left at least one call to the CPU.
         calls: By model, the number of calls.
-        seconds: The time that the host spent in these calls, in seconds. A fallback waits for earlier work of the device, which counts.
+        seconds: The time in seconds that the host spent in these calls. It includes the time for which a fallback waits for earlier work.
     """
 
     name: str
@@ -63,7 +63,7 @@ class ModelRun:
 
 
 def measure(record: PluginRecord, model: str, timeout: float) -> tuple[ModelRun, list[Operator]]:
-    """Train a model for two steps in a new process, and return the second one and its operators. Initialises the driver there.
+    """Train a model for two steps in a new process, and return the second step and its operators. Initialises the driver there.
 
     Args:
         record: The accelerator.

@@ -93,9 +93,10 @@ def examine(
         folder: The folder for the logs of the workers.
         tests: The ids of the tests.
         parallel: The number of tests that run at a time.
-        seconds: The time limit of each test in seconds; None for each check's own limit, which cluster environments always get.
+        seconds: The time limit of each test in seconds; None for each check's own limit. Mutants of cluster
+            environments always use each check's own limit; with ``is_until_killed``, so do mutants of every other kind but accelerators.
         is_until_killed: Whether to stop at the first test of the mutant's area that fails. The tests of small profiles then run first,
-            so that the smallest profile that detects the mutant is known. Mutants that are no accelerators get each check's own limit.
+            so that the smallest profile that detects the mutant is known.
     """
     # The processes of a job may take longer than SECONDS to start, which must not count as a failure.
     limit = None if mutant.kind == "cluster" or (is_until_killed and mutant.kind != "accelerator") else seconds
@@ -180,7 +181,7 @@ def _check_healthy(
     folder: Path,
     parallel: int,
 ) -> None:
-    """Run the tests of each mutant, which ``tests`` has by its name, on the plugins without a fault.
+    """Run the tests of each mutant on the plugin without a fault. ``tests`` maps the name of each mutant to the ids of its tests.
 
     Raises:
         AccelkitError: If a test fails there.

@@ -205,8 +205,10 @@ class Subject:
         return found
 
     def optional_function(self, name: str) -> Callable[..., Any] | None:
-        """Return a function of the device's module, or None if there is no such function, or no such module, which is a failure of
-        ``device/module_has_required_functions`` only."""
+        """Return a function of the device's module, or None if the module or the function does not exist.
+
+        A missing module fails only the check ``device/module_has_required_functions``.
+        """
         try:
             return self.function(name)
         except (BrokenPluginError, NotImplementedError):

@@ -40,7 +40,7 @@ _RECORDED_SAMPLES = 8
 _ON_EVERY_DEVICE = ("device",)  # the areas whose checks run on every device
 _RECORDED = ("operators", "autograd", "layout", "modules", "optimizers", "transfer", "random", "precision", "capabilities")
 
-# The last parameters of tests that are not recorded: a test of the same operator in float32, complex64 or int64 calls the same overloads.
+# Tests with these last parameters are not recorded: the test of the same operator in float32, complex64 or int64 calls the same overloads.
 _LIKE_OTHERS = ("float64", "bfloat16", "float16", "complex128", "int32", "int16", "int8", "uint8")
 _REPEATED = ("conditions",)  # names of checks that are not recorded: operators/overloads already records the same calls
 
@@ -110,7 +110,7 @@ class Worker:
         return hello
 
     def why_spoilt(self, result: Result) -> str:
-        """Return why the device, which computed when this process started, no longer computes after a test with an error; "" if it does."""
+        """Return why the device no longer computes after a test that ended with an error; "" if it does, or if this cannot be told."""
         return self._why_not_computing() if result.error and result.kind not in CRASHED and self._can_tell else ""
 
     def _why_not_computing(self) -> str:

@@ -50,7 +50,7 @@ def command(name: str, parallel: int | None, is_watching: bool, as_json: bool) -
         before = _versions(folder)
         try:
             _run_stages(record, parallel, as_json=as_json)
-        except AccelkitError as error:  # the next change may mend it
+        except AccelkitError as error:  # the next change to the package may repair it
             say(f"accelkit: {error}")
         say(f"waiting for a change in {folder}; Ctrl-C ends this")
         while _versions(folder) == before:

@@ -74,7 +74,7 @@ class SkipsAllOptimizers(Float16Mixed):
 
 @mutant("precision_scaling", "the scale", kind="precision", base="16-mixed")
 class KeepsItsScale(Float16Mixed):
-    """Steps with infinite gradients are skipped, but the scale stays what it was."""
+    """Steps with infinite gradients are skipped, but the scale does not change."""
 
     def pre_backward(self, loss: Any) -> Any:
         self._unscaled.clear()

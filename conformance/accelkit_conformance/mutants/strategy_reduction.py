@@ -105,7 +105,7 @@ class StaysUnsynchronised(DDPStrategy):
 
 @mutant(AREA, "passes without reduction", kind="strategy", base="ddp")
 class ReducesInsideNoSync(DDPStrategy):
-    """Overrides ``no_sync`` and reduces gradients inside it all the same."""
+    """Overrides ``no_sync``, but still reduces gradients inside it."""
 
     def no_sync(self, module: torch.nn.Module) -> AbstractContextManager[Any]:
         return contextlib.nullcontext()
@@ -121,7 +121,7 @@ class ThawsParameters(DDPStrategy):
 
 @mutant(AREA, "parameters", kind="strategy", base="ddp")
 class UntiesParameters(DDPStrategy):
-    """Copies a weight that two layers share, so that they no longer do."""
+    """Copies a weight that two layers share, so that each layer has its own."""
 
     def wrap_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
         seen: set[int] = set()

@@ -71,7 +71,7 @@ class ClipsEachShard(FSDPStrategy):
 
 @mutant("strategy_steps", "clipping", kind="strategy", base="ddp")
 class IgnoresClipByValue(DDPStrategy):
-    """Does nothing when it is told to clip by value."""
+    """Ignores calls that clip gradients by value."""
 
     def clip_grad_value_(self, parameters: Any, clip_value: float) -> None:
         pass
@@ -79,7 +79,7 @@ class IgnoresClipByValue(DDPStrategy):
 
 @mutant("strategy_state", "unwrapping", kind="strategy", base="ddp")
 class ReturnsTheWrapper(DDPStrategy):
-    """Returns the wrapper when it is asked for the module inside it."""
+    """``unwrap_module`` returns the wrapper instead of the module inside it."""
 
     def unwrap_module(self, module: torch.nn.Module) -> torch.nn.Module:
         return module

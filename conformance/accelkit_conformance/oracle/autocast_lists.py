@@ -1,4 +1,4 @@
-"""The operators of autocast's lists, and what the CPU computes when it follows these lists.
+"""The operators on autocast's lists, and their comparison with the CPU, where each is computed in the dtype that the lists prescribe.
 
 The lists are those of torch's devices (``AT_FORALL_LOWER_PRECISION_FP``, ``AT_FORALL_FP32``, ``AT_FORALL_FP32_SET_OPT_DTYPE`` and
 ``AT_FORALL_PROMOTE`` in torch's ``ATen/autocast_mode.h``), in the names of torch's database of operators. The CPU's own list is shorter.

@@ -25,8 +25,8 @@ class _TooSlowError(BaseException):
 def limited(subject: Subject, what: str, seconds: float) -> Iterator[None]:
     """Context manager for a call of the plugin in the main thread.
 
-    The runner is told what is called, so that it can name the call if this process dies or never answers. A call that goes on after it
-    was interrupted, or that does not run Python code, ends this process.
+    The name of the call is sent to the runner, which can then report it if this process dies or stops answering. After ``seconds``, the
+    call is interrupted. If it has not returned one second later, for example because it is not running Python code, this process ends.
 
     Args:
         subject: The subject.
@@ -34,7 +34,7 @@ def limited(subject: Subject, what: str, seconds: float) -> Iterator[None]:
         seconds: The time limit in seconds.
 
     Raises:
-        AssertionError: If the block exceeds the time limit. The message has the line where it was.
+        AssertionError: If the block exceeds the time limit. The message names the line at which the block was interrupted.
     """
 
     interrupted: list[str] = []
@@ -57,7 +57,7 @@ def limited(subject: Subject, what: str, seconds: float) -> Iterator[None]:
     error: BaseException | None = None
     try:
         yield
-    except BaseException as raised:  # the plugin, or accelkit, may have replaced the _TooSlowError by another error
+    except BaseException as raised:  # the plugin, or accelkit, may have replaced the _TooSlowError with another error
         error = raised
         if not interrupted:
             raise

@@ -28,7 +28,7 @@ class AnyVariable(dict[str, str]):
 
 
 def guessed_answers(subject: Subject) -> Answers:
-    """Return the values of all properties if every variable that the plugin reads is set.
+    """Return the values that the plugin's properties have when every variable that it reads is set.
 
     A variable that the plugin reads from ``os.environ`` is found through the KeyError that its absence causes.
     """

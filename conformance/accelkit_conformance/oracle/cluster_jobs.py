@@ -1,4 +1,4 @@
-"""Jobs on this machine that are made up from a cluster environment's description of its jobs, and their processes."""
+"""Jobs that are generated from a cluster environment's description of its jobs and run on this machine."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 _ATTEMPTS = 20
 _START_SECONDS = 90.0
-"""The time in seconds that a process has to start, which includes an import of torch."""
+"""The time in seconds that a process has to start and to import torch."""
 _NO_JOB = 999_999_999
-"""A number that no scheduler has given to a job."""
+"""A job id that no scheduler has assigned."""
 
 
 def job_on_this_machine(subject: Subject) -> list[Process]:
-    """Return the processes of the plugin's smallest job with several processes, which all run on this machine and meet at a free port.
+    """Return the processes of the plugin's smallest job with several processes. They can run on this machine and meet at a free port.
 
     Raises:
         NotSupported: If the plugin has no such job.
-        AssertionError: If the address or the port of the job cannot be read, or if the ports of several jobs are all in use after they have
-            been read.
+        AssertionError: If the address or the port of the job cannot be read, or if the ports of several jobs are in use after they have
+            been read, which suggests that the plugin itself listens there.
     """
     recorded = large_jobs(subject)
     problem = "the plugin describes no job of several processes"
@@ -79,7 +79,7 @@ def _smallest(description: Description) -> tuple[int, int] | None:
 
 
 def run_job(subject: Subject, job: Sequence[Process], seconds: float) -> list[dict[str, Any]]:
-    """Run the processes of a job, which join each other and reduce a tensor, and return the answer of each.
+    """Run the processes of a job, which join a process group and reduce a tensor, and return their answers, ordered by rank.
 
     Args:
         subject: The subject.
@@ -102,7 +102,7 @@ def run_job(subject: Subject, job: Sequence[Process], seconds: float) -> list[di
 
 
 def job_of_no_scheduler(subject: Subject) -> dict[str, str]:
-    """Return the variables of a process of a job that no scheduler knows; no variables if the plugin describes no job."""
+    """Return the variables of a process of a job that does not exist in any scheduler; none if the plugin describes no job."""
     for description in own_descriptions(subject):
         return dict(description.job(*description.shapes[0], job_id=_NO_JOB)[0].environ)
     return {}

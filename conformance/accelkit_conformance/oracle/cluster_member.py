@@ -15,11 +15,11 @@ from accelkit.discovery import loading
 from accelkit_conformance.subprocess_checks import answer
 
 UNSET = dict.fromkeys(("ACCELKIT_ACCELERATOR", "ACCELKIT_DEVICES", "ACCELKIT_NUM_NODES", "ACCELKIT_PRECISION", "ACCELKIT_STRATEGY"), "")
-"""The user's settings, which are not those of the made-up job."""
+"""Empty values for the user's own settings, which must not affect the generated job."""
 
 
 def _join(record: PluginRecord, variables: Mapping[str, str], seconds: float) -> dict[str, Any]:
-    """Return what this process knows of the job after it has joined the others and left them."""
+    """Join the other processes, reduce a tensor with them and leave. Return the rank, the number of processes, the backend and the sum."""
     import torch
     import torch.distributed as dist
 

@@ -39,7 +39,7 @@ def own_descriptions(subject: Subject) -> list[Description]:
 
 
 def own_jobs(subject: Subject) -> list[list[Process]]:
-    """Return the plugin's jobs: those that have been recorded completely, and those that are made up. Each is ordered by rank.
+    """Return the plugin's jobs: those that have been recorded completely, and those that are generated. Each is ordered by rank.
 
     Raises:
         NotSupported: If there is none.
@@ -124,7 +124,10 @@ def read_all(environment: ClusterEnvironment) -> Answers:
 
 @contextlib.contextmanager
 def job_answers(subject: Subject, job: Sequence[Process]) -> Iterator[list[Answers]]:
-    """Return a context manager for the answers of all processes of a job. If they have to, they first tell each other where they run."""
+    """Return a context manager for the answers of all processes of a job.
+
+    If the placement of a generated job cannot be read from variables, its processes first exchange the names of their machines.
+    """
     with contextlib.ExitStack() as stack:
         environments = [environment_for(subject, stack.enter_context(one.variables())) for one in job]
         with errors_of("working out the placement of the processes"):
@@ -140,7 +143,7 @@ def job_answers(subject: Subject, job: Sequence[Process]) -> Iterator[list[Answe
 
 @contextlib.contextmanager
 def process_environment(environ: Mapping[str, str]) -> Iterator[None]:
-    """Context manager that adds variables to ``os.environ``, and restores it."""
+    """Context manager that adds variables to ``os.environ``, and restores it at the end of the block."""
     before = dict(os.environ)
     os.environ.update(environ)
     try:

@@ -1,7 +1,7 @@
-"""Recorded environments of cluster environments, and jobs that are generated from a description. Does not import torch.
+"""Environment variables recorded in real jobs, and jobs that are generated from a description. Does not import torch.
 
-A plugin ships them as JSON files in a folder ``recorded`` in the package of its class. ``docs/vendors/cluster-environment.md`` describes
-the format.
+A plugin ships recordings and descriptions as JSON files in a folder ``recorded`` in the package of its class.
+``docs/vendors/cluster-environment.md`` describes the format.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Process:
         name: The name of the file, and the place of the process in it.
         environ: Its variables, without those that contain the path of a file.
         files: The contents of files, by the variable that contains the path.
-        expected: ``environment`` (the name of the right cluster environment) and the values of its properties. A value of None cannot be
-            read before the processes join. ``error`` means that reading at least one property raises an error whose text contains this
-            value.
+        expected: ``environment`` (the name of the right cluster environment) and the values of its properties. None marks a value that
+            cannot be read before the processes join. ``error`` means that reading at least one property raises an error whose text
+            contains this value.
         host: The machine, if the job is generated.
     """
 

@@ -22,7 +22,7 @@ AXES: dict[str, tuple[str, ...]] = {
 }
 """The axes, each with its values. The first value of each is the ordinary one.
 
-The dtype is that of the arguments in float32.
+``dtype`` is the dtype to which the float32 arguments are converted.
 
 Sizes: ``edge`` is a last dimension whose length is a power of two or differs from it by one; ``many rows`` and
 ``long rows`` lengthen the first and the last dimension, respectively, until the largest result has more than 2^16 elements (2^14 for slow
@@ -48,8 +48,8 @@ def rows(*, is_contiguous: bool) -> list[dict[str, str]]:
 
     In the recorded dtype, they contain every pair of conditions. In bfloat16 and float16, in which a small error may go unnoticed, they
     contain every condition of the other axes at least once, but not every pair. Two additional combinations have six dimensions, and one
-    has more rows if the call is slow. If a tensor is not contiguous, there is also one for each mixed layout. The call under ordinary
-    conditions is not among them.
+    has more rows if the call is slow. If a tensor is not contiguous, there is also one combination for each mixed layout. The call
+    under ordinary conditions is not among them.
     """
     if is_contiguous:
         axes = {**AXES, "layout": AXES["layout"][:1], "destination": tuple(one for one in AXES["destination"] if "strided" not in one)}

@@ -1,8 +1,8 @@
-"""The error of a result in float64, where nothing more precise is known, estimated from what rounding the inputs does to it.
+"""Estimate of the error of a float64 result, for which there is no more precise reference, from its change when the inputs are rounded.
 
 The error of a numerically stable algorithm is about as large as the change of the exact result if the inputs are rounded once
-(N. J. Higham, "Accuracy and Stability of Numerical Algorithms", SIAM 2002, section 1.5). For an ill-conditioned problem this is much more
-than eps, so that two right results may differ by more than 8 eps.
+(N. J. Higham, "Accuracy and Stability of Numerical Algorithms", SIAM 2002, section 1.5). For an ill-conditioned problem, this change is
+much larger than eps, so that two right results may differ by more than 8 eps.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from torch.utils._pytree import tree_map
 
 from accelkit.runtime.comparison.tolerance import relative_error
 
-# Eight times this is less than the error of a device that computes in float32. A larger change is that of a function with steps.
+# The largest change that counts as rounding. Eight times this is less than the error of a device that computes in float32; a larger change
+# comes from a discontinuity of the function.
 _LARGEST = 1e-9
 
 
@@ -40,9 +41,9 @@ def with_rounding_errors(nested: Any) -> Any:
 
 
 def differ_by_rounding(changed: torch.Tensor, result: torch.Tensor) -> bool:
-    """Return whether the difference between two results of the CPU in float64 or complex128 is that of rounding errors.
+    """Return whether two results of the CPU in float64 or complex128 differ, but by no more than rounding errors.
 
-    It is not if it is zero or as large as that of a function with steps.
+    A larger difference comes from a discontinuity of the function.
 
     Args:
         changed: The result for inputs with rounding errors.

@@ -32,9 +32,9 @@ from accelkit_conformance.oracle.tolerance import check_places
 from accelkit_conformance.oracle.variations import Variations
 from accelkit_conformance.subject import Subject
 
-# Calls that return indices of equal or incomparable elements, of which the device may choose any.
+# Calls that return indices. Among elements that are equal, or incomparable because of NaN, the device may choose any.
 _CHOOSE = re.compile(r"sort|topk|mode|median|arg|max|min|kth|cum|unique")
-# Calls that return the places of the largest elements among those of the last two or three dimensions.
+# Calls that return indices of largest elements, each counted through the last two or three dimensions.
 _POOLED_DIMENSIONS = re.compile(r"max_pool([23])d")
 # Calls whose CPU kernel assumes that its arguments are contiguous, without checking it.
 _CONTIGUOUS = re.compile(r"_weight_norm_interface")
@@ -87,9 +87,10 @@ class ConditionedCall:
     def check(self, subject: Subject, conditions: Conditions, length: int | None = None) -> None:
         """Make the call on the device and compare the results with those on the CPU.
 
-        If the CPU's own result under the conditions is not that of contiguous arguments and a new tensor, either of the two is right. In
-        torch 2.13, for example, ``gelu`` does not write to a strided ``out=``, and the pivots of ``_linalg_det`` depend on strides. If the
-        CPU rejects the conditions, the device may do so too. If the CPU writes outside the given tensor, nothing is asserted.
+        If the CPU's result under the conditions differs from its result for contiguous arguments and a new tensor, the device may give
+        either. In torch 2.13, for example, ``gelu`` does not write to a strided ``out=``, and the pivots of ``_linalg_det`` depend on
+        strides. If the CPU rejects the conditions, the device may do so too. If the CPU writes outside the given tensor, nothing is
+        asserted.
 
         Args:
             subject: The subject with the device.
@@ -110,7 +111,7 @@ class ConditionedCall:
         there = to_device(given, device)
         try:
             reference = self._run(here, conditions, plain)
-        except AssertionError:  # the CPU's kernel is wrong, and so is that of a device which falls back to it
+        except AssertionError:  # the CPU's kernel is wrong, so a device that falls back to it is wrong too
             return
         except Exception:
             reference, is_rejected = plain, True
@@ -145,7 +146,7 @@ class ConditionedCall:
         check_factors(self._name, given[0][0], found)
 
     def _are_equal(self, sample: Any, theirs: Any, ordinary: Any, true: Any, options: Any) -> bool:
-        """Return whether a result of the CPU under conditions is that of contiguous arguments and a new tensor."""
+        """Return whether the CPU's result under the conditions equals its result for contiguous arguments and a new tensor."""
         try:
             check_results(self.op, sample, [(theirs, ordinary, true)], torch.device("cpu"), **options)
         except AssertionError:
@@ -203,7 +204,7 @@ class ConditionedCall:
         return [leaf.detach() if isinstance(leaf, torch.Tensor) else leaf for leaf in results]
 
     def _takes(self, dtype: str) -> bool:
-        """Return whether the call has arguments in float32 that can be given in this dtype."""
+        """Return whether the call has float32 arguments and the CPU accepts them in this dtype."""
         args, kwargs = self._variations.arguments(AXES["size"][0], AXES["values"][0])
         is_any = any(one.dtype is torch.float32 for one in tensors((args, kwargs)))
         return is_any and self._prepared(AXES["size"][0], AXES["values"][0], dtype, None) is not None

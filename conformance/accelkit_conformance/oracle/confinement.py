@@ -1,4 +1,4 @@
-"""Calls of a plugin that cannot start programs, send signals or connect to anything, as if the scheduler's commands were not installed."""
+"""Context manager that keeps a plugin from starting programs, sending signals and connecting, as if no scheduler were installed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _is_watching: list[bool] = []
 def confined() -> Iterator[list[str]]:
     """Context manager in which this process can neither start a program, nor connect to anything, nor send a signal.
 
-    An attempt raises the OSError that it raises on a machine without the program or the service. Yields the list of the attempts so far.
+    An attempt raises the same OSError as on a machine without the program or the service. Yields the list of the attempts so far.
     """
     if not _is_watching:
         _is_watching.append(True)

@@ -98,7 +98,7 @@ COMMON: Mapping[str, Function] = {
     "index_select": lambda x, w: (x * w).select(2, 3),
     "sum": lambda x, w: (x * w).sum(1),
 }
-"""Functions whose backward kernels take the output gradient. Their inputs have the shapes (4, 2, 8, 8) and (8, 8)."""
+"""Common functions, to be called with output gradients of several layouts. Their inputs have the shapes (4, 2, 8, 8) and (8, 8)."""
 
 SEVERAL_INPUTS: Mapping[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
     "layer_norm": (lambda x, w, b: F.layer_norm(x, (5,), w, b), ((4, 5), (5,), (5,))),
@@ -120,7 +120,7 @@ SEVERAL_INPUTS: Mapping[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
     "lerp": (torch.lerp, ((3, 4), (3, 4), (3, 4))),
     "cdist": (torch.cdist, ((3, 4), (5, 4))),
 }
-"""Functions of several inputs, with the shapes of these."""
+"""Functions of several inputs, each with the shapes of its inputs."""
 
 
 def _indices(like: torch.Tensor, count: int = 6) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The free and the total memory that torch reports of a device."""
+"""Check of the free and the total memory that torch reports for a device."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ _ATTEMPTS = 5
 
 
 def check_free_memory(subject: Subject) -> None:
-    """Assert that each function that reports the memory of the device reports possible numbers, and sees a tensor that is allocated.
+    """Check each function that reports the free and the total memory of the device.
+
+    The total must stay the same, the free memory must be between 0 and the total, and must decrease by the size of a new tensor.
 
     Raises:
-        AssertionError: If a function reports impossible numbers, or does not see the tensor.
+        AssertionError: If it does not.
         NotSupported: If torch has no such function for the device.
     """
     functions = _functions(subject)

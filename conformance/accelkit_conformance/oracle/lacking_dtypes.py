@@ -1,4 +1,4 @@
-"""Inputs that a device cannot take, because its accelerator declares that the device lacks a dtype that they need.
+"""Detection of inputs that need a dtype which the accelerator declares as missing on the device.
 
 Whether an input needs a dtype is detected on the CPU: from the arguments, the results and the intermediate tensors. If the
 accelerator declares no dtype as missing, nothing is run on the CPU.

@@ -1,4 +1,4 @@
-"""Calls that must raise an error. As a program, this module makes some of them in a process of its own."""
+"""Calls that must raise an error. Run as a program, this module makes some of these calls in a process of its own."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def check_current_device(subject: Subject) -> None:
     """Make the assertions of ``errors/errors_keep_the_current_device``.
 
     Raises:
-        AssertionError: If one does not hold.
+        AssertionError: If an assertion does not hold.
         NotSupported: If there is only one device.
     """
     module, other = subject.module, subject.second_device()
@@ -89,7 +89,7 @@ def check_indices(subject: Subject) -> None:
     """Make the assertions of ``errors/index_tensors_outside``.
 
     Raises:
-        AssertionError: If one does not hold.
+        AssertionError: If an assertion does not hold.
         NotSupported: If the calls cannot be made in another process.
     """
     if subject.device_type == "xla":

@@ -43,7 +43,7 @@ UP_TO_PHASE = (
     "svd_lowrank",
     "pca_lowrank",
 )
-# Functions with steps: in low precision, either side of a step is right.
+# Discontinuous functions: in low precision, the result on either side of a step is accepted.
 DISCONTINUOUS = ("floor_divide", "fmod", "remainder", "round", "floor", "ceil", "trunc", "frac", "div", "sign", "heaviside", "sgn")
 # Operators for which the device may choose any of several equal values.
 CHOOSES_AMONG_EQUALS = (

@@ -1,4 +1,4 @@
-"""What a precision declares: the dtypes in which it stores parameters and computes, and how exact its results can be.
+"""The dtypes in which a precision declares to store parameters and to compute, and the error that these dtypes permit.
 
 A name such as ``bf16-mixed`` or ``16-true`` states both dtypes. For any other name, ``required_capabilities`` does: parameters are stored
 in the dtypes that follow ``dtype.``, or in float32 if there is none; layers compute in the dtypes that follow ``autocast.``, or in those of

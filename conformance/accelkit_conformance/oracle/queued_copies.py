@@ -1,4 +1,4 @@
-"""Copies that a busy stream has yet to make: what follows them must wait."""
+"""Checks with copies that are still queued on a busy stream: work that depends on them must wait for them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def check_order_of_copies(subject: Subject, dtype: str) -> None:
     """Make the assertions of ``transfer/pinned_copies_keep_their_order``.
 
     Raises:
-        AssertionError: If one does not hold.
+        AssertionError: If an assertion does not hold.
     """
     subject.needs(dtype)
     values = torch.arange(1.0, _LENGTH + 1)
@@ -57,7 +57,7 @@ def check_new_recording(subject: Subject) -> None:
     """Make the assertions of ``streams/a_new_recording_replaces_the_old``.
 
     Raises:
-        AssertionError: If one does not hold.
+        AssertionError: If an assertion does not hold.
     """
     event, producer, consumer = make_event(subject), make_stream(subject), make_stream(subject)
     for value in (1.0, 2.0, 3.0):
@@ -84,7 +84,7 @@ def check_waiting_for_another_device(subject: Subject, way: str) -> None:
     """Make the assertions of ``streams/waiting_for_another_device``.
 
     Raises:
-        AssertionError: If one does not hold.
+        AssertionError: If an assertion does not hold.
         NotSupported: If there is only one device.
     """
     for here, there in itertools.permutations((subject.device, subject.second_device())):

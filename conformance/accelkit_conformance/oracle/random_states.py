@@ -17,7 +17,7 @@ def check_seeder(subject: Subject, name: str) -> None:
     """Make the assertions of ``random/seeding_functions``.
 
     Raises:
-        AssertionError: If one does not hold.
+        AssertionError: If an assertion does not hold.
         NotSupported: If the device's module does not have the function.
     """
     function = _function(subject, name)
@@ -39,7 +39,7 @@ def check_initial_seeds(subject: Subject) -> None:
     """Make the assertions of ``random/initial_seeds``.
 
     Raises:
-        AssertionError: If one does not hold.
+        AssertionError: If an assertion does not hold.
     """
     asked = subject.optional_function("initial_seed")
     for seed in (0, 5, 2**31 + 1, 2**32 + 7, 2**53 + 1, 2**63 - 1):
@@ -60,7 +60,7 @@ def check_state_of_a_device(subject: Subject, way: str) -> None:
     """Make the assertions of ``random/states_belong_to_a_device``.
 
     Raises:
-        AssertionError: If one does not hold.
+        AssertionError: If an assertion does not hold.
         NotSupported: If there is only one device, or if its module does not have the functions.
     """
     mine, other = subject.device, subject.second_device()

@@ -18,9 +18,9 @@ _SMALL = 64
 
 
 def facts_of(given: Any, dtype: str) -> dict[str, Any]:
-    """Return the names that an expectation's ``sample`` predicate may use.
+    """Return the names that an expectation's ``sample`` predicate may use, with their values.
 
-    These are ``shape``, ``ndim``, ``args``, ``kwargs``, ``dtype`` and ``input``.
+    The names are ``shape``, ``ndim``, ``args``, ``kwargs``, ``dtype`` and ``input``.
     """
     first = given[0]
     shape = tuple(first.shape) if isinstance(first, torch.Tensor) else ()

@@ -1,4 +1,4 @@
-"""Calls that draw random numbers on a device, and what must hold for each of them."""
+"""Calls that draw random numbers on a device, and the checks of their results."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def check_generator_argument(subject: Subject, name: str) -> None:
     """Make the assertions of ``random/generator_argument``.
 
     Raises:
-        AssertionError: If one does not hold.
+        AssertionError: If an assertion does not hold.
     """
     subject.needs(*(("int64",) if name in ("randint", "randperm", "multinomial") else ()))
     drawn = []
@@ -71,7 +71,7 @@ def check_strided_destinations(subject: Subject, name: str) -> None:
     """Make the assertions of ``random/strided_destinations``.
 
     Raises:
-        AssertionError: If one does not hold.
+        AssertionError: If an assertion does not hold.
     """
     buffer = torch.full((400, 3), -7.25, device=subject.device)
     result = IN_PLACE[name](buffer[:, 1], None)
@@ -87,7 +87,7 @@ def check_bounds(subject: Subject, dtype: str) -> None:
     """Make the assertions of ``random/bounds``.
 
     Raises:
-        AssertionError: If one does not hold.
+        AssertionError: If an assertion does not hold.
     """
     for low, high, drawn in (
         (0.0, 1.0, torch.rand(300_000, device=subject.device, dtype=getattr(torch, dtype))),
@@ -107,7 +107,7 @@ def check_without_replacement(subject: Subject) -> None:
     """Make the assertions of ``random/without_replacement``.
 
     Raises:
-        AssertionError: If one does not hold.
+        AssertionError: If an assertion does not hold.
     """
     for count in (1, 2, 33, 1000, 70_000):
         drawn = torch.randperm(count, device=subject.device)
@@ -125,7 +125,7 @@ def check_dropout_in_attention(subject: Subject) -> None:
     """Make the assertions of ``random/dropout_in_attention``.
 
     Raises:
-        AssertionError: If one does not hold.
+        AssertionError: If an assertion does not hold.
     """
     subject.needs("bool")
     q, k = (torch.randn(1, 2, 64, 16, device=subject.device) for _ in range(2))
@@ -149,7 +149,7 @@ def check_discrete_draws(subject: Subject, name: str, num_draws: int) -> None:
     """Make the assertions of ``random/discrete_distributions``.
 
     Raises:
-        AssertionError: If one does not hold.
+        AssertionError: If an assertion does not hold.
     """
     subject.needs(*{"randint": ("int64",), "randperm": ("int64",), "multinomial": ("int64",), "dropout": ("bool",)}.get(name, ()))
     device = subject.device

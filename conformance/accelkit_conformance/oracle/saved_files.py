@@ -19,7 +19,7 @@ def check_large_tensors(subject: Subject, way: str) -> None:
     """Make the assertions of ``serialization/large_tensors``.
 
     Raises:
-        AssertionError: If one does not hold.
+        AssertionError: If an assertion does not hold.
     """
     generator = torch.Generator().manual_seed(2)
     for size in _SIZES:

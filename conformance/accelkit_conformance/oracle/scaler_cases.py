@@ -18,7 +18,7 @@ def check_several_dtypes(subject: Subject, way: str) -> None:
     """Make the assertions of ``precision/scaler_with_several_dtypes``.
 
     Raises:
-        AssertionError: If one does not hold.
+        AssertionError: If an assertion does not hold.
     """
     dtypes = [dtype for dtype in ("float32", "bfloat16", "float64") if not subject.lacks(dtype)]
     for poisoned, value in itertools.product((None, *range(2 * len(dtypes))), (float("inf"), float("nan"))):
@@ -52,7 +52,7 @@ def check_recomputation(subject: Subject, dtype: str, *, is_reentrant: bool) -> 
     """Make the assertions of ``precision/autocast_in_recomputation``.
 
     Raises:
-        AssertionError: If one does not hold.
+        AssertionError: If an assertion does not hold.
     """
     kind = subject.accelerator.autocast_device_type
     start, weight = torch.rand(4, 4, device=subject.device), torch.rand(4, 4, device=subject.device)

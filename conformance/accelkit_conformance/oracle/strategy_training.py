@@ -21,7 +21,7 @@ from accelkit_conformance.subject import Subject
 
 
 def share(batch: torch.Tensor, rank: int, size: int, *, is_uneven: bool = False) -> torch.Tensor:
-    """Return the samples of a rank. If they are uneven, each rank has fewer than the one before it, but at least one."""
+    """Return the samples of a batch that a rank receives. If ``is_uneven``, each rank has about half as many as the rank before it."""
     weights = [2 ** (size - 1 - each) for each in range(size)] if is_uneven else [1] * size
     ends = [len(batch) * sum(weights[:end]) // sum(weights) for end in range(size + 1)]
     return batch[ends[rank] : ends[rank + 1]]
@@ -35,7 +35,9 @@ def whole(tensor: Any) -> torch.Tensor:
 
 
 def agree(subject: Subject, problem: str) -> None:
-    """Raise the problem of the first rank that has one, in every process, so that none waits for a process that has failed.
+    """Raise an error on every process if any process has a problem, so that none waits for a process that has failed.
+
+    The error describes the problem of the first rank that has one.
 
     Args:
         subject: The subject.

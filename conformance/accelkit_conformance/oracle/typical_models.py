@@ -1,4 +1,4 @@
-"""Small models of the kinds that people train, each with a batch and a loss: what an accelerator is asked to compute in practice."""
+"""Small models of the kinds that are most often trained in practice, each with a batch and a loss."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ MODELS: Mapping[str, Callable[[], tuple[nn.Module, Batch]]] = {
     "rnn": _recurrent,
     "gnn": _graph,
 }
-"""By name, functions that return a new model on the CPU and its batch. Calling the model with the batch returns the loss."""
+"""Functions, by name, that return a new model on the CPU and its batch. Calling the model with the batch returns the loss."""
 
 OPTIMIZERS: Mapping[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "transformer": lambda model: torch.optim.AdamW(model.parameters(), lr=1e-3),
@@ -157,4 +157,4 @@ OPTIMIZERS: Mapping[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "rnn": lambda model: torch.optim.RMSprop(model.parameters(), lr=1e-3),
     "gnn": lambda model: torch.optim.Adam(model.parameters(), lr=1e-2),
 }
-"""By name of a model, functions that return the optimizer with which such models are usually trained."""
+"""Functions, by the name of a model, that return the optimizer with which such models are usually trained."""

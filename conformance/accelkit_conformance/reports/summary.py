@@ -23,7 +23,7 @@ def of(report: Report) -> Report:
     """Return the summary of a report.
 
     It has no results and no benchmarks. It has only those expected failures that explain results, each with the number of these results,
-    and the number of unsupported results of each area that are declared ``none``.
+    and, for each area, the number of results that are unsupported because a capability is declared ``none``.
     """
     kept = {name: value for name, value in report.items() if name not in _LEFT_OUT}
     kept["versions"] = {name: version for name, version in report["versions"].items() if name != "platform"}  # names the machine's kernel
@@ -59,10 +59,10 @@ def read(path: Path) -> Report:
 
 
 def _check_declared_none(numbers: object, areas: Mapping[str, Mapping[str, int]], path: Path) -> None:
-    """Check that the numbers of declared results are those of a part of the unsupported results. Older summaries have none.
+    """Check that no area has more results that are declared ``none`` than unsupported results.
 
     Raises:
-        UsageError: If they are not.
+        UsageError: If an area has more, or if ``numbers`` does not map areas to positive integers.
     """
     is_right = isinstance(numbers, dict) and all(
         type(number) is int and 0 < number <= areas.get(area, {}).get("unsupported", 0) for area, number in numbers.items()
