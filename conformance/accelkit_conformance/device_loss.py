@@ -59,9 +59,8 @@ class LossDetector:
         """
         if not checks.find(result.id)[0].needs_hardware:
             return None
-        if result.kind in RERUN or (
-            result.kind == "unsupported" and result.error
-        ):  # on a lost device, undeclared capabilities look like missing ones
+        # On a lost device, the test of an undeclared capability ends as unsupported, with an error.
+        if result.kind in RERUN or (result.kind == "unsupported" and result.error):
             self._failed.append(result.id)
             self._weight += _TIMEOUT_COUNTS if result.kind == "timeout" else 1
         elif result.kind in ("pass", "flaky"):

@@ -101,7 +101,7 @@ def _share(part: int, whole: int) -> str:
 
 
 def detected(scores: Scores, kind: str) -> tuple[int, int]:
-    """Return how many mutants of a kind of plugin were written by hand and run, and how many of them tests of their area detected.
+    """Return how many hand-written mutants of a kind of plugin were run, and how many of them were detected by tests of their area.
 
     Both are 0 if the scores have none of this kind.
     """

@@ -38,7 +38,7 @@ def declared_none(results: Sequence[Result]) -> dict[str, int]:
 
 
 def unsupported_areas(results: Sequence[Result]) -> list[str]:
-    """Describe the areas of which more than a third is unsupported although nothing is declared ``none``, with the commonest cause."""
+    """Describe the areas of which more than a third is unsupported although nothing is declared ``none``, with the most frequent cause."""
     total = collections.Counter(checks.area_of(result.id) for result in results)
     by_area: dict[str, list[Result]] = collections.defaultdict(list)
     for result in results:

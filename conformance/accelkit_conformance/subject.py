@@ -174,7 +174,7 @@ class Subject:
         self.accelerator.synchronize(self.device)
 
     def compute(self) -> None:
-        """Make a lazy device run all pending operations as one program. Otherwise, reading each result runs a separate program."""
+        """Make a lazy device run all pending operations as one program. Without this call, each result that is read runs a program."""
         self.accelerator.step_end()
 
     def allocated(self) -> float:

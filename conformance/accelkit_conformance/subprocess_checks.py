@@ -68,10 +68,10 @@ def ask(module: str, request: Mapping[str, Any], seconds: float, variables: Mapp
 
 
 def check_exit(record: PluginRecord, seconds: float) -> None:
-    """Check that a new process that exits right after a backward pass on the device has the exit status that it asked for.
+    """Check the exit status of a new process that calls ``sys.exit`` with a status right after a backward pass on the device.
 
     Raises:
-        AssertionError: If it has another one, or exceeds the time limit. The message has the end of its output.
+        AssertionError: If the process exceeds the time limit or ends with another status; then the message has the end of its output.
     """
     run = _run(__name__, about(record) | {"steps": ["exit"]}, seconds, {})
     output = (run.stderr or run.stdout)[-600:]

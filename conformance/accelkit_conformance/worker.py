@@ -110,7 +110,7 @@ class Worker:
         return hello
 
     def why_spoilt(self, result: Result) -> str:
-        """Return why the device no longer computes after a test that ended with an error; "" if it does, or if this cannot be told."""
+        """Return why the device no longer computes after a test that ended with an error; "" if it does compute, or if this is unknown."""
         return self._why_not_computing() if result.error and result.kind not in CRASHED and self._can_tell else ""
 
     def _why_not_computing(self) -> str:

@@ -103,7 +103,7 @@ def _package_of(record: PluginRecord) -> Path:
 
 
 def _versions(folder: Path) -> dict[Path, int]:
-    """Return the time of the last change of each file of a package, without files that Python writes, by path."""
+    """Return, by path, the time of the last change of each file in a package. Python's cache files are left out."""
     files = (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     return {path: path.stat().st_mtime_ns for path in files}
 

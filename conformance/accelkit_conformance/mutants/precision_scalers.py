@@ -11,7 +11,7 @@ from accelkit_conformance.mutants import mutant
 
 @mutant("precision_scaling", "unscaling", kind="precision", base="16-mixed")
 class ClipsScaledGradients(Float16Mixed):
-    """Gradients are unscaled only in the step, so clipping sees scaled ones."""
+    """Gradients are unscaled only in the step, so clipping applies to scaled gradients."""
 
     def unscale_gradients(self, optimizer: Any) -> None:
         return None
@@ -46,7 +46,7 @@ class NeverSkips(Float16Mixed):
 
 @mutant("precision_scaling", "skipping", kind="precision", base="16-mixed")
 class StepsWithZeros(Float16Mixed):
-    """Instead of skipping a step, the gradients are set to zero, so momentum still changes the parameters, and schedulers step."""
+    """A step that should be skipped takes place with zero gradients, so momentum still changes the parameters, and schedulers step."""
 
     def optimizer_step(self, optimizer: Any, step: Any, closure: Any = None) -> Any:
         self.unscale_gradients(optimizer)
@@ -112,7 +112,7 @@ class SavesTheScaleBeforeItsUpdate(Float16Mixed):
 
 @mutant("precision_state", "checkpoints", kind="precision", base="16-mixed")
 class NeedsItsState(Float16Mixed):
-    """A checkpoint of a precision without a state resets the scale to 1."""
+    """Loading the empty state of a precision without a scaler resets the scale to 1."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict({**super().state_dict(), "scale": 1.0, "_growth_tracker": 0, **state})

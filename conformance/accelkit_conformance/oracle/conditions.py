@@ -34,7 +34,7 @@ from accelkit_conformance.subject import Subject
 
 # Calls that return indices. Among elements that are equal, or incomparable because of NaN, the device may choose any.
 _CHOOSE = re.compile(r"sort|topk|mode|median|arg|max|min|kth|cum|unique")
-# Calls that return indices of largest elements, each counted through the last two or three dimensions.
+# Calls that return the flat indices of maxima within the last two or three dimensions.
 _POOLED_DIMENSIONS = re.compile(r"max_pool([23])d")
 # Calls whose CPU kernel assumes that its arguments are contiguous, without checking it.
 _CONTIGUOUS = re.compile(r"_weight_norm_interface")

@@ -21,10 +21,10 @@ _ATTEMPTS = 5
 def check_free_memory(subject: Subject) -> None:
     """Check each function that reports the free and the total memory of the device.
 
-    The total must stay the same, the free memory must be between 0 and the total, and must decrease by the size of a new tensor.
+    The total must not change. The free memory must be between 0 and the total, and decrease at least by the size of a new tensor.
 
     Raises:
-        AssertionError: If it does not.
+        AssertionError: If a function reports other numbers.
         NotSupported: If torch has no such function for the device.
     """
     functions = _functions(subject)

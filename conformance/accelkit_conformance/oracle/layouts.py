@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map_only
 from accelkit_conformance.oracle.sample_transfer import tensors
 
 GUARD = 17
-"""The number of other elements before and after an ``offset`` copy. It is odd, so that the copy does not start where a vector would."""
+"""The number of other elements before and after an ``offset`` copy. It is odd, so that the copy is not aligned for vector loads."""
 
 
 def canary(dtype: torch.dtype) -> float:

@@ -68,7 +68,7 @@ class Trainer:
         return float(self.precision.pre_backward(torch.ones((), device=self.data[0].device)))
 
     def poison(self, value: float) -> None:
-        """Put ``value`` into the gradient of the last trainable parameter, in the last place."""
+        """Set the last element of the last parameter's gradient to ``value``."""
         last = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None][-1]
         with torch.no_grad():
             last.view(-1)[-1] = value

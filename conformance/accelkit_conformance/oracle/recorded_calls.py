@@ -23,8 +23,8 @@ from accelkit_conformance.results import NotSupported
 _TABLE = Path(__file__).parent / "recorded_calls.txt"
 _EACH = 12
 _MOST_ELEMENTS = 4096
-# Overloads that torch composes from others for a device that has no kernel for them, and for which devices usually have one. For each, an
-# operator that calls the overload when it runs on its sample inputs.
+# Overloads for which most devices have a kernel, although torch composes them from others for a device that has none. For each, an operator
+# that calls the overload when it runs on its sample inputs.
 _OFTEN_IMPLEMENTED = {
     "abs": "abs",
     "constant_pad_nd": "constant_pad_nd",

@@ -39,11 +39,11 @@ class RanksAtPort(Ranks):
 
 @dataclasses.dataclass(slots=True)
 class Jobs:
-    """Starts one job after another, among the first of the worker processes.
+    """Starts jobs one after another. A job of n processes runs on the first n worker processes.
 
     Attributes:
         subject: The subject. During a job, its ``world_size`` is that of the job.
-        ports: The ports that are left for jobs.
+        ports: The free ports for the jobs to come; each job uses up one.
     """
 
     subject: Subject

@@ -22,7 +22,7 @@ class Block(torch.nn.Module):
 
 
 class BlockModel(torch.nn.Module):
-    """A model with repeated blocks in a ModuleList, which strategies that shard treat separately."""
+    """A model with repeated blocks in a ModuleList. Strategies that shard parameters usually shard each block separately."""
 
     def __init__(self) -> None:
         super().__init__()

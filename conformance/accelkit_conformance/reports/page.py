@@ -9,7 +9,7 @@ from accelkit.atomic_file import atomic_file
 
 
 def begin(what: str) -> str:
-    """Return the mark before the output of ``accelkit conformance <what>``."""
+    """Return the marker before the output of ``accelkit conformance <what>``."""
     return f"<!-- accelkit conformance {what} -->\n"
 
 
@@ -18,15 +18,15 @@ def end(what: str) -> str:
 
 
 def put(made: str, path: Path, what: str) -> None:
-    """Replace the text between the marks of a page.
+    """Replace the text between the two markers of a page.
 
     Args:
         made: The new text.
         path: The page.
-        what: The name of the text, as in the marks.
+        what: The name of the text, as in the markers.
 
     Raises:
-        UsageError: If the page does not have each mark once, in this order.
+        UsageError: If the page does not have each marker once, the first before the last.
     """
     before, first, rest = path.read_text("utf-8").partition(begin(what))
     _, last, after = rest.partition(end(what))
