@@ -94,7 +94,7 @@ class Worker:
         self._can_tell = self.subject.is_loaded and request["world_size"] == 1 and not self._why_not_computing()
 
     def introduce(self) -> dict[str, Any]:
-        """Return the description of the device that is sent to the runner before any test; empty if the plugin is not loaded."""
+        """Return the first message to the runner: the time for first calls, and a description of the device if the plugin is loaded."""
         return {"first_call_seconds": self.subject.first_call_seconds, "hello": self._describe()}
 
     def _describe(self) -> dict[str, Any]:

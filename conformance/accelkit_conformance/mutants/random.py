@@ -127,7 +127,7 @@ class PermutationsRepeat(Broken):
 
 @mutant("random", "generators")
 class IgnoresGenerators(Broken):
-    """exponential_ and geometric_ draw from the default generator, whatever generator they are given."""
+    """exponential_ and geometric_ ignore their argument ``generator`` and draw from the default generator."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name in ("exponential_", "geometric_"):

@@ -60,7 +60,7 @@ PROMOTED = (
 
 
 def check_listed(subject: Subject, name: str, dtype: str) -> None:
-    """Compare an operator under autocast on the device with the CPU, where the arguments are first cast as autocast's lists say.
+    """Compare an operator under autocast on the device with the CPU, where the arguments are first cast as autocast's lists prescribe.
 
     The values and the gradients of every floating-point argument are compared, for a few samples of torch's database. Operators that
     autocast computes in the lower dtype are called once more after autocast has ended.

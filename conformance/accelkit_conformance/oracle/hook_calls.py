@@ -79,10 +79,9 @@ class HookCalls:
             return self.call_around(hook, fail)
 
     def call_confined(self, hook: str) -> Any:
-        """Like ``call``, but the implementation can neither start a program nor connect to anything.
+        """Like ``call``, but the implementation can neither start a program, nor send a signal, nor connect to anything.
 
-        Return None if the implementation raises one of accelkit's errors, or any error after it has tried to start a program or to
-        connect.
+        Returns None if the implementation raises one of accelkit's errors, or any error after it has tried to do one of these.
         """
         with confined() as attempts:
             try:

@@ -1,4 +1,4 @@
-"""Jobs of several sizes that worker processes run one after another, each with a process group of its own, and what such jobs share."""
+"""Jobs of several sizes that worker processes run one after another, each with its own process group, and the folder that they share."""
 
 from __future__ import annotations
 

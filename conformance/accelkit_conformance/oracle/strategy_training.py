@@ -122,8 +122,8 @@ class Twins:
         rt: The Runtime.
         model: The prepared model.
         optimizer: The prepared optimizer.
-        single: The model of one process.
-        single_optimizer: Its optimizer.
+        single: The same model, which this process trains on the CPU on whole batches.
+        single_optimizer: The optimizer of ``single``.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class Twins:
         Args:
             batch: The batch of the whole job.
             is_uneven: Whether the shares are uneven.
-            factor: The factor of the loss of one process. The Runtime divides losses by the number of accumulation steps by itself.
+            factor: The factor of the loss of one process: 1 / n with n accumulation steps, because the Runtime divides its losses by n.
         """
         size = self._subject.world_size
         mine = share(batch, self._subject.rank, size, is_uneven=is_uneven)
