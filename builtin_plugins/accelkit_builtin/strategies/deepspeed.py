@@ -178,7 +178,7 @@ class DeepSpeedStrategy(EngineStrategy):
                 zero.reset_cpu_buffers()
 
     def check_state(self) -> None:
-        """Raise an error, because the state cannot be saved or loaded.
+        """Raise an error, because ``save_state`` and ``load_state`` are not supported.
 
         The optimizer holds only this process's part of the flattened parameters, which other processes cannot use.
 

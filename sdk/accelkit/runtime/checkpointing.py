@@ -33,7 +33,7 @@ class Checkpointing:
     Args:
         session: The device in use, whose random state is saved too.
         rank_info: This process's place in the job.
-        collectives: The collectives of the job, through which all processes begin a save together.
+        collectives: The collectives of the job, with which all processes check that they begin the same call.
         objects: The objects whose state is saved.
         trackers: The trackers, whose run and position are saved.
         timeout: The time to wait for the other processes, in seconds.
@@ -114,7 +114,7 @@ class Checkpointing:
             self._background.wait()
 
     def has_checkpoint(self, path: Path) -> bool:
-        """Return whether rank 0 finds a checkpoint under ``path``. All processes call this and get the same answer.
+        """Return whether rank 0 finds a checkpoint under ``path``. All processes call this and get the same result.
 
         Raises:
             CheckpointError: If ``path`` cannot be read.

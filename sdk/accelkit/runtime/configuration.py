@@ -41,7 +41,7 @@ class Configuration:
         device_indices: Indices of the devices that the job uses on this machine. While the number of processes on this machine is unknown,
             the indices up to that of this process's device.
         num_nodes: Number of nodes; None if it is not known until the processes join.
-        devices_said, nodes_said: The devices and the number of nodes that the user asked for; None if unspecified.
+        devices_said, nodes_said: The devices and the number of nodes that the user requested; None if unspecified.
     """
 
     accelerator: Accelerator
@@ -73,7 +73,7 @@ class Configuration:
         """Return this configuration with the devices and the number of nodes that are known after ``learn_placement``.
 
         Raises:
-            ContradictionError: If the devices or the number of nodes differ from what the user asked for.
+            ContradictionError: If the devices or the number of nodes differ from those that the user requested.
         """
         indices, nodes = _check_against(self.cluster, self.accelerator, self.devices_said, self.nodes_said)
         return dataclasses.replace(self, device_indices=indices, num_nodes=nodes)
@@ -203,7 +203,7 @@ def select_precision(precision: Any, accelerator: Accelerator) -> Precision:
 
 
 def select_devices(accelerator: Accelerator, wanted: Devices | None, environment: ClusterEnvironment) -> list[int]:
-    """Return the devices of this machine's processes: those that the user asked for, or else one per process.
+    """Return the devices of this machine's processes: those that the user requested, or else one per process.
 
     Returns a single index if each process sees only its own device, as under ``srun --gpus-per-task=1``. If the number of processes
     on this machine is not known until they join, returns the devices up to that of this process.

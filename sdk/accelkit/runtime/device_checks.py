@@ -1,4 +1,4 @@
-"""Checks that the selected device computes in this process. They initialise the driver."""
+"""Checks that the selected device can compute in this process. They initialise the driver."""
 
 from __future__ import annotations
 

@@ -61,8 +61,8 @@ class Gradients:
     Args:
         session: The device in use, with its precision.
         accumulation: The counter of backward passes.
-        objects: The prepared objects. Clipping unscales the gradients of the optimizers among them, and the loaders among them tell which
-            batch is the last.
+        objects: The prepared objects: the optimizers, whose gradients are unscaled before clipping, and the loaders, whose last batch
+            completes an accumulation.
     """
 
     def __init__(self, session: Session, accumulation: Accumulation, objects: PreparedObjects) -> None:

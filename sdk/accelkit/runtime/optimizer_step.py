@@ -1,8 +1,8 @@
 """Optimizer steps with gradient accumulation, or with a precision or strategy that takes part in them.
 
 The user's optimizer and scheduler objects remain in the loop, because schedulers refer to the optimizer and hooks are registered with
-it. Their classes are swapped instead. Nothing here is on the step path of a Runtime that neither accumulates nor scales gradients and
-has no engine strategy, on a device that executes eagerly.
+it. Their classes are swapped instead. Nothing here runs in the steps of a Runtime that neither accumulates nor scales gradients, has no
+engine strategy, and uses a device that executes eagerly.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ SIGNALS = ("SIGTERM", "SIGUSR1")
 class StopSignals:
     """Records whether this process received a signal by which schedulers announce that they will stop a job.
 
-    SLURM sends SIGTERM at the time limit and to a preempted job, and before that the signal that ``sbatch --signal=USR1@60`` asks for.
+    SLURM sends SIGTERM at the time limit and to a preempted job, and before that the signal that ``sbatch --signal=USR1@60`` requests.
     torchrun's agent and Kubernetes send SIGTERM. A handler that was installed before is called as well; the default action, which
     ends the process, is not taken.
 
@@ -91,7 +91,7 @@ class Preemption:
     Args:
         cluster: The cluster environment, which is polled if it overrides ``is_preempted``.
         rank_info: This process's place in the job.
-        collectives: The collectives of the job, through which all processes decide together.
+        collectives: The collectives of the job, by which all processes get the same result.
         plugin_manager: The plugins. The hook ``preempted`` tells them that the job stops, and the hook ``requeue`` puts it back into the
             queue.
         trackers: The trackers, which write everything as soon as a preemption is known.
@@ -160,7 +160,7 @@ class Preemption:
         raise SystemExit(0 if self._requeue() else 128 + signal.SIGTERM)
 
     def _requeue(self) -> bool:
-        """On the main process, request that the scheduler queue the job again. Return the result on all processes.
+        """On the main process, call the hook ``requeue``. Return on all processes whether the scheduler accepted the job.
 
         Raises:
             AccelkitError: On the main process, if the cluster environment cannot queue the job; the other processes get False.

@@ -1,4 +1,4 @@
-"""Polling of the cluster environment for notices of preemption, in a thread, so that no step waits for the answer."""
+"""Polling of the cluster environment for notices of preemption, in a thread, so that no step waits for a call."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from accelkit.specs.cluster import ClusterEnvironment
 from accelkit.specs.overrides import overrides
 
 _PATIENCE = 6
-"""The number of intervals that a call may last, and the number after which an implementation that failed is called again."""
+"""The number of intervals that a call may take before the program is warned, and that pass before a failed call is repeated."""
 _LONGEST_INTERVAL = 3600.0
 _STOP_SECONDS = 1.0
 
 
 class PreemptionPoll:
-    """Calls ``is_preempted`` of the cluster environment at regular intervals, until the answer is True.
+    """Calls ``is_preempted`` of the cluster environment at regular intervals, until it returns True.
 
-    The thread only records what happened. A failure becomes a warning when the program next asks for the answer.
+    The thread only records what happened. The program is warned of a failure when it next calls ``is_preempted`` of this object.
 
     Args:
         cluster: The cluster environment, which overrides ``is_preempted``.
@@ -49,7 +49,7 @@ class PreemptionPoll:
         self._thread.join(_STOP_SECONDS)
 
     def is_preempted(self) -> bool:
-        """Return whether the answer has been True. Warn once, naming the plugin, if the implementation failed or does not return."""
+        """Return whether a call has returned True. Warn once, naming the plugin, if the implementation failed or does not return."""
         if not self._has_warned:
             self._warn_of_failure()
         return self._is_preempted
@@ -64,7 +64,7 @@ class PreemptionPoll:
                 return
 
     def _ask(self) -> str:
-        """Call the implementation and record the answer. Return what was wrong with the call, or an empty string."""
+        """Call the implementation and record its result. Return a description of the failure, or an empty string."""
         try:
             answer = self._cluster.is_preempted()
         except BaseException as error:

@@ -33,7 +33,7 @@ from accelkit.specs.strategy import Strategy
 
 @dataclasses.dataclass(slots=True)
 class PreparedObjects:
-    """The objects that were prepared or registered, in the order of the calls. The names of their states in a checkpoint depend on it."""
+    """Prepared and registered objects, in the order of the calls, which determines the names of their states in a checkpoint."""
 
     modules: list[torch.nn.Module] = dataclasses.field(default_factory=list)
     optimizers: list[torch.optim.Optimizer] = dataclasses.field(default_factory=list)
@@ -76,7 +76,7 @@ class Preparation:
     Args:
         session: The device in use.
         rank_info: This process's place in the job, which decides its share of the data.
-        accumulation: The accumulation of gradients.
+        accumulation: The counter of backward passes, which has the number of passes per optimizer step.
         options: How objects are prepared.
         objects: The record to which prepared objects are added.
     """

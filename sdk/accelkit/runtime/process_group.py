@@ -116,20 +116,20 @@ def _check_reduces(device: torch.device) -> None:
 
 
 def learn_placement(cluster: ClusterEnvironment, seconds: float) -> bool:
-    """Let the processes tell each other which machine they are on, unless environment variables say which. Creates no process group.
+    """Exchange the machine of each process between all processes, unless environment variables contain it. Creates no process group.
 
     Every process of the job calls this before it uses a device. It returns when all processes have called it.
 
     Args:
-        cluster: The cluster environment, which gives the rendezvous address. Afterwards it knows the placement of this process.
+        cluster: The cluster environment, which gives the rendezvous address. Afterwards, its ``placement`` is set.
         seconds: The time to wait for the other processes, in seconds.
 
     Returns:
-        Whether the processes had to exchange anything.
+        Whether the processes exchanged anything.
 
     Raises:
         UnavailableError: If the processes cannot reach each other.
-        ContradictionError: If the answers contradict each other, or if a process group exists that has another size or in which this
+        ContradictionError: If the placements contradict each other, or if a process group exists that has another size or in which this
             process has another rank.
     """
     if not cluster.has_to_ask():
@@ -207,7 +207,7 @@ def agree(mine: dict[str, str], device: torch.device) -> None:
         device: The device of this process.
 
     Raises:
-        CollectiveError: If a process does not know the secret of the job, and is therefore not part of it.
+        CollectiveError: If a process does not have the secret of the job, and is therefore not part of it.
         ContradictionError: On every process, if settings differ. The error names the ranks that differ.
     """
     mine = mine | {"accelkit": accelkit.__version__, "torch": torch.__version__, verification.VARIABLE: verification.job_mode()}

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class ProgressBar(Generic[T]):
-    """An iterable over the same items as another one. Its passes draw a bar, if bars are drawn on this process.
+    """An iterable over the items of another iterable. Each pass draws a bar, if this process draws bars.
 
     Args:
         bars: The progress bars of this process.
@@ -35,7 +35,7 @@ class ProgressBar(Generic[T]):
         """Return the length of the iterable.
 
         Raises:
-            TypeError: If it has none.
+            TypeError: If the iterable has no length.
         """
         return len(self._iterable)  # type: ignore[arg-type] # raises the usual error
 
@@ -50,13 +50,13 @@ class ProgressBar(Generic[T]):
             for number, item in enumerate(self._iterable, 1):
                 yield item
                 display.update(task, completed=number)
-            display.update(task, total=number)  # it was not known, or wrong
+            display.update(task, total=number)  # the total was unknown or wrong
 
 
 class ProgressBars:
-    """The progress bars of a process, which one display of rich draws below each other.
+    """The progress bars of a process. One live display of rich draws them below each other.
 
-    A bar that ends inside another one is removed. The last one stays on the screen.
+    A nested bar is removed when it ends. The outermost bar stays on the screen.
 
     Args:
         rank_info: This process's place in the job.

@@ -1,4 +1,4 @@
-"""Rank information, and a wrapper that runs a function on some processes only. Nothing here waits for another process."""
+"""The ranks of this process, and a wrapper that runs a function on some processes only. Nothing here waits for another process."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class RankInfo:
     The environment is read only once, because training loops use these properties often.
 
     Args:
-        cluster: The cluster environment that knows the ranks.
-        strategy: The strategy that knows which processes compute on the same samples. None means that no processes do.
+        cluster: The cluster environment, which provides the ranks.
+        strategy: The strategy, which determines how many processes compute on the same samples. None means one.
     """
 
     def __init__(self, cluster: ClusterEnvironment, strategy: Strategy | None = None) -> None:
@@ -63,7 +63,7 @@ class RankInfo:
         return self.process_index // (self.num_processes // self.data_parallel_size)
 
     def read_again(self) -> None:
-        """Read the local rank anew, after the processes have told each other which machine they are on."""
+        """Discard the local rank, so that it is read again. Called once the processes have exchanged which machine each is on."""
         self.__dict__.pop("local_process_index", None)
 
     @property

@@ -67,8 +67,8 @@ class Runtime:
     **Collectives** take any nesting of dicts, lists, tuples, named tuples and dataclasses of tensors. The tensors may have any dtype, be
     contiguous or not, be empty, and be on the device or on the host. Results are on the device of the argument and are detached from the
     graph, unless a method says otherwise. ``group`` is the process group of torch.distributed whose members make the call; None means
-    all processes of the job. Before any data are sent, every process tells the others its call and the structure of its data
-    (unless ``ACCELKIT_VERIFY_COLLECTIVES`` says otherwise). If processes call different methods, or give data that the method cannot
+    all processes of the job. Before any data are sent, the processes compare their calls and the structure of their data
+    (unless ``ACCELKIT_VERIFY_COLLECTIVES`` restricts this). If processes call different methods, or give data that the method cannot
     combine because structure, dtype or shape differ, the method raises CollectiveError on each process at once. It also raises
     CollectiveError if a process does not make the call before the timeout of the process group; that error names the process, its host
     and its last call.
@@ -257,10 +257,10 @@ class Runtime:
 
     @property
     def mesh(self) -> DeviceMesh:
-        """The mesh of all devices of the job, with the dimensions ``replicate``, ``shard`` and ``tensor``. The first use starts the device.
+        """The mesh of all devices of the job. With strategy ``parallel``, it has the dimensions ``replicate``, ``shard`` and ``tensor``.
 
-        ``rt.mesh["tensor"].get_group()`` is the process group of a dimension, and ``rt.mesh.get_local_rank("tensor")`` this process's
-        index in it.
+        The first use starts the device. ``rt.mesh["tensor"].get_group()`` is the process group of a dimension, and
+        ``rt.mesh.get_local_rank("tensor")`` is the index of this process in that dimension.
 
         Raises:
             UnsupportedError: If the strategy has no mesh.
@@ -412,7 +412,7 @@ class Runtime:
         return loaders.laid_out(loaders.move(batch, self.device, non_blocking), self.strategy)
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
-        """Return a loader that starts ``num_batches`` later and yields the rest of the epoch, to resume in the middle of it."""
+        """Return a loader that skips the next ``num_batches`` batches and yields the rest of the epoch, to resume in its middle."""
         return loaders.skip_batches(dataloader, num_batches)
 
     def free_memory(self, *objects: Any) -> tuple[None, ...]:
@@ -557,7 +557,7 @@ class Runtime:
         """Gather ``tensor`` from all processes, concatenated along the first dimension in the order of ranks.
 
         In a job of one process, the call returns ``tensor`` itself. Of processes that compute on the same samples (tensor parallelism),
-        one contributes, so that each sample is in the result once.
+        only one contributes, so that each sample is in the result once.
 
         Args:
             tensor: Nested tensors with the same structure, dtypes and shapes on all processes. Tensors without dimensions become one
@@ -595,7 +595,7 @@ class Runtime:
     ) -> T:
         """Reduce ``tensor`` element-wise over all processes and multiply the result by ``scale``.
 
-        Of processes that compute on the same samples (tensor parallelism), one contributes, so that each sample counts once.
+        Of processes that compute on the same samples (tensor parallelism), only one contributes, so that each sample counts once.
         float16, bfloat16 and float8 are reduced in float32 and rounded once. Small integers and bools are reduced in a wider integer type;
         a sum of bools is True if any of them is True. If every call is verified, host tensors of 100 bytes or less in total need a single
         exchange and are added in the order of ranks.
@@ -706,8 +706,8 @@ class Runtime:
 
         Returns:
             If each process has the whole model: the model's own tensors, on every process. If the model is sharded: whole tensors in main
-            memory on the main process, and an empty dict on the others. The names are those of the bare model, or with ``unwrap=False``
-            those of the wrapped model.
+            memory on the main process, and an empty dict on the others. The names are those of the unwrapped model, or, with
+            ``unwrap=False``, those of the wrapped model.
         """
         return self._checkpointing.get_state_dict(model, unwrap)
 
@@ -736,7 +736,7 @@ class Runtime:
     # -- experiment tracking -------------------------------------------------------------------------------------------
 
     def log(self, values: Mapping[str, Any], step: int | None = None) -> None:
-        """Record values with all trackers, on the main process only. The first call opens them: load a checkpoint before it.
+        """Record values with all trackers, on the main process only. Load a checkpoint before the first call, which opens them.
 
         Checkpoints contain the position of each tracker, so a program that loads one continues the curves of the run that saved it.
 
@@ -781,7 +781,7 @@ class Runtime:
     def is_preempted(self) -> bool:
         """Return whether any process of the job was told to stop, by a signal or by the cluster environment.
 
-        Every process must call this at the same step, and all processes get the same answer. With several processes, the call reduces
+        Every process must call this at the same step, and all processes get the same result. With several processes, the call reduces
         one number, which takes about 100 microseconds on the CPU. Call it at every step if steps are long, else at every tenth step.
         """
         return self._preemption.is_preempted()
@@ -818,13 +818,13 @@ class Runtime:
     # -- stopping together --------------------------------------------------------------------------------------------
 
     def set_trigger(self) -> None:
-        """Ask all processes to do something together, such as stop, at their next ``check_trigger``. Nothing is sent by this call."""
+        """Make the next ``check_trigger`` return True on all processes, so that they can stop together. Nothing is sent by this call."""
         self._stop_trigger.set()
 
     def check_trigger(self) -> bool:
         """Return whether any process has called ``set_trigger`` since the last check. The trigger is then cleared.
 
-        Every process must call this at the same step, and all processes get the same answer. With several processes, the call reduces
+        Every process must call this at the same step, and all processes get the same result. With several processes, the call reduces
         one number, which takes about 100 microseconds on the CPU.
         """
         return self._stop_trigger.check()
@@ -932,8 +932,8 @@ class Runtime:
         Args:
             seed: The seed.
             per_process: Whether each process has a seed of its own, ``seed + data_parallel_index``, so that dropout, noise and augmentation
-                differ between processes, except between those that compute on the same samples. Create the model before, with equal seeds,
-                because all processes need equal weights. The order of a prepared loader does not depend on this: rank 0 draws it.
+                differ between processes, except between those that compute on the same samples. Create the model before that, with equal
+                seeds, because all processes need equal weights. The order of a prepared loader does not depend on this: rank 0 draws it.
 
         Returns:
             The seed of this process.
@@ -969,7 +969,7 @@ class Runtime:
         return self._session.device_stats()
 
     def teardown(self) -> None:
-        """Wait for saves, close trackers, leave the process group and tear down the device. They start again if they are used again."""
+        """Wait for saves, close trackers, leave the process group and tear down the device. The next use starts the Runtime again."""
         self.wait_for_saves()
         self._trackers.close("finished")
         self._preemption.forget()

@@ -1,7 +1,8 @@
 """Warning for a learning-rate scheduler whose length was taken from a loader before ``prepare``.
 
 On ``n`` processes, a prepared loader has an ``n``-th of the batches, and with gradient accumulation a scheduler steps once for several
-batches. A scheduler that was made for more steps than the job takes never reaches the end of its schedule, and nothing else would say so.
+batches. A scheduler that was made for more steps than the job takes never reaches the end of its schedule, and nothing else would report
+this.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def check_length(scheduler: LRScheduler, loaders: Sequence[PreparedLoader], num_
 
     Args:
         scheduler: The scheduler. It was created before this call.
-        loaders: The prepared loaders. If the program has asked one of them for its length, that length may be the scheduler's.
+        loaders: The prepared loaders. If the program has called ``len`` on one of them, the scheduler's length may come from there.
         num_processes: The number of processes in the job.
         accumulation_steps: The number of backward passes per optimizer step.
     """
@@ -78,7 +79,7 @@ class _Steps:
         """Yield the numbers of steps per epoch that are wrong, and from which the length was probably computed.
 
         ``length`` may be a multiple of the right number as well: 10 epochs of 40 steps are 20 epochs of 20. The number of batches before
-        ``prepare`` is then suspected only if the program never read the other one.
+        ``prepare`` is then suspected only if the program never called ``len`` on the prepared loader.
         """
         is_right = length % max(self.per_epoch, 1) == 0
         units = []
@@ -114,7 +115,7 @@ def _count(number: int, noun: str) -> str:
 def _has_length(loader: PreparedLoader) -> bool:
     try:
         return min(len(loader.epochs.division.loader), loader.num_batches()) > 0
-    except (TypeError, NotImplementedError):  # a stream
+    except (TypeError, NotImplementedError):  # an iterable dataset
         return False
 
 

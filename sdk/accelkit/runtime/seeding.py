@@ -77,7 +77,7 @@ def capture_host() -> dict[str, Any]:
 
 
 def restore(state: Mapping[str, Any], accelerator: Accelerator, device: torch.device) -> None:
-    """Restore all generators to the state that ``capture`` returned. Warns if the state is of another kind of device and cannot be set."""
+    """Restore all generators to the state that ``capture`` returned. Warns if the state is from another device type."""
     restore_host(state)
     if state["device"] is not None and state["device_type"] == accelerator.device_type:
         accelerator.set_rng_state(state["device"], device)
@@ -118,7 +118,7 @@ def check_rng_types(rng_types: Sequence[str] | None, device_type: str) -> tuple[
 
 
 def capture_named(rng_types: Sequence[str], accelerator: Accelerator, device: torch.device) -> dict[str, torch.Tensor]:
-    """Return the state of torch's host generator and of the device's generator, if they are named. Rank 0 sends it to the others."""
+    """Return the state of torch's host generator and of the device's generator, if they are named. Rank 0 sends it to the other ranks."""
     state: dict[str, torch.Tensor] = {}
     host = torch.default_generator.device.type
     if "torch" in rng_types or (host in rng_types and accelerator.device_type == host):

@@ -39,13 +39,13 @@ class Session:
     Args:
         configuration: The selected plugins and devices.
         rank_info: This process's place in the job.
-        accumulation: The accumulation of gradients, which decides when optimizers step.
+        accumulation: The counter of backward passes, which decides when optimizers step.
         process_group: The backend and the timeout of the process group.
         seed: The seed for the generators of the device. None leaves them as they are.
 
     Attributes:
-        configuration: The configuration. Once the device has started, it includes the devices and machines that the processes told each
-            other about.
+        configuration: The configuration. Once the device has started, it includes the devices and the number of machines that the processes
+            learned from each other.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class Session:
         return merged
 
     def seed_device(self, seed: int) -> None:
-        """Seed the generators of the device, now if it has started, else when it starts."""
+        """Seed the generators of the device now if it has started, or else when it starts."""
         self._seed = seed
         if self._device is not None:
             seeding.seed_device(seed, self.configuration.accelerator, self._device)

@@ -1,4 +1,4 @@
-"""A request of one process that all processes learn of at the same step."""
+"""A request by one process, which all processes receive at the same step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class StopTrigger:
     """A flag that any process sets and all processes read together.
 
     Args:
-        collectives: The collectives of the job, through which all processes decide together.
+        collectives: The collectives of the job, by which all processes get the same result.
     """
 
     def __init__(self, collectives: Collectives) -> None:

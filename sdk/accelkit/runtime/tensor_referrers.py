@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 _CONTAINERS = (list, tuple, set, frozenset, dict)
-_DEEPEST = 4  # containers, such as a list in a dict in a list in an object's __dict__
+_DEEPEST = 4  # levels of containers, such as a list in a dict in a list in an object's __dict__
 _OWN = ("torch.", "accelkit.")
 
 

@@ -19,10 +19,11 @@ _CHILD = "_accelkit_wrapped"
 
 
 def show_attributes_of(module: torch.nn.Module, wrapper: torch.nn.Module) -> None:
-    """Let the wrapper answer for public attributes and methods of the module that it does not have itself, in place.
+    """Make public attributes and methods of the module available on its wrapper, in place, unless the wrapper has the same name itself.
 
-    Does nothing if the module is not a child of the wrapper. A layer of the module is not answered, and a method that runs a layer must not
-    return tensors that require gradients: the strategy would not see that forward pass, and the gradients would not be averaged.
+    Does nothing if the module is not a child of the wrapper. Reading a layer of the module from the wrapper raises AttributeError, and a
+    method that runs a layer must not return tensors that require gradients: the strategy would not see that forward pass, and the
+    gradients would not be averaged.
     """
     for name, child in wrapper.named_children():
         if child is module:
@@ -31,7 +32,7 @@ def show_attributes_of(module: torch.nn.Module, wrapper: torch.nn.Module) -> Non
 
 
 def attributes_of_child(cls: type) -> dict[str, Any]:
-    """Return the behaviour of a wrapper that answers for its child."""
+    """Return the behaviour of a wrapper that also has the public attributes and methods of its child."""
     original: Any = cls
 
     def __getattr__(self: Any, name: str) -> Any:
@@ -54,7 +55,7 @@ def attributes_of_child(cls: type) -> dict[str, Any]:
 
 
 def _without_gradients(method: types.MethodType, wrapper: str) -> Callable[..., Any]:
-    """Return the method, with a check that its result needs no gradients through a layer that it ran."""
+    """Return the method, with a check that its result does not require gradients if it ran a layer."""
 
     @functools.wraps(method)
     def checked(*args: Any, **kwargs: Any) -> Any:

@@ -45,11 +45,12 @@ def accelerator(
         name: A name, ``dist:name``, ``torch:<device_type>``, ``auto`` or an instance. None uses ACCELKIT_ACCELERATOR, or ``auto`` if
             that is not set.
         devices, cpu: The devices to use, as for Runtime. The default is the first device, or this process's own device in a job.
-        mixed_precision: The precision, ``no``, ``fp16`` or ``bf16``. None uses ACCELKIT_PRECISION, or else ACCELERATE_MIXED_PRECISION.
+        mixed_precision: The precision, ``no``, ``fp16`` or ``bf16``. None uses the precision of an existing Accelerator of this process, or
+            else ACCELKIT_PRECISION, ACCELERATE_MIXED_PRECISION or ``no``, in this order.
         arguments: All other arguments of ``accelerate.Accelerator``.
 
     Raises:
-        UnsupportedError: If the device or the bridge does not support a request.
+        UnsupportedError: If the device or the bridge does not support an argument.
         ContradictionError: If Accelerate or one of its variables names another device.
         AccelkitError: If Runtime raises an error.
     """
@@ -138,7 +139,7 @@ class Bridged(accelerate.Accelerator):  # type: ignore[misc] # accelerate has no
         return prepared
 
     def load_state(self, input_dir: str | None = None, load_kwargs: dict[str, Any] | None = None, **load_model_func_kwargs: Any) -> None:
-        """Load state as Accelerate does, but through main memory, because safetensors can load tensors only to devices that it knows."""
+        """Load state as Accelerate does, but through main memory, because safetensors can load tensors only to some types of devices."""
         super().load_state(input_dir, load_kwargs, **{"map_location": device_table.host_name()} | load_model_func_kwargs)
 
     def free_memory(self, *objects: Any) -> Any:
@@ -170,7 +171,7 @@ def bridged_class(cls: type) -> type:
 
 
 def _restored(cls: type, name: str) -> Any:
-    """Create the object that pickle then fills, with only its Runtime set. Loads the plugin, so that torch knows the device type."""
+    """Create an object with only its Runtime, for pickle to fill. Loads the plugin, so that torch knows the device type."""
     made: Any = bridged_class(cls)
     instance = made.__new__(made)
     instance.runtime = runtime_named(name)

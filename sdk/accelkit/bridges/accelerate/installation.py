@@ -26,8 +26,8 @@ def install(name: str | Accelerator | None = None, *, devices: Devices | None = 
     """Make every ``accelerate.Accelerator`` and ``PartialState`` that is created from now on use a plugin's device.
 
     Selects, loads and checks the device at once, and joins the process group of the job. Until ``uninstall``,
-    ``Accelerator.__init__`` and ``PartialState.__init__`` are replaced, ``torch.nn.Module.to`` keeps Parameters when a module leaves the
-    host, and ``ACCELERATE_TORCH_DEVICE``, which transformers reads, is set. Call it before creating any object of Accelerate.
+    ``Accelerator.__init__`` and ``PartialState.__init__`` are replaced, ``torch.nn.Module.to`` keeps the Parameter objects of a module that
+    leaves the host, and ``ACCELERATE_TORCH_DEVICE``, which transformers reads, is set. Call it before creating any object of Accelerate.
 
     Args:
         name, devices: The accelerator and its devices, as for ``accelerator``.

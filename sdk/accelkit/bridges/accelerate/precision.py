@@ -1,10 +1,11 @@
 """Selection of Accelerate's mixed precision, and the check that the device supports it.
 
 Accelerate itself allows fp16 only on a fixed list of device types, replaces it with full precision on the CPU, and uses CUDA's gradient
-scaler for devices that it does not know. The bridge asks the device instead, as Runtime does.
+scaler for devices that it does not know. The bridge instead allows the precisions that the accelerator declares and torch supports on
+the device, as Runtime does.
 
-Accelerate has no hook for an object that stores, computes or scales in another way. ``AutocastKwargs`` only switches autocast and its
-cache on and off, and the dtype follows from ``mixed_precision``. The bridge therefore refuses plugins' precisions.
+Accelerate has no hook for a precision that stores numbers, computes or scales losses in its own way. ``AutocastKwargs`` only switches
+autocast and its cache on and off, and the dtype follows from ``mixed_precision``. The bridge therefore rejects precisions from plugins.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Wanted:
     """The device that was requested for the process.
 
     Attributes:
-        accelerator, devices, cpu: The arguments, as for Runtime.
+        accelerator, devices, cpu: The requested values, as in the arguments of Runtime.
     """
 
     accelerator: str | Accelerator | None = None
@@ -71,7 +71,7 @@ def current_runtime() -> Runtime:
 
 
 def runtime_named(name: str) -> Runtime:
-    """Return the Runtime of this process if it uses the accelerator ``name``, or else a new one, which does nothing until it is used."""
+    """Return the Runtime of this process if it uses the accelerator ``name``, or else a new one, which has not started its device."""
     if _current is not None and _current[1].accelerator.name == name:
         return _current[1]
     return Runtime(name, precision=_PRECISION)

@@ -64,7 +64,7 @@ def refuse_strategy(strategy: str, name: str) -> None:
 
 
 def refuse_lazy(name: str, plugin: str) -> UnsupportedError:
-    """Return the error for a device that traces lazily. Its steps must be marked at their end, which Accelerate does only for XLA."""
+    """Return the error for a device that traces lazily, and so needs a call at the end of each step. Accelerate makes it only for XLA."""
     return UnsupportedError(
         f"the bridge to Accelerate does not support {name}",
         plugin=plugin,

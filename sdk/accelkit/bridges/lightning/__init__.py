@@ -1,6 +1,6 @@
 """accelkit's plugins in Lightning: ``Trainer(**trainer_kwargs("acme"))``, or ``install()`` and then ``Trainer(accelerator="acme")``.
 
-Supports ``lightning``, ``pytorch_lightning`` and ``lightning_fabric``, 2.5 to 2.6 (``pip install 'accelkit[lightning]'``).
+Supports versions 2.5 and 2.6 of ``lightning``, ``pytorch_lightning`` and ``lightning_fabric`` (``pip install 'accelkit[lightning]'``).
 """
 
 from accelkit.bridges.lightning.adapter import from_lightning

@@ -92,7 +92,7 @@ def from_lightning(cls: type, *, device_type: str | None = None, **options: Any)
         options: Keyword arguments for the constructor of ``cls``.
 
     Raises:
-        UsageError: If ``cls`` is not a Lightning accelerator, or its device type is not known.
+        UsageError: If ``cls`` is not a Lightning accelerator, or its device type cannot be determined.
     """
     missing = [name for name in _METHODS if not hasattr(cls, name)]
     if not isinstance(cls, type) or missing:
@@ -105,7 +105,7 @@ def from_lightning(cls: type, *, device_type: str | None = None, **options: Any)
 
 
 def adopt_instance(instance: Any) -> Accelerator:
-    """Like ``from_lightning``, for an existing instance."""
+    """Return an accelkit accelerator that delegates to an existing Lightning accelerator, as instances of ``from_lightning`` do."""
     adopted: Any = from_lightning(type(instance))
     accelerator: Any = adopted.__new__(adopted)
     accelerator._lightning = instance

@@ -1,4 +1,4 @@
-"""Locations of the classes in Lightning's packages, and their known versions. Importing this module imports none of the packages.
+"""Locations of the classes in Lightning's packages, and the supported versions. Importing this module imports none of the packages.
 
 ``lightning`` contains both the Trainer and Fabric. ``pytorch_lightning`` and ``lightning_fabric`` are separate copies of the same code,
 and the copies do not accept each other's classes.
@@ -75,14 +75,14 @@ FABRICS = (Framework("lightning.fabric", "lightning.fabric", "Fabric"), Framewor
 
 
 def find_framework(frameworks: tuple[Framework, ...], package: str | None) -> Framework:
-    """Return the framework of a package, and import it.
+    """Import a package of Lightning, and return its framework.
 
     If ``package`` is None, the framework that the program has already imported is used, or else the first that is installed.
 
     Raises:
         UnknownNameError: If there is no such package.
         UnavailableError: If it is not installed.
-        UnsupportedError: If its version is not known.
+        UnsupportedError: If its version is not supported.
     """
     if package is None:
         candidates = [one for one in frameworks if one.package in sys.modules] or installed(frameworks)
@@ -113,7 +113,7 @@ def check_version(framework: Framework) -> None:
     """Import the package, and check its version.
 
     Raises:
-        UnsupportedError: If its version is not known.
+        UnsupportedError: If its version is not supported.
     """
     version = importlib.import_module(framework.package).__version__
     if not SpecifierSet(KNOWN_VERSIONS).contains(version, prereleases=True):

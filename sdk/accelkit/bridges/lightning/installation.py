@@ -1,7 +1,7 @@
 """``install()``, which makes ``Trainer(accelerator="acme")`` and ``Fabric(accelerator="acme")`` use accelkit's plugins.
 
-Only the ``__init__`` methods of these two classes are replaced. The replacement turns the arguments that Lightning does not support into
-those of ``trainer_kwargs`` or ``fabric_kwargs``. No private part of Lightning is changed.
+Only the ``__init__`` methods of these two classes are replaced. The replacement translates arguments that Lightning does not support
+into those that ``trainer_kwargs`` or ``fabric_kwargs`` returns. No private part of Lightning is changed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def install(*accelerators: str, package: str | None = None) -> None:
 
     Raises:
         UnavailableError: If Lightning is not installed.
-        UnsupportedError: If its version is not known, or its classes do not take the expected arguments. In that case, nothing is changed.
+        UnsupportedError: If its version is not supported, or its classes lack expected arguments. In either case, nothing is changed.
     """
     frameworks = [one for one in installed(TRAINERS) + installed(FABRICS) if package in (None, one.package)]
     if not frameworks:
@@ -120,7 +120,7 @@ def _from_environment(framework: Framework) -> dict[str, Any]:
 
 
 def _translated(framework: Framework, given: dict[str, Any]) -> dict[str, Any]:
-    """Translate the arguments into ones that Lightning supports."""
+    """Return the arguments translated into ones that Lightning supports."""
     requested: Any = given.get("accelerator", AUTO)
     if requested == AUTO:
         chosen = decide().chosen

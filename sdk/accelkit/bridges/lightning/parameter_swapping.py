@@ -16,9 +16,9 @@ _SET_DATA: Any = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
 class SwappingParameters(TorchFunctionMode):
-    """A mode in which an assignment to ``data`` that torch refuses swaps the two tensors instead.
+    """A mode that swaps two tensors if torch does not support assigning one to ``data`` of the other because their device types differ.
 
-    The tensor keeps its identity, and tied parameters stay tied.
+    The tensor whose ``data`` is assigned keeps its identity, and tied parameters stay tied.
     """
 
     def __torch_function__(

@@ -50,7 +50,7 @@ else:
 class PluginPrecision(Theirs):
     """Lightning's precision interface, implemented by an accelkit Precision.
 
-    The Precision is set up at first use, in the process that uses the device: only then does the strategy know which device that is.
+    The Precision is set up at first use, in the process that uses the device, because the device of the strategy is not known earlier.
 
     Args:
         framework: The Trainer or Fabric.
@@ -128,7 +128,7 @@ class PluginPrecision(Theirs):
             call(precision, "teardown")
 
     def _step(self, optimizer: Any, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
-        """Run the step of the optimizer in the Precision."""
+        """Run the step of the optimizer through the ``optimizer_step`` of the Precision."""
 
         def _own_step(closure: Callable[[], Any] | None = None) -> Any:  # errors of the optimizer are recognised by this name
             return optimizer.step(closure=closure, **kwargs) if closure is not None else optimizer.step(**kwargs)
@@ -183,7 +183,7 @@ class TrainerPrecision(PluginPrecision):
         """Run the backward pass of the Precision, or else that of the LightningModule.
 
         Raises:
-            UnsupportedError: If both override it.
+            UnsupportedError: If both override ``backward``.
         """
         if not overrides(self.plugin, Precision, "backward"):
             super().backward(tensor, model, *args, **kwargs)
@@ -195,7 +195,7 @@ class TrainerPrecision(PluginPrecision):
                 why="only one of them can run the backward pass",
                 hint="remove backward from the LightningModule, or use another precision",
             )
-        call_in_step(self.plugin, "backward", tensor, **_named(args[1:]), **kwargs)  # the first one is the optimizer
+        call_in_step(self.plugin, "backward", tensor, **_named(args[1:]), **kwargs)  # the first argument is the optimizer
 
     def post_backward(self, tensor: torch.Tensor, module: Any) -> torch.Tensor:
         call_in_step(self.plugin, "post_backward", tensor)
@@ -225,7 +225,7 @@ class TrainerPrecision(PluginPrecision):
         return self._step(optimizer, **kwargs)
 
     def clip_gradients(self, optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        """Unscale the gradients, unless that was done before, and clip them."""
+        """Unscale the gradients, unless they are unscaled already, and clip them."""
         wrapper = self._framework.part("core.optimizer").LightningOptimizer  # what a LightningModule gets from optimizers()
         self.unscale_gradients(optimizer.optimizer if isinstance(optimizer, wrapper) else optimizer)
         super().clip_gradients(optimizer, *args, **kwargs)

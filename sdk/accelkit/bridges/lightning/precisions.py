@@ -20,7 +20,10 @@ NAMES = ("32-true", "64-true", *_NARROW, *_MIXED)
 
 
 def is_lightnings(chosen: Precision, accelerator: Accelerator, device: torch.device) -> bool:
-    """Return whether Lightning's own class computes the same as this precision: a built-in one, chosen by name, that Lightning has too."""
+    """Return whether Lightning's own class computes the same as this precision.
+
+    True for a built-in precision that was chosen by name and that Lightning has too, unless the accelerator has its own implementation.
+    """
     return is_built_in(chosen) and chosen.name in NAMES and own_precision(accelerator, chosen.name, device) is None
 
 

@@ -106,7 +106,7 @@ class FabricPlacing(Theirs):
             super().module_to_device(module)
 
     def setup_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-        if isinstance(self.precision, PluginPrecision):  # Fabric itself tells a precision nothing about optimizers
+        if isinstance(self.precision, PluginPrecision):  # Fabric itself passes no optimizers to a precision
             self.precision.check_optimizer(optimizer)
         if self._moves is not None:
             follow_parameters(optimizer, self._moves, has_to_know=False)
@@ -181,7 +181,7 @@ def check_given(framework: Framework, strategy: Any, plugin: Accelerator, device
     """Check that a Lightning strategy created by the user can be used on this device, and return the strategy to use.
 
     Raises:
-        UnsupportedError: If it is one of Lightning's own strategies that does not support the device.
+        UnsupportedError: If it is one of Lightning's own strategies and does not support the device.
         ContradictionError: If it was created for another device.
     """
     if isinstance(strategy, Joining | TrainerPlacing | FabricPlacing) or not framework.owns(type(strategy)):
@@ -202,7 +202,7 @@ def check_given(framework: Framework, strategy: Any, plugin: Accelerator, device
 
 
 def check_precision(framework: Framework, strategy: Any, precision: str, plugin: Accelerator, *, is_lightnings: bool) -> None:
-    """Check that Lightning supports this precision, which may be one of its own, with this strategy.
+    """Check that the strategy supports the precision. ModelParallelStrategy supports only some of Lightning's own precisions.
 
     Raises:
         UnsupportedError: If it does not.
@@ -217,7 +217,7 @@ def check_precision(framework: Framework, strategy: Any, precision: str, plugin:
 
 
 def _joining_first(strategy: Any, plugin: Accelerator, framework: Framework) -> Any:
-    """Make the user's strategy create its process group as ``Joining`` does, and let the user's code shard modules on the CPU.
+    """Make the user's strategy create its process group as ``Joining`` does, and let the user's code shard modules that are on the CPU.
 
     The object is given a new class with one base, because a class with two bases could not be assigned to it.
     """
