@@ -151,6 +151,9 @@ class Preemption:
 
         Args:
             saved: The checkpoint, which all processes must have finished saving.
+
+        Raises:
+            SystemExit: With status 0 if the scheduler accepted the job again, or else with status 143 (128 + SIGTERM).
         """
         aftermath = f"the checkpoint {saved} is complete and on disk; the job was not queued again"
         with self._plugin_manager.naming_failures("preempted", aftermath):

@@ -412,7 +412,7 @@ class Runtime:
         return loaders.laid_out(loaders.move(batch, self.device, non_blocking), self.strategy)
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
-        """Return a loader that skips the next ``num_batches`` batches and yields the rest of the epoch, to resume in its middle."""
+        """Return a loader that skips the first ``num_batches`` batches and yields the rest of the epoch, to resume in its middle."""
         return loaders.skip_batches(dataloader, num_batches)
 
     def free_memory(self, *objects: Any) -> tuple[None, ...]:

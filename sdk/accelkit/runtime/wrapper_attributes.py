@@ -19,7 +19,7 @@ _CHILD = "_accelkit_wrapped"
 
 
 def show_attributes_of(module: torch.nn.Module, wrapper: torch.nn.Module) -> None:
-    """Make public attributes and methods of the module available on its wrapper, in place, unless the wrapper has the same name itself.
+    """Make public attributes and methods of the module available on its wrapper, unless the wrapper has an attribute of the same name.
 
     Does nothing if the module is not a child of the wrapper. Reading a layer of the module from the wrapper raises AttributeError, and a
     method that runs a layer must not return tensors that require gradients: the strategy would not see that forward pass, and the

@@ -105,7 +105,7 @@ def from_lightning(cls: type, *, device_type: str | None = None, **options: Any)
 
 
 def adopt_instance(instance: Any) -> Accelerator:
-    """Return an accelkit accelerator that delegates to an existing Lightning accelerator, as instances of ``from_lightning`` do."""
+    """Return an accelkit accelerator that delegates to an existing Lightning accelerator. See ``from_lightning``."""
     adopted: Any = from_lightning(type(instance))
     accelerator: Any = adopted.__new__(adopted)
     accelerator._lightning = instance

@@ -52,7 +52,7 @@ def trainer_kwargs(
         precision: The precision, as for ``accelkit.Runtime``: a name or an instance.
         cluster: The cluster environment, as for ``accelkit.Runtime``: a name or an instance. None detects it.
         plugins: Further Lightning plugins. A precision or cluster environment among them replaces that of accelkit.
-        package: The package, ``lightning`` or ``pytorch_lightning``. None uses the one that is imported.
+        package: The package, ``lightning`` or ``pytorch_lightning``. None uses the one already imported, or else the first installed.
 
     Returns:
         A dict with ``accelerator``, ``devices``, ``num_nodes``, ``strategy`` and ``plugins``.

@@ -5,7 +5,7 @@ Lightning calls the methods of a precision plugin in different places than Runti
 - A Trainer converts each batch and runs the whole step of the LightningModule in the forward context. It converts no results.
 - A Trainer computes the gradients inside the optimizer's step, in a closure. The closure therefore runs first, so that gradients can be
   unscaled before Lightning's hooks see them and before they are clipped.
-- Lightning tears the strategy down after every ``fit`` and may save a checkpoint after that, so the state is kept.
+- Lightning tears the strategy down after every ``fit`` and may save a checkpoint after that, so the state of the precision is kept.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BACKWARD_ARGUMENTS = ("gradient", "retain_graph", "create_graph", "inputs")
 if TYPE_CHECKING:
 
     class Theirs:
-        """The part of Lightning's precision plugins that is used here. All of it is public but ``_after_closure``."""
+        """The part of Lightning's precision plugins that is used here. All of it except ``_after_closure`` is public."""
 
         def connect(self, model: Any, optimizers: list[Any], lr_schedulers: list[Any]) -> Any: ...
         def pre_backward(self, tensor: torch.Tensor, module: Any) -> torch.Tensor: ...
@@ -205,7 +205,7 @@ class TrainerPrecision(PluginPrecision):
         """Compute the gradients, unscale them, run Lightning's hooks and clipping, and run the step.
 
         Raises:
-            UnsupportedError: If the precision scales losses, and the optimizer computes the gradients several times in a step.
+            UnsupportedError: If the precision takes part in the step, and the optimizer requires a closure, as LBFGS does.
         """
         if not overrides(self.plugin, Precision, "optimizer_step", "unscale_gradients"):
             return super().optimizer_step(optimizer, model=model, closure=closure, **kwargs)
