@@ -73,7 +73,7 @@ class DDPStrategy(Strategy):
 
         Raises:
             UnsupportedError: If a parameter is on the meta device, because every process needs the whole model, or if torch does not
-                support the communication hook here.
+                support the communication hook in this build or on this backend.
             UsageError: If the communication hook is neither a function nor a known name.
         """
         from torch.nn.parallel import DistributedDataParallel
