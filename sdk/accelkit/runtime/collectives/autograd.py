@@ -17,8 +17,8 @@ def with_gradients(
 ) -> list[torch.Tensor]:
     """Return the gathered tensors, with those marked in ``differentiable`` connected to this process's tensors in the graph.
 
-    The gradient of this process's part is the sum of the gradients that the backward passes of all processes compute for it. A single
-    node of the graph holds all tensors, so that each process runs one collective in its backward pass, regardless of the order in which
+    The gradient of this process's part is the sum of the gradients that the backward passes of all processes compute for it. All tensors
+    are outputs of one node of the graph, so that every process reduces their gradients in the same order, regardless of the order in which
     autograd visits nodes.
     """
     chosen = [place for place, has in enumerate(differentiable) if has]

@@ -3,7 +3,7 @@ ranks read the log and report which ranks are missing.
 
 The entry of rank 3 is the JSON text under the key ``accelkit/calls/3``: ``at`` (host and process id), ``last`` (the last call, and
 whether it was verified), ``groups`` (the number of calls so far, by the name of the process group). Setting a key is cheap: torch's
-TCPStore does not wait for an answer.
+TCPStore does not wait for a reply.
 """
 
 from __future__ import annotations
@@ -56,7 +56,14 @@ class Call:
 
 
 def record_call(what: str, group: dist.ProcessGroup, ranks: Sequence[int], *, is_verified: bool = True) -> Call:
-    """Record this process's next collective call in the group."""
+    """Record this process's next collective call in the group, and return it.
+
+    Args:
+        what: The name of the collective and its data.
+        group: The process group.
+        ranks: The members' ranks in the job.
+        is_verified: Whether this process verifies the call.
+    """
     number = _numbers.get(group, 0) + 1
     _numbers[group] = number
     call = Call(what, group, number, ranks, is_verified)
@@ -69,7 +76,9 @@ def record_call(what: str, group: dist.ProcessGroup, ranks: Sequence[int], *, is
 
 
 def explain(call: Call, error: BaseException) -> CollectiveError:
-    """Return an error that explains why this call failed: the processes that did not make it, and the last call of each.
+    """Return an error that explains why this call failed. It names the ranks that did not make the call or made a different one.
+
+    Reads the log, for at most READING_SECONDS.
 
     Args:
         call: The call of this process.
@@ -103,7 +112,7 @@ _DIED = "look at the output of the other processes: the first error of the job i
 
 
 def different(what: str, descriptions: Mapping[int, str], hint: str = _SAME_CALLS) -> CollectiveError:
-    """Return the error for processes that make different calls or give different data.
+    """Return the error for processes that made different calls or gave different data.
 
     Args:
         what: The message of the error, which says what differs.
@@ -129,7 +138,7 @@ def _key(rank: int) -> str:
 def _read_notes(ranks: Iterable[int]) -> dict[int, dict[str, Any]]:
     """Return the log entries by rank. The entry of a rank that has not made a call yet is empty.
 
-    Ranks are left out if the store does not answer in time, because the process that hosts it may have ended or may be hanging.
+    Ranks are left out if the store does not respond in time: the process that hosts it may have ended or may be hanging.
     """
     notes: dict[int, dict[str, Any]] = {}
 

@@ -1,4 +1,4 @@
-"""The collectives of a Runtime, which operate on nested data. With a single process, they return their argument.
+"""The collectives of a Runtime, which operate on nested data. With a single process, they communicate nothing.
 
 The modules that only a job of several processes needs are imported when such a job uses them.
 """
@@ -30,13 +30,14 @@ REDUCTIONS = ("sum", "mean", "max", "min", "product", "none")
 class Collectives:
     """Collectives over the process group of the job, or over another group of torch.distributed.
 
-    Each method is documented in the method of ``Runtime`` that has the same name. ``group`` is the group whose members make the call; None
-    means all processes of the job. ``gather`` and ``reduce`` without a group combine one process for each share of the samples.
+    Methods that ``Runtime`` has too are documented there. ``group`` is the group whose members make the call; None means all processes of
+    the job. Without a group, ``gather``, ``gather_for_metrics`` and ``reduce`` combine the data of one process for each share of the
+    samples, because processes that compute on the same samples (tensor parallelism) hold the same data.
 
     Args:
         num_processes: Number of processes in the job.
-        device: Function that returns the device of this process. It is called at each collective of several processes, so that the first
-            call can join the process group.
+        device: Function that returns the device of this process. It is called before each collective if there are several processes, so
+            that the first call can join the process group.
         verification: Which calls are verified.
         data_group: Function that returns the group that has one process for each share of the samples, or None if that is every process.
     """
@@ -61,11 +62,13 @@ class Collectives:
         return Communicator(group, device, self._verification)
 
     def _communicator_of_samples(self, group: dist.ProcessGroup | None = None) -> Communicator:
-        """Return the communicator for the group or, without one, that of the processes that together have each sample once."""
+        """Return the communicator for the group or, if it is None, for the processes that together have each sample once."""
         return self.communicator(self._data_group() if group is None else group)
 
     def verify(self, name: str, payload: bytes = b"") -> Sequence[bytes]:
-        """Wait until every process of the job makes the call ``name``, and return the payload of each one, in the order of ranks.
+        """Wait until every process of the job makes the call ``name``, and return the payloads of all processes, in the order of ranks.
+
+        A payload may have at most ``fingerprint.INLINE_BYTES``. Only for jobs of several processes.
 
         Raises:
             CollectiveError: If a process makes another call, or none before the timeout.

@@ -23,7 +23,7 @@ def device_types(group: dist.ProcessGroup | None) -> list[str]:
 
 
 class Communicator:
-    """A process group together with the device of this process. The collectives of this package take one as their first argument.
+    """A process group together with the device of this process. It is the first argument of the collectives of this package.
 
     Creating a communicator sends nothing, and several may exist for one group. All of them continue the same count of calls, because
     the count belongs to the group.
@@ -83,17 +83,20 @@ class Communicator:
         return tensor.device.type in self.device_types
 
     def exchange(self, mine: bytes) -> list[bytes]:
-        """Return the bytes of each member. They may have any length; the lengths are exchanged first, then the bytes."""
+        """Send ``mine`` to all members, and return the bytes of each member, in the order of the group.
+
+        Members may send different numbers of bytes: the lengths are exchanged first.
+        """
         lengths = [struct.unpack("<Q", packet)[0] for packet in self.exchange_packets(struct.pack("<Q", len(mine)))]
         longest = max(lengths)
         everyone = self._all_gather(bytearray(mine.ljust(longest, b"\0")))
         return [bytes(everyone[place * longest : place * longest + length]) for place, length in enumerate(lengths)]
 
     def exchange_packets(self, mine: bytes | bytearray) -> list[bytes]:
-        """Return the bytes of each member. All members must give the same small number of bytes.
+        """Send ``mine`` to all members, and return the bytes of each member. All members must send the same small number of bytes.
 
-        Over gloo, they are sent by ``all_to_all``: each message goes straight to its receiver, while the ``all_gather`` of gloo passes it
-        on from rank to rank. Data are never sent this way.
+        Over gloo, this uses ``all_to_all``, which sends each message straight to its receiver; the ``all_gather`` of gloo passes messages
+        on from rank to rank. Data are never sent with ``all_to_all``, so that a packet cannot be mistaken for data.
         """
         if self._has_gloo:
             received = torch.empty(self.size, len(mine), dtype=torch.uint8)

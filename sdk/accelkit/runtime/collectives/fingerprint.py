@@ -2,7 +2,7 @@
 
 torch.distributed assumes that all processes call the same collective with the same shapes. If they do not, they wait for each other,
 abort, or compute wrong numbers. A packet has the same size for every call, so exchanging packets is always safe. Small data can be
-sent in the packet, and then need no second exchange. ``benchmarks/collective_verification.py`` measures the cost; ``verification``
+sent in the packet, which saves a second exchange. ``benchmarks/collective_verification.py`` measures the cost; ``verification``
 says which calls are verified.
 """
 
@@ -49,10 +49,10 @@ class Verified:
 def verify(
     communicator: Communicator, name: str, outline: str = "", payload: bytes | None = b"", *, differing: str | None = None
 ) -> Verified:
-    """Record a call and, unless the communicator leaves it unverified, verify that every process of the group makes it.
+    """Record a call and, unless the communicator's mode leaves it unverified, verify that every process of the group makes it.
 
     Args:
-        communicator: The group.
+        communicator: The communicator of the group.
         name: Name of the call, with the arguments that must agree.
         outline: Description of this process's data.
         payload: The bytes to send to the other processes, at most INLINE_BYTES. None if the call needs nothing from the exchange; only
@@ -60,8 +60,9 @@ def verify(
         differing: Hint for the error that is raised if the outlines differ; None if they may differ.
 
     Raises:
-        CollectiveError: If processes make different calls, or if a process makes no call before the timeout of the group. The error
-            then names the missing processes and their last calls.
+        CollectiveError: If processes make different calls, made different unverified calls before, or give different outlines although
+            ``differing`` is given. Also if a process makes no call before the timeout of the group; the error then names the missing
+            processes and their last calls.
     """
     what = f"{name} of {outline}" if outline else name
     history = communicator.history
@@ -104,7 +105,7 @@ def watching(call: call_log.Call) -> Iterator[None]:
 
 
 def exchange(communicator: Communicator, call: call_log.Call, mine: bytes) -> list[bytes]:
-    """Send bytes of any length from each process to all others. Call it after ``verify``."""
+    """Send ``mine``, which may have any length, to all processes, and return the bytes of each one. Call this after ``verify``."""
     with watching(call):
         return communicator.exchange(mine)
 
@@ -132,6 +133,6 @@ def _digest(text: str) -> bytes:
 
 
 def _tell_each_other(communicator: Communicator, call: call_log.Call, mine: str) -> dict[int, str]:
-    """Exchange descriptions. All processes call this, because all have seen the same packets and know that they differ."""
+    """Return the description of each process, by rank. All processes call this, because all have found the same difference."""
     told = exchange(communicator, call, json.dumps(mine[:500]).encode())
     return {rank: json.loads(text) for rank, text in zip(communicator.ranks, told, strict=True)}

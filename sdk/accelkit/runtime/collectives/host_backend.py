@@ -26,8 +26,8 @@ def register(name: str, device_type: str) -> None:
 class HostStagedGroup(_ProcessGroup):  # type: ignore[misc] # torch's stubs declare every overload, but torch calls only one of them
     """A process group for tensors on any device, which are copied to the host, passed to gloo and copied back.
 
-    All calls except ``send`` and ``recv`` are complete when they return. Tensors that are on the host already are passed to gloo as they
-    are.
+    All calls except ``send`` and ``recv`` are complete when they return. Contiguous tensors that are already on the host are passed to
+    gloo without a copy.
     """
 
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
@@ -131,7 +131,7 @@ class HostStagedGroup(_ProcessGroup):  # type: ignore[misc] # torch's stubs decl
         return _Transfer(self._gloo.recv(received, source, tag), received, tensors)
 
     def barrier(self, opts: Any = None) -> Any:
-        """Wait for the other processes. Does not wait for traced operations."""
+        """Wait for the other processes. Does not run operations that a lazy device has traced."""
         self._gloo.barrier(opts or dist.BarrierOptions()).wait()
         return _Done([])
 
@@ -147,7 +147,7 @@ class HostStagedGroup(_ProcessGroup):  # type: ignore[misc] # torch's stubs decl
 
 
 class _Transfer(_Work):  # type: ignore[misc]
-    """A pending transfer of gloo. Keeps its host memory alive until it is complete, and fills the targets from that memory."""
+    """A pending transfer by gloo. Keeps the host memory of the transfer alive. ``wait`` copies received values to the targets."""
 
     def __init__(self, work: Any, values: list[torch.Tensor], targets: list[torch.Tensor] | None = None) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ class _Transfer(_Work):  # type: ignore[misc]
         return True
 
     def is_completed(self) -> bool:
-        """Return whether the transfer is complete. On the receiving process, it is complete only after ``wait`` has returned."""
+        """Return whether the transfer is complete. On the receiver, a transfer is complete only after ``wait`` has returned."""
         return self._targets is None and bool(self._work.is_completed())
 
 

@@ -1,4 +1,4 @@
-"""Collectives on Python objects. Objects are pickled and signed with the secret of the job; their tensors are sent from the host.
+"""Collectives on Python objects. Objects are pickled and signed with the secret of the job; their tensors are copied to the host first.
 
 Received data are unpickled only if the signature is valid. A job without a secret trusts anyone who can reach its ports, as
 torch.distributed does.
@@ -30,7 +30,11 @@ class _FromDevice:
 
 
 def gather(communicator: Communicator, data: Any) -> list[Any]:
-    """Return the object of each process, in the order of the group."""
+    """Return the object of each process, in the order of the group. Tensors on the sender's device are moved to this process's device.
+
+    Raises:
+        CollectiveError: If a process does not make the call, or an object is not from a process of this job.
+    """
     mine = _pickled(data, communicator.ranks[communicator.rank])
     fits = len(mine) < INLINE_BYTES
     verified = verify(communicator, "gather of objects", payload=b"\1" + mine if fits else b"\0")
@@ -80,7 +84,7 @@ def receive(rank: int, group: dist.ProcessGroup | None = None) -> Any:
 
 
 def _travelling_on(group: dist.ProcessGroup | None) -> torch.device:
-    """Return the device from which this group sends objects: the host if the group has a backend for it, or else a device that has one."""
+    """Return the device from which this group sends objects: the host or, if the group has no backend for it, a device with a backend."""
     types = device_types(group)
     return torch.device(HOST if HOST in types else types[0])
 

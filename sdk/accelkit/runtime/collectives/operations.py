@@ -40,7 +40,7 @@ def gather(communicator: Communicator, data: T, *, sync_grads: bool = False) -> 
 
 
 def gather_objects(communicator: Communicator, data: Any) -> list[Any]:
-    """Return the items of all processes in one list, in the order of ranks. An object that is not a list or tuple is a single item."""
+    """Return the items of all processes in one list, in the order of ranks. Data that is not a list or tuple is one item."""
     everyone = object_collectives.gather(communicator, data)
     return [item for theirs in everyone for item in (theirs if isinstance(theirs, list | tuple) else [theirs])]
 

@@ -1,7 +1,8 @@
 """Reductions over processes, including dtypes that a backend does not support.
 
 float16, bfloat16 and float8 are reduced in float32 and then rounded once; bool, int16, uint16 and uint32 are reduced in a wider integer
-type, and complex numbers as pairs of real numbers. The sum of bools is True if any is True, and the product if all are.
+type, and complex numbers as pairs of real numbers. The sum of bools is True if any is True; their
+product is True if all are True.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def name_of(op: Operation) -> str:
 
 
 def check_dtypes(tensors: Sequence[torch.Tensor], op: Operation) -> None:
-    """Check that the operation is defined for the dtypes. All processes that give the same dtypes get the same result.
+    """Check that the operation is defined for the dtypes. Processes with the same dtypes all pass the check, or all fail it.
 
     Raises:
         TypeError: For the mean of integers, and for the maximum or minimum of complex numbers.
@@ -65,7 +66,7 @@ def reduce_tensor(communicator: Communicator, tensor: torch.Tensor, op: Operatio
         return _narrowed(_folded(transport.gather_rows(communicator, values), op), tensor, op)
     if values.is_complex():
         values = torch.view_as_real(values)
-    values = values.clone() if address_of(values) == address_of(tensor) else values  # always, on a device without addresses
+    values = values.clone() if address_of(values) == address_of(tensor) else values  # always copied if the device has no addresses
     if values.numel():
         dist.all_reduce(values, _NAMED[op][0] if isinstance(op, str) else op, group=communicator.group)
     if op == "mean":
@@ -83,10 +84,10 @@ def reduce_rows(rows: torch.Tensor, like: torch.Tensor, op: str) -> torch.Tensor
 
 
 def named(op: Operation) -> Operation:
-    """Return the name of the operation if it has one, and the operation itself otherwise.
+    """Return the name of the operation if it has one, and the operation itself otherwise. The name of ``ReduceOp.AVG`` is ``mean``.
 
     Raises:
-        TypeError: If it is neither a name nor a ``torch.distributed.ReduceOp``.
+        TypeError: If ``op`` is neither a name nor a ``torch.distributed.ReduceOp``.
     """
     if isinstance(op, str):
         return op

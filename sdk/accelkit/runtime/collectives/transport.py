@@ -1,4 +1,4 @@
-"""Sending tensors between processes: choosing the device and the dtype for it, and converting tensors to bytes."""
+"""Send tensors between processes: choose the device and the dtype to send them in, and convert tensors to bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 def inline(tensors: Sequence[torch.Tensor]) -> bytes | None:
     """Return the concatenated bytes of the tensors if all are on the host and fit into a packet; otherwise None.
 
-    Processes with the same outline get the same answer: either all or none of them get None.
+    Of processes whose tensors have the same outline, either all get None or none does.
     """
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     if size > fingerprint.INLINE_BYTES or not all(tensor.device.type == HOST for tensor in tensors):
@@ -73,7 +73,7 @@ def gather_rows(communicator: Communicator, tensor: torch.Tensor) -> torch.Tenso
 
 
 def broadcast(communicator: Communicator, tensor: torch.Tensor, from_process: int) -> torch.Tensor:
-    """Return the tensor of process ``from_process`` (a rank in the job).
+    """Return the tensor of process ``from_process`` (a rank in the job), on the device of ``tensor``.
 
     The tensors of the other processes must have the same shape, dtype and device type. They are not changed.
     """

@@ -1,7 +1,9 @@
 """Choice of the collectives that are verified.
 
-Verifying a call costs an exchange among all ranks of its group (see ``fingerprint``). ACCELKIT_VERIFY_COLLECTIVES says which calls of
-``gather`` and ``reduce`` are verified. The other calls (``wait_for_everyone``, ``broadcast``, collectives on objects) need the exchange
+Verifying a call costs an exchange among all ranks of its group (see ``fingerprint``). ACCELKIT_VERIFY_COLLECTIVES sets the mode, which
+determines the calls of ``gather`` (forward and backward) and ``reduce`` that are verified: ``always`` verifies every call; ``first``
+verifies the first NUM_FIRST calls with the same name and outline of data, and at least one call in MAX_UNVERIFIED + 1; ``off`` verifies
+none. The other calls of a Runtime (``wait_for_everyone``, ``broadcast``, ``pad_across_processes``, ``gather`` of objects) need the exchange
 for their own purpose and are verified in every mode.
 
 In the mode ``first``, ranks must not decide differently whether to verify a call. So the decision depends only on what the ranks are
@@ -11,8 +13,9 @@ call from different lines (``if rt.is_main_process: ... else: ...``). Ranks ther
 some wait for packets and the others for data. Over gloo, packets are sent with a different collective (``all_to_all``) than data, so that
 neither is taken for the other, and both groups of ranks wait until the timeout; the call log explains why.
 
-Two ranks that make different calls without verifying them may compute wrong numbers. Each rank keeps a digest of its calls since the last
-exchange and sends it with the next packet. At most MAX_UNVERIFIED calls pass between two exchanges in the mode ``first``.
+Two ranks that make different calls without verifying them may compute wrong numbers. To find this at the next exchange, each rank keeps a
+digest of its calls since the last exchange and sends the digest with its next packet. In the mode ``first``, at most MAX_UNVERIFIED calls
+pass between two exchanges.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ VARIABLE = "ACCELKIT_VERIFY_COLLECTIVES"
 DEFAULT: Mode = "always"
 NUM_FIRST = 3
 MAX_UNVERIFIED = 99
-_MAX_KINDS = 4096  # kinds of calls to remember; any others are verified
+_MAX_KINDS = 4096  # the number of names with outlines to remember; calls with others are always verified
 _NO_HISTORY = bytes(8)
 
 
@@ -44,10 +47,10 @@ def job_mode() -> Mode:
 
 
 def parse_mode(given: str) -> Mode:
-    """Return the mode that a value of ACCELKIT_VERIFY_COLLECTIVES names.
+    """Return a value of ACCELKIT_VERIFY_COLLECTIVES as a mode.
 
     Raises:
-        UsageError: If there is no such mode.
+        UsageError: If the value is not the name of a mode.
     """
     for mode in get_args(Mode):
         if given == mode:
@@ -73,10 +76,10 @@ class History:
         self.num_unverified, self.last_unverified, self.digest = 0, "", _NO_HISTORY
 
     def is_due(self, mode: Mode, what: str) -> bool:
-        """Return whether a call has to be verified in a mode.
+        """Return whether a call has to be verified.
 
         Args:
-            mode: The mode.
+            mode: The mode that is in effect.
             what: The name of the call and the outline of its data.
         """
         if mode == "first":

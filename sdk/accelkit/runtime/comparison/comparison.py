@@ -31,8 +31,8 @@ def compare_to_cpu(model: torch.nn.Module, batch: Any, loss: Loss | None, folder
     Args:
         model: The model, without the wrappers of a strategy and of torch.compile.
         batch: The batch, on the device.
-        loss: The function that runs the model and returns the loss, or None.
-        folder: The folder for programs, or None for a new temporary one.
+        loss: The function that runs the model and returns the loss. None uses the model's own loss or a weighted mean of its outputs.
+        folder: The folder for programs that reproduce wrong results. None creates a temporary folder if there is a wrong result.
         session: The device in use.
     """
     device, accelerator = session.device, session.configuration.accelerator
@@ -103,10 +103,12 @@ def _check_model(model: torch.nn.Module, device: torch.device) -> None:
 
 
 def _default_loss(model: torch.nn.Module, batch: Any) -> torch.Tensor | None:
-    """Run the model on the batch. Return the loss that it computes or, if it computes none, a mean of its outputs with random weights.
+    """Run the model on the batch, and return a loss: the ``loss`` of its output or, if there is none, a mean with random weights.
+
+    The mean is that of the outputs that require a gradient; the means of several outputs are added.
 
     Returns:
-        None if no output has a gradient.
+        The loss. None if the output has no ``loss`` and no output requires a gradient.
     """
     output = model(**batch) if isinstance(batch, Mapping) else model(*batch) if isinstance(batch, tuple | list) else model(batch)
     own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)

@@ -1,4 +1,4 @@
-"""Which module a running operator belongs to, in the forward pass and in the backward pass."""
+"""Find the module to which a running operator belongs, in the forward pass and in the backward pass."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Place:
     Attributes:
         module: The name of the innermost module, such as ``layers.0.linear1``. Empty for the model itself, and outside of all modules.
         module_type: The class of the module; empty outside of all modules.
-        call: The number of the call of this module in the forward pass, from 1.
+        call: The number of this call of the module in the forward pass, counted from 1.
         node: In the backward pass, the name of the node of the graph, such as ``MmBackward0``. Empty in the forward pass.
     """
 
@@ -42,7 +42,7 @@ class Place:
 
 
 class _Running(threading.local):
-    """What runs in this thread. The backward pass of a device runs in a thread of torch's."""
+    """The modules and the node of the graph that run in this thread. torch runs the backward pass of a device in another thread."""
 
     def __init__(self) -> None:
         self.modules: list[Place] = []
@@ -52,12 +52,13 @@ class _Running(threading.local):
 class ModuleCalls:
     """Context manager inside which :meth:`place` returns the location from which the running operator was called.
 
-    The hooks are torch's global ones: some modules choose another implementation if they have hooks themselves. A node of the graph
-    belongs to the module whose forward pass created it. To find these nodes, the graph is followed from the outputs of each module to
-    nodes that are known. Nodes that the caller of a module created for one of its keyword arguments count as the module's.
+    It uses torch's global module hooks, because some modules choose another implementation if they have hooks of their own. A node of the
+    graph belongs to the module whose forward pass created it. To find these nodes, the graph is followed back from the outputs of each
+    module until it reaches nodes that were found before. The hooks see only positional arguments, so nodes that the caller of a module
+    created for a keyword argument count as the module's.
 
     Args:
-        model: The model whose modules have names.
+        model: The model to whose modules operators are assigned, by name.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -79,17 +80,17 @@ class ModuleCalls:
 
     def place(self) -> Place:
         """Return the place of the operator that this thread runs."""
-        if self._running.modules:  # in the backward pass, a module runs if its activations are recomputed
+        if self._running.modules:  # also in the backward pass, if activations are recomputed
             return self._running.modules[-1]
         return self._running.node or Place()
 
     def follow_graph(self, outputs: Any) -> None:
-        """Give the nodes that lead to ``outputs`` to the module that runs now, unless they belong to another one already."""
+        """Assign the nodes of the graph that lead to ``outputs`` to the module that is running, unless they are assigned already."""
         place = self._running.modules[-1] if self._running.modules else Place()
         nodes = [leaf.grad_fn for leaf in leaves(outputs) if isinstance(leaf, torch.Tensor)]
         while nodes:
             node = nodes.pop()
-            if node is None or node in self._places or hasattr(node, "variable"):  # those of leaves outlive the graph
+            if node is None or node in self._places or hasattr(node, "variable"):  # a leaf's node outlives the graph
                 continue
             self._places[node] = dataclasses.replace(place, node=node.name())
             self._handles.append(node.register_prehook(functools.partial(self._enter_node, self._places[node])))

@@ -19,7 +19,7 @@ _MOST_DIMENSIONS = 3
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a call returned and wrote.
+    """The results of a call, and its tensor arguments, which it may have written.
 
     Attributes:
         results: The leaves of the result.
@@ -30,7 +30,10 @@ class Outcome:
     inputs: list[torch.Tensor]
 
     def select(self, indices: Sequence[int]) -> list[torch.Tensor | None]:
-        """Return the tensors to compare: the results, and the arguments with these indices, if they are not results too."""
+        """Return the tensors to compare: the results, and the arguments with these indices that are not results too.
+
+        None stands for a result that is not a tensor.
+        """
         others = [self.inputs[index] for index in indices if not any(self.inputs[index] is result for result in self.results)]
         return [one if isinstance(one, torch.Tensor) else None for one in [*self.results, *others]]
 
@@ -40,7 +43,7 @@ class CannotCompare(Exception):
 
 
 class OperatorCall:
-    """An operator with the arguments that it is given on the device. The arguments are copied to the CPU before the call.
+    """An operator with its arguments on the device. Create this before the operator runs, because it copies the arguments to the CPU.
 
     Args:
         operator: The overload of the operator.
@@ -77,7 +80,7 @@ class OperatorCall:
         """Return how the outcome of the device is wrong. An empty string if it is right.
 
         Raises:
-            CannotCompare: If the operator fails on the CPU.
+            CannotCompare: If the operator fails on the CPU, or a result is not a strided tensor.
         """
         if not self._has_run:
             self._run_on_cpu()
@@ -91,7 +94,7 @@ class OperatorCall:
         return ""
 
     def right(self) -> list[torch.Tensor | None]:
-        """Return the results that are right, in float64 if the CPU supports this. Call :meth:`wrong` first."""
+        """Return the right results, in float64 if the CPU supports this. Call :meth:`wrong` first."""
         return self.right_outcome.select(self._written)
 
     @property
@@ -103,18 +106,22 @@ class OperatorCall:
         return outcome
 
     def written(self, found: Outcome) -> list[torch.Tensor | None]:
-        """Return the tensors of the device's outcome that :meth:`right` says how they should be, in the same order."""
+        """Return the tensors of the device's outcome that correspond to those of :meth:`right`, in the same order."""
         return found.select(self._written)
 
     def repetitions(self) -> Iterator[Outcome]:
-        """Run the call again on the device with the same inputs, ``num_repetitions`` times."""
+        """Run the call again on the device with the same inputs, ``num_repetitions`` times, and yield each outcome."""
         device = next((one for one in self._devices.values() if one != _HOST), _HOST)
         for _ in range(self.num_repetitions):
             args, kwargs = _mapped(lambda tensor: tensor.to(self._devices[id(tensor)], copy=True), device, self.given)
             yield Outcome(leaves(self.operator(*args, **kwargs)), _tensors((args, kwargs)))
 
     def _run_on_cpu(self) -> None:
-        """Run the call on the CPU in its own dtypes and, unless these are float64 already, in float64."""
+        """Run the call on the CPU in its own dtypes and, if these fail or a tensor's dtype is in ``DOUBLE``, in float64 too.
+
+        Raises:
+            CannotCompare: If the operator fails in both.
+        """
         self._has_run = True
         failure: Exception | None = None
         try:
@@ -137,7 +144,7 @@ class OperatorCall:
         return Outcome(leaves(self.operator(*args, **kwargs)), _tensors(arguments))
 
     def _in_double(self, perturb: torch.Generator | None = None) -> Any:
-        """Return the arguments in float64, each changed by a random part of its rounding error if ``perturb`` is given."""
+        """Return the arguments in float64. With ``perturb``, each value is changed by a random fraction of its rounding error."""
 
         def convert(tensor: torch.Tensor) -> torch.Tensor:
             double = tensor.to(DOUBLE.get(tensor.dtype, tensor.dtype), copy=True)
@@ -170,7 +177,7 @@ class OperatorCall:
         return "" if t is not None and self._is_within_rounding_of_inputs(number, x, t) else text
 
     def _is_equal_choice(self, found: torch.Tensor, reference: torch.Tensor) -> bool:
-        """Return whether indices into the first argument differ, but the elements there are equal: along one dimension or several."""
+        """Return whether two results are indices into the first argument, along one or several dimensions, of equal elements."""
         values = self.given_inputs[0] if self.given_inputs else None
         if values is None or not values.is_floating_point() or found.dtype != torch.int64:
             return False
@@ -183,9 +190,9 @@ class OperatorCall:
         return any(is_equal_choice(*form) for form in forms)
 
     def _is_within_rounding_of_inputs(self, number: int, x: torch.Tensor, t: torch.Tensor) -> bool:
-        """Return whether the error is not larger than what a change of the inputs by their rounding errors makes of the result.
+        """Return whether the error is at most C times the change of the result if the inputs change by their rounding errors.
 
-        This is so if almost everything cancels, as in sums of gradients: then the CPU's own error says little.
+        This is checked because the CPU's own error may be small by chance if almost all terms cancel, as in sums of gradients.
         """
         generator = torch.Generator().manual_seed(0)
         found, truth = as_reals(x), as_reals(t)
@@ -202,7 +209,7 @@ class OperatorCall:
 
 
 def describe(tensors: Sequence[torch.Tensor]) -> str:
-    """Describe tensors by their dtypes and shapes."""
+    """Return the dtypes and shapes of tensors, such as ``float32[2, 3], int64[4]``."""
     return ", ".join(f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}" for tensor in tensors)
 
 
@@ -211,7 +218,7 @@ def _tensors(nested: Any) -> list[torch.Tensor]:
 
 
 def _mapped(function: Any, device: torch.device, nested: Any) -> Any:
-    """Apply a function to every tensor, once to a tensor that occurs several times. Devices are replaced by ``device``."""
+    """Apply a function to every tensor, only once if it occurs several times. Each ``torch.device`` is replaced by ``device``."""
     made: dict[int, torch.Tensor] = {}
 
     def convert(leaf: Any) -> Any:
@@ -231,7 +238,7 @@ def _is_real(tensor: torch.Tensor) -> bool:
 
 
 def _num_terms(operator: Any, inputs: Sequence[torch.Tensor], result: torch.Tensor) -> int:
-    """Return about how many terms an element of the result adds up: for a product of matrices, the length of their common dimension."""
+    """Estimate the number of terms that an element of the result adds up: for matrices, the length of the dimension that they share."""
     sizes = sorted((tensor.numel() for tensor in inputs), reverse=True)[:2]
     if not sizes or not result.numel() or torch.Tag.pointwise in operator.tags:
         return 1
@@ -240,7 +247,7 @@ def _num_terms(operator: Any, inputs: Sequence[torch.Tensor], result: torch.Tens
 
 
 def _reason(error: Exception) -> str:
-    """Return in one line why the CPU did not run an operator."""
+    """Return the reason why the CPU did not run an operator, in one line."""
     if isinstance(error, NotImplementedError) and "Could not run" in str(error):
         return "the CPU has no kernel for it"
     return f"it fails on the CPU: {str(error).strip().partition(chr(10))[0]}"[:200]

@@ -18,7 +18,7 @@ from accelkit.runtime.comparison.report import NotCompared
 from accelkit.runtime.comparison.tolerance import UNINITIALIZED
 
 _NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "symm_mem", "fsdp", "prim", "profiler")
-"""Namespaces whose operators compute nothing, or communicate. Running these again on one process would wait for the others."""
+"""Namespaces of operators that compute nothing or communicate. A communicating operator would wait for the other processes."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -41,17 +41,17 @@ class Wrong:
 
 
 class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch does not annotate it
-    """Compares every operator that runs on the device with the CPU, given the same inputs.
+    """Dispatch mode that runs every operator of the device again on the CPU, and compares the results.
 
-    An operator is given the inputs that it has on the device, so errors do not accumulate. A wrong result is replaced by the right one,
-    so that the operators after it are given right inputs.
+    The CPU gets the inputs that the operator had on the device, so errors do not accumulate. A wrong result is overwritten with the right
+    one, so that the operators after it get right inputs. Random numbers and results of a wrong shape are left as they are.
 
     Args:
         device: The device.
-        calls: Says where an operator was called.
+        calls: Reports where an operator was called.
 
     Attributes:
-        wrong: The calls that gave wrong results, the first one of each overload, by name of the overload.
+        wrong: For each overload that gave wrong results, its first wrong call, by name of the overload.
         compared: The number of calls that were compared, by overload.
     """
 
@@ -65,12 +65,12 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
 
     @property
     def not_compared(self) -> tuple[NotCompared, ...]:
-        """What was not compared, and why."""
+        """The overloads of which some calls were not compared, with the reasons."""
         return tuple(NotCompared(name, reason, *found) for (name, reason), found in self._not_compared.items())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if any(kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for kind in types):  # what they call comes here too
+        if any(kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for kind in types):  # its own operators come here too
             return NotImplemented
         if not self._computes(func, args, kwargs):
             return func(*args, **kwargs)

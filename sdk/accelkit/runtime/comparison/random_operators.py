@@ -22,7 +22,7 @@ def is_random(operator: Any) -> bool:
 
 
 def wrong_draws(call: OperatorCall, found: Outcome) -> tuple[str, str]:
-    """Return how the results are certainly wrong (an empty string if they are not), and what was checked."""
+    """Return how the results are wrong (an empty string if no error was found), and what was checked: ONLY_NAN or STATISTICS."""
     results = [one.detach().to(_HOST) for one in found.results if isinstance(one, torch.Tensor)]
     has_nan = any(tensor.is_floating_point() and bool(tensor.isnan().any()) for tensor in call.given_inputs)
     for number, result in enumerate(results):
@@ -37,7 +37,10 @@ def wrong_draws(call: OperatorCall, found: Outcome) -> tuple[str, str]:
 
 
 def _wrong_dropout(values: torch.Tensor, p: float, is_training: bool, found: torch.Tensor, mask: torch.Tensor) -> str:
-    """Check that the elements that the mask keeps are scaled by 1 / (1 - p), that the others are 0, and that it keeps a share of 1 - p."""
+    """Return how the results of a dropout are wrong. An empty string if no error was found.
+
+    The mask must keep a share of about 1 - p of the elements. These must be scaled by 1 / (1 - p), and the others must be 0.
+    """
     scale = 1.0 if not is_training else 0.0 if p == 1.0 else 1.0 / (1.0 - p)
     truth = values.double() * mask.double() * scale
     if text := difference(found, truth.to(found.dtype), truth):

@@ -1,4 +1,4 @@
-"""The report of a comparison: what differs, where, and what was not compared."""
+"""The report of a comparison: the operators that gave wrong results, their places in the model, and the calls that were not compared."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from accelkit.runtime.comparison.module_calls import Place
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """An operator that gave a wrong result on the device: the first of its calls that did.
+    """An operator that gave a wrong result on the device. The attributes describe the first of its calls that did.
 
     Attributes:
         operator: The name of the operator, such as ``aten::mm``.
@@ -46,7 +46,7 @@ class NotCompared:
     Attributes:
         overload: The name of the operator with its overload.
         reason: Why they were not compared, or what was checked instead.
-        place: The module with the first of these calls.
+        place: The place in the model of the first of these calls.
         num_calls: The number of these calls.
     """
 
@@ -58,7 +58,7 @@ class NotCompared:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Comparison:
-    """The result of ``Runtime.compare_to_cpu``. ``str()`` of it is a report for people, and ``to_dict()`` one for programs.
+    """The result of ``Runtime.compare_to_cpu``. ``str(comparison)`` is a report for people, and ``to_dict()`` returns one for programs.
 
     Attributes:
         accelerator: The name of the accelerator.
@@ -66,7 +66,7 @@ class Comparison:
         precision: The name of the precision.
         findings: The operators that gave wrong results, each with the first of its calls that did. They are in the order of these calls:
             the forward pass, then the backward pass.
-        not_compared: What was not compared, and why.
+        not_compared: The operators of which some calls were not compared, with the reasons.
         num_compared: The number of calls that were compared.
         num_operators: The number of different operators among these.
         has_backward: Whether a backward pass was compared.
@@ -83,7 +83,7 @@ class Comparison:
 
     @property
     def agrees(self) -> bool:
-        """Whether no operator that was compared gave a wrong result."""
+        """Whether no wrong result was found."""
         return not self.findings
 
     @property
@@ -92,7 +92,7 @@ class Comparison:
         return self.findings[0] if self.findings else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as values that JSON has."""
+        """Return the report as a dict that JSON can represent. The fields of a ``place`` become keys of its entry."""
 
         def flat(one: Finding | NotCompared) -> dict[str, Any]:
             values = {field.name: getattr(one, field.name) for field in dataclasses.fields(one) if field.name != "place"}

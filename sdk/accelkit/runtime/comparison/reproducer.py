@@ -39,8 +39,8 @@ def write_program(call: OperatorCall, folder: Path, accelerator: str, device: to
     """Write a program into ``folder`` that runs the call on the CPU in float64 and on the device, and prints both results.
 
     Returns:
-        The program and its path. The program contains the inputs if they have at most 64 elements; otherwise, they are in a file beside
-        it.
+        The program and its path. The program contains the inputs if they have at most 64 elements in all and a simple layout; otherwise,
+        they are in a ``.pt`` file beside it.
     """
     overload = str(call.operator)
     stem = overload.replace(".", "_")
@@ -64,7 +64,7 @@ def write_program(call: OperatorCall, folder: Path, accelerator: str, device: to
 
 
 def _source(value: Any, tensors: list[torch.Tensor]) -> str:
-    """Return an argument as Python source. Tensors are added to the list, and become elements of ``tensors``."""
+    """Return an argument as Python source. A tensor is added to ``tensors``, unless it is there, and becomes ``tensors[index]``."""
     if isinstance(value, torch.Tensor):
         known = next((index for index, one in enumerate(tensors) if one is value), len(tensors))
         tensors += [value] if known == len(tensors) else []
@@ -79,7 +79,7 @@ def _source(value: Any, tensors: list[torch.Tensor]) -> str:
 
 
 def _literals(tensors: Sequence[torch.Tensor]) -> str | None:
-    """Return the tensors as Python source; None if they are not small, or neither contiguous nor transposed."""
+    """Return the tensors as Python source. None if they are large or one of them is empty or neither contiguous nor transposed."""
     if sum(tensor.numel() for tensor in tensors) > _SMALL or not all(tensor.numel() for tensor in tensors):
         return None
     is_transposed = [one.ndim == 2 and not one.is_contiguous() and one.t().is_contiguous() for one in tensors]

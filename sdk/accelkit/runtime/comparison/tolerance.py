@@ -76,7 +76,7 @@ def difference(
             cancelled, as happens in gradients. The absolute error is then checked instead.
         others: The largest :func:`relative_error` of the CPU's results of the same call.
         num_terms: The number of terms that an element of the result may add up. The device may add them one after another.
-        num_stages: The number of operators that follow one another, at least, to compute the result.
+        num_stages: The least number of operators that run one after another to compute the result.
     """
     if found.layout is not torch.strided:
         found, reference, truth = found.to_dense(), reference.to_dense(), None if truth is None else truth.to_dense()
@@ -105,7 +105,7 @@ def difference(
 
 
 def as_reals(values: torch.Tensor, *, phase: bool = False) -> torch.Tensor:
-    """Return the values as one-dimensional float64: real and imaginary parts, or magnitudes if ``phase`` is True."""
+    """Return the values as a one-dimensional float64 tensor: real and imaginary parts, or magnitudes if ``phase`` is True."""
     if values.is_complex():
         values = values.to(torch.complex128)
         values = values.abs() if phase else torch.view_as_real(values.resolve_conj())

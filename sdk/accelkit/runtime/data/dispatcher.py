@@ -38,7 +38,7 @@ class _Message:
         remainder: The number of samples in the round, without the repeated ones that fill it. As in ``DispatchedBatches``, -1 if none are
             repeated or the number is not known.
         is_over: Whether this is the last round.
-        error: The reason why rank 0 could not continue reading.
+        error: The reason why rank 0 could not continue reading. Empty if it could.
     """
 
     share: tuple[Any, ...] = ()
@@ -50,7 +50,7 @@ class _Message:
 class DispatchedBatches(Counted):
     """Loader that only rank 0 reads. Iterating over it is a collective: every process must request the same number of batches.
 
-    If a process does not, the others raise a CollectiveError that names it, after the group's timeout.
+    If a process requests fewer, the others raise a CollectiveError that names the process, after the group's timeout.
 
     Tensors of any dtype are sent via gloo and arrive on the CPU. Everything else is pickled by rank 0.
 
@@ -61,7 +61,7 @@ class DispatchedBatches(Counted):
         process_index: The rank of this process in the job.
         even: Whether to fill the last round of a stream.
         first: The index of the first round of a stream to deliver. Earlier rounds are read and dropped.
-        copies: The number of processes, of consecutive ranks, that get the same share.
+        copies: The number of processes that get the same share. Their ranks are consecutive.
 
     Attributes:
         is_collective: Always True.

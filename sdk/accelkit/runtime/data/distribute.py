@@ -48,10 +48,10 @@ def prepare_loader(
             the default process group.
         process_index: The index of this process.
         split_batches: Whether a batch of ``loader`` is for the whole job. Otherwise it is for one process.
-        even_batches: Whether to fill the last batches with samples from the beginning, so that every process gets the same number of
-            full batches.
+        even_batches: Whether to fill the last batches of an epoch with samples from its beginning, so that every process gets the same
+            number of full batches.
         dispatch_batches: Whether only rank 0 reads and sends each process its share. None means True for iterable datasets only.
-        rng_types: The generators that are synchronised between processes before each epoch.
+        rng_types: The generators that are synchronised between processes before each epoch (see ``OrderStates``).
         accelerator: The accelerator that owns the device and its generator.
         strategy: The strategy that lays out batches on the device.
         number: The index of the loader among those that the Runtime prepared.
@@ -116,9 +116,9 @@ def check_split(loader: DataLoader[Any], num_processes: int) -> None:
 
 @contextlib.contextmanager
 def filling(prepared: Sequence[PreparedLoader], even: bool, inner: AbstractContextManager[Any]) -> Iterator[None]:
-    """Set whether passes over these loaders fill their last batches (``even``), and enter ``inner``.
+    """Context manager that sets whether passes over these loaders fill their last batches (``even``), and enters ``inner``.
 
-    This affects passes that begin inside the context. A loader that already divides its data is not affected.
+    This affects passes that begin inside the context. A loader whose own sampler divides the data is not affected.
     """
     parts = [part for loader in prepared for part in _parts_that_fill(loader.loader)]
     before = [part.even for part in parts]

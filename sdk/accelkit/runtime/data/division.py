@@ -18,8 +18,8 @@ from accelkit.runtime.data.resume import index_sampler, samples_per_batch
 class Division:
     """Description of how a job divides a loader among its processes.
 
-    Positions are counted in samples of the loader's order. If the user wrote the batch sampler, they are counted in batches, because how
-    it groups samples may depend on its batch size.
+    Positions are counted in samples of the loader's order. If the user wrote the batch sampler, they are counted in batches, because such a
+    sampler may group the samples differently for another batch size.
 
     Attributes:
         loader: The user's loader.
@@ -27,10 +27,10 @@ class Division:
         process_index: The index of this process's share.
         copies: The number of processes that get the same share.
         step: The number of the loader's batches that the job takes in one step.
-        is_shared: Whether the loader's own sampler gives each process its share.
-        is_dispatched: Whether only rank 0 reads.
+        is_shared: Whether the loader's own sampler or DataPipe gives each process its share.
+        is_dispatched: Whether only rank 0 reads, and sends the other ranks their shares.
         is_stream: Whether the dataset is iterable-style rather than map-style.
-        unit: The number of samples in a batch of the loader. None if the user wrote the batch sampler.
+        unit: The number of samples in a batch of the loader, the last of which may have fewer. None if the user wrote the batch sampler.
         batch_stride: The amount by which one batch of the loader advances the position.
         stride: The amount by which one step of the job advances the position.
     """
@@ -77,10 +77,10 @@ class Division:
         }
 
     def checked_position(self, state: Mapping[str, Any]) -> int:
-        """Return the saved position, after checking that this loader can begin there.
+        """Return the saved position, after checking that this loader can begin there. Warns if the number of samples has changed.
 
         Args:
-            state: The saved ``description`` and ``position``. Older states have ``num_batches`` instead.
+            state: The saved ``description`` and ``position``. States of older versions have ``num_batches`` instead of ``position``.
 
         Raises:
             CheckpointError: If this loader cannot begin there.
@@ -112,10 +112,7 @@ class Division:
         return position
 
     def _reading(self) -> list[int]:
-        """Return what the order of a stream depends on if workers read it.
-
-        These are the numbers of workers, of samples per batch, and of processes that read.
-        """
+        """Return the numbers on which the order of a stream depends if workers read it: of workers, samples per batch, and readers."""
         readers = 1 if self.is_dispatched else self.num_processes
         is_split = self.step < self.num_processes and not self.is_shared
         return [self.loader.num_workers, self.stride // self.num_processes if is_split else self.batch_stride, readers]

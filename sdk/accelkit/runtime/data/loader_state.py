@@ -32,7 +32,7 @@ class Epochs:
 
     Args:
         division: How the job divides the loader.
-        order_states: The generator states from which its order is drawn. By default, they are not synchronised.
+        order_states: The generator states from which the loader's order is drawn. By default, they are not synchronised.
 
     Attributes:
         epoch: The current epoch, or the next one if no pass is active. It counts passes, including interrupted ones.
@@ -44,7 +44,7 @@ class Epochs:
     def __init__(self, division: Division, order_states: OrderStates | None = None) -> None:
         self.division = division
         self.order_states = order_states or OrderStates(division)
-        self.followers = EpochFollowers(division.loader, is_active=division.num_processes > 1)  # else only once the user calls set_epoch
+        self.followers = EpochFollowers(division.loader, is_active=division.num_processes > 1)  # otherwise, set_epoch makes them active
         self.epoch = self.position = 0
         self.active = ActivePass(division.loader)
         self._phase: Literal["between passes", "loaded", "begun", "resumed"] = "between passes"
@@ -84,18 +84,18 @@ class Epochs:
         return self.position
 
     def finish(self) -> None:
-        """End a pass that was completed."""
+        """End a completed pass: the next pass belongs to the next epoch."""
         self._restart_at(self.epoch + 1)
 
     def order(self) -> AbstractContextManager[None]:
-        """Return a context in which the order of this pass is drawn."""
+        """Return a context manager. The order of this pass is drawn inside it (see ``OrderStates.drawing``)."""
         return self.order_states.drawing(is_resumed=self.is_resumed)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the next pass, and call ``set_epoch`` on the dataset and samplers that have it.
 
-        After a position has been loaded, setting the same epoch changes nothing. Setting another epoch makes the pass start from the
-        beginning.
+        After a position has been loaded, setting the saved epoch keeps this position. Setting another epoch makes the next pass start from
+        the beginning.
         """
         if not (self._phase == "loaded" and epoch == self.epoch):
             self._restart_at(epoch)

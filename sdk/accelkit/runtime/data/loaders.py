@@ -25,7 +25,10 @@ T = TypeVar("T")
 
 
 def move(data: T, device: torch.device, non_blocking: bool = False) -> T:
-    """Return ``data`` with every tensor, and every other object that has a ``to`` method, moved to ``device``."""
+    """Return ``data`` with every tensor, and every other object that has a ``to`` method, moved to ``device``.
+
+    ``non_blocking`` applies to tensors only.
+    """
 
     def move_leaf(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
@@ -117,7 +120,7 @@ class PreparedLoader:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the loop is at the last batch of an epoch. False again after the loop. Also set by loops over ``skip_batches(...)``."""
+        """Whether the loop is at the last batch of an epoch. False again after the loop. Loops over ``skip_batches`` set it too."""
         return self.epochs.active.is_at_end
 
     @property
@@ -231,9 +234,10 @@ class PreparedLoader:
         return bool(getattr(self.loader, "is_collective", False))
 
     def _hand_over(self, batch: Any, event: torch.Event | None) -> Any:
-        """Return a batch to the loop, laid out by the strategy.
+        """Count a batch, call the accelerator's ``step_end``, and return the batch, laid out by the strategy.
 
-        The compute stream waits for the copy of this batch but not of the next, and the batch's memory is kept until that stream is done.
+        The compute stream waits for the copy of this batch but not of the next. The batch's memory is kept until the compute stream has
+        used it.
         """
         self.epochs.position += self.epochs.division.stride
         if self._step_end is not None:
@@ -266,7 +270,7 @@ def laid_out(batch: T, strategy: Strategy) -> T:
 
 
 def innermost(loaders: Sequence[PreparedLoader]) -> PreparedLoader | None:
-    """Return the loader whose active loop began last. Inside a training loop, this is the evaluation loader while an evaluation runs."""
+    """Return the loader whose active loop began last (in an evaluation inside a training loop, the evaluation loader), or None."""
     active = (loader for loader in loaders if loader.epochs.active.number)
     return max(active, key=lambda loader: loader.epochs.active.number, default=None)
 
@@ -274,7 +278,7 @@ def innermost(loaders: Sequence[PreparedLoader]) -> PreparedLoader | None:
 def skip_batches(loader: DataLoader[Any] | PreparedLoader, count: int) -> Any:
     """Return a loader like this one that begins ``count`` batches later. For a map-style dataset, skipped samples are not read.
 
-    The new loader is in the same epoch as the original, and the two share one count of epochs.
+    If the loader is prepared, the new loader is in the same epoch, and the two share one count of epochs.
     """
     if not isinstance(loader, PreparedLoader):
         return starting_at(loader, count * (samples_per_batch(loader) or 1), count)

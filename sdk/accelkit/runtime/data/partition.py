@@ -18,7 +18,10 @@ def share_of(inputs: Any, rank: int, size: int, *, is_padded: bool) -> Any:
             (``datasets.Dataset``).
         rank: The index of the share.
         size: The number of shares.
-        is_padded: Whether to repeat the last item of ``inputs`` until every share is as long as the longest.
+        is_padded: Whether to lengthen every share to the length of the longest with copies of the last item of ``inputs``.
+
+    Returns:
+        The share, of the same type as ``inputs`` (a dict for a mapping, a plain tuple for a named tuple).
 
     Raises:
         TypeError: If ``inputs`` is of any other type.

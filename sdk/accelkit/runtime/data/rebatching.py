@@ -15,21 +15,21 @@ from accelkit.runtime.data.samplers import cut_evenly
 
 
 def count(batch: Any) -> int | None:
-    """Return the number of samples in a batch: the first dimension of its tensors, or the length of its lists of strings or numbers.
+    """Return the number of samples in a batch: the size of the first dimension of its tensors, and the length of its lists of samples.
 
-    None if the sizes differ or there are no such values. Such a batch cannot be cut.
+    None if these sizes differ, or the batch has no such tensors and lists. Such a batch cannot be cut.
     """
     sizes = {len(column) for column in _columns(batch)}
     return sizes.pop() if len(sizes) == 1 else None
 
 
 def cut(batch: Any, start: int, stop: int) -> Any:
-    """Return the samples from ``start`` to ``stop``. Values that are not columns of samples (a 0-d tensor, a name) are kept as is."""
+    """Return the samples from ``start`` up to ``stop``. Values with no entry per sample (a 0-d tensor, a string) are returned unchanged."""
     return map_leaves(lambda leaf: leaf[start:stop] if _is_column(leaf) else leaf, batch, _is_column)
 
 
 def join(batches: list[Any]) -> Any:
-    """Return one batch with the samples of all batches, in order."""
+    """Return one batch with the samples of all batches, in order. Values with no entry per sample are those of the first batch."""
     if len(batches) == 1:
         return batches[0]
     columns = zip(*map(_columns, batches), strict=True)
@@ -48,15 +48,15 @@ def rounds(
 ) -> Iterator[tuple[list[Any], int]]:
     """Regroup a stream of batches into rounds: lists of one share per process, with exactly ``share`` samples each.
 
-    No sample is lost between rounds. With ``even``, the last round is divided equally, and filled with samples from the beginning if its
-    size is not a multiple of the number of processes. Otherwise, the last shares are shorter or missing.
+    No sample is lost between rounds. With ``even``, the last round is filled up to a multiple of the number of processes with samples from
+    the beginning, and divided equally. Otherwise, its last shares are shorter or missing.
 
     Args:
         batches: The batches of a loader. With workers, short batches may also occur in the middle.
         num_processes: The number of shares in a round.
         share: The number of samples that a process gets in a round, which is the batch size. None if the loader does not specify it. In
-            that case, or if the first of several batches has another size, or if the samples of the first two batches cannot be counted,
-            all batches are passed on whole.
+            that case, or if the first of several batches has another size, or if the samples of one of the first two batches cannot be
+            counted, each share is a whole batch, and with ``even``, the last round is filled with batches from the beginning.
         even: Whether to fill the last round.
         drop_last: Whether to drop an incomplete last round.
 
@@ -65,7 +65,7 @@ def rounds(
         not known.
 
     Raises:
-        PrepareError: If samples of a later batch cannot be counted.
+        PrepareError: If the samples of a later batch cannot be counted.
     """
     stream = iter(batches)
     beginning = list(itertools.islice(stream, 2))
