@@ -1,6 +1,7 @@
 """Trial of a precision or a strategy on the accelerators of a run, in a new process: can it be used on any of them?
 
-Without its package, or on accelerators that it does not support, every test would fail or have nothing to assert.
+If a package that the plugin needs is not installed, or if the plugin supports none of these accelerators, every test would fail or have
+nothing to assert.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Run tests in worker processes. Executors run in parallel; a crash or hang fails only one test; failed tests are run again."""
+"""Run tests in worker processes. Several ``Executor`` objects run in parallel, each with one test at a time. A crash or hang fails only
+one test. Failed tests are run again."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Strategies: the processes of a job can have different numbers of batches, or an error says that they cannot. Errors are passed on,
-sharding saves memory, and the process group ends with the Runtime."""
+"""Strategies: if the processes of a job have different numbers of batches, training works or an error says that it cannot. An error that
+a rank raises is passed on and ends the job, sharding saves memory, and the process group ends with the Runtime."""
 
 from __future__ import annotations
 

@@ -131,9 +131,9 @@ def device_synchronize_covers_all_streams(subject: Subject) -> None:
 
 @check("smoke", requires=["events"])
 def events_measure_time(subject: Subject) -> None:
-    """``elapsed_time`` returns the duration of the work between two recorded events in milliseconds. It is more than 0, and at most 5 ms
-    more than 1.5 times the time that passes on the host until this work is done. In at least one of five attempts, it is at least a
-    quarter of that time."""
+    """``elapsed_time`` returns the duration of the work between two recorded events in milliseconds. If ``t``
+    milliseconds pass on the host until this work is done, the result is more than 0 and at most ``1.5 * t + 5``. In at least one of five
+    attempts, it is at least ``t / 4``."""
     import torch
 
     from accelkit_conformance.oracle.device_streams import make_event

@@ -1,4 +1,4 @@
-"""Gradients that are wrong where the output gradient, the device or the mode is not the usual one."""
+"""Gradients that are wrong only in some cases: for some output gradients or inputs, on some devices, or in training mode or ``no_grad``."""
 
 from __future__ import annotations
 

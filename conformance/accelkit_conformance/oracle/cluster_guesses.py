@@ -1,4 +1,4 @@
-"""Plausible values of the variables that a cluster environment reads, for a plugin that ships no recorded environment."""
+"""Plausible values of the variables that a cluster environment reads, for a plugin that ships no variables recorded in a real job."""
 
 from __future__ import annotations
 

@@ -164,8 +164,8 @@ class Variations:
     def _odd(self) -> Any:
         """Return the recorded arguments, with each even dimension of the first tensor shortened by one where the CPU accepts this.
 
-        Calls that only torch is expected to make may have indices that would then be out of range, and do not check them. They stay as
-        they are.
+        The arguments of internal operators are returned unchanged if one of them is an int64 tensor. It may contain indices that would
+        be out of range in the shorter dimension, and internal operators do not check indices.
         """
         given = self._recorded
         if _INTERNAL.search(self._name) and any(one.dtype is torch.int64 for one in tensors(given)):
@@ -227,7 +227,7 @@ def _stretch(given: Any, first: torch.Tensor, dim: int, old: int, length: int, *
 
 
 def _shifted(dim: Any, by: int) -> Any:
-    """Return a dimension, or a list of them, in which those that count from the front are larger by ``by``."""
+    """Return the dimension or list of dimensions ``dim`` with ``by`` added to each integer that is not negative."""
     if isinstance(dim, list | tuple):
         return [_shifted(one, by) for one in dim]
     return dim + by if type(dim) is int and dim >= 0 else dim

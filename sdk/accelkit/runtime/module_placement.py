@@ -46,7 +46,7 @@ class ParameterMoves:
         self._now[before] = self._now[after] = TensorWeakRef(after)
 
     def current(self, parameter: torch.Tensor) -> torch.Tensor | None:
-        """Return the parameter that is trained in place of this one; None if it is in no prepared module."""
+        """Return the replacement of ``parameter``, or ``parameter`` itself if it was not replaced. None if it is in no prepared module."""
         now: TensorWeakRef | None = self._now.get(parameter)  # type: ignore[no-untyped-call]
         return None if now is None else now()
 

@@ -104,9 +104,9 @@ def _asking_accelkit(framework: Framework, original: Callable[..., None]) -> Cal
 
 
 def _from_environment(framework: Framework) -> dict[str, Any]:
-    """Return the arguments set by ``PL_TRAINER_<ARGUMENT>``, parsed as Python values where possible, as Lightning does.
+    """Return the arguments of Trainer set by ``PL_TRAINER_<ARGUMENT>``, parsed as Python values where possible, as Lightning does.
 
-    Arguments of the call take precedence over them.
+    Empty for Fabric. Arguments that the program passes to the constructor of Trainer take precedence over these.
     """
     found: dict[str, Any] = {}
     for name in _ARGUMENTS if framework.is_trainer else ():

@@ -16,12 +16,13 @@ from accelkit_fake_xpu.settings import Faults, SettingsError
 
 @contextlib.contextmanager
 def fault(text: str) -> Iterator[None]:
-    """Context manager that injects the faults in ``text``. Counts start on entry.
+    """Context manager that injects the faults in ``text``, which has the form of the environment variable FAKE_XPU_FAULT.
 
-    No faults are injected afterwards, but a device that was lost stays lost.
+    Allocations and kernels, such as the third allocation of ``oom@3``, are counted from entry. After the block, no
+    faults are injected, but a device that was lost stays lost.
 
     Raises:
-        SettingsError: If ``text`` cannot be parsed. It has the form of FAKE_XPU_FAULT.
+        SettingsError: If ``text`` cannot be parsed, or names an operator that torch does not have.
     """
     inject(Faults.parse(text, "fault"))
     try:
