@@ -164,8 +164,8 @@ class Variations:
     def _odd(self) -> Any:
         """Return the recorded arguments, with each even dimension of the first tensor shortened by one where the CPU accepts this.
 
-        The arguments of internal operators are returned unchanged if one of them is an int64 tensor. It may contain indices that would
-        be out of range in the shorter dimension, and internal operators do not check indices.
+        The arguments of internal operators are returned unchanged if one of them is an int64 tensor. Such a tensor may contain indices
+        that would be out of range in the shorter dimension, and internal operators do not check indices.
         """
         given = self._recorded
         if _INTERNAL.search(self._name) and any(one.dtype is torch.int64 for one in tensors(given)):
