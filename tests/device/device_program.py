@@ -81,6 +81,14 @@ def main(folder):
     seen["learns"] = losses[-1] < losses[0] / 2
     seen["everything on the device"] = {str(t.device) for s in optimizer.state.values() for t in s.values() if t.dim()} == {"tiny:0"}
 
+    with rt.profile(warmup=1, active=1) as profiler:
+        for (batch,) in loader:
+            rt.backward((model(batch) - batch).square().mean())
+            profiler.step()
+    seen["fallbacks"] = {each.operator: each.calls for each in profiler.summary.fallbacks}
+    seen["findings"] = profiler.summary.findings
+    optimizer.zero_grad()
+
     path = rt.save_state(folder)
     other = accelkit.Runtime(accelerator="tiny")
     twin = Tied()

@@ -53,3 +53,9 @@ def test_a_device_that_cannot_be_waited_for_says_so(seen):
 
 def test_a_device_without_statistics_has_none(seen):
     assert seen["statistics"] == {}
+
+
+def test_the_profiler_names_operators_that_ran_on_the_cpu(seen):
+    assert seen["fallbacks"]["aten::mm"] == 5, "two in the forward pass, three in the backward pass"
+    (fallback,) = [finding for finding in seen["findings"] if finding.startswith("fallback: ")]
+    assert fallback.startswith("fallback: tiny:0 does not implement aten::")

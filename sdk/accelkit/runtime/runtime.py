@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
     from accelkit.runtime.collectives.reduction import Operation
     from accelkit.runtime.comparison.report import Comparison
+    from accelkit.runtime.profiling.profiler import Profiler
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -828,6 +829,33 @@ class Runtime:
         one number, which takes about 100 microseconds on the CPU.
         """
         return self._stop_trigger.check()
+
+    # -- finding out what takes time -----------------------------------------------------------------------------------
+
+    def profile(
+        self, *, wait: int = 0, warmup: int = 1, active: int = 3, folder: str | Path | None = None, with_stack: bool = False
+    ) -> Profiler:
+        """Return a context manager that records some steps of a training loop with torch.profiler. Prepare the models before.
+
+        Call the method ``step`` of the result after each step of the loop. Afterwards, ``print(profiler.summary)`` shows how long
+        loading, copies, the forward and the backward pass, the optimizer and collectives take, and what stands out. Steps that are
+        recorded take longer than usual. Starts the device.
+
+        Args:
+            wait: The number of steps that pass before anything is recorded.
+            warmup: The number of steps that are then recorded and dropped, because the first ones are slower.
+            active: The number of steps that are recorded after these.
+            folder: Where to write the trace, as ``rank<N>.<time>.pt.trace.json`` for Perfetto and TensorBoard. None writes no trace.
+            with_stack: Whether the trace has the Python stack of each operator.
+
+        Raises:
+            UsageError: If a number of steps is invalid.
+        """
+        from accelkit.runtime.profiling.profiler import Profiler
+
+        counts = {"wait": wait, "warmup": warmup, "active": active}
+        into = None if folder is None else Path(folder)
+        return Profiler(self.device, self._objects.modules, self._rank_info, folder=into, with_stack=with_stack, **counts)
 
     # -- finding wrong results -----------------------------------------------------------------------------------------
 

@@ -1,0 +1,1 @@
+"""Profiling of the steps of a training loop: see ``Runtime.profile``."""

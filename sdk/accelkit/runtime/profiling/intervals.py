@@ -1,0 +1,46 @@
+"""Sets of intervals on a time line. A set is a sorted list of disjoint (start, end)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+Interval = tuple[int, int]
+
+
+def union(intervals: Iterable[Interval]) -> list[Interval]:
+    """Return the set of all moments that are in any of ``intervals``, which may overlap."""
+    merged: list[Interval] = []
+    for start, end in sorted(intervals):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        elif end > start:
+            merged.append((start, end))
+    return merged
+
+
+def subtract(whole: Sequence[Interval], parts: Sequence[Interval]) -> list[Interval]:
+    """Return the moments of the set ``whole`` that are not in the set ``parts``."""
+    left: list[Interval] = []
+    first = 0
+    for begin, end in whole:
+        start = begin
+        while first < len(parts) and parts[first][1] <= start:
+            first += 1
+        at = first
+        while at < len(parts) and parts[at][0] < end:
+            if parts[at][0] > start:
+                left.append((start, parts[at][0]))
+            start, at = max(start, parts[at][1]), at + 1
+        if end > start:
+            left.append((start, end))
+    return left
+
+
+def clip(intervals: Sequence[Interval], whole: Sequence[Interval]) -> list[Interval]:
+    """Return the moments of the set ``intervals`` that are also in the set ``whole``."""
+    return subtract(whole, subtract(whole, intervals))
+
+
+def total(intervals: Iterable[Interval]) -> int:
+    """Return the length of a set."""
+    return sum(end - start for start, end in intervals)

@@ -1,0 +1,104 @@
+"""The context manager that records some steps of a training loop with torch.profiler."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function, schedule, supported_activities, tensorboard_trace_handler
+
+from accelkit.errors import UsageError
+from accelkit.runtime.profiling.summary import FORWARD, Summary, summarize
+from accelkit.runtime.rank_info import RankInfo
+from accelkit.whole_number import whole_number
+
+
+class Profiler:
+    """Context manager that records some steps of a training loop. ``Runtime.profile`` returns it.
+
+    Attributes:
+        torch_profiler: The ``torch.profiler.profile`` that records, for its own methods such as ``key_averages``.
+        summary: The summary of the recorded steps. None until the last of them has ended, and after an error in the loop.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        modules: Sequence[torch.nn.Module],
+        rank_info: RankInfo,
+        *,
+        wait: int,
+        warmup: int,
+        active: int,
+        folder: Path | None,
+        with_stack: bool,
+    ) -> None:
+        for name, number, least in (("wait", wait, 0), ("warmup", warmup, 0), ("active", active, 1)):
+            if whole_number(number) is None or number < least:
+                raise UsageError(
+                    f"rt.profile({name}={number!r:.60}) is invalid",
+                    why=f"it is a number of steps, at least {least}",
+                    hint="write rt.profile(wait=5, warmup=1, active=3), for example",
+                )
+        self.summary: Summary | None = None
+        self._device, self._modules = device, modules
+        self._outermost: torch.nn.Module | None = None
+        self._trace = None if folder is None else tensorboard_trace_handler(str(folder), f"rank{rank_info.process_index}")
+        self._hooks = ExitStack()
+        self._forward: record_function | None = None
+        self._num_left = wait + warmup + active
+        self._has_failed = False
+        self.torch_profiler = profile(
+            activities=activities(device.type),
+            schedule=schedule(wait=wait, warmup=warmup, active=active, repeat=1),
+            on_trace_ready=self._finish,
+            record_shapes=True,  # also records the devices of the arguments of each operator, which show what is copied where
+            profile_memory=True,
+            with_stack=with_stack,
+        )
+
+    def step(self) -> None:
+        """End a step of the loop. Call this after each of them, in the thread that runs the loop."""
+        self._num_left -= 1
+        self.torch_profiler.step()
+
+    def __enter__(self) -> Self:
+        for module in self._modules:
+            before = module.register_forward_pre_hook(self._begin_forward)
+            after = module.register_forward_hook(self._end_forward, always_call=True)
+            self._hooks.callback(before.remove)
+            self._hooks.callback(after.remove)
+        self.torch_profiler.__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._hooks.close()
+        self._has_failed = error is not None
+        self.torch_profiler.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+
+    def _begin_forward(self, module: torch.nn.Module, _: Any) -> None:
+        if self._forward is None:
+            self._forward, self._outermost = record_function(FORWARD), module
+            self._forward.__enter__()  # type: ignore[no-untyped-call]
+
+    def _end_forward(self, module: torch.nn.Module, *_: Any) -> None:
+        if self._forward is not None and module is self._outermost:
+            self._forward.__exit__(None, None, None)
+            self._forward = None
+
+    def _finish(self, profiler: profile) -> None:
+        if self._has_failed:
+            return
+        if self._trace is not None:
+            self._trace(profiler)
+        self.summary = summarize(profiler, self._device, has_partial_step=self._num_left > 0)
+
+
+def activities(device_type: str) -> list[ProfilerActivity]:
+    """Return what torch.profiler can record: operators on the host and, if it supports the type of device, the work of the device."""
+    of_device = getattr(ProfilerActivity, device_type.upper(), ProfilerActivity.PrivateUse1)
+    return list(dict.fromkeys([ProfilerActivity.CPU, *({of_device} & supported_activities())]))  # type: ignore[no-untyped-call]

@@ -1,0 +1,269 @@
+"""The summary of profiled steps: which part of a step takes how long, and what stands out.
+
+It is made from the events of torch.profiler. torch records the iterators of a DataLoader, the nodes of the backward pass and the steps
+of optimizers by itself. ``Profiler`` adds a range for the forward pass of each prepared module.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from accelkit.runtime.profiling.intervals import Interval, clip, subtract, total, union
+
+FORWARD = "accelkit::forward"
+PHASES = ("data", "forward", "backward", "optimizer", "copies", "collectives", "other")  # a moment belongs to the first that applies
+_BEGINNINGS = {
+    "data": ("enumerate(DataLoader)",),
+    "forward": (FORWARD,),
+    "backward": ("autograd::engine::evaluate_function",),
+    "optimizer": ("Optimizer.step#", "Optimizer.zero_grad#"),
+    "collectives": ("c10d::", "_c10d_functional::"),
+}
+_COLLECTIVE_OF_BACKEND = re.compile(r"\w+:(all_|reduce|broadcast|gather|scatter|barrier|send|recv)")
+_MOVERS = ("aten::to", "aten::_to_copy", "aten::copy_", "aten::_to_cpu")
+_NUM_OPERATORS = 8
+_NUM_NAMES = 3
+_NOTABLE = 0.15
+_NOTABLE_HOST = 0.4
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Operator:
+    """An operator: calls per step, and the time in ms per step without the operators that it calls, on the host and on the device."""
+
+    name: str
+    calls: float
+    host_ms: float
+    device_ms: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Copies:
+    """The copies of a step from one device to another: number, bytes and time in ms, each per step, and the phase that waits for them."""
+
+    source: str
+    target: str
+    phase: str
+    count: float
+    bytes: float
+    ms: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fallback:
+    """An operator that the device does not implement, so that it runs on the CPU: calls and time in ms, each per step."""
+
+    operator: str
+    calls: float
+    ms: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Summary:
+    """What the profiled steps did. ``print(summary)`` shows it as tables; ``dataclasses.asdict(summary)`` has the same numbers.
+
+    Attributes:
+        device: The device.
+        num_steps: The number of profiled steps.
+        step_ms: The time of a step in ms, on average.
+        phases: The time in ms per step by phase. The sum is ``step_ms``. It is the time on the host: a device that works asynchronously
+            may still be working on an earlier phase.
+        device_ms: The time in ms per step in which the device was working. None if torch.profiler does not record this device.
+        operators: The operators that take most time.
+        copies: The copies between devices.
+        fallbacks: The operators that ran on the CPU because the device does not implement them.
+        peak_bytes: The highest number of bytes allocated on the device during the steps. None if its allocator does not report them to
+            torch.profiler.
+        peak_at: The phase and the operator that reached this peak.
+        findings: What stands out, a sentence each.
+    """
+
+    device: str
+    num_steps: int
+    step_ms: float
+    phases: Mapping[str, float]
+    device_ms: float | None
+    operators: Sequence[Operator]
+    copies: Sequence[Copies]
+    fallbacks: Sequence[Fallback]
+    peak_bytes: int | None
+    peak_at: str | None
+    findings: Sequence[str]
+
+    def __str__(self) -> str:
+        from accelkit.runtime.profiling.tables import as_text
+
+        return as_text(self)
+
+
+def summarize(profiler: torch.profiler.profile, device: torch.device, *, has_partial_step: bool = False) -> Summary:
+    """Return the summary of a profiler that has recorded shapes and memory, in the thread that called its ``step``.
+
+    Args:
+        profiler: The profiler, after its last recorded step.
+        device: The device whose work and memory are of interest.
+        has_partial_step: Whether the program left the profiler before the last step that it was to record had ended.
+    """
+    assert profiler.profiler is not None
+    results = profiler.profiler.kineto_results
+    assert results is not None
+    events = list(_walk(results.experimental_event_tree()))
+    steps = sorted((event for event in events if event.name.startswith("ProfilerStep")), key=lambda event: event.start_time_ns)
+    if has_partial_step and len(steps) > 1:
+        steps = steps[:-1]
+    spans = [(step.start_time_ns, step.end_time_ns) for step in steps]
+    inside = [event for event in events if any(start <= event.start_time_ns < end for start, end in spans)]
+    busy = [(event.start_ns(), event.start_ns() + event.duration_ns()) for event in results.events() if event.device_type().name != "CPU"]
+    thread = steps[0].start_tid if steps else 0
+    per_step = 1e-6 / max(len(steps), 1)
+    phases = {name: total(parts) * per_step for name, parts in _divide(spans, inside, thread).items()}
+    peak_bytes, peak_at = _peak(inside, device)
+    found = Summary(
+        device=str(device),
+        num_steps=len(steps),
+        step_ms=total(spans) * per_step,
+        phases=phases,
+        device_ms=total(clip(union(busy), spans)) * per_step if busy else None,
+        operators=_operators(profiler, max(len(steps), 1)),
+        copies=_copies(inside, per_step),
+        fallbacks=_fallbacks(inside, per_step),
+        peak_bytes=peak_bytes,
+        peak_at=peak_at,
+        findings=(),
+    )
+    return dataclasses.replace(found, findings=tuple(_findings(found, _outside_operators(inside, thread) * per_step)))
+
+
+def _walk(events: Iterable[Any]) -> Iterator[Any]:
+    waiting = list(events)
+    while waiting:
+        event = waiting.pop()
+        yield event
+        waiting.extend(event.children)
+
+
+def _phase(name: str) -> str | None:
+    found = next((phase for phase, beginnings in _BEGINNINGS.items() if name.startswith(beginnings)), None)
+    return "collectives" if found is None and _COLLECTIVE_OF_BACKEND.match(name) else found
+
+
+def _phase_around(event: Any) -> str:
+    """Return the phase of an event: that of the outermost range around it."""
+    found = "other"
+    while event is not None:
+        found = _phase(event.name) or found
+        event = event.parent
+    return found
+
+
+def _divide(spans: Sequence[Interval], events: Iterable[Any], thread: int) -> dict[str, list[Interval]]:
+    """Divide the time of the steps among the phases.
+
+    The backward pass and collectives may run in other threads while the loop waits for them; the other phases run in its thread.
+    """
+    by_phase: dict[str, list[Interval]] = {phase: [] for phase in PHASES}
+    for event in events:
+        phase = _phase(event.name) or ("copies" if event.name in _MOVERS else None)
+        if phase is not None and (event.start_tid == thread or phase in ("backward", "collectives")):
+            by_phase[phase].append((event.start_time_ns, event.end_time_ns))
+    left, divided = list(spans), {}
+    for phase in PHASES[:-1]:
+        own = union(by_phase[phase])
+        divided[phase] = clip(own, left)
+        left = subtract(left, own)
+    return divided | {PHASES[-1]: left}
+
+
+def _operators(profiler: torch.profiler.profile, num_steps: int) -> list[Operator]:
+    found = [
+        Operator(
+            each.key, each.count / num_steps, each.self_cpu_time_total * 1e-3 / num_steps, each.self_device_time_total * 1e-3 / num_steps
+        )
+        for each in profiler.key_averages()
+        if each.key.partition("::")[0] in ("aten", "c10d") or ("::" not in each.key and each.self_device_time_total)
+    ]
+    return sorted(found, key=lambda each: (each.device_ms, each.host_ms), reverse=True)[:_NUM_OPERATORS]
+
+
+def _tensors(event: Any) -> list[Any]:
+    inputs = getattr(event.extra_fields, "inputs", None) or []
+    return [each for each in inputs if hasattr(each, "device") and hasattr(each, "sizes")]
+
+
+def _copies(events: Iterable[Any], per_step: float) -> list[Copies]:
+    sums: dict[tuple[str, str, str], list[float]] = collections.defaultdict(lambda: [0, 0, 0])
+    for event in events:
+        tensors = _tensors(event) if event.name == "aten::copy_" else []
+        if len(tensors) < 2 or tensors[0].device.type == tensors[1].device.type:
+            continue
+        to, source = tensors[:2]
+        size = torch.Size(source.sizes).numel() * source.dtype.itemsize
+        for index, value in enumerate((1, size, event.duration_time_ns)):
+            sums[source.device.type, to.device.type, _phase_around(event)][index] += value
+    steps = per_step * 1e6
+    found = [Copies(*key, count * steps, size * steps, ns * per_step) for key, (count, size, ns) in sums.items()]
+    return sorted(found, key=lambda each: each.ms, reverse=True)
+
+
+def _fallbacks(events: Iterable[Any], per_step: float) -> list[Fallback]:
+    """Return the operators inside which torch copied the arguments to the CPU, as its fallback for operators of a device does."""
+    calls: dict[str, dict[int, int]] = collections.defaultdict(dict)
+    for event in events:
+        if event.name == "aten::_to_cpu" and event.parent is not None:
+            calls[event.parent.name][event.parent.id] = event.parent.duration_time_ns
+    found = [Fallback(name, len(times) * per_step * 1e6, sum(times.values()) * per_step) for name, times in calls.items()]
+    return sorted(found, key=lambda each: each.ms, reverse=True)
+
+
+def _peak(events: Iterable[Any], device: torch.device) -> tuple[int | None, str | None]:
+    allocations = [event for event in events if event.typed[0].name == "Allocation" and event.extra_fields.device.type == device.type]
+    if not allocations:
+        return None, None
+    highest = max(allocations, key=lambda event: event.extra_fields.total_allocated)
+    operator = highest.parent
+    name = "" if operator is None or operator.name.startswith("ProfilerStep") else f", {operator.name}"
+    return highest.extra_fields.total_allocated, _phase_around(highest) + name
+
+
+def _outside_operators(events: Sequence[Any], thread: int) -> float:
+    """Return the time in ns that forward passes spend outside operators, which is the time of Python."""
+    ranges = union((event.start_time_ns, event.end_time_ns) for event in events if event.name == FORWARD)
+    operators = union(
+        (event.start_time_ns, event.end_time_ns) for event in events if event.start_tid == thread and event.name.startswith("aten::")
+    )
+    return total(subtract(ranges, operators))
+
+
+def _findings(summary: Summary, forward_in_python: float) -> Iterator[str]:
+    step, phases = summary.step_ms or 1.0, summary.phases
+
+    def takes(ms: float) -> str:
+        return f"takes {ms:.3g} ms per step ({ms / step:.0%})"
+
+    if phases["data"] >= _NOTABLE * step:
+        yield f"data: waiting for the loader {takes(phases['data'])}. Give the DataLoader more workers, or make its dataset faster"
+    if phases["copies"] >= _NOTABLE * step:
+        pairs = {f"from {each.source} to {each.target}" for each in summary.copies if each.phase == "other"}
+        what = " and ".join(sorted(pairs)) or "to other dtypes"
+        yield f"copies: copying {what} {takes(phases['copies'])}. Pass pin_memory=True to the DataLoader, or copy less"
+    fallbacks = sum(each.ms for each in summary.fallbacks)
+    if summary.fallbacks and fallbacks >= _NOTABLE / 3 * step:
+        names = ", ".join(each.operator for each in summary.fallbacks[:_NUM_NAMES])
+        yield f"fallback: {summary.device} does not implement {names}, so the CPU computes this. It {takes(fallbacks)}"
+    for each in summary.copies:
+        if each.phase in ("forward", "backward", "optimizer") and each.ms >= _NOTABLE / 3 * step and not summary.fallbacks:
+            yield f"copies: copying from {each.source} to {each.target} in the phase {each.phase} {takes(each.ms)}"
+    if forward_in_python >= _NOTABLE_HOST * step:
+        yield f"forward: Python code between the operators {takes(forward_in_python)}. torch.compile or larger batches may help"
+    if phases["collectives"] >= _NOTABLE * step:
+        yield f"collectives: waiting for other processes {takes(phases['collectives'])}"
+    if phases["other"] >= _NOTABLE_HOST * step:
+        yield f"other: code of the loop, outside all phases, {takes(phases['other'])}"
+    if summary.device_ms is not None and summary.device_ms <= _NOTABLE_HOST * step:
+        yield f"idle: {summary.device} is at work for only {summary.device_ms / step:.0%} of the time"
