@@ -15,7 +15,7 @@ RESERVED = (
     *("32-true", "64-true", "16-true", "bf16-true", "16-mixed", "bf16-mixed", "fp8"),
     *("transformer-engine", "transformer-engine-float16", "bitsandbytes-4bit", "bitsandbytes-8bit"),
     *("torchelastic", "slurm", "lsf", "kubeflow", "mpi", "ray", "local"),
-    *("single_device", "ddp", "fsdp", "deepspeed"),
+    *("single_device", "ddp", "fsdp", "parallel", "deepspeed"),
 )
 TAKEN_PACKAGES = {"accelkit", "accelkit_builtin", "accelkit_conformance", "accelkit_fake_xpu", "torch", *sys.stdlib_module_names}
 TORCHS_DEVICES = (
