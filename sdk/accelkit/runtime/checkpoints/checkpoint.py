@@ -12,9 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import threading
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +25,11 @@ from accelkit.errors import CheckpointError
 from accelkit.runtime.checkpoints import dcp_metadata, step_dirs
 from accelkit.runtime.checkpoints.atomic_io import checksum
 from accelkit.runtime.checkpoints.coordinator import Ranks
-from accelkit.runtime.checkpoints.dcp_io import Layout, TensorReader, TensorWriter, no_layout
-from accelkit.runtime.checkpoints.manifest import DATA, FORMAT, check_contents, check_sizes, damaged, read_manifest, write_manifest
-from accelkit.runtime.checkpoints.state_codec import Encoder, decode, keys_of_models, references
-from accelkit.runtime.checkpoints.step_dirs import LATEST, MANIFEST, find
+from accelkit.runtime.checkpoints.dcp_io import TensorWriter
+from accelkit.runtime.checkpoints.loading import load, load_with_source
+from accelkit.runtime.checkpoints.manifest import DATA, FORMAT, write_manifest
+from accelkit.runtime.checkpoints.state_codec import Encoder
+from accelkit.runtime.checkpoints.step_dirs import LATEST, find
 
 __all__ = ["Save", "find", "load", "load_with_source", "save"]
 
@@ -195,106 +194,3 @@ def _disk_error(error: BaseException | None) -> OSError | None:
     while error is not None and not isinstance(error, OSError):
         error = error.__cause__ or error.__context__
     return error
-
-
-def load(path: Path, *, layout: Layout = no_layout, ranks: Ranks | None = None) -> dict[str, Any]:
-    """Like ``load_with_source``, but return only the parts."""
-    return load_with_source(path, layout=layout, ranks=ranks)[1]
-
-
-def load_with_source(path: Path, *, layout: Layout = no_layout, ranks: Ranks | None = None) -> tuple[Path, dict[str, Any]]:
-    """Load a checkpoint and verify every byte of it. Return the step's folder and its parts.
-
-    All processes of ``ranks`` must call this together. Each of them verifies some of the files.
-
-    Args:
-        path: A step, or the folder that holds the steps. For the latter, the step that LATEST names is loaded, or else the newest.
-        layout: A function that returns the DTensor whose layout a tensor should get, given the tensor's path (``model_0.layer.weight``)
-            and global size. Only this process's shard is read then. Other tensors are read whole, on the CPU.
-        ranks: The processes that load. The default is this process alone. Their number may differ from that of the processes that saved.
-
-    Returns:
-        The step's folder, and state dicts by name. A part that each process saved separately is a dict with one item: the index of a
-        share of the samples (usually, the rank), and the state of a process with that share. It is this process's index if it was saved.
-
-    Raises:
-        CheckpointError: On every process, if there is no checkpoint, it is damaged (the error names the file), or it is too new.
-    """
-    ranks = ranks or Ranks()
-
-    def blame(error: Exception) -> CheckpointError:
-        return CheckpointError(f"the checkpoint {path} could not be loaded", why=f"{type(error).__name__}: {error}")
-
-    with contextlib.ExitStack() as stack:
-        # Rank 0 holds a lock for all processes until all of them have read the checkpoint.
-        name = ranks.from_main(blame, lambda: str(_find_and_hold(path, stack).relative_to(path)))
-        step = path / name
-        manifest = ranks.each(blame, lambda: _check(step, ranks))
-        reading: Future[dict[str, Any]] = Future()
-        with _verifying(step, manifest, _share(manifest, ranks)) as verifying:
-            try:
-                reading.set_result(_read(step, manifest, layout, ranks))
-            except Exception as error:  # raised below, unless a damaged file explains it
-                reading.set_exception(error)
-            ranks.each(blame, verifying.result)
-        return step, ranks.each(blame, reading.result)
-
-
-def _find_and_hold(path: Path, stack: contextlib.ExitStack) -> Path:
-    step = find(path)
-    stack.enter_context(step_dirs.in_use(step))
-    return step if step.exists() else find(path)  # if it has just been removed, there is a newer one
-
-
-def _check(step: Path, ranks: Ranks) -> dict[str, Any]:
-    if not step.exists():
-        hint = "load from a folder that all machines of the job share"
-        raise CheckpointError(f"the checkpoint {step} does not exist for this process", why="only rank 0 can see it", hint=hint)
-    manifest = read_manifest(step)
-    check_sizes(step, _share(manifest, ranks))
-    index = f"{DATA}/{dcp_metadata.NAME}"
-    if index in manifest["files"]:  # verified before it is read, because it determines how much memory is allocated
-        check_contents(step, manifest, [index])
-    return manifest
-
-
-def _share(manifest: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
-    """Return the files that this process verifies."""
-    return dict(sorted(manifest["files"].items())[ranks.rank :: ranks.size])
-
-
-@contextlib.contextmanager
-def _verifying(step: Path, manifest: dict[str, Any], names: Iterable[str]) -> Iterator[Future[None]]:
-    """Verify files in a thread while they are also read for loading. The second read finds them in the page cache."""
-    is_left = threading.Event()
-    with ThreadPoolExecutor(1, thread_name_prefix="accelkit_checkpoint") as pool:
-        try:
-            yield pool.submit(check_contents, step, manifest, names, lambda: not is_left.is_set())
-        finally:
-            is_left.set()
-
-
-def _read(step: Path, manifest: dict[str, Any], layout: Layout, ranks: Ranks) -> dict[str, Any]:
-    names = {name.partition("/")[2] for name in manifest["files"]} - {dcp_metadata.NAME}
-    try:
-        reader = TensorReader(step / DATA if manifest["files"] else None, names)
-    except Exception as error:  # a damaged pickle may raise any exception
-        raise damaged(step, f"{DATA}/{dcp_metadata.NAME}", f"{type(error).__name__}: {error}") from error
-
-    def tensors_of(structure: Any, path: str, layout: Layout) -> Any:
-        reader.read(list(references(structure, path)), layout, mapped=copied)
-        return decode(structure, lambda where, key: reader.get(where, key, layout), path)
-
-    try:
-        whole = {name: manifest["structure"][name] for name in manifest["objects"]}
-        copied = keys_of_models(whole)
-        parts = {name: tensors_of(structure, name, layout) for name, structure in whole.items()}
-        if manifest["per_rank"]:
-            index, source = ranks.source_of_own_state(manifest["world_size"], manifest.get("data_parallel_size"))
-            key = f"rank_{source}"
-            reader.read([(key, key)], no_layout)
-            own_state = json.loads(bytes(reader.get(key, key, no_layout).tolist()))
-            parts |= {name: {index: tensors_of(own_state[name], name, no_layout)} for name in manifest["per_rank"]}
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RecursionError) as error:
-        raise damaged(step, MANIFEST, f"it does not match the data ({type(error).__name__}: {error})") from error
-    return parts | {name: {0: parts[name]} for name in manifest["was_of_one"]}
