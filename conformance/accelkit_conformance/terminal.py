@@ -10,6 +10,7 @@ from typing import Any, Self
 import click
 
 from accelkit.errors import printable
+from accelkit.text_table import aligned
 from accelkit_conformance.certification import counted, some
 from accelkit_conformance.expectations import expired
 from accelkit_conformance.report import Report, results_of, unsupported_areas
@@ -98,13 +99,7 @@ def _table(report: Report) -> list[str]:
     for area, counts in [*areas.items(), ("all", report["summary"]["kinds"])]:
         total = sum(counts.values())
         rows.append([area, str(total - counts.get("unsupported", 0)), str(total), *(str(counts.get(kind, "")) for kind in kinds)])
-    widths = [max(len(row[index]) for row in [columns, *rows]) for index in range(len(columns))]
-    return [
-        "  ".join(
-            cell.ljust(width) if not index else cell.rjust(width) for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in [columns, *rows]
-    ]
+    return aligned([columns, *rows], has_numbers=True)
 
 
 def _failures(report: Report) -> list[str]:

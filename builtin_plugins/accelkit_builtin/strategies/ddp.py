@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal
 
 from accelkit import Strategy, UnsupportedError, UsageError
+from accelkit_builtin.strategies.options import checked_options
 
 if TYPE_CHECKING:
     import torch
@@ -60,13 +61,7 @@ class DDPStrategy(Strategy):
 
     def __init__(self, options: DDPOptions | None = None, *, device: torch.device | str | None = None) -> None:
         super().__init__(device)
-        if options is not None and not isinstance(options, DDPOptions):
-            raise UsageError(
-                f"DDPStrategy({options!r:.60}) is invalid",
-                why="its argument must be DDPOptions",
-                hint="use DDPStrategy(DDPOptions(static_graph=True)), for example",
-            )
-        self.options = options or DDPOptions()
+        self.options = checked_options(options, DDPOptions, "DDPStrategy(DDPOptions(static_graph=True))")
 
     def wrap_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
         """Return the module wrapped in DistributedDataParallel, or unchanged if it has no gradients to average (no trainable parameters).

@@ -29,6 +29,7 @@ from accelkit_builtin.precisions.p16_mixed import Float16Mixed
 from accelkit_builtin.strategies.deepspeed_config import DeepSpeedOptions, configuration
 from accelkit_builtin.strategies.deepspeed_float16 import EngineScaledFloat16
 from accelkit_builtin.strategies.deepspeed_package import check_package, initialize
+from accelkit_builtin.strategies.options import checked_options
 
 if TYPE_CHECKING:
     import torch
@@ -50,13 +51,9 @@ class DeepSpeedStrategy(EngineStrategy):
 
     def __init__(self, options: DeepSpeedOptions | None = None, *, device: torch.device | str | None = None) -> None:
         super().__init__(device)
-        if options is not None and not isinstance(options, DeepSpeedOptions):
-            raise UsageError(
-                f"DeepSpeedStrategy({options!r:.60}) is invalid",
-                why="its argument must be DeepSpeedOptions",
-                hint="use DeepSpeedStrategy(DeepSpeedOptions(stage=3)) or DeepSpeedOptions(config='ds_config.json'), for example",
-            )
-        self.options = options or DeepSpeedOptions()
+        self.options = checked_options(
+            options, DeepSpeedOptions, "DeepSpeedStrategy(DeepSpeedOptions(stage=3)) or DeepSpeedOptions(config='ds_config.json')"
+        )
         self._held: weakref.ref[Any] | None = None
         self._clipping: tuple[float, torch.Tensor] | None = None
 

@@ -13,6 +13,7 @@ from accelkit import Accelerator, BrokenPluginError, Precision, Strategy, Unsupp
 from accelkit_builtin.precisions.bitsandbytes_8bit import Bitsandbytes8Bit
 from accelkit_builtin.strategies.fsdp_initialization import broadcast_weights, fill, owns_tensors
 from accelkit_builtin.strategies.mesh import make_mesh
+from accelkit_builtin.strategies.options import checked_options
 
 if TYPE_CHECKING:
     import torch
@@ -65,13 +66,7 @@ class FSDPStrategy(Strategy):
 
     def __init__(self, options: FSDPOptions | None = None, *, device: torch.device | str | None = None) -> None:
         super().__init__(device)
-        if options is not None and not isinstance(options, FSDPOptions):
-            raise UsageError(
-                f"FSDPStrategy({options!r:.60}) is invalid",
-                why="its argument must be FSDPOptions",
-                hint="use FSDPStrategy(FSDPOptions(wrap='root')), for example",
-            )
-        self.options = options or FSDPOptions()
+        self.options = checked_options(options, FSDPOptions, "FSDPStrategy(FSDPOptions(wrap='root'))")
 
     def check(self, accelerator: Accelerator) -> None:
         """Check that the device supports process groups, has a module ``torch.<device_type>``, and has pinned memory if offloading uses it.
@@ -174,9 +169,7 @@ class FSDPStrategy(Strategy):
         held = [parameters] if isinstance(parameters, torch.Tensor) else parameters
         shards = [_local(one.grad) for one in held if one.grad is not None]
         total = _largest(shards)
-        if kwargs.get("error_if_nonfinite") and not total.isfinite():
-            raise RuntimeError(f"the norm of order inf of the gradients is {total.item()}, so they cannot be clipped")
-        scale_down(shards, total, max_norm)
+        scale_to_norm(shards, total, max_norm, norm_type, error_if_nonfinite=kwargs.get("error_if_nonfinite", False))
         return total
 
     def _settings(self, device: torch.device) -> dict[str, Any]:
@@ -251,8 +244,16 @@ def _local(tensor: Any) -> torch.Tensor:
     return local
 
 
-def scale_down(shards: Sequence[torch.Tensor], norm: torch.Tensor, max_norm: float) -> None:
-    """Multiply this process's shards of the gradients by ``max_norm / norm`` in place, if ``norm`` is larger than ``max_norm``."""
+def scale_to_norm(
+    shards: Sequence[torch.Tensor], norm: torch.Tensor, max_norm: float, norm_type: float, *, error_if_nonfinite: bool
+) -> None:
+    """Multiply this process's shards of the gradients by ``max_norm / norm`` in place, if ``norm`` is larger than ``max_norm``.
+
+    Raises:
+        RuntimeError: If ``error_if_nonfinite`` is set and the norm is infinite or NaN.
+    """
+    if error_if_nonfinite and not norm.isfinite():
+        raise RuntimeError(f"the norm of order {norm_type} of the gradients is {norm.item()}, so they cannot be clipped")
     for shard in shards:
         shard.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0).to(shard.device))
 

@@ -11,8 +11,9 @@ from accelkit import Precision, UnsupportedError, UsageError, hookimpl
 from accelkit_builtin.precisions.fp8 import Float8
 from accelkit_builtin.precisions.quantized import QuantizedPrecision
 from accelkit_builtin.precisions.transformer_engine import TransformerEngine
-from accelkit_builtin.strategies.fsdp import FSDPOptions, FSDPStrategy, scale_down
+from accelkit_builtin.strategies.fsdp import FSDPOptions, FSDPStrategy, scale_to_norm
 from accelkit_builtin.strategies.mesh import make_mesh
+from accelkit_builtin.strategies.options import checked_options
 from accelkit_builtin.strategies.tensor_parallel import check_plan, parallelize, plan_of
 
 if TYPE_CHECKING:
@@ -105,13 +106,7 @@ class ParallelStrategy(FSDPStrategy):
     """
 
     def __init__(self, options: ParallelOptions | None = None, *, device: torch.device | str | None = None) -> None:
-        if options is not None and not isinstance(options, ParallelOptions):
-            raise UsageError(
-                f"ParallelStrategy({options!r:.60}) is invalid",
-                why="its argument must be ParallelOptions",
-                hint="use ParallelStrategy(ParallelOptions(replicate=2)), for example",
-            )
-        self.parallel_options = options or ParallelOptions()
+        self.parallel_options = checked_options(options, ParallelOptions, "ParallelStrategy(ParallelOptions(replicate=2))")
         super().__init__(self.parallel_options.fsdp, device=device)
         self._mesh: DeviceMesh | None = None
 
@@ -188,9 +183,8 @@ class ParallelStrategy(FSDPStrategy):
             norm: Any = torch.nn.utils.get_total_norm([one for one in gradients if one.device_mesh == mesh], norm_type)
             norms.append(norm.full_tensor())
         total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms), norm_type)
-        if kwargs.get("error_if_nonfinite") and not total.isfinite():
-            raise RuntimeError(f"the norm of order {norm_type} of the gradients is {total.item()}, so they cannot be clipped")
-        scale_down([gradient.to_local() for gradient in gradients], total, max_norm)
+        shards = [gradient.to_local() for gradient in gradients]
+        scale_to_norm(shards, total, max_norm, norm_type, error_if_nonfinite=kwargs.get("error_if_nonfinite", False))
         return total
 
     def _mesh_of(self, device: torch.device) -> DeviceMesh:

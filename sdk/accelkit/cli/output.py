@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from accelkit.errors import AccelkitError, printable
+from accelkit.text_table import aligned
 
 _GOOD, _NEITHER, _BAD = "green", "yellow", "red"
 _STYLES = dict.fromkeys(("available", "ok", "chosen", "usable"), _GOOD) | dict.fromkeys(
@@ -37,9 +38,8 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     if sys.stdout.isatty():
         _print_for_people(columns, cells)
         return
-    widths = [min(_WIDEST, max(len(row[index]) for row in [columns, *cells])) for index in range(len(columns))]
-    for row in [columns, *cells]:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    for line in aligned([columns, *cells], widest=_WIDEST):
+        click.echo(line)
 
 
 def say(message: str) -> None:

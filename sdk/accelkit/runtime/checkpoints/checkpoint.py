@@ -130,12 +130,12 @@ class Save:
             with contextlib.suppress(OSError):
                 os.listdir(self._root)  # opening a folder makes a network file system refresh it
             if not (self._temporary / DATA).is_dir():
-                raise CheckpointError(
-                    f"a checkpoint could not be saved under {self._root}",
-                    why=f"{self._temporary / DATA}, which rank 0 created, does not exist for this process",
-                    hint="save to a folder that all machines of the job share",
-                )
+                raise self._not_shared(f"{self._temporary / DATA}, which rank 0 created, does not exist for this process")
         return self._writer.plan(self._temporary / DATA)
+
+    def _not_shared(self, why: str) -> CheckpointError:
+        hint = "save to a folder that all machines of the job share"
+        return CheckpointError(f"a checkpoint could not be saved under {self._root}", why=why, hint=hint)
 
     def _write(self, plan: Any) -> tuple[Any, dict[str, Any]]:
         results, checksums = self._writer.write(plan)
@@ -150,11 +150,10 @@ class Save:
         for rank, (_, names) in enumerate(written):
             for name, expected in names.items():
                 if not (temporary / name).is_file() or (temporary / name).stat().st_size != expected["bytes"]:
-                    why = f"rank 0 cannot see the file {temporary / name} that rank {rank} wrote"
-                    hint = "save to a folder that all machines of the job share"
-                    raise CheckpointError(f"a checkpoint could not be saved under {self._root}", why=why, hint=hint)
+                    raise self._not_shared(f"rank 0 cannot see the file {temporary / name} that rank {rank} wrote")
         self._writer.finish([results for results, _ in written])
-        files = {name: dict(entry) for _, names in written for name, entry in names.items()}
+        entries = {name: entry for _, names in written for name, entry in names.items()}
+        files = {name: {"bytes": entry["bytes"], "crc32": entry["crc32"]} for name, entry in entries.items()}
         index = temporary / DATA / dcp_metadata.NAME
         files |= {f"{DATA}/{index.name}": checksum(index)} if files else {}
         manifest = {
@@ -166,7 +165,7 @@ class Save:
             "objects": self._objects,
             "per_rank": list(self._own),
             "files": files,
-            "blocks": {name: entry.pop("blocks") for name, entry in files.items() if "blocks" in entry},
+            "blocks": {name: entry["blocks"] for name, entry in entries.items()},
             "structure": self._structure,
         }
         write_manifest(temporary, manifest)

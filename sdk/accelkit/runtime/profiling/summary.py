@@ -27,6 +27,7 @@ _BEGINNINGS = {
 }
 _COLLECTIVE_OF_BACKEND = re.compile(r"\w+:(all_|reduce|broadcast|gather|scatter|barrier|send|recv)")
 _MOVERS = ("aten::to", "aten::_to_copy", "aten::copy_", "aten::_to_cpu")
+_NS_PER_MS = 1e6
 _NUM_OPERATORS = 8
 _NUM_NAMES = 3
 _NOTABLE = 0.15
@@ -117,27 +118,30 @@ def summarize(profiler: torch.profiler.profile, device: torch.device, *, has_par
     steps = sorted((event for event in events if event.name.startswith("ProfilerStep")), key=lambda event: event.start_time_ns)
     if has_partial_step and len(steps) > 1:
         steps = steps[:-1]
-    spans = [(step.start_time_ns, step.end_time_ns) for step in steps]
+    spans = [_span(step) for step in steps]
     inside = [event for event in events if any(start <= event.start_time_ns < end for start, end in spans)]
     busy = [(event.start_ns(), event.start_ns() + event.duration_ns()) for event in results.events() if event.device_type().name != "CPU"]
     thread = steps[0].start_tid if steps else 0
-    per_step = 1e-6 / max(len(steps), 1)
-    phases = {name: total(parts) * per_step for name, parts in _divide(spans, inside, thread).items()}
+    num_steps = max(len(steps), 1)
+
+    def ms_per_step(intervals: Iterable[Interval]) -> float:
+        return total(intervals) / _NS_PER_MS / num_steps
+
     peak_bytes, peak_at = _peak(inside, device)
     found = Summary(
         device=str(device),
         num_steps=len(steps),
-        step_ms=total(spans) * per_step,
-        phases=phases,
-        device_ms=total(clip(union(busy), spans)) * per_step if busy else None,
-        operators=_operators(profiler, max(len(steps), 1)),
-        copies=_copies(inside, per_step),
-        fallbacks=_fallbacks(inside, per_step),
+        step_ms=ms_per_step(spans),
+        phases={phase: ms_per_step(parts) for phase, parts in _divide(spans, inside, thread).items()},
+        device_ms=ms_per_step(clip(union(busy), spans)) if busy else None,
+        operators=_operators(profiler, num_steps),
+        copies=_copies(inside, num_steps),
+        fallbacks=_fallbacks(inside, num_steps),
         peak_bytes=peak_bytes,
         peak_at=peak_at,
         findings=(),
     )
-    return dataclasses.replace(found, findings=tuple(_findings(found, _outside_operators(inside, thread) * per_step)))
+    return dataclasses.replace(found, findings=tuple(_findings(found, ms_per_step(_outside_operators(inside, thread)))))
 
 
 def _walk(events: Iterable[Any]) -> Iterator[Any]:
@@ -146,6 +150,10 @@ def _walk(events: Iterable[Any]) -> Iterator[Any]:
         event = waiting.pop()
         yield event
         waiting.extend(event.children)
+
+
+def _span(event: Any) -> Interval:
+    return event.start_time_ns, event.end_time_ns
 
 
 def _phase(name: str) -> str | None:
@@ -171,7 +179,7 @@ def _divide(spans: Sequence[Interval], events: Iterable[Any], thread: int) -> di
     for event in events:
         phase = _phase(event.name) or ("copies" if event.name in _MOVERS else None)
         if phase is not None and (event.start_tid == thread or phase in ("backward", "collectives")):
-            by_phase[phase].append((event.start_time_ns, event.end_time_ns))
+            by_phase[phase].append(_span(event))
     left, divided = list(spans), {}
     for phase in PHASES[:-1]:
         own = union(by_phase[phase])
@@ -196,7 +204,7 @@ def _tensors(event: Any) -> list[Any]:
     return [each for each in inputs if hasattr(each, "device") and hasattr(each, "sizes")]
 
 
-def _copies(events: Iterable[Any], per_step: float) -> list[Copies]:
+def _copies(events: Iterable[Any], num_steps: int) -> list[Copies]:
     sums: dict[tuple[str, str, str], list[float]] = collections.defaultdict(lambda: [0, 0, 0])
     for event in events:
         tensors = _tensors(event) if event.name == "aten::copy_" else []
@@ -206,18 +214,17 @@ def _copies(events: Iterable[Any], per_step: float) -> list[Copies]:
         size = torch.Size(source.sizes).numel() * source.dtype.itemsize
         for index, value in enumerate((1, size, event.duration_time_ns)):
             sums[source.device.type, to.device.type, _phase_around(event)][index] += value
-    steps = per_step * 1e6
-    found = [Copies(*key, count * steps, size * steps, ns * per_step) for key, (count, size, ns) in sums.items()]
+    found = [Copies(*key, count / num_steps, size / num_steps, ns / _NS_PER_MS / num_steps) for key, (count, size, ns) in sums.items()]
     return sorted(found, key=lambda each: each.ms, reverse=True)
 
 
-def _fallbacks(events: Iterable[Any], per_step: float) -> list[Fallback]:
+def _fallbacks(events: Iterable[Any], num_steps: int) -> list[Fallback]:
     """Return the operators inside which torch copied the arguments to the CPU, as its fallback for operators of a device does."""
     calls: dict[str, dict[int, int]] = collections.defaultdict(dict)
     for event in events:
         if event.name == "aten::_to_cpu" and event.parent is not None:
             calls[event.parent.name][event.parent.id] = event.parent.duration_time_ns
-    found = [Fallback(name, len(times) * per_step * 1e6, sum(times.values()) * per_step) for name, times in calls.items()]
+    found = [Fallback(name, len(times) / num_steps, sum(times.values()) / _NS_PER_MS / num_steps) for name, times in calls.items()]
     return sorted(found, key=lambda each: each.ms, reverse=True)
 
 
@@ -231,13 +238,11 @@ def _peak(events: Iterable[Any], device: torch.device) -> tuple[int | None, str 
     return highest.extra_fields.total_allocated, _phase_around(highest) + name
 
 
-def _outside_operators(events: Sequence[Any], thread: int) -> float:
-    """Return the time in ns that forward passes spend outside operators, which is the time of Python."""
-    ranges = union((event.start_time_ns, event.end_time_ns) for event in events if event.name == FORWARD)
-    operators = union(
-        (event.start_time_ns, event.end_time_ns) for event in events if event.start_tid == thread and event.name.startswith("aten::")
-    )
-    return total(subtract(ranges, operators))
+def _outside_operators(events: Sequence[Any], thread: int) -> list[Interval]:
+    """Return the time of forward passes that is outside operators, which is the time of Python."""
+    ranges = union(_span(event) for event in events if event.name == FORWARD)
+    operators = union(_span(event) for event in events if event.start_tid == thread and event.name.startswith("aten::"))
+    return subtract(ranges, operators)
 
 
 def _findings(summary: Summary, forward_in_python: float) -> Iterator[str]:

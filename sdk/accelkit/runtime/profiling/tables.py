@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+from accelkit.text_table import aligned
 
 if TYPE_CHECKING:
     from accelkit.runtime.profiling.summary import Summary
@@ -22,27 +24,20 @@ def _lines(summary: Summary) -> Iterator[str]:
     rows: list[tuple[str, ...]] = [(name, f"{ms:.3f}", f"{ms / step:.0%}") for name, ms in summary.phases.items()]
     if summary.device_ms is not None:
         rows.append(("device at work", f"{summary.device_ms:.3f}", f"{summary.device_ms / step:.0%}"))
-    yield from _table(("PHASE", "MS PER STEP", "SHARE"), rows)
+    yield from aligned([("PHASE", "MS PER STEP", "SHARE"), *rows], has_numbers=True)
     if summary.operators:
         yield ""
         rows = [(each.name, f"{each.calls:.3g}", f"{each.host_ms:.3f}", f"{each.device_ms:.3f}") for each in summary.operators]
-        yield from _table(("OPERATOR", "CALLS", "HOST MS", "DEVICE MS"), rows)
+        yield from aligned([("OPERATOR", "CALLS", "HOST MS", "DEVICE MS"), *rows], has_numbers=True)
     if summary.copies:
         yield ""
         rows = [
             (f"{each.source} to {each.target}", each.phase, f"{each.count:.3g}", f"{each.bytes / 1e6:.3f}", f"{each.ms:.3f}")
             for each in summary.copies
         ]
-        yield from _table(("COPIES", "PHASE", "COUNT", "MB", "MS"), rows)
+        yield from aligned([("COPIES", "PHASE", "COUNT", "MB", "MS"), *rows], has_numbers=True)
     if summary.peak_bytes is not None:
         yield ""
         yield f"memory: at most {summary.peak_bytes / 2**20:.1f} MiB, in {summary.peak_at}"
     yield ""
     yield from summary.findings or ["nothing stands out"]
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
-    for row in (header, *rows):
-        cells = [cell.ljust(width) if not index else cell.rjust(width) for index, (cell, width) in enumerate(zip(row, widths, strict=True))]
-        yield "  ".join(cells).rstrip()

@@ -1,0 +1,29 @@
+"""The check of the options that a strategy is given."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from accelkit import UsageError
+
+Options = TypeVar("Options")
+
+
+def checked_options(options: Options | None, kind: type[Options], example: str) -> Options:
+    """Return the options that were given to a strategy, or the default options if None was given.
+
+    Args:
+        options: The argument of the strategy.
+        kind: The class of the options. The strategy has the same name, with ``Strategy`` instead of ``Options``.
+        example: What to write instead, for the error.
+
+    Raises:
+        UsageError: If the options are not an instance of ``kind``.
+    """
+    if options is not None and not isinstance(options, kind):
+        raise UsageError(
+            f"{kind.__name__.removesuffix('Options')}Strategy({options!r:.60}) is invalid",
+            why=f"its argument must be {kind.__name__}",
+            hint=f"use {example}, for example",
+        )
+    return kind() if options is None else options

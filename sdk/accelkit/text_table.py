@@ -1,0 +1,27 @@
+"""Tables of plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def aligned(rows: Sequence[Sequence[str]], *, has_numbers: bool = False, widest: int | None = None) -> list[str]:
+    """Return one line for each row, with the cells of each column aligned.
+
+    Args:
+        rows: The rows, all with the same number of cells, the headings among them.
+        has_numbers: Whether all columns but the first contain numbers. Their cells are then aligned on the right.
+        widest: The largest width of a column in characters. A longer cell shifts the rest of its own row. None means no limit.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    if widest is not None:
+        widths = [min(width, widest) for width in widths]
+
+    def line(row: Sequence[str]) -> str:
+        cells = [
+            cell.rjust(width) if has_numbers and index else cell.ljust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        return "  ".join(cells).rstrip()
+
+    return [line(row) for row in rows]
