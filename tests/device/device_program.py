@@ -85,8 +85,8 @@ def main(folder):
         for (batch,) in loader:
             rt.backward((model(batch) - batch).square().mean())
             profiler.step()
-    seen["fallbacks"] = {each.operator: each.calls for each in profiler.summary.fallbacks}
-    seen["findings"] = profiler.summary.findings
+    summary = profiler.summary
+    seen |= {"fallbacks": {each.operator: each.calls for each in summary.fallbacks}, "findings": summary.findings, "summary": str(summary)}
     optimizer.zero_grad()
 
     path = rt.save_state(folder)

@@ -59,3 +59,5 @@ def test_the_profiler_names_operators_that_ran_on_the_cpu(seen):
     assert seen["fallbacks"]["aten::mm"] == 5, "two in the forward pass, three in the backward pass"
     (fallback,) = [finding for finding in seen["findings"] if finding.startswith("fallback: ")]
     assert fallback.startswith("fallback: tiny:0 does not implement aten::")
+    table = seen["summary"].partition("RUNS ON THE CPU")[2].partition("\n\n")[0].splitlines()
+    assert ["aten::mm", "5"] in [row.split()[:2] for row in table]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 import click
 
+from accelkit import byte_size
 from accelkit.cli.import_option import IMPORT
 from accelkit.cli.output import print_table, say
 from accelkit.cli.probe import try_out
@@ -133,8 +134,5 @@ def _spell(name: str, value: float | None) -> str:
         return ""
     unit = name.rpartition(".")[2]
     if unit == "bytes":
-        for prefix, size in (("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)):
-            if abs(value) >= size:
-                return f"{value / size:.1f} {prefix}B"
-        return f"{value:.0f} B"
+        return byte_size.as_text(value)
     return f"{value:.4g} {_UNITS[unit]}" if unit in _UNITS else f"{value:.4g}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from accelkit import byte_size
 from accelkit.text_table import aligned
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def as_text(summary: Summary) -> str:
-    """Return the tables of a summary: phases, operators, copies and findings."""
+    """Return the tables of a summary: phases, operators, copies, fallbacks, the highest amount of memory and findings."""
     return "\n".join(_lines(summary))
 
 
@@ -36,8 +37,12 @@ def _lines(summary: Summary) -> Iterator[str]:
             for each in summary.copies
         ]
         yield from aligned([("COPIES", "PHASE", "COUNT", "MB", "MS"), *rows], has_numbers=True)
+    if summary.fallbacks:
+        yield ""
+        rows = [(each.operator, f"{each.calls:.3g}", f"{each.ms:.3f}") for each in summary.fallbacks]
+        yield from aligned([("RUNS ON THE CPU", "CALLS", "MS"), *rows], has_numbers=True)
     if summary.peak_bytes is not None:
         yield ""
-        yield f"memory: at most {summary.peak_bytes / 2**20:.1f} MiB, in {summary.peak_at}"
+        yield f"memory: at most {byte_size.as_text(summary.peak_bytes)}, in {summary.peak_at}"
     yield ""
     yield from summary.findings or ["nothing stands out"]
