@@ -35,8 +35,8 @@ def check_plan(module: torch.nn.Module, plan: Mapping[str, Any]) -> None:
 def plan_of(module: torch.nn.Module, size: int, plugin: str) -> dict[str, ParallelStyle]:
     """Return the plan in a model's attribute ``_tp_plan``, as a mapping from names of modules to torch's styles.
 
-    Models of transformers have this attribute; there, the styles are names. Names that match no module are left out, because such a plan
-    may list modules that not every model of its class has.
+    Models of Hugging Face's ``transformers`` have this attribute; there, the styles are names. Names that match no module are left out,
+    because such a plan may list modules that not every model of its class has.
 
     Args:
         module: The model.

@@ -375,8 +375,9 @@ class Runtime:
         """Prepare models, optimizers, schedulers and data loaders for training.
 
         Modules are moved to the device, optimizers are pointed at the moved parameters, and loaders deliver their batches to the device.
-        Modules are placed first, regardless of the order of the arguments. With ``32-true`` on one device, the same modules, optimizers
-        and schedulers are returned. Other precisions change the class of a module to a subclass. Loaders are wrapped.
+        Modules are placed first, regardless of the order of the arguments. An optimizer is prepared in the same call as its model or,
+        except with ``deepspeed``, in a later one. With ``32-true`` on one device, the same modules, optimizers and schedulers are returned.
+        Other precisions change the class of a module to a subclass. Loaders are wrapped.
 
         Args:
             objects: Modules, optimizers, schedulers and DataLoaders, in any order and number. A copy of a prepared loader, such as
