@@ -34,9 +34,9 @@ _DOCUMENTATION = "https://github.com/accelkit/accelkit/blob/main/docs/"
 def command(name: str, parallel: int | None, is_watching: bool, as_json: bool) -> None:
     """Say what to build next on a new device: the accelerator NAME.
 
-    The stages of a device are run in order: is a plugin, copies, computes, manages its memory, and so on. The first stage with a failed
-    test is the next one to work on. The command prints its failed tests and what they need: functions of the driver, and what is registered
-    with torch.
+    The tests are grouped into stages, which are run in order: 'is a plugin', 'copies', 'computes', 'manages its memory', and so on. The
+    first stage with a failed test is the next one to work on. The command prints the failed tests of this stage and what they need:
+    functions of the driver, and registrations with torch.
 
     The exit code is 0 if every stage has passed, 1 if one has not, 3 if the plugin is broken, and 4 if its device is not present or is
     lost.

@@ -16,7 +16,7 @@ from accelkit.cli.lazy_group import LazyGroup
 from accelkit.cli.output import reporting_errors
 
 _COMMANDS = {
-    "list": "List plugins, their status and what to do.",
+    "list": "List plugins and their status.",
     "info": "Show everything about one plugin.",
     "doctor": "Test every plugin, and check the installation.",
     "why": "Explain which accelerator would be used, and why.",
@@ -43,5 +43,5 @@ def main() -> None:
     """Hardware plugins for PyTorch: what is installed, what works on this machine, and why.
 
     Exit codes: 0 success; 1 problems were found; 2 usage error; 3 a plugin is broken or incompatible; 4 the requested device is
-    unavailable.
+    unavailable, or auto found several.
     """

@@ -19,7 +19,7 @@ from accelkit.types import Kind
 @click.option("--all", "is_everything", is_flag=True, help="Also list vendors' devices for which no plugin is installed.")
 @click.option("--json", "is_json", is_flag=True, help="Print JSON to standard output.")
 def command(kind: Kind | None, is_everything: bool, is_json: bool) -> None:
-    """List plugins, their status and what to do.
+    """List plugins with their status and, for those that cannot be used, the reason and what to do about it.
 
     No plugin is imported in this process. The status of a third-party plugin comes from its metadata and from the last time that it was
     tested (accelkit doctor tests it). Built-in plugins are probed at most once an hour. The exit code is always 0.

@@ -28,7 +28,7 @@ _SHORTEST = 0.1
 
 @click.command("monitor")
 @click.argument("name", required=False, shell_complete=complete_names)
-@click.option("--devices", default="-1", show_default="all", help="The indices of the devices, such as 0,2, or their number.")
+@click.option("--devices", default="-1", show_default="all", help="How many devices to show, or their indices, separated by commas (0,2).")
 @click.option("--interval", default=1.0, show_default=True, help=f"Seconds between two readings; at least {_SHORTEST}.")
 @click.option("--count", type=click.IntRange(min=1), help="End after this number of readings.")
 @click.option(
@@ -44,10 +44,10 @@ _SHORTEST = 0.1
 def command(
     *, name: str | None, devices: str, interval: float, count: int | None, port: int | None, address: str | None, is_json: bool
 ) -> None:
-    """Show the statistics of the accelerator NAME's devices: utilisation, memory, temperature, power, or what else its plugin reports.
+    """Show the statistics of the accelerator NAME's devices: utilisation, memory, temperature, power, and whatever else its plugin reports.
 
     Without NAME, the accelerator is the one that a program would use. The statistics are read in a child process, which initialises the
-    driver if the device has statistics only then. They describe the devices, not that process. Ctrl-C ends the command.
+    driver only if the statistics cannot be read without it. They describe the devices, not that process. Ctrl-C ends the command.
     """
     if not interval >= _SHORTEST:
         raise UsageError(f"--interval {interval:g} is too short", hint=f"use at least {_SHORTEST} s")

@@ -19,7 +19,10 @@ from accelkit.types import PluginRecord
 @IMPORT
 @click.option("--json", "is_json", is_flag=True, help="Print JSON to standard output.")
 def command(name: str, is_json: bool) -> None:
-    """Load the accelerator NAME, add numbers on its device and check the sums. Exits with 3 if it is broken, 4 if it is unavailable."""
+    """Load the accelerator NAME, compute an addition on its device and check the result.
+
+    Exits with 3 if the accelerator is broken, and with 4 if it is unavailable.
+    """
     record = resolve(name)
     verdict = try_out(record)
     if is_json:
