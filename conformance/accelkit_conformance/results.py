@@ -63,8 +63,8 @@ class Result:
         seconds: The duration of the last attempt.
         reason: The reason why the test did not pass, in one line.
         error: The class name of the error, if there was one.
-        step: The step that failed: ``comparison``, ``operator``, ``helper`` and the name of a function that prepares a test, or ``end`` if
-            the device reported the error when the test had ended.
+        step: The step that failed: ``comparison``; ``operator``; ``helper`` followed by the name of the function that prepared the test; or
+            ``end`` if the device reported the error when the test had ended.
         detail: The traceback, or the last lines of output of a process that died.
         reproducer: A program that reproduces the failure.
         attempts: The number of times that the test was run.

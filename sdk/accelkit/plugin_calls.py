@@ -1,6 +1,6 @@
 """Calls to plugin methods. An error or a wrong return value becomes an error that names the plugin.
 
-On the step path, an error keeps its type, because programs may catch it (an out-of-memory error, for example), and only gets a note that
+In training steps, an error keeps its type, because programs may catch it (an out-of-memory error, for example), and only gets a note that
 names the plugin. Most return values there are checked only after something has failed, so that a call that succeeds costs next to nothing.
 """
 
@@ -24,7 +24,7 @@ _SPECIFICATIONS = "accelkit.specs."
 
 
 def call(plugin: Accelerator | Precision | Strategy, method: str, *arguments: Any, **options: Any) -> Any:
-    """Return ``plugin.method(*arguments, **options)``. Use it for calls that are not on the step path.
+    """Return ``plugin.method(*arguments, **options)``. Use it for calls outside training steps.
 
     Errors of the built-in plugins are passed on unchanged.
 
@@ -49,7 +49,7 @@ def call(plugin: Accelerator | Precision | Strategy, method: str, *arguments: An
 
 
 def call_in_step(plugin: Precision | Strategy, method: str, *arguments: Any) -> Any:
-    """Return ``plugin.method(*arguments)``. Use it for calls on the step path: an error keeps its type and gets a note.
+    """Return ``plugin.method(*arguments)``. Use it for calls in training steps: an error keeps its type and gets a note.
 
     Raises:
         BrokenPluginError: If the method returns a value of a type other than the one in its specification.
@@ -88,7 +88,7 @@ def wrong_result(plugin: Accelerator | Precision | Strategy, method: str, result
 
 
 def note_plugin(error: Exception, plugin: Precision | Strategy, method: str) -> None:
-    """Add a note that names the plugin to an error that its method raised on the step path.
+    """Add a note to ``error``, which a method of the plugin raised during a training step. The note names the plugin.
 
     No note is added to accelkit's own errors, to errors of built-in plugins, to errors of methods that the plugin does not override, or to
     errors of the user's optimizer when the method calls it.

@@ -78,7 +78,7 @@ def _way(path: Path) -> list[Path]:
 
 @functools.cache
 def _check_above(path: Path) -> None:
-    """Check a parent folder or link. The result is cached, because nobody else can change a private path afterwards."""
+    """Check that nobody else can write to a folder or link above a path. This is cached: a path that is private stays private."""
     _check(path, is_above=True)
 
 

@@ -51,8 +51,8 @@ def steps_call_only_what_is_overridden(subject: Subject) -> None:
 
 @check("smoke", kind="precision")
 def overridden_methods_do_something(subject: Subject) -> None:
-    """No method of the step path is overridden by a copy of the default, such as a ``convert_input`` that returns its argument: each one
-    costs time in every step, and an inherited one costs nothing. ``forward_context`` does not return a ``nullcontext``."""
+    """No method that is called in every step is overridden by a copy of the default, such as a ``convert_input`` that returns its argument:
+    each override costs time in every step, and an inherited one costs nothing. ``forward_context`` does not return a ``nullcontext``."""
     import contextlib
 
     runtime = subject.runtime()

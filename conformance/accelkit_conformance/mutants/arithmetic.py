@@ -76,7 +76,7 @@ class FlushesSubnormals(Broken):
 
 @mutant("operators", "ignores an argument")
 class IgnoresAlpha(Broken):
-    """add and sub ignore their argument alpha."""
+    """``add`` and ``sub`` ignore their argument ``alpha``."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return func(*args, **{**kwargs, "alpha": 1}) if name in ("add.Tensor", "sub.Tensor") and "alpha" in kwargs else call()
@@ -84,7 +84,7 @@ class IgnoresAlpha(Broken):
 
 @mutant("operators", "ignores an argument")
 class IgnoresDivisorOverride(Broken):
-    """avg_pool2d ignores its argument divisor_override."""
+    """``avg_pool2d`` ignores its argument ``divisor_override``."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return (
@@ -96,7 +96,7 @@ class IgnoresDivisorOverride(Broken):
 
 @mutant("operators", "ignores an argument")
 class SoftmaxOfTheLastDimension(Broken):
-    """softmax and log_softmax always use the last dimension."""
+    """``softmax`` and ``log_softmax`` always use the last dimension."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return func(args[0], -1, *args[2:], **kwargs) if name in ("_softmax", "_log_softmax") else call()
@@ -164,7 +164,7 @@ class NarrowIntegers(Broken):
 
 @mutant("operators", "a narrower type")
 class IndexesInTwoBits(Broken):
-    """gather and index_select use only the lowest two bits of an index."""
+    """``gather`` and ``index_select`` use only the lowest two bits of an index."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return func(*args[:2], args[2] & 3, *args[3:], **kwargs) if name in ("gather", "index_select") and len(args) > 2 else call()
@@ -218,7 +218,7 @@ class NormalisesWithoutGradient(Broken):
 
 @mutant("operators", "silent fallback")
 class AnswersFromTheCPU(Broken):
-    """topk, sort and nonzero return results on the CPU."""
+    """``topk``, ``sort`` and ``nonzero`` return results on the CPU."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         from torch.utils._pytree import tree_map
@@ -244,7 +244,7 @@ class Flickers(Broken):
 
 @mutant("operators", "narrow integers")
 class AccumulatesInInt32(Broken):
-    """cumsum and cumprod of int32 are computed in int32, and their results converted to int64."""
+    """``cumsum`` and ``cumprod`` of int32 are computed in int32, and their results converted to int64."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch

@@ -65,7 +65,7 @@ class DetectsFromProcess(SlurmEnvironment):
 
 @mutant("cluster_detection", "claim_sources", kind="cluster", base="slurm")
 class DetectionRaises(SlurmEnvironment):
-    """``detect_cluster`` fails in every program on a machine where a variable is not a number."""
+    """``detect_cluster`` raises an error, instead of returning None, if SLURM_STEP_ID is set to something else than a number."""
 
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
         int(environ.get("SLURM_STEP_ID") or 0)

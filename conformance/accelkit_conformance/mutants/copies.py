@@ -65,7 +65,7 @@ class CopiesInStorageOrder(Broken):
 
 @mutant("transfer", "copies lose the layout")
 class CopiesWithoutBroadcasting(Broken):
-    """copy_ from a tensor that must be broadcast writes only the first row."""
+    """``copy_`` from a tensor that must be broadcast writes only the first row."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name == "copy_" and args[0].ndim == 2 and args[1].ndim == 1:
@@ -122,7 +122,7 @@ class ReadsPageableMemoryLate(Broken):
 
 @mutant("serialization", "files")
 class LoadsToTheCPU(Broken):
-    """torch.load loads tensors of the device to the CPU."""
+    """``torch.load`` loads tensors of the device to the CPU."""
 
     def install(self) -> None:
         import torch
@@ -134,7 +134,7 @@ class LoadsToTheCPU(Broken):
 
 @mutant("serialization", "files")
 class LoadsCopies(Broken):
-    """torch.load copies each tensor, so that tensors which shared storage no longer do."""
+    """``torch.load`` copies each tensor, so that tensors which shared storage no longer do."""
 
     def install(self) -> None:
         import torch

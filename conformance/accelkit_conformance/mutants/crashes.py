@@ -14,7 +14,7 @@ from accelkit_conformance.mutants.broken import Broken
 
 @mutant("operators", "ends the process")
 class Segfaults(Broken):
-    """topk of a 0-d tensor reads from address 0."""
+    """``topk`` of a 0-d tensor reads from address 0."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name == "topk" and args[0].ndim == 0:
@@ -24,7 +24,7 @@ class Segfaults(Broken):
 
 @mutant("operators", "ends the process")
 class Exits(Broken):
-    """topk exits the process."""
+    """``topk`` exits the process."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name == "topk":
@@ -34,7 +34,7 @@ class Exits(Broken):
 
 @mutant("operators", "ends the process")
 class Hangs(Broken):
-    """topk never returns."""
+    """``topk`` never returns."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         while name == "topk":

@@ -76,7 +76,7 @@ class ProbeKnowsItsProcess(Broken):
 
 @mutant("contract", "methods")
 class ParsesAnything(Broken):
-    """parse_devices interprets every text as device 0."""
+    """``parse_devices`` interprets every text as device 0."""
 
     def parse_devices(self, devices: Any) -> list[int]:
         return [0]
@@ -84,7 +84,7 @@ class ParsesAnything(Broken):
 
 @mutant("contract", "methods")
 class ChangesASignature(Broken):
-    """memory_stats takes no device."""
+    """``memory_stats`` takes no device."""
 
     def memory_stats(self) -> dict[str, float]:  # type: ignore[override]
         return {"memory.allocated.bytes": 0.0}
@@ -92,7 +92,7 @@ class ChangesASignature(Broken):
 
 @mutant("device", "indices")
 class CountsOneTooMany(Broken):
-    """auto_device_count returns one more than the number of devices."""
+    """``auto_device_count`` returns one more than the number of devices."""
 
     def get_parallel_devices(self, devices: Any) -> list[Any]:
         return [self.device(min(index, 1)) for index in devices]
@@ -103,7 +103,7 @@ class CountsOneTooMany(Broken):
 
 @mutant("device", "indices")
 class DeviceIsAlwaysTheFirst(Broken):
-    """device() ignores the index and returns the first device."""
+    """``device()`` ignores the index and returns the first device."""
 
     def device(self, index: int) -> Any:
         return super().device(0)
@@ -111,7 +111,7 @@ class DeviceIsAlwaysTheFirst(Broken):
 
 @mutant("device", "indices")
 class NeverBecomesCurrent(Broken):
-    """setup_device does not make the device current."""
+    """``setup_device`` does not make the device current."""
 
     def setup_device(self, device: Any) -> None:
         pass

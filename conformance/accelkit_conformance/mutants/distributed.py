@@ -21,7 +21,7 @@ class _Collectives(Broken):
 
 @mutant("collectives", "reductions")
 class AveragesAreSums(_Collectives):
-    """all_reduce with AVG returns the sum."""
+    """``all_reduce`` with AVG returns the sum."""
 
     def install(self) -> None:
         from torch.distributed import ReduceOp
@@ -34,7 +34,7 @@ class AveragesAreSums(_Collectives):
 
 @mutant("collectives", "reductions")
 class LeavesTheLastRankOut(_Collectives):
-    """all_reduce with SUM leaves out the last rank."""
+    """``all_reduce`` with SUM leaves out the last rank."""
 
     def install(self) -> None:
         import torch.distributed as dist
@@ -49,7 +49,7 @@ class LeavesTheLastRankOut(_Collectives):
 
 @mutant("collectives", "reductions")
 class InflatesIntegers(_Collectives):
-    """all_reduce of integers returns 1.5 times the result."""
+    """``all_reduce`` of integers returns 1.5 times the result."""
 
     def install(self) -> None:
         def all_reduce(original: Any, tensor: Any, *rest: Any, **named: Any) -> Any:
@@ -63,7 +63,7 @@ class InflatesIntegers(_Collectives):
 
 @mutant("collectives", "uneven parts")
 class SplitsEvenly(_Collectives):
-    """all_to_all_single ignores the split sizes."""
+    """``all_to_all_single`` ignores the split sizes."""
 
     def install(self) -> None:
         import torch
@@ -81,7 +81,7 @@ class SplitsEvenly(_Collectives):
 
 @mutant("collectives", "ranks")
 class GathersInReverse(_Collectives):
-    """all_gather returns the tensors of the ranks in reverse order."""
+    """``all_gather`` returns the tensors of the ranks in reverse order."""
 
     def install(self) -> None:
         def all_gather(original: Any, tensors: Any, tensor: Any, *rest: Any, **named: Any) -> Any:
@@ -93,7 +93,7 @@ class GathersInReverse(_Collectives):
 
 @mutant("collectives", "ranks")
 class BroadcastsFromTheFirst(_Collectives):
-    """broadcast ignores src and always sends from rank 0."""
+    """``broadcast`` ignores ``src`` and always sends from rank 0."""
 
     def install(self) -> None:
         def broadcast(original: Any, tensor: Any, src: int = 0, *rest: Any, **named: Any) -> Any:
@@ -104,7 +104,7 @@ class BroadcastsFromTheFirst(_Collectives):
 
 @mutant("collectives", "kinds of tensors")
 class ReducesOneBlock(_Collectives):
-    """all_reduce leaves the elements after the first 65,536 as they are."""
+    """``all_reduce`` leaves the elements after the first 65,536 as they are."""
 
     def install(self) -> None:
         def all_reduce(original: Any, tensor: Any, *rest: Any, **named: Any) -> Any:
@@ -121,7 +121,7 @@ class ReducesOneBlock(_Collectives):
 
 @mutant("collectives", "kinds of tensors")
 class ExclusiveOrIsOr(_Collectives):
-    """reduce with BXOR returns the result of BOR."""
+    """``reduce`` with BXOR returns the result of BOR."""
 
     def install(self) -> None:
         from torch.distributed import ReduceOp
@@ -134,7 +134,7 @@ class ExclusiveOrIsOr(_Collectives):
 
 @mutant("collectives", "kinds of tensors")
 class ReceivesAtTheStart(_Collectives):
-    """all_gather_into_tensor ignores the storage offset of its output and writes to the start of the storage."""
+    """``all_gather_into_tensor`` ignores the storage offset of its output and writes to the start of the storage."""
 
     def install(self) -> None:
         def all_gather_into_tensor(original: Any, output: Any, *rest: Any, **named: Any) -> Any:
@@ -146,7 +146,7 @@ class ReceivesAtTheStart(_Collectives):
 
 @mutant("collectives", "groups")
 class ScattersFromTheFirst(_Collectives):
-    """scatter in a group of several ranks always sends from its first rank."""
+    """``scatter`` in a group of several ranks always sends from its first rank."""
 
     def install(self) -> None:
         import torch.distributed as dist
@@ -206,7 +206,7 @@ class SynchronisesNoBuffers(Broken):
 
 @mutant("collectives", "uneven parts")
 class SendsNoEmptyParts(_Collectives):
-    """all_to_all does not receive the last part of a list that contains an empty one."""
+    """``all_to_all`` does not receive the last part of a list that contains an empty one."""
 
     def install(self) -> None:
         def all_to_all(original: Any, outputs: Any, inputs: Any, *rest: Any, **named: Any) -> Any:
@@ -234,7 +234,7 @@ class BroadcastsACopy(_Collectives):
 
 @mutant("ddp", "unused parameters")
 class EachRankUsesItsOwn(Broken):
-    """all_reduce of int32 returns each rank's own values, so that DDP does not learn which parameters other ranks have used."""
+    """``all_reduce`` of int32 returns each rank's own values, so that DDP does not learn which parameters other ranks have used."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch

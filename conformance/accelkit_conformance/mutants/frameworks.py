@@ -26,7 +26,7 @@ class CannotComeBack(Broken):
 
 @mutant("bridges", "life of a device")
 class ForgetsTheIndex(Broken):
-    """device() returns a device without an index, which means the current device."""
+    """``device()`` returns a device without an index, which means the current device."""
 
     def device(self, index: int) -> Any:
         import torch

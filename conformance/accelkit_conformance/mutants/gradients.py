@@ -62,7 +62,7 @@ class DifferentiatesOnTheFirstDevice(Broken):
 
 @mutant("autograd", "modes")
 class RecordsWithoutGradients(Broken):
-    """mul and add record a graph under torch.no_grad."""
+    """``mul`` and ``add`` record a graph under ``torch.no_grad``."""
 
     def install(self) -> None:
         import torch
@@ -90,7 +90,7 @@ class SkipsBiasWithoutInputGradient(Broken):
 
 @mutant("autograd", "repeated indices")
 class LosesAliasedIndices(Broken):
-    """put with accumulate=True ignores a value at a non-negative index if a negative index refers to the same element."""
+    """``put`` with ``accumulate=True`` ignores a value at a non-negative index if a negative index refers to the same element."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name not in ("put", "put_") or not (args[3] if len(args) > 3 else kwargs.get("accumulate")):

@@ -62,7 +62,7 @@ class ReadsExpandedAsDense(Broken):
 
 @mutant("layout", "writes beside")
 class WritesPastTheEnd(Broken):
-    """fill_, zero_, add_ and mul_ on a slice also write the element after it."""
+    """``fill_``, ``zero_``, ``add_`` and ``mul_`` on a slice also write the element after it."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -82,7 +82,7 @@ class WritesPastTheEnd(Broken):
 
 @mutant("layout", "writes beside")
 class WritesIntoACopy(Broken):
-    """add_, mul_ and fill_ on a strided view write to a contiguous copy of it."""
+    """``add_``, ``mul_`` and ``fill_`` on a strided view write to a contiguous copy of it."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name in ("add_.Tensor", "mul_.Tensor", "fill_.Scalar") and args[0].numel() > 1 and not args[0].is_contiguous():
@@ -93,7 +93,7 @@ class WritesIntoACopy(Broken):
 
 @mutant("layout", "memory formats")
 class ForgetsChannelsLast(Broken):
-    """clone and pointwise operators return contiguous results for channels_last inputs."""
+    """``clone`` and pointwise operators return contiguous results for channels_last inputs."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -117,7 +117,7 @@ class UsesItsInputAsWorkspace(Broken):
 
 @mutant("layout", "memory formats")
 class ReadsOthersInTheFirstFormat(Broken):
-    """mul reads the second image as if it had the memory format of the first, channels_last."""
+    """``mul`` reads the second image as if it had the memory format of the first, channels_last."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -141,7 +141,7 @@ class FlipsOneChannelKernels(Broken):
 
 @mutant("layout", "alignment")
 class ReadsFromAlignedAddresses(Broken):
-    """relu and exp of contiguous memory read it in aligned blocks of four elements, so reading misaligned memory starts too early."""
+    """``relu`` and ``exp`` read contiguous memory in aligned blocks of four elements: of misaligned memory, they read too early a part."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         x = args[0]

@@ -18,7 +18,7 @@ class CountsNothing(Broken):
 
 @mutant("memory", "statistics")
 class NeverResetsThePeak(Broken):
-    """reset_peak_memory_stats does nothing."""
+    """``reset_peak_memory_stats`` does nothing."""
 
     def reset_peak_memory_stats(self, device: Any) -> None:
         pass
@@ -35,7 +35,7 @@ class CountsAllDevicesTogether(Broken):
 
 @mutant("memory", "free memory")
 class ReportsTheTotalAsFree(Broken):
-    """mem_get_info reports that all memory is free."""
+    """``mem_get_info`` reports that all memory is free."""
 
     def install(self) -> None:
         module: Any = self.device_module
@@ -45,7 +45,7 @@ class ReportsTheTotalAsFree(Broken):
 
 @mutant("memory", "free memory")
 class ReportsFreeMemoryAsTotal(Broken):
-    """mem_get_info reports the free memory as the total, too."""
+    """``mem_get_info`` reports the free memory as the total, too."""
 
     def install(self) -> None:
         module: Any = self.device_module
@@ -167,7 +167,7 @@ class ForgetsHeldMemoryAtReset(Broken):
 
 @mutant("memory", "peaks")
 class ResetsEveryPeak(Broken):
-    """reset_peak_memory_stats resets the peaks of all devices."""
+    """``reset_peak_memory_stats`` resets the peaks of all devices."""
 
     def reset_peak_memory_stats(self, device: Any) -> None:
         for one in self.get_parallel_devices([0, 1]):

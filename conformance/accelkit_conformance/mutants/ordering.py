@@ -156,7 +156,7 @@ class HangsInAFork(Broken):
 
 @mutant("determinism", "bits from run to run")
 class AddsInAnyOrder(Broken):
-    """index_add, scatter_add and index_put differ in the last bits between runs, even in deterministic mode."""
+    """``index_add``, ``scatter_add`` and ``index_put`` differ in the last bits between runs, even in deterministic mode."""
 
     runs = 0
 

@@ -11,7 +11,7 @@ from accelkit_conformance.mutants.broken import Broken
 
 @mutant("device", "the current device")
 class WindowsOnTheCurrentDevice(Broken):
-    """arange, full and the window functions create their tensors on the current device, whatever index they are given."""
+    """``arange``, ``full`` and the window functions create their tensors on the current device, whatever index they are given."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -104,7 +104,7 @@ class ErrorsChangeTheStream(Broken):
 
 @mutant("errors", "indices outside")
 class GathersZeros(Broken):
-    """gather, index_select and embedding return zeros for indices that are outside the tensor."""
+    """``gather``, ``index_select`` and ``embedding`` return zeros for indices that are outside the tensor."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         try:

@@ -30,7 +30,7 @@ class SeedsAreCoarse(Broken):
 
 @mutant("random", "states")
 class StatesAreNotSet(Broken):
-    """set_rng_state has no effect."""
+    """``set_rng_state`` has no effect."""
 
     def set_rng_state(self, state: Any, device: Any) -> None:
         pass
@@ -38,7 +38,7 @@ class StatesAreNotSet(Broken):
 
 @mutant("checkpoint", "states")
 class StatesAreOld(Broken):
-    """get_rng_state always returns the state that it returned at its first call."""
+    """``get_rng_state`` always returns the state that it returned at its first call."""
 
     first: Any = None
 
@@ -127,7 +127,7 @@ class PermutationsRepeat(Broken):
 
 @mutant("random", "generators")
 class IgnoresGenerators(Broken):
-    """exponential_ and geometric_ ignore their argument ``generator`` and draw from the default generator."""
+    """``exponential_`` and ``geometric_`` ignore their argument ``generator`` and draw from the default generator."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name in ("exponential_", "geometric_"):
@@ -148,7 +148,7 @@ class HalvesReachTheEnd(Broken):
 
 @mutant("random", "destinations")
 class FillsHalfOfASlice(Broken):
-    """normal_ fills only the first half of a tensor that is not contiguous."""
+    """``normal_`` fills only the first half of a tensor that is not contiguous."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name != "normal_" or args[0].is_contiguous():

@@ -10,7 +10,7 @@ from accelkit_conformance.mutants.broken import Broken
 
 @mutant("random", "which device")
 class StatesOfTheCurrentDevice(Broken):
-    """get_rng_state and get_rng_state_all of the device's module return the state of the current device."""
+    """``get_rng_state`` and ``get_rng_state_all`` of the device's module return the state of the current device."""
 
     def install(self) -> None:
         module: Any = self.device_module
@@ -21,7 +21,7 @@ class StatesOfTheCurrentDevice(Broken):
 
 @mutant("random", "which device")
 class SeedsTheFirstDevice(Broken):
-    """seed_all seeds device 0 only, whichever device is current."""
+    """``seed_all`` seeds device 0 only, whichever device is current."""
 
     def install(self) -> None:
         module: Any = self.device_module
@@ -35,7 +35,7 @@ class SeedsTheFirstDevice(Broken):
 
 @mutant("random", "seeds")
 class ReportsFloatSeeds(Broken):
-    """initial_seed returns the seed rounded to double precision."""
+    """``initial_seed`` returns the seed rounded to double precision."""
 
     def install(self) -> None:
         module: Any = self.device_module

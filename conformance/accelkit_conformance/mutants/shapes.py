@@ -10,7 +10,7 @@ from accelkit_conformance.mutants.broken import Broken
 
 @mutant("operators", "dimensions")
 class HasFourDimensions(Broken):
-    """cumsum and cumprod of a tensor of more than four dimensions run along its last dimension."""
+    """``cumsum`` and ``cumprod`` of a tensor of more than four dimensions run along its last dimension."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return func(args[0], -1, **kwargs) if name in ("cumsum", "cumprod") and args[0].ndim > 4 else call()
@@ -18,7 +18,7 @@ class HasFourDimensions(Broken):
 
 @mutant("operators", "dimensions")
 class CountsRowsIn16Bits(Broken):
-    """bmm and softmax give the rows after the first 65,536 the results of the first rows."""
+    """``bmm`` and ``softmax`` give the rows after the first 65,536 the results of the first rows."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()
@@ -29,7 +29,7 @@ class CountsRowsIn16Bits(Broken):
 
 @mutant("operators", "dimensions")
 class SkipsNansInLongRows(Broken):
-    """kthvalue over more than 128 elements takes NaN for the smallest number instead of the largest."""
+    """``kthvalue`` over more than 128 elements takes NaN for the smallest number instead of the largest."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch

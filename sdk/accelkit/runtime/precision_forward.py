@@ -20,7 +20,7 @@ _ATTRIBUTE = "_accelkit_precision"
 def backward_of(precision: Precision) -> Callable[..., None]:
     """Return the function that runs the backward pass of a loss.
 
-    If the precision adds nothing, this is torch's own function, so that accelkit adds nothing to the step path.
+    If the precision adds nothing, this is torch's own function, so that accelkit adds nothing to a step.
     """
     if not overrides(precision, Precision, "pre_backward", "backward", "post_backward"):
         return torch.Tensor.backward

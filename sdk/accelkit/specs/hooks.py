@@ -13,7 +13,7 @@ strategy, and the hook plugins that the user enabled by name. An implementation 
 
     rt = accelkit.Runtime(hooks=[StepLog()])
 
-No hook is called on the step path.
+No hook is called in a training step.
 """
 
 from __future__ import annotations

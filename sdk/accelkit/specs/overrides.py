@@ -1,4 +1,4 @@
-"""Find the methods that a plugin overrides. The runtime looks once, and inherited defaults are skipped on the step path."""
+"""Find the methods that a plugin overrides. The runtime looks once, and training steps skip inherited defaults."""
 
 from __future__ import annotations
 

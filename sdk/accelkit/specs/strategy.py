@@ -154,7 +154,7 @@ class Strategy:
     def place_batch(self, batch: T) -> T:
         """Return a batch, already on the device, in the layout that the strategy needs. Called for prepared loaders and ``to_device``.
 
-        It is on the step path, and is not called if it is not overridden.
+        If it is overridden, it is called in every step.
         """
         return batch
 

@@ -42,7 +42,16 @@ _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: t
 
 
 def relative_error(reference: torch.Tensor, truth: torch.Tensor | None) -> float:
-    """Return the CPU's error relative to the largest magnitude of the truth; 0 if the truth is zero, unknown or not finite."""
+    """Return the largest error of a result, relative to the largest magnitude of the true result.
+
+    Args:
+        reference: The result, usually that of the CPU.
+        truth: The true result, which is computed in float64. None if it is unknown.
+
+    Returns:
+        The relative error. It is 0 if ``truth`` is None, zero or not finite, or if the tensors cannot be compared (other shapes, integers,
+        not strided, empty).
+    """
     if truth is None or truth.shape != reference.shape or not (reference.is_floating_point() or reference.is_complex()):
         return 0.0
     if reference.layout is not torch.strided or not reference.numel():

@@ -29,7 +29,7 @@ class PluginClass:
 
     @functools.cached_property
     def specifications(self) -> list[type]:
-        """The specifications that it subclasses, the most derived first. Empty for hooks."""
+        """The specifications that the plugin's class inherits from, the most derived first. Empty for hooks."""
         return [one for one in self.cls.__mro__ if one.__module__.startswith(_SPECIFICATIONS)]
 
     @functools.cached_property
