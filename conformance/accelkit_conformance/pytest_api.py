@@ -55,6 +55,15 @@ class Suite:
 def conformance(name: str, *, profile: Profile = "training", kind: str = "accelerator", select: tuple[str, ...] = ()) -> Callable[..., Any]:
     """Return a pytest test that is parametrised over the tests of a profile.
 
+    Assign it to a name that pytest collects: ``test_conformance = conformance("acme", profile="smoke")``. Each test of the profile is
+    then one test of pytest. It runs in a worker process, so that a crash fails only that test.
+
+    Args:
+        name: The name of the plugin, as for ``accelkit conformance run``.
+        profile: The tests to run: ``contract``, ``smoke``, ``training``, ``distributed`` or ``full``. Each includes those before it.
+        kind: The kind of the plugin: ``accelerator``, ``precision``, ``strategy``, ``cluster`` or ``hooks``.
+        select: Patterns that select tests of the profile, as for ``--select``. Empty for all tests.
+
     Raises:
         AccelkitError: If there is no such plugin, or no test to run.
     """

@@ -36,7 +36,7 @@ from accelkit_conformance.run import availability_of, find_subject
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(name: str, models: Sequence[str], timeout: float, as_json: bool) -> None:
-    """Say which operators the accelerator NAME leaves to the CPU, the most frequently called first.
+    """Show which operators the accelerator NAME leaves to the CPU, the most frequently called first.
 
     Small models of five kinds (a transformer, a convolutional network, a diffusion model, a recurrent network and a graph network) are
     trained for two steps, and the operators of the second one are counted. An operator runs on the CPU if it copies between the device and

@@ -32,7 +32,7 @@ _DOCUMENTATION = "https://github.com/accelkit/accelkit/blob/main/docs/"
 @click.option("--watch", "is_watching", is_flag=True, help="Run again each time a file of the plugin's package changes, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(name: str, parallel: int | None, is_watching: bool, as_json: bool) -> None:
-    """Say what to build next on a new device: the accelerator NAME.
+    """Show what to build next for a new device, the accelerator NAME.
 
     The tests are grouped into stages, which are run in order: 'is a plugin', 'copies', 'computes', 'manages its memory', and so on. The
     first stage with a failed test is the next one to work on. The command prints the failed tests of this stage and what they need:

@@ -46,7 +46,7 @@ _BASE = "fake_xpu"
     "--until-killed",
     "is_until_killed",
     is_flag=True,
-    help="Stop the tests of a mutant at the first of its area that fails. This is faster still, and gives the same verdicts.",
+    help="Stop testing a mutant once a test of its area has failed. This is faster still, and gives the same verdicts.",
 )
 @click.option("--list", "is_list", is_flag=True, help="List the mutants without running them.")
 @click.option("--generated", "num_generated", type=click.IntRange(1), metavar="N", help="Run N random generated mutants instead.")

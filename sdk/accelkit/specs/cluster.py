@@ -42,6 +42,9 @@ class ClusterEnvironment(Variables):
         The ``rank`` of a ``Detection`` is the priority of the claim; the claim with the highest priority wins. A ``Detection`` with a
         negative priority is not a claim; its reason explains why a process that has some of this environment's variables is nevertheless
         not one of its processes.
+
+        A job calls this method only on built-in environments. To have the environment of a third party detected, users enable a hook plugin
+        that implements the hook of the same name, which may call this method; otherwise they select the environment by name.
         """
         return None
 
