@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def check_plan(module: torch.nn.Module, plan: Mapping[str, Any]) -> None:
-    """Check that every name in a plan matches a module. Otherwise torch only warns, and each process computes the whole layer.
+    """Check that every name in a plan matches a module. If one does not, torch only warns, and each process computes the whole layer.
 
     Raises:
         PrepareError: If a name matches no module. The error lists similar names of modules.

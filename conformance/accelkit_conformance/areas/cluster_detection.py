@@ -96,7 +96,7 @@ def detection_uses_its_argument(subject: Subject) -> None:
 @check("smoke", needs_hardware=False, kind="cluster")
 def detection_survives_any_value(subject: Subject) -> None:
     """``detect_cluster`` returns None or a Detection, whichever of the variables of a process is missing, empty or has an unexpected value,
-    because it is called in every program."""
+    because any program may call it."""
     for one in _processes(subject):
         with one.variables() as environ:
             for variable in environ:

@@ -32,8 +32,8 @@ def wrappers_pass_results_on(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="hooks")
 def wrappers_pass_errors_on(subject: Subject) -> None:
-    """If a hook that the plugin wraps raises an error, the error passes through. Otherwise, a program would go on with a device that
-    could not be set up."""
+    """If a hook that the plugin wraps raises an error, the error passes through. If the plugin caught it, a program would go on
+    with a device that could not be set up."""
     calls = HookCalls(subject)
 
     def fail() -> object:

@@ -73,7 +73,7 @@ class RankInfo:
 
     @property
     def is_local_main_process(self) -> bool:
-        """Whether this is its machine's first process."""
+        """Whether this process is the first one on its machine."""
         return self.local_process_index == 0
 
     @property

@@ -275,7 +275,7 @@ class Runtime:
 
     @property
     def is_local_main_process(self) -> bool:
-        """Whether this is its machine's first process."""
+        """Whether this process is the first one on its machine."""
         return self._rank_info.is_local_main_process
 
     @property

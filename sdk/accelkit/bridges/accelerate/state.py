@@ -122,7 +122,7 @@ def ensure_state(wanted: Wanted, process_group: Mapping[str, Any] | None = None)
 def refuse_forks() -> None:
     """Check that no launcher forked this process from one that uses a device.
 
-    Otherwise, every process would train alone, on the same device.
+    Without this check, every process would train alone, on the same device.
 
     Raises:
         UsageError: If a launcher forked it from such a process.

@@ -34,7 +34,7 @@ class PluginClass:
 
     @functools.cached_property
     def specified(self) -> Mapping[str, Any]:
-        """The public members of its specifications, by name, as they are in the class. An attribute without a value is ``empty``."""
+        """The public members of the specifications, by name, as they are in the class. An attribute without a value is ``empty``."""
         found: dict[str, Any] = {}
         for one in reversed(self.specifications):
             found |= dict.fromkeys(inspect.get_annotations(one), inspect.Parameter.empty) | dict(vars(one))
@@ -52,7 +52,7 @@ class PluginClass:
 
     @functools.cached_property
     def mentioned(self) -> set[str]:
-        """The names that the code of its own methods uses."""
+        """The names that the code of the plugin's own methods uses."""
         codes = [function.__code__ for one in self.cls.__mro__ for function in _functions(one)]
         found: set[str] = set()
         while codes:
