@@ -924,11 +924,11 @@ class Runtime:
     def find_executable_batch_size(self, function: Callable[[int], R], starting_batch_size: int = 128) -> R:
         """Call ``function(batch_size)``, and again with half the batch size as long as it runs out of memory on any process.
 
-        All processes call this and try the same sizes. Between two attempts, prepared objects are dropped and cached memory is released,
-        so the function must create the model, optimizer and loaders itself. It must not keep tensors anywhere else. Inside ``accumulate``,
-        an optimizer step has at least as many samples as before, because ``gradient_accumulation_steps`` is multiplied accordingly. Memory
-        use should be alike on all processes: a process that runs out of memory inside a backward pass of ``ddp`` or ``fsdp`` leaves the
-        others waiting for it until the timeout of the process group.
+        All processes call this and try the same sizes. Between two attempts, prepared objects are dropped and cached memory is released, so
+        the function must create the model, optimizer and loaders itself. It must not keep tensors anywhere else. Inside ``accumulate``, an
+        optimizer step has at least as many samples as before, because ``gradient_accumulation_steps`` is multiplied accordingly. Memory use
+        should be alike on all processes: a process that runs out of memory inside a backward pass of ``ddp`` or of a strategy that shards
+        leaves the others waiting for it until the timeout of the process group.
 
         Args:
             function: The function that prepares everything and trains.
