@@ -653,18 +653,18 @@ class Runtime:
         self._checkpointing.register(objects)
 
     def save_state(self, path: str | Path, *, is_async: bool = False, keep_last: int | None = None) -> Path:
-        """Save models, optimizers, schedulers, loaders, registered objects and random state as the next step under ``path``.
+        """Save models, optimizers, schedulers, loaders, registered objects and random state as the next checkpoint in the folder ``path``.
 
         All processes call this. ``path`` is a folder that all of them can access. Each process writes its shards and its random state.
 
         Args:
-            path: The folder that contains all steps.
+            path: The folder that contains all checkpoints.
             is_async: Whether to return once everything is copied to main memory, and let a thread write it. The next save or load, or
                 ``wait_for_saves``, waits for the thread and raises its error. The end of the program also waits, and prints the error.
-            keep_last: The number of steps to keep, including this one. Older steps are removed once this one is durable.
+            keep_last: The number of checkpoints to keep, including this one. Older ones are removed once this one is durable.
 
         Returns:
-            The folder that was written, ``path/step-N``. It is durable on return, or with ``is_async`` as soon as it exists.
+            The folder ``path/step-N``, where N counts checkpoints. It is durable on return, or with ``is_async`` as soon as it exists.
 
         Raises:
             CheckpointError: On every process, if some state could not be loaded again safely, writing failed, or a process died.
@@ -688,7 +688,7 @@ class Runtime:
         state derives a new one and warns.
 
         Args:
-            path: The folder of a step, or the folder that contains all steps (then the latest step is loaded).
+            path: The folder of one checkpoint, or the folder that contains all of them (then the latest is loaded).
 
         Raises:
             CheckpointError: On every process, if the checkpoint is missing or damaged, or contains other objects. Nothing is restored in
