@@ -8,16 +8,8 @@ from collections.abc import Sequence
 from accelkit_conformance import checks
 from accelkit_conformance.expectations import Expectation
 from accelkit_conformance.failed_step import failed_step
-from accelkit_conformance.results import DECLARED_NONE, Kind, NotSupported, Result, WrongError, WrongValues
+from accelkit_conformance.results import DECLARED_NONE, Absent, Kind, NotSupported, Result, WrongError
 from accelkit_conformance.subject import SampleFailure, Subject
-
-_ABSENCE_SHOWS = (
-    *("memory_statistics", "memory_limit", "random_state", "generator_offset", "subnormals", "deterministic", "autocast_float32_list"),
-    *("autocast.bfloat16", "autocast.float16"),
-)
-"""Capabilities without which calls work, but differently. A failed assertion then shows that the capability is missing."""
-_ABSENCE_OF_NUMBERS = ("capabilities/numbered_devices", "device/bad_index_raises", "device/current_device_is_kept")
-"""The tests whose assertions show that devices have no numbers."""
 
 
 def judge(subject: Subject, test: str, error: BaseException | None, expected: Sequence[Expectation]) -> Result:
@@ -38,7 +30,7 @@ def judge(subject: Subject, test: str, error: BaseException | None, expected: Se
     surprises = [failure for failure in subject.failures if failure.expectation is None]
     keys = [checks.capability(key, parameters) for key in (*found.requires, *([found.probes] if found.probes else []))]
     undeclared = [key for key in keys if subject.capabilities[key] == "undeclared"]
-    wrong = [failure for failure in surprises if _is_wrong(test, failure.error, undeclared)]
+    wrong = [failure for failure in surprises if _is_wrong(failure.error)]
     surprise = next(iter(wrong or surprises), None)
     probed = checks.capability(found.probes, parameters) if found.probes else ""
     if probed and subject.capabilities[probed] == "none":
@@ -80,16 +72,12 @@ def _failed(test: str, kind: Kind, failure: SampleFailure, before: str, after: s
     )
 
 
-def _is_wrong(test: str, error: BaseException, undeclared: Sequence[str]) -> bool:
+def _is_wrong(error: BaseException) -> bool:
     """Return whether an error shows that the device computes wrongly, rather than that it lacks an undeclared capability.
 
-    A device that lacks a capability raises an error, except if the capability is one of those whose absence shows in another way.
+    A device that lacks a capability raises an error. Where calls work without it, the check raises ``Absent``.
     """
-    if isinstance(error, WrongValues):
-        return True
-    if isinstance(error, WrongError) or failed_step(error) != "comparison":
-        return False
-    return test not in _ABSENCE_OF_NUMBERS and not any(key in _ABSENCE_SHOWS for key in undeclared)
+    return failed_step(error) == "comparison" and not isinstance(error, (WrongError, Absent))
 
 
 def _kind_of(error: BaseException) -> Kind:

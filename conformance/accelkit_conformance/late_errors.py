@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from accelkit import UnsupportedError
-from accelkit_conformance.results import WrongError
+from accelkit_conformance.results import Absent, WrongError
 from accelkit_conformance.subject import Subject
 
 
@@ -43,12 +43,15 @@ def _copy_number(subject: Subject) -> None:
 
 
 @contextlib.contextmanager
-def raises(subject: Subject, *errors: type[BaseException], about: str = "", doing: str) -> Iterator[None]:
+def raises(subject: Subject, *errors: type[BaseException], about: str = "", doing: str, may_be_absent: bool = False) -> Iterator[None]:
     """Assert that the block raises an error of one of these classes whose text contains ``about``, ignoring case. A device that computes
     asynchronously may report the error late, when it is waited for at the end of the block.
 
+    Args:
+        may_be_absent: Whether a device without the capability that is tested may raise no error.
+
     Raises:
-        AssertionError: If no error is raised.
+        AssertionError: If no error is raised; the subclass ``Absent`` if ``may_be_absent`` is True.
         WrongError: If a different error is raised.
     """
     try:
@@ -61,4 +64,4 @@ def raises(subject: Subject, *errors: type[BaseException], about: str = "", doin
         due = " or ".join(one.__name__ for one in errors)
         raise WrongError(f"{doing} raised {type(error).__name__} instead of {due}: {error}") from error
     else:
-        raise AssertionError(f"{doing} did not raise an error")
+        raise (Absent if may_be_absent else AssertionError)(f"{doing} did not raise an error")

@@ -49,6 +49,25 @@ class WrongValues(AssertionError):
     """Raised by a comparison of values. Whatever is declared, a device that computes must compute the right values."""
 
 
+class WrongDtype(AssertionError):
+    """Raised by a comparison if a result has another dtype than the reference.
+
+    Attributes:
+        found: The dtype of the result, a ``torch.dtype``.
+    """
+
+    def __init__(self, found: Any, expected: Any) -> None:
+        super().__init__(f"the result is {found}, not {expected}")
+        self.found = found
+
+
+class Absent(AssertionError):
+    """Raised by a check if a call does what it does on a device without the capability, and computes nothing wrong.
+
+    The result is ``unsupported`` if a capability of the test is undeclared, and otherwise a failure.
+    """
+
+
 class NotSupported(Exception):
     """Raised by a check that has nothing to assert on this machine. The message says why."""
 

@@ -114,6 +114,18 @@ def test_wrong_numbers_are_failures_even_if_nothing_is_declared(run):
         assert (result.kind, result.step) == ("fail", "comparison"), result
 
 
+def test_what_has_no_effect_is_a_failure_even_if_it_is_not_declared(run):
+    tests = ["random/reseeding_repeats", "capabilities/memory_statistics", "capabilities/numbered_devices", "device/bad_index_raises"]
+    for result in run("IgnoresWhatItIsTold", *tests):
+        assert (result.kind, result.step) == ("fail", "comparison"), result
+
+
+def test_a_random_state_that_cannot_be_read_is_unsupported(run):
+    (result,) = run("WithoutRandomState", "capabilities/random_state")
+    assert result.kind == "unsupported", result
+    assert "there is no random state" in result.reason
+
+
 def test_what_raises_and_is_not_declared_is_unsupported(run):
     (result,) = run("RaisesUndeclared", "operators/forward[add,float64]")
     assert (result.kind, result.step, result.error) == ("unsupported", "operator", "NotImplementedError")

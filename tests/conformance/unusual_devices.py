@@ -133,6 +133,32 @@ class FlushesUndeclared(_Undeclared):
         return result.masked_fill(result.abs() < 1.2e-38, 0.0)
 
 
+class IgnoresWhatItIsTold(Broken):
+    """Two devices: seeds have no effect, no memory is counted, an index that does not exist means device 0. Only float32 is declared."""
+
+    declared_capabilities = NOTHING
+
+    def load(self) -> None:
+        super().load()
+        import torch
+
+        torch.fake_xpu.manual_seed_all = lambda seed: None
+
+    def manual_seed(self, seed: int) -> None:
+        pass
+
+    def memory_stats(self, device: Any) -> dict[str, float]:
+        return dict.fromkeys(super().memory_stats(device), 0.0)
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        device = kwargs.get("device")
+        if isinstance(device, torch.device) and (device.index or 0) >= torch.fake_xpu.device_count():
+            return func(*args, **{**kwargs, "device": torch.device("fake_xpu", 0)})
+        return call()
+
+
 class CannotCopy(_Undeclared):
     """Copies to the device within a helper of the suite fail."""
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from accelkit_conformance.checks import check
 from accelkit_conformance.late_errors import raises
 from accelkit_conformance.profiles.operators import DTYPES
+from accelkit_conformance.results import Absent
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
@@ -43,6 +44,8 @@ def autocast(subject: Subject, name: str) -> None:
     x = torch.ones(4, 4, device=subject.device)
     with torch.autocast(subject.accelerator.autocast_device_type, dtype=getattr(torch, name)):
         result = x @ x
+    if result.dtype == torch.float32:
+        raise Absent(f"autocast to {name} gave {result.dtype}")
     assert result.dtype == getattr(torch, name), f"autocast to {name} gave {result.dtype}"
     assert result.float().tolist() == [[4.0] * 4] * 4
 
@@ -87,7 +90,7 @@ def memory_limit(subject: Subject) -> None:
     """Allocating a petabyte raises ``torch.OutOfMemoryError``."""
     import torch
 
-    with raises(subject, torch.OutOfMemoryError, doing="allocating a petabyte"):
+    with raises(subject, torch.OutOfMemoryError, doing="allocating a petabyte", may_be_absent=True):
         torch.empty(1 << 48, dtype=torch.float32, device=subject.device)
 
 
@@ -108,10 +111,12 @@ def random_state(subject: Subject) -> None:
     import torch
 
     state = subject.accelerator.get_rng_state(subject.device)
-    assert state is not None, "there is no random state"
+    if state is None:
+        raise Absent("there is no random state")
     first = torch.rand(4, device=subject.device)
     subject.accelerator.set_rng_state(state, subject.device)
-    assert torch.equal(torch.rand(4, device=subject.device).cpu(), first.cpu())
+    again = torch.rand(4, device=subject.device)
+    assert torch.equal(again.cpu(), first.cpu()), "draws after setting the state differ from those before"
 
 
 @check("smoke", probes="numbered_devices")
@@ -119,11 +124,10 @@ def numbered_devices(subject: Subject) -> None:
     """A tensor that is created on device 0 has the device index 0. An index that no device has raises RuntimeError or AssertionError."""
     import torch
 
-    assert torch.empty(1, device=torch.device(subject.device_type, 0)).device.index == 0, (
-        "the device of a tensor on device 0 has another index"
-    )
-    with raises(subject, RuntimeError, AssertionError, doing=f"torch.empty on {subject.device_type}:99"):
-        torch.empty(1, device=torch.device(subject.device_type, 99))
+    if torch.empty(1, device=torch.device(subject.device_type, 0)).device.index != 0:
+        raise Absent("the device of a tensor on device 0 has another index")
+    with raises(subject, RuntimeError, AssertionError, doing=f"torch.ones on {subject.device_type}:99"):
+        torch.ones(1, device=torch.device(subject.device_type, 99)).cpu()  # a lazy device creates it when it is read
 
 
 @check("smoke", probes="subnormals")
@@ -132,7 +136,8 @@ def subnormals(subject: Subject) -> None:
     import torch
 
     x = torch.tensor([1e-40], device=subject.device)
-    assert (x * 1.0).item() != 0.0, "they are flushed to zero"
+    if (x * 1.0).item() == 0.0:
+        raise Absent("they are flushed to zero")
 
 
 @check("smoke", probes="deterministic")
@@ -145,7 +150,7 @@ def deterministic(subject: Subject) -> None:
     index = (torch.arange(4096) % 7).to(subject.device)
     values = torch.randn(4096, device=subject.device)
     first, second = (torch.zeros(7, device=subject.device).index_add(0, index, values) for _ in range(2))
-    assert torch.equal(first.cpu(), second.cpu())
+    assert torch.equal(first.cpu(), second.cpu()), "two runs differ"
 
 
 @check("training", probes="compile", seconds=120)

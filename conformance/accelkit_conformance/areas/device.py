@@ -95,8 +95,8 @@ def bad_index_raises(subject: Subject) -> None:
     import torch
 
     for index in (len(subject.devices) + 7, 99):
-        with raises(subject, RuntimeError, AssertionError, doing=f"torch.empty on {subject.device_type}:{index}"):
-            torch.empty(1, device=torch.device(subject.device_type, index))
+        with raises(subject, RuntimeError, AssertionError, doing=f"torch.ones on {subject.device_type}:{index}"):
+            torch.ones(1, device=torch.device(subject.device_type, index)).cpu()  # a lazy device creates it when it is read
 
 
 @check("smoke", requires=["numbered_devices"])

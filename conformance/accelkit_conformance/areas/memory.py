@@ -149,7 +149,7 @@ def out_of_memory_is_recoverable(subject: Subject) -> None:
 
     kept = torch.arange(100.0, device=subject.device)
     for _ in range(2):
-        with raises(subject, torch.OutOfMemoryError, doing="allocating a petabyte"):
+        with raises(subject, torch.OutOfMemoryError, doing="allocating a petabyte", may_be_absent=True):
             _block(subject, _PETABYTE)
     assert kept.tolist() == list(range(100)), "a tensor changed when memory ran out"
     assert torch.ones(1000, device=subject.device).sum().item() == 1000
@@ -165,7 +165,7 @@ def out_of_memory_in_an_operator(subject: Subject) -> None:
     is_counted = subject.capabilities.can("memory_statistics")
     before = subject.allocated_before() if is_counted else 0
     for _ in range(3):
-        with raises(subject, torch.OutOfMemoryError, doing="an outer product of 4 TiB"):
+        with raises(subject, torch.OutOfMemoryError, doing="an outer product of 4 TiB", may_be_absent=True):
             torch.outer(x, x)
     if is_counted:
         left = subject.allocated_before() - before

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from accelkit_conformance.areas.operators import profile_of
 from accelkit_conformance.checks import Case, check
 from accelkit_conformance.late_errors import raises
+from accelkit_conformance.results import Absent
 
 if TYPE_CHECKING:
     import torch
@@ -61,6 +62,8 @@ def nesting(subject: Subject) -> None:
     kind = subject.accelerator.autocast_device_type
     x = torch.ones(4, 4, device=subject.device)
     with torch.autocast(kind, dtype=torch.bfloat16):
+        if (x @ x).dtype == torch.float32:
+            raise Absent("autocast did not compute in bfloat16")
         with torch.autocast(kind, enabled=False):
             assert (x @ x).dtype == torch.float32
         assert (x @ x).dtype == torch.bfloat16
@@ -91,7 +94,8 @@ def gradients_are_float32(subject: Subject) -> None:
     assert layer.weight.grad.dtype == torch.float32
     off = float((layer.weight.grad - exact).norm() / exact.norm())
     assert off < 0.05, f"the gradient is off by {off:.3f}, relative"
-    assert off > 1e-6, "the gradient is that of float32: autocast did not compute in bfloat16"
+    if off <= 1e-6:
+        raise Absent("the gradient is that of float32: autocast did not compute in bfloat16")
 
 
 @check("smoke", requires=["autocast.bfloat16"])

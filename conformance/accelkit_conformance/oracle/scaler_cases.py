@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
+from accelkit_conformance.results import Absent
+
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
@@ -53,6 +55,7 @@ def check_recomputation(subject: Subject, dtype: str, *, is_reentrant: bool) -> 
 
     Raises:
         AssertionError: If an assertion does not hold.
+        Absent: If autocast has no effect.
     """
     kind = subject.accelerator.autocast_device_type
     start, weight = torch.rand(4, 4, device=subject.device), torch.rand(4, 4, device=subject.device)
@@ -73,6 +76,8 @@ def check_recomputation(subject: Subject, dtype: str, *, is_reentrant: bool) -> 
             y = checkpoint(forward, x, use_reentrant=is_reentrant) if is_repeated else forward(x)
         y.float().sum().backward()
         expected = [getattr(torch, dtype), torch.float32, getattr(torch, dtype)]
+        if not is_repeated and seen == [[torch.float32] * 3]:
+            raise Absent(f"autocast did not compute in {dtype}")
         assert seen == [expected] * (2 if is_repeated else 1), f"the passes computed in {seen}, not each in {expected}"
         assert x.grad is not None
         assert w.grad is not None

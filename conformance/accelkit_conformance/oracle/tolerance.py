@@ -9,7 +9,7 @@ import torch
 
 from accelkit.runtime.comparison.tolerance import difference
 from accelkit_conformance.oracle.sample_transfer import has_storage
-from accelkit_conformance.results import WrongValues
+from accelkit_conformance.results import WrongDtype, WrongValues
 
 
 def check_result(
@@ -54,7 +54,8 @@ def check_form(found: Any, reference: torch.Tensor, device: torch.device, *, str
     """Check the type, device, dtype, shape and layout of a result, and its strides if ``strides`` is True and it has a storage."""
     assert isinstance(found, torch.Tensor), f"gave {type(found).__name__}, not a tensor"
     assert found.device == device, f"the result is on {found.device}, not on {device}"
-    assert found.dtype == reference.dtype, f"the result is {found.dtype}, not {reference.dtype}"
+    if found.dtype != reference.dtype:
+        raise WrongDtype(found.dtype, reference.dtype)
     assert found.shape == reference.shape, f"the result has shape {list(found.shape)}, not {list(reference.shape)}"
     assert found.layout == reference.layout, f"the result is {found.layout}, not {reference.layout}"
     if strides and found.numel() and has_storage(found):  # strides mean nothing without elements, or without a storage

@@ -1,0 +1,8 @@
+"""An index that no device has is accepted, and the tensor is on device 0. torch raises an error."""
+
+import torch
+import torch_openreg
+
+number = torch.openreg.device_count()
+tensor = torch.zeros(1, device="openreg:99")
+raise SystemExit(f"there are {number} devices, and a tensor on openreg:99 is on {tensor.device}")

@@ -1,0 +1,11 @@
+"""The seed of openreg has no effect: two draws after the same seed differ. torch.manual_seed repeats them only because it seeds the CPU."""
+
+import torch
+import torch_openreg
+
+drawn = []
+for _ in range(2):
+    torch.openreg.manual_seed(5)
+    drawn.append(torch.rand(4, device="openreg").cpu())
+if not torch.equal(*drawn):
+    raise SystemExit("two draws after torch.openreg.manual_seed(5) differ")
