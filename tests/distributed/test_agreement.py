@@ -1,4 +1,4 @@
-"""What one process asks for or runs into, all processes do together: triggers, seeds and smaller batches."""
+"""What one process asks for or runs into, all processes do together: triggers, seeds, smaller batches and errors about options."""
 
 from __future__ import annotations
 
@@ -16,3 +16,11 @@ def test_two_processes_agree():
     assert first["batch size"] == second["batch size"] == [8, 4]
     assert first["nothing fits"].endswith("another process ran out of memory")
     assert "Tried to allocate" in second["nothing fits"]
+
+
+def test_a_different_option_is_an_error_on_every_process(error_text):
+    """Sizes, plans and the options of fsdp and ddp. Without the error, the processes would wait for each other."""
+    first, second = ranks.run("options_program.py", 2, "cpu", seconds=100)
+    assert first == second
+    assert [line for line in first.splitlines() if line.startswith("REFUSED")] == [error_text] * 6
+    assert first.endswith("done\n")

@@ -43,10 +43,10 @@ class DDPOptions:
     broadcast_buffers: bool = True
     bucket_cap_mb: float | None = None
     communication_hook: CommunicationHook | Callable[[Any, Any], Any] | None = None
-    communication_state: Any = None
+    communication_state: Any = dataclasses.field(default=None, metadata={"per_process": True})
     powersgd_rank: int = 1
     sync_batch_norm: bool = False
-    sync_batch_norm_group: dist.ProcessGroup | None = None
+    sync_batch_norm_group: dist.ProcessGroup | None = dataclasses.field(default=None, metadata={"per_process": True})
 
 
 class DDPStrategy(Strategy):

@@ -11,7 +11,7 @@ import json
 import socket
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -199,11 +199,12 @@ def backend_of(device: torch.device, backend: str | None) -> str:
     return chosen
 
 
-def agree(mine: dict[str, str], device: torch.device) -> None:
-    """Check that all processes run with the same accelerator, precision, strategy, versions and verification of collectives.
+def agree(mine: dict[str, str], options: dict[str, str], device: torch.device) -> None:
+    """Check that all processes run with the same accelerator, precision, strategy, options, versions and verification of collectives.
 
     Args:
         mine: The settings of this process by name. They are compared with those of rank 0.
+        options: The options of the strategy by name. They are compared if the settings are the same.
         device: The device of this process.
 
     Raises:
@@ -211,23 +212,30 @@ def agree(mine: dict[str, str], device: torch.device) -> None:
         ContradictionError: On every process, if settings differ. The error names the ranks that differ.
     """
     mine = mine | {"accelkit": accelkit.__version__, "torch": torch.__version__, verification.VARIABLE: verification.job_mode()}
-    message = json.dumps([socket.gethostname(), mine]).encode()
+    message = json.dumps([socket.gethostname(), mine, options]).encode()
     signed = Communicator(None, device).exchange(job_secret.signed(message, dist.get_rank()))
     everyone = [json.loads(job_secret.checked(theirs, rank)) for rank, theirs in enumerate(signed)]
-    _, first = everyone[0]
-    differences = [
-        f"{name} is {first[name]} on rank 0 and {theirs[name]} on rank {rank} ({host})"
-        for rank, (host, theirs) in enumerate(everyone)
-        for name in first
-        if theirs[name] != first[name]
-    ]
+    hosts, settings, chosen = zip(*everyone, strict=True)
+    differences = _differences(hosts, settings) or _differences(hosts, chosen)
     if differences:
         raise ContradictionError(
             "the processes of this job have different settings",
             why="; ".join(differences[:8]) + ("; ..." if len(differences) > 8 else ""),
-            hint="select accelerator, precision and strategy in the program or with accelkit launch; "
+            hint="select accelerator, precision, strategy and its options in the program, alike on every rank, or with accelkit launch; "
             "use the same versions and environment variables on every machine",
         )
+
+
+def _differences(hosts: Sequence[str], values: Sequence[dict[str, str]]) -> list[str]:
+    """Return a description of each value that is not the same on a rank as on rank 0."""
+    unset = "not set"
+    names = list(dict.fromkeys(name for theirs in values for name in theirs))
+    return [
+        f"{name} is {values[0].get(name, unset):.200} on rank 0 and {theirs.get(name, unset):.200} on rank {rank} ({host})"
+        for rank, (host, theirs) in enumerate(zip(hosts, values, strict=True))
+        for name in names
+        if theirs.get(name) != values[0].get(name)
+    ]
 
 
 def data_parallel_group(num_shares: int, seconds: float) -> dist.ProcessGroup:

@@ -230,12 +230,14 @@ class Session:
 
     def _join(self, device: torch.device) -> None:
         from accelkit.runtime import process_group
+        from accelkit.runtime.strategy_options import option_texts
 
         config, options = self.configuration, self._process_group
         backend = options.process_group_backend or call(config.strategy, "process_group_backend", config.accelerator)
         process_group.join(self, config.cluster, device, backend, options.seconds)
         chosen = {"accelerator": config.accelerator.name, "plugin": config.accelerator.plugin}
-        process_group.agree(chosen | {"precision": config.precision.name, "strategy": config.strategy.name}, device)
+        chosen |= {"precision": config.precision.name, "strategy": config.strategy.name}
+        process_group.agree(chosen, option_texts(config.strategy), device)
         if (size := self._rank_info.data_parallel_size) < self._rank_info.num_processes:
             self._data_group = process_group.data_parallel_group(size, options.seconds)
         self._mesh = call(config.strategy, "device_mesh", device)
