@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from accelkit.runtime.checkpoints.async_save import BackgroundSave
     from accelkit.runtime.checkpoints.checkpoint import Save
     from accelkit.runtime.checkpoints.coordinator import Ranks
+    from accelkit.runtime.checkpoints.unverified_tensors import UnverifiedTensors
 
 
 class Checkpointing:
@@ -59,6 +61,7 @@ class Checkpointing:
         self._accelerator = session.configuration.accelerator
         self._plugin_manager = session.configuration.plugin_manager
         self._background: BackgroundSave | None = None
+        self._unverified: UnverifiedTensors | None = None
 
     def register(self, objects: Iterable[Any]) -> None:
         """See ``Runtime.register_for_checkpointing``."""
@@ -95,6 +98,7 @@ class Checkpointing:
             )
         self.wait_for_saves()
         ranks = self.ranks("save_state")
+        self._verify_loaded(ranks)  # no damaged state is saved
         parts, own = ranks.each(_failure("the state of an object could not be read"), self._states)
         saving = checkpoint.Save(path, parts, per_rank=own, keep_last=keep_last, ranks=ranks)
         if not is_async:
@@ -113,6 +117,22 @@ class Checkpointing:
         if self._background is not None:
             self._background.wait()
 
+    def close(self) -> None:
+        """Wait until all background saves are complete and what was loaded is verified.
+
+        Raises:
+            CheckpointError: If the last save failed, or what was loaded is damaged and no error has said so.
+        """
+        self.wait_for_saves()
+        unverified, self._unverified = self._unverified, None
+        if unverified is not None:
+            unverified.close()
+
+    def _verify_loaded(self, ranks: Ranks) -> None:
+        """Wait until what was loaded is verified. Raise CheckpointError on every process if it is damaged."""
+        if self._unverified is not None:
+            ranks.each(_failure("what was loaded could not be verified"), self._unverified.wait_for_all)
+
     def has_checkpoint(self, path: Path) -> bool:
         """Return whether rank 0 finds a checkpoint under ``path``. All processes call this and get the same result.
 
@@ -123,15 +143,22 @@ class Checkpointing:
 
         return self.ranks("resume").from_main(_failure(f"{path} could not be read"), lambda: step_dirs.has_any(path))
 
-    def load_state(self, path: Path) -> None:
+    def load_state(self, path: Path, verify: str) -> None:
         """See ``Runtime.load_state``."""
         from accelkit.runtime.checkpoints import checkpoint
-        from accelkit.runtime.checkpoints.target_sharding import layout_of
+        from accelkit.runtime.checkpoints.target_sharding import is_sharded, layout_of
 
+        if verify not in ("full", "lazy"):
+            why = "a checkpoint is verified before it is restored, or before its tensors are used"
+            raise UsageError(f"verify must be 'full' or 'lazy', got {verify!r}", why=why, hint="leave it out, or use verify='lazy'")
         self.wait_for_saves()
         ranks = self.ranks("load_state")
         targets = dict(self._saved_objects())
-        source, parts = checkpoint.load_with_source(path, layout=layout_of(targets), ranks=ranks)
+        unverified: UnverifiedTensors | None = None
+        if verify == "lazy" and not is_sharded(targets):
+            source, parts, unverified = checkpoint.load_unverified(path, ranks=ranks)
+        else:
+            source, parts = checkpoint.load_with_source(path, layout=layout_of(targets), ranks=ranks)
         ((origin, random_state),) = parts.pop("random_state").items()
         ((_, positions),) = parts.pop("loaders", {0: {}}).items()  # the first checkpoint format has no loaders
         ((_, tracking),) = parts.pop("trackers", {0: {}}).items()
@@ -144,7 +171,7 @@ class Checkpointing:
         loaders = {name: loader for name, loader in self._saved_loaders() if name in positions}
         _warn_of_lost_positions(positions.keys() - loaders.keys(), positions, source)
         targets, parts = loaders | targets, positions | parts  # loaders first, because they can reject their state
-        ranks.each(_failure(f"{source} could not be restored"), lambda: _restore(targets, parts, source))
+        self._restore(targets, parts, source, unverified, ranks)
         seeding.restore(random_state, self._accelerator, self._session.device)
         if origin != self._rank_info.data_parallel_index:
             self._derive_random_state(source)
@@ -156,14 +183,17 @@ class Checkpointing:
         """See ``Runtime.get_state_dict``."""
         from accelkit.runtime.checkpoints.safetensors_export import whole_state_dict
 
+        ranks = self.ranks("get_state_dict")
+        self._verify_loaded(ranks)
         with call(self._strategy, "whole_parameters", model):
-            return whole_state_dict(user_module(model, self._strategy) if unwrap else model, self.ranks("get_state_dict"))
+            return whole_state_dict(user_module(model, self._strategy) if unwrap else model, ranks)
 
     def save_model(self, model: torch.nn.Module, folder: Path, max_shard_size: int | str, safe_serialization: bool) -> None:
         """See ``Runtime.save_model``."""
         from accelkit.runtime.checkpoints.safetensors_export import save_weights
 
         ranks = self.ranks("save_model")
+        self._verify_loaded(ranks)
         with call(self._strategy, "whole_parameters", model):
             save_weights(user_module(model, self._strategy), folder, max_shard_size=max_shard_size, safe=safe_serialization, ranks=ranks)
 
@@ -187,6 +217,21 @@ class Checkpointing:
             if not (has_died and Ranks.has_group()):  # otherwise Ranks.of_job, below, determines which process died
                 raise CheckpointError(error.what, why=error.why, hint=error.hint) from error
         return Ranks.of_job(self._timeout, self._rank_info.data_parallel_size)
+
+    def _restore(
+        self, targets: dict[str, Any], parts: dict[str, Any], source: Path, unverified: UnverifiedTensors | None, ranks: Ranks
+    ) -> None:
+        """Restore the state of objects, and begin to verify the tensors that have not been verified."""
+        modules, blame = self._objects.modules, _failure(f"{source} could not be restored")
+        if self._unverified is not None:
+            self._unverified.stop()
+        with contextlib.nullcontext() if unverified is None else unverified.restoring(modules):
+            ranks.each(blame, lambda: _restore(targets, parts, source, unverified))
+        previous, self._unverified = self._unverified, unverified
+        if previous is not None:
+            previous.remove_hooks()
+        if unverified:
+            ranks.each(blame, lambda: unverified.start(modules, self._objects.optimizers))
 
     def _saved_objects(self) -> Iterator[tuple[str, Any]]:
         """Yield each object whose state is saved once for all processes, with its name in the checkpoint."""
@@ -237,11 +282,13 @@ def _failure(what: str) -> Any:
     return lambda error: CheckpointError(what, why=f"{type(error).__name__}: {error}")
 
 
-def _restore(targets: dict[str, Any], parts: dict[str, Any], source: Path) -> None:
+def _restore(targets: dict[str, Any], parts: dict[str, Any], source: Path, unverified: UnverifiedTensors | None) -> None:
     for name, thing in targets.items():
         try:
             load_state_into(thing, parts[name])
         except (RuntimeError, ValueError, KeyError) as error:
+            if unverified is not None:
+                unverified.wait_for_all()  # damage explains any other error
             why = " ".join(str(error).split())
             raise CheckpointError(f"{name} ({type(thing).__name__}) rejects its state from {source}", why=why) from error
 

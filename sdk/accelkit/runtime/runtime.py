@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, NoReturn, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, ParamSpec, Self, TypeVar, overload
 
 import torch
 
@@ -680,7 +680,7 @@ class Runtime:
         """
         self._checkpointing.wait_for_saves()
 
-    def load_state(self, path: str | Path) -> None:
+    def load_state(self, path: str | Path, *, verify: Literal["full", "lazy"] = "full") -> None:
         """Load a checkpoint of ``save_state`` into objects that were prepared in the same order.
 
         The number of processes and the strategy may differ from those with which it was saved: each process reads what its own shards need.
@@ -689,12 +689,17 @@ class Runtime:
 
         Args:
             path: The folder of one checkpoint, or the folder that contains all of them (then the latest is loaded).
+            verify: When the checkpoint is verified. ``full``: every byte, before anything is restored. ``lazy``: the tensors of models and
+                optimizers that are not sharded are restored at once, and threads verify them while the program goes on. A forward pass, an
+                optimizer step, or any other function of torch that gets such a tensor waits until the tensor is verified, and raises
+                CheckpointError if it is damaged. Everything else is verified before it is restored.
 
         Raises:
             CheckpointError: On every process, if the checkpoint is missing or damaged, or contains other objects. Nothing is restored in
-                that case, unless the cause is that an object rejected its state.
+                that case, unless the cause is that an object rejected its state, or ``verify`` is ``lazy``.
+            UsageError: If ``verify`` is neither ``full`` nor ``lazy``.
         """
-        self._checkpointing.load_state(Path(path))
+        self._checkpointing.load_state(Path(path), verify)
 
     def save(self, obj: Any, f: str | Path) -> None:
         """Call ``torch.save`` once per machine. The file is written atomically: it is complete or does not exist.
@@ -800,10 +805,11 @@ class Runtime:
         if self.is_preempted():
             self._preemption.stop(self.save_state(path))
 
-    def resume(self, path: str | Path) -> bool:
+    def resume(self, path: str | Path, *, verify: Literal["full", "lazy"] = "full") -> bool:
         """Load the latest checkpoint under ``path``, if there is one. The folder need not exist.
 
-        All processes call this, and rank 0 looks for checkpoints. ``path`` is a folder that all processes can access.
+        All processes call this, and rank 0 looks for checkpoints. ``path`` is a folder that all processes can access. ``verify`` is that of
+        ``load_state``.
 
         Returns:
             Whether a checkpoint was loaded. The result is the same on all processes.
@@ -814,7 +820,7 @@ class Runtime:
         self.watch_preemption()
         if not self._checkpointing.has_checkpoint(Path(path)):
             return False
-        self.load_state(path)
+        self.load_state(path, verify=verify)
         return True
 
     # -- stopping together --------------------------------------------------------------------------------------------
@@ -998,8 +1004,8 @@ class Runtime:
         return self._session.device_stats()
 
     def teardown(self) -> None:
-        """Wait for saves, close trackers, leave the process group and tear down the device. The next use starts the Runtime again."""
-        self.wait_for_saves()
+        """Wait for saves and verification, close trackers, leave the process group and tear down the device. The next use starts again."""
+        self._checkpointing.close()
         self._trackers.close("finished")
         self._preemption.forget()
         self._session.stop()

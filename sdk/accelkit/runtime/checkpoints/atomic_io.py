@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 _CHUNK = 1 << 20
 BLOCK = 1 << 24  # part of the checkpoint format
-_MOST_THREADS = 4  # more threads are not faster, because the speed of memory is the limit
+MOST_THREADS = 4  # more threads are not faster, because the speed of memory is the limit
 _WORTH_A_THREAD = 1 << 16
 _WORTH_A_FLUSH = 1 << 26
 
@@ -47,7 +47,7 @@ def block_checksums(path: Path, is_wanted: Callable[[], bool] = lambda: True) ->
     with open(open_regular(path), "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
     starts = range(0, size, BLOCK)
-    num_threads = min(len(starts), os.cpu_count() or 1, _MOST_THREADS)
+    num_threads = min(len(starts), os.cpu_count() or 1, MOST_THREADS)
     if num_threads < 2:
         return [_block_checksum(path, start, is_wanted) for start in starts]
     with ThreadPoolExecutor(num_threads, thread_name_prefix="accelkit_checkpoint") as pool:
@@ -62,6 +62,19 @@ def _block_checksum(path: Path, start: int, is_wanted: Callable[[], bool]) -> tu
         file.seek(start)
         while done < BLOCK and is_wanted() and (count := file.readinto(buffer)):
             crc, done = zlib_ng.crc32(buffer[:count], crc), done + count
+    return crc, done
+
+
+def block_checksum(descriptor: int, start: int) -> tuple[int, int]:
+    """Return the CRC-32 and the size of the block that begins at ``start``. Any number of threads may read the same file.
+
+    Raises:
+        OSError: If the file cannot be read.
+    """
+    crc = done = 0
+    buffer = memoryview(bytearray(_CHUNK))
+    while done < BLOCK and (count := os.preadv(descriptor, [buffer[: BLOCK - done]], start + done)):
+        crc, done = zlib_ng.crc32(buffer[:count], crc), done + count
     return crc, done
 
 

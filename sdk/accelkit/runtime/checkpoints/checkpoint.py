@@ -26,12 +26,12 @@ from accelkit.runtime.checkpoints import dcp_metadata, step_dirs
 from accelkit.runtime.checkpoints.atomic_io import checksum
 from accelkit.runtime.checkpoints.coordinator import Ranks
 from accelkit.runtime.checkpoints.dcp_io import TensorWriter
-from accelkit.runtime.checkpoints.loading import load, load_with_source
+from accelkit.runtime.checkpoints.loading import load, load_unverified, load_with_source
 from accelkit.runtime.checkpoints.manifest import DATA, FORMAT, write_manifest
 from accelkit.runtime.checkpoints.state_codec import Encoder
 from accelkit.runtime.checkpoints.step_dirs import LATEST, find
 
-__all__ = ["Save", "find", "load", "load_with_source", "save"]
+__all__ = ["Save", "find", "load", "load_unverified", "load_with_source", "save"]
 
 
 def save(

@@ -167,6 +167,11 @@ class TensorReader:
         for one in passes:
             self._fill(one)
 
+    def places(self) -> Iterator[tuple[str, str, int, int]]:
+        """Yield the key, the name of the file, the offset and the length in bytes of each part of each tensor."""
+        for index, where in (self._metadata.storage_data or {}).items():
+            yield index.fqn, str(where.relative_path), where.offset, where.length
+
     def get(self, path: str, key: str, layout: Layout) -> torch.Tensor:
         """Return a tensor that was read. The same key in the same layout gives the same tensor object."""
         described: Any = self._metadata.state_dict_metadata[key]

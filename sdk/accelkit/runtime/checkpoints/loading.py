@@ -1,22 +1,26 @@
-"""Load checkpoints. Every byte is verified before anything is returned. ``checkpoint`` has the description of the folder."""
+"""Load checkpoints, and verify every byte: before anything is returned, or before it is used. ``checkpoint`` describes the folder."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from accelkit.errors import CheckpointError
 from accelkit.runtime.checkpoints import dcp_metadata, step_dirs
+from accelkit.runtime.checkpoints.atomic_io import BLOCK
+from accelkit.runtime.checkpoints.block_verification import BlockVerification
 from accelkit.runtime.checkpoints.coordinator import Ranks
 from accelkit.runtime.checkpoints.dcp_io import Layout, TensorReader, no_layout
 from accelkit.runtime.checkpoints.manifest import DATA, check_contents, check_sizes, damaged, read_manifest
-from accelkit.runtime.checkpoints.state_codec import decode, keys_of_models, references
+from accelkit.runtime.checkpoints.state_codec import decode, keys_only_of, references
 from accelkit.runtime.checkpoints.step_dirs import MANIFEST, find
+from accelkit.runtime.checkpoints.unverified_tensors import UnverifiedTensors
 
 
 def load(path: Path, *, layout: Layout = no_layout, ranks: Ranks | None = None) -> dict[str, Any]:
@@ -42,24 +46,49 @@ def load_with_source(path: Path, *, layout: Layout = no_layout, ranks: Ranks | N
     Raises:
         CheckpointError: On every process, if there is no checkpoint, it is damaged (the error names the file), or it is too new.
     """
-    ranks = ranks or Ranks()
-
-    def blame(error: Exception) -> CheckpointError:
-        return CheckpointError(f"the checkpoint {path} could not be loaded", why=f"{type(error).__name__}: {error}")
-
-    with contextlib.ExitStack() as stack:
-        # Rank 0 holds a lock for all processes until all of them have read the checkpoint.
-        name = ranks.from_main(blame, lambda: str(_find_and_hold(path, stack).relative_to(path)))
-        step = path / name
-        manifest = ranks.each(blame, lambda: _check(step, ranks))
+    ranks, blame = ranks or Ranks(), _blame(path)
+    with _opened(path, ranks) as (step, manifest):
         reading: Future[dict[str, Any]] = Future()
         with _verifying(step, manifest, _share(manifest, ranks)) as verifying:
             try:
-                reading.set_result(_read(step, manifest, layout, ranks))
+                reading.set_result(_read(step, manifest, _reader(step, manifest), ranks, layout=layout))
             except Exception as error:  # raised below, unless a damaged file explains it
                 reading.set_exception(error)
             ranks.each(blame, verifying.result)
         return step, ranks.each(blame, reading.result)
+
+
+def load_unverified(path: Path, *, ranks: Ranks) -> tuple[Path, dict[str, Any], UnverifiedTensors | None]:
+    """Load a checkpoint of models that are not sharded, and verify everything except the tensors of models and optimizers.
+
+    All processes of ``ranks`` must call this together. Each process will verify the blocks that it has read and some of the others.
+
+    Returns:
+        The step's folder and its parts, as ``load_with_source`` does, and the tensors that have not been verified. They are None if the
+        whole checkpoint has been verified, because it has no checksums of blocks or the operating system is Windows.
+
+    Raises:
+        CheckpointError: As ``load_with_source``, as far as the checkpoint has been verified.
+    """
+    with _opened(path, ranks) as (step, manifest):
+        if _has_blocks(manifest) and hasattr(os, "preadv"):
+            parts, unverified = ranks.each(_blame(path), lambda: _read_unverified(step, manifest, ranks))
+            return step, parts, unverified
+    return *load_with_source(path, ranks=ranks), None
+
+
+def _blame(path: Path) -> Callable[[Exception], CheckpointError]:
+    what = f"the checkpoint {path} could not be loaded"
+    return lambda error: CheckpointError(what, why=f"{type(error).__name__}: {error}")
+
+
+@contextlib.contextmanager
+def _opened(path: Path, ranks: Ranks) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Return the step's folder and its manifest, once every process has them. Rank 0 holds a lock for all processes inside the block."""
+    blame = _blame(path)
+    with contextlib.ExitStack() as stack:
+        step = path / ranks.from_main(blame, lambda: str(_find_and_hold(path, stack).relative_to(path)))
+        yield step, ranks.each(blame, lambda: _check(step, ranks))
 
 
 def _find_and_hold(path: Path, stack: contextlib.ExitStack) -> Path:
@@ -96,25 +125,79 @@ def _verifying(step: Path, manifest: dict[str, Any], names: Iterable[str]) -> It
             is_left.set()
 
 
-def _read(step: Path, manifest: dict[str, Any], layout: Layout, ranks: Ranks) -> dict[str, Any]:
+def _has_blocks(manifest: dict[str, Any]) -> bool:
+    files, blocks = manifest["files"], manifest.get("blocks", {})
+    return all(len(blocks.get(name, ())) == _num_blocks(files[name]["bytes"]) for name in files if name != f"{DATA}/{dcp_metadata.NAME}")
+
+
+def _num_blocks(num_bytes: int) -> int:
+    return -(-num_bytes // BLOCK)
+
+
+def _read_unverified(step: Path, manifest: dict[str, Any], ranks: Ranks) -> tuple[dict[str, Any], UnverifiedTensors]:
+    check_sizes(step, manifest["files"])
+    reader = _reader(step, manifest)
+    blocks_of: dict[str, list[tuple[str, int]]] = {}
+    for key, file, offset, length in reader.places():
+        name = f"{DATA}/{file}"
+        end = min(offset + length, manifest["files"][name]["bytes"])
+        blocks_of.setdefault(key, []).extend((name, index) for index in range(offset // BLOCK, _num_blocks(end)))
+    parts = manifest["structure"]
+    keys = [key for name in manifest["objects"] for _, key in references(parts[name], name)]
+    own = f"rank_{ranks.source_of_own_state(manifest['world_size'], manifest.get('data_parallel_size'))[1]}"
+    keys += [key for key in blocks_of if key == own or key.startswith(f"{own}.")]
+    wanted = [block for key in keys for block in blocks_of.get(key, ())]
+    others = sorted({(name, index) for name, sums in manifest["blocks"].items() for index in range(len(sums))} - set(wanted))
+    order = [*wanted, *others[ranks.rank :: ranks.size]]
+    unverified = UnverifiedTensors(BlockVerification(step, {name: manifest[name] for name in ("files", "blocks")}, blocks_of, order))
+    try:
+        return _read(step, manifest, reader, ranks, unverified=unverified), unverified
+    except Exception:
+        unverified.wait_for_all()  # damage explains any other error
+        raise
+
+
+def _reader(step: Path, manifest: dict[str, Any]) -> TensorReader:
     names = {name.partition("/")[2] for name in manifest["files"]} - {dcp_metadata.NAME}
     try:
-        reader = TensorReader(step / DATA if manifest["files"] else None, names)
+        return TensorReader(step / DATA if manifest["files"] else None, names)
     except Exception as error:  # a damaged pickle may raise any exception
         raise damaged(step, f"{DATA}/{dcp_metadata.NAME}", f"{type(error).__name__}: {error}") from error
 
+
+def _read(
+    step: Path,
+    manifest: dict[str, Any],
+    reader: TensorReader,
+    ranks: Ranks,
+    *,
+    layout: Layout = no_layout,
+    unverified: UnverifiedTensors | None = None,
+) -> dict[str, Any]:
+    """Return the parts of a checkpoint. What is neither verified nor a tensor in ``unverified`` is verified before it is read."""
+
+    def read(wanted: list[tuple[str, str]], layout: Layout) -> None:
+        if unverified is not None:
+            for key in dict.fromkeys(key for _, key in wanted if key not in deferred):
+                unverified.wait(key)
+        reader.read(wanted, layout, mapped=copied)
+        if unverified is not None:
+            for path, key in wanted:
+                if key in deferred:
+                    unverified.mark(reader.get(path, key, layout), key)
+
     def tensors_of(structure: Any, path: str, layout: Layout) -> Any:
-        reader.read(list(references(structure, path)), layout, mapped=copied)
+        read(list(references(structure, path)), layout)
         return decode(structure, lambda where, key: reader.get(where, key, layout), path)
 
     try:
         whole = {name: manifest["structure"][name] for name in manifest["objects"]}
-        copied = keys_of_models(whole)
+        copied, deferred = keys_only_of(("model_",), whole), keys_only_of(("model_", "optimizer_"), whole)
         parts = {name: tensors_of(structure, name, layout) for name, structure in whole.items()}
         if manifest["per_rank"]:
             index, source = ranks.source_of_own_state(manifest["world_size"], manifest.get("data_parallel_size"))
             key = f"rank_{source}"
-            reader.read([(key, key)], no_layout)
+            read([(key, key)], no_layout)
             own_state = json.loads(bytes(reader.get(key, key, no_layout).tolist()))
             parts |= {name: {index: tensors_of(own_state[name], name, no_layout)} for name in manifest["per_rank"]}
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RecursionError) as error:

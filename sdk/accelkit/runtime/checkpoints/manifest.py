@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -129,13 +129,20 @@ def _tensors_of_damage(step: Path, manifest: Mapping[str, Any], name: str, found
         expected = manifest["blocks"][name]
         number = next(index for index, crc in enumerate(found) if crc != expected[index])
         keys = dcp_metadata.keys_in(step / folder, others, own, number * BLOCK, (number + 1) * BLOCK)
-        more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
-        return f" where it holds {', '.join(keys[:_SHOWN])}{more}" if keys else ""
+        return naming(keys)
     return ""
+
+
+def naming(keys: Sequence[str]) -> str:
+    """Return the end of a sentence that names the tensors in a damaged part of a file, or "" if there are none."""
+    more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
+    return f" where it holds {', '.join(keys[:_SHOWN])}{more}" if keys else ""
 
 
 def damaged(step: Path, name: str, why: str) -> CheckpointError:
     """Return the error for a damaged file of a step. It names the newest of the other steps."""
-    others = [number for number in step_dirs.numbers(step.parent) if step.parent / f"step-{number}" != step]
+    others = list[int]()
+    with contextlib.suppress(OSError):  # the folder may have been removed while the checkpoint was being verified
+        others = [number for number in step_dirs.numbers(step.parent) if step.parent / f"step-{number}" != step]
     hint = f"load {step.parent / f'step-{max(others)}'} instead" if others else "the folder contains no other checkpoint"
     return CheckpointError(f"the checkpoint {step} is damaged", why=f"{name}: {why}", hint=hint)

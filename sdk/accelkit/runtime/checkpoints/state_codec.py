@@ -193,20 +193,22 @@ def references(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
             yield from references(item, f"{path}{suffix}")
 
 
-def keys_of_models(parts: Mapping[str, Any]) -> set[str]:
-    """Return the keys of the tensors that only models use. A model that loads its state copies them into its own tensors.
+def keys_only_of(kinds: tuple[str, ...], parts: Mapping[str, Any]) -> set[str]:
+    """Return the keys of the tensors that only objects of these kinds use, and that are not extra state of a module.
 
-    The other objects, and ``torch.nn.Module.set_extra_state``, may keep the tensors that they are given.
+    A model that loads its state copies these tensors into its own. The other objects, and ``torch.nn.Module.set_extra_state``, may keep
+    the tensors that they are given.
 
     Args:
+        kinds: The beginnings of the names of parts, such as ``model_``.
         parts: Encoded state dicts by the name of the part.
     """
-    of_models, of_others = set[str](), set[str]()
+    of_these, of_others = set[str](), set[str]()
     for name, structure in parts.items():
         for path, key in references(structure, name):
-            is_copied = name.startswith("model_") and "_extra_state" not in path
-            (of_models if is_copied else of_others).add(key)
-    return of_models - of_others
+            is_one = name.startswith(kinds) and "_extra_state" not in path
+            (of_these if is_one else of_others).add(key)
+    return of_these - of_others
 
 
 def _children(kind: str, content: Any) -> Iterator[tuple[str, Any]]:

@@ -14,14 +14,18 @@ from accelkit.specs.precision import Precision
 _COMPILED = "_orig_mod."
 
 
-def bare_state(module: torch.nn.Module) -> dict[str, Any]:
+def bare_state(module: torch.nn.Module, *, keep_vars: bool = False) -> dict[str, Any]:
     """Return the module's state dict with the keys that it would have if no part of it were compiled.
+
+    Args:
+        module: The module.
+        keep_vars: Whether the values are the parameters themselves, so that nothing waits for values that have not been verified.
 
     Raises:
         CheckpointError: If two keys would become equal.
     """
     bare: dict[str, Any] = {}
-    for key, value in module.state_dict().items():
+    for key, value in module.state_dict(keep_vars=keep_vars).items():
         name = _bare(key)
         if name in bare:
             raise CheckpointError(
@@ -60,7 +64,7 @@ def load_state_into(thing: Any, state: Mapping[str, Any]) -> None:
 
 def renamed_for(module: torch.nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
     """Return a state dict from ``bare_state`` with the keys that this module uses, parts of which may be compiled."""
-    names = {_bare(key): key for key in module.state_dict()}
+    names = {_bare(key): key for key in module.state_dict(keep_vars=True)}
     return {names.get(key, key): value for key, value in state.items()}
 
 

@@ -15,6 +15,19 @@ from accelkit.runtime.checkpoints.state_dict_keys import bare_state
 _OF_PARAMETER = re.compile(r"state\.(\d+)\.(.+)")
 
 
+def is_sharded(targets: Mapping[str, Any]) -> bool:
+    """Return whether a module or an optimizer has DTensors."""
+    for thing in targets.values():
+        tensors: list[Any] = []
+        if isinstance(thing, torch.nn.Module):
+            tensors = [*thing.parameters(), *thing.buffers()]
+        elif isinstance(thing, torch.optim.Optimizer):
+            tensors = [value for values in thing.state.values() if isinstance(values, dict) for value in values.values()]
+        if any(isinstance(tensor, DTensor) for tensor in tensors):
+            return True
+    return False
+
+
 def layout_of(targets: Mapping[str, Any]) -> Layout:
     """Return the function that gives each loaded tensor its layout, according to the current modules and optimizers.
 
@@ -29,7 +42,7 @@ def layout_of(targets: Mapping[str, Any]) -> Layout:
     parameters: dict[str, list[torch.Tensor]] = {}
     for name, thing in targets.items():
         if isinstance(thing, torch.nn.Module):
-            sharded |= {f"{name}.{key}": tensor for key, tensor in bare_state(thing).items() if isinstance(tensor, DTensor)}
+            sharded |= {f"{name}.{key}": tensor for key, tensor in bare_state(thing, keep_vars=True).items() if isinstance(tensor, DTensor)}
         elif isinstance(thing, torch.optim.Optimizer):
             parameters[name] = [parameter for group in thing.param_groups for parameter in group["params"]]
             for index, parameter in enumerate(parameters[name]):

@@ -1,0 +1,157 @@
+"""Verification of a checkpoint in blocks: in threads while the program runs, or at once where a block is needed before its turn."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from accelkit.errors import CheckpointError
+from accelkit.regular_file import open_regular
+from accelkit.runtime.checkpoints import step_dirs
+from accelkit.runtime.checkpoints.atomic_io import BLOCK, MOST_THREADS, block_checksum
+from accelkit.runtime.checkpoints.manifest import damaged, naming
+
+Block = tuple[str, int]
+"""The name of a file as in the manifest, and the index of a block in it."""
+
+
+class BlockVerification:
+    """Verifies each block once, in whichever thread comes first.
+
+    The files are opened now and stay open until all blocks are verified, so that the checkpoint may be removed in the meantime. A shared
+    lock keeps ``keep_last`` from removing it.
+
+    Args:
+        step: The folder of the step.
+        manifest: Its manifest, which must have the checksums of the blocks.
+        blocks_of: The blocks that contain each tensor, by its key.
+        order: The blocks to verify, in this order.
+
+    Raises:
+        OSError: If a file cannot be opened.
+    """
+
+    def __init__(self, step: Path, manifest: Mapping[str, Any], blocks_of: Mapping[str, Sequence[Block]], order: Iterable[Block]) -> None:
+        self._step, self._manifest, self._blocks_of = step, manifest, blocks_of
+        self._order = list(dict.fromkeys(order))
+        self._resources = contextlib.ExitStack()
+        weakref.finalize(self, self._resources.close)
+        self._resources.enter_context(step_dirs.in_use(step))
+        self._files: dict[str, int] = {}
+        for name in dict.fromkeys(name for name, _ in self._order):
+            self._files[name] = open_regular(step / name)
+            self._resources.callback(os.close, self._files[name])
+        self._claimed = set[Block]()
+        self._outcomes: dict[Block, str] = {}  # why a block is damaged, or "" if it is intact
+        self._condition = threading.Condition()
+        self._process = os.getpid()
+        self._threads: list[threading.Thread] = []
+        self._has_to_stop = False
+        self._has_raised = False
+
+    def wait(self, key: str) -> None:
+        """Return once every block of a tensor is verified.
+
+        Raises:
+            CheckpointError: If one of them is damaged, each time. The error names the file and the tensor.
+        """
+        for block in self._blocks_of[key]:
+            if why := self._outcome(block):
+                raise self._error(block, why, key)
+
+    def wait_for_all(self, *, once: bool = False) -> None:
+        """Return once every block is verified.
+
+        Args:
+            once: Whether to raise no error if an error of this checkpoint was raised before.
+
+        Raises:
+            CheckpointError: If one of them is damaged.
+        """
+        for block in self._order:
+            if (why := self._outcome(block)) and not (once and self._has_raised):
+                raise self._error(block, why)
+
+    def is_intact(self, key: str) -> bool:
+        """Return whether every block of a tensor has been verified and is intact. Does not wait."""
+        return all(self._outcomes.get(block) == "" for block in self._blocks_of[key])
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every block has been verified and is intact."""
+        return all(self._outcomes.get(block) == "" for block in self._order)
+
+    def start(self, when_done: Callable[[], None]) -> None:
+        """Start the threads. The last one calls ``when_done``. The threads end early if the main thread ends."""
+        for number in range(min(len(self._order), os.cpu_count() or 1, MOST_THREADS)):
+            thread = threading.Thread(target=self._work, args=(when_done,), name=f"accelkit-verify-{number}")
+            with contextlib.suppress(RuntimeError):  # Python is shutting down; whoever uses a tensor verifies it
+                thread.start()
+                self._threads.append(thread)
+
+    def stop(self) -> None:
+        """End the threads. What they have not verified is verified when it is used."""
+        self._has_to_stop = True
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self, when_done: Callable[[], None]) -> None:
+        for block in self._order:
+            if self._has_to_stop or not threading.main_thread().is_alive():
+                return
+            if self._claim(block):
+                self._verify(block)
+        with self._condition:
+            is_last = not self._has_to_stop and len(self._outcomes) == len(self._order)
+            self._has_to_stop = self._has_to_stop or is_last
+        if is_last:
+            when_done()
+            self._resources.close()
+
+    def _outcome(self, block: Block) -> str:
+        if os.getpid() != self._process:  # after a fork, there are no threads, and the lock may be held by one of them
+            if block not in self._outcomes:
+                self._outcomes[block] = self._check(block)
+            return self._outcomes[block]
+        while block not in self._outcomes:
+            if self._claim(block):
+                self._verify(block)
+            with self._condition:
+                self._condition.wait_for(lambda: block in self._outcomes or block not in self._claimed)
+        return self._outcomes[block]
+
+    def _claim(self, block: Block) -> bool:
+        with self._condition:
+            is_free = block not in self._claimed
+            self._claimed.add(block)
+        return is_free
+
+    def _verify(self, block: Block) -> None:
+        try:
+            outcome = self._check(block)
+            with self._condition:
+                self._outcomes[block] = outcome
+        except BaseException:  # such as KeyboardInterrupt
+            self._claimed.discard(block)
+            raise
+        finally:
+            with self._condition:
+                self._condition.notify_all()
+
+    def _check(self, block: Block) -> str:
+        name, index = block
+        expected = self._manifest["blocks"][name][index], min(BLOCK, self._manifest["files"][name]["bytes"] - index * BLOCK)
+        try:
+            return "" if block_checksum(self._files[name], index * BLOCK) == expected else "its checksum is wrong"
+        except OSError as error:
+            return f"it cannot be read ({type(error).__name__}: {error})"
+
+    def _error(self, block: Block, why: str, key: str | None = None) -> CheckpointError:
+        self._has_raised = True
+        held = [other for other, blocks in self._blocks_of.items() if block in blocks and other != key]
+        return damaged(self._step, block[0], f"{why}{naming([*([key] if key is not None else []), *held])}")

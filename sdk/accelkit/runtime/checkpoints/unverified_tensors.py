@@ -1,0 +1,287 @@
+"""Tensors that were loaded before their part of the checkpoint was verified. Whoever uses their values waits until it is.
+
+Such a tensor temporarily has a subclass, whose ``__torch_function__`` torch calls before every operation on the tensor; torch changes the
+class of its lazily initialised parameters in the same way. As soon as the tensor is verified, it gets its own class back, and nothing is
+left that costs time. C++ code that does not call ``__torch_function__`` is preceded by the hooks of the prepared modules and optimizers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from accelkit.runtime.checkpoints.block_verification import BlockVerification
+
+_RECORD = "_accelkit_unverified"
+_tensor: Any = torch.Tensor
+_WITHOUT_VALUES = {
+    *(getattr(_tensor, name).__get__ for name in ("shape", "dtype", "device", "layout", "is_meta", "requires_grad", "is_leaf", "grad")),
+    _tensor.grad.__set__,
+    *(getattr(_tensor, name) for name in ("size", "dim", "numel", "is_floating_point")),
+}
+"""Functions that do not depend on the values of a tensor."""
+
+
+class UnverifiedTensors:
+    """The tensors that one checkpoint was loaded into and that have not been verified yet.
+
+    Args:
+        blocks: The verification of the checkpoint's files.
+    """
+
+    def __init__(self, blocks: BlockVerification) -> None:
+        self._blocks = blocks
+        self._marked: list[weakref.ref[torch.Tensor]] = []
+        self._destinations: dict[int, torch.Tensor] = {}
+        self._is_restoring = False
+        self._hooks: list[Any] = []
+
+    def mark(self, tensor: torch.Tensor, key: str) -> None:
+        """Make the tensor wait for the verification of what is stored under ``key``, at its first use.
+
+        A tensor that has a class of its own (such as a DTensor) is verified now.
+
+        Raises:
+            CheckpointError: If it is verified now and damaged.
+        """
+        if self._blocks.is_intact(key):
+            return
+        unverified = type(tensor) if type(tensor) in _VERIFIED else _UNVERIFIED.get(type(tensor))
+        if unverified is None:
+            self._blocks.wait(key)
+            return
+        tensor.__dict__[_RECORD] = (self, key)
+        tensor.__class__ = unverified
+        self._marked.append(weakref.ref(tensor))
+
+    def wait(self, key: str) -> None:
+        """Return once the tensor that is stored under ``key`` is verified.
+
+        Raises:
+            CheckpointError: If it is damaged.
+        """
+        self._blocks.wait(key)
+
+    def wait_for_all(self) -> None:
+        """Return once the whole checkpoint is verified.
+
+        Raises:
+            CheckpointError: If it is damaged.
+        """
+        self._blocks.wait_for_all()
+        self._release_intact()
+
+    def close(self) -> None:
+        """Verify the rest and remove the hooks.
+
+        Raises:
+            CheckpointError: If the checkpoint is damaged and no error has said so.
+        """
+        self.remove_hooks()
+        self._blocks.wait_for_all(once=True)
+        self._release_intact()
+
+    @contextlib.contextmanager
+    def restoring(self, modules: Iterable[torch.nn.Module]) -> Iterator[None]:
+        """Let ``load_state_dict`` copy unverified values inside the block.
+
+        What they are copied into is unverified too, if it is a parameter or buffer of ``modules``. Any other copy waits.
+        """
+        self._destinations = {id(tensor): tensor for module in modules for tensor in _tensors_of_module(module)}
+        self._is_restoring = True
+        try:
+            yield
+        finally:
+            self._is_restoring, self._destinations = False, {}
+
+    def start(self, modules: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """Verify everything in threads from now on, and make forward passes and optimizer steps wait for what they use."""
+        for module in modules:
+            if any(_runs_without_hooks(part) for part in module.modules()):
+                for tensor in _tensors_of_module(module):
+                    verify(tensor)
+            else:
+                hook = _BeforeUse(self)
+                self._hooks.append(module.register_forward_pre_hook(hook, prepend=True))
+        self._hooks += [optimizer.register_step_pre_hook(_BeforeUse(self)) for optimizer in optimizers]
+        self._blocks.start(self._release_intact)
+
+    def stop(self) -> None:
+        """End the threads. Tensors that have not been verified are verified when they are used."""
+        self._blocks.stop()
+
+    def remove_hooks(self) -> None:
+        """Remove the hooks of ``start``. Other state has been loaded into the modules and optimizers."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+
+    def remove_finished_hooks(self) -> None:
+        """Remove the hooks if everything is verified. Called between steps, because torch may iterate over the hooks during a step."""
+        if self._hooks and self._blocks.is_complete:
+            self.remove_hooks()
+
+    def _release_intact(self) -> None:
+        for reference in self._marked:
+            tensor = reference()
+            record = None if tensor is None else tensor.__dict__.get(_RECORD)
+            if tensor is not None and record is not None and record[0] is self and self._blocks.is_intact(record[1]):
+                _release(tensor)
+
+    def copy_into(self, target: torch.Tensor, source: torch.Tensor, key: str, arguments: Any) -> bool:
+        """Copy an unverified tensor while state is being restored, if the target can become unverified. Return whether it was copied."""
+        if id(target) not in self._destinations or type(target) not in (*_UNVERIFIED, *_VERIFIED):
+            return False
+        _release(source)
+        try:
+            _overwrite(target, source, arguments)
+        finally:
+            self.mark(source, key)
+        self.mark(target, key)
+        return True
+
+    def convert(self, tensor: torch.Tensor, key: str, arguments: Any, options: Any) -> torch.Tensor | None:
+        """Return ``tensor.to(...)`` while state is being restored, else None. The result is unverified too."""
+        if not self._is_restoring:
+            return None
+        _release(tensor)
+        try:
+            result = tensor.to(*arguments, **options)
+        finally:
+            self.mark(tensor, key)
+        if result is not tensor:
+            self.mark(result, key)
+        return result
+
+
+def verify(tensor: torch.Tensor) -> None:
+    """Return once the values of a tensor may be used. Returns at once unless the tensor is unverified.
+
+    Raises:
+        CheckpointError: If its part of the checkpoint is damaged.
+    """
+    if type(tensor) in _VERIFIED:
+        if (record := tensor.__dict__.get(_RECORD)) is not None:  # otherwise another thread is releasing it
+            unverified, key = record
+            unverified.wait(key)
+        _release(tensor)
+
+
+def _release(tensor: torch.Tensor) -> None:
+    tensor.__dict__.pop(_RECORD, None)
+    if (own := _VERIFIED.get(type(tensor))) is not None:
+        tensor.__class__ = own
+
+
+def _overwrite(target: torch.Tensor, source: torch.Tensor, arguments: Any) -> None:
+    """Copy verified values. The target's own values need not be verified any more."""
+    record = target.__dict__.get(_RECORD) if type(target) in _VERIFIED else None
+    _release(target)
+    try:
+        target.copy_(source, *arguments)
+    except BaseException:
+        if record is not None:
+            record[0].mark(target, record[1])
+        raise
+
+
+def _apply(cls: Any, function: Any, types: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """Run a function of torch that was called with an unverified tensor. Implements ``__torch_function__``."""
+    if function in _WITHOUT_VALUES:
+        return torch.Tensor.__torch_function__.__func__(cls, function, (), arguments, options)  # type: ignore[attr-defined]
+    first: Any = arguments[0] if arguments else None
+    record = first.__dict__.get(_RECORD) if type(first) in _VERIFIED else None
+    if (
+        function is _tensor.to
+        and record is not None
+        and (result := record[0].convert(first, record[1], arguments[1:], options)) is not None
+    ):
+        return result
+    if function is _tensor.copy_ and len(arguments) > 1 and isinstance(arguments[1], torch.Tensor) and not options:
+        _, source, *rest = arguments
+        record = source.__dict__.get(_RECORD) if type(source) in _VERIFIED else None
+        if record is None or not record[0].copy_into(first, source, record[1], rest):
+            verify(source)
+            _overwrite(first, source, rest)
+        return first
+    for tensor in _unverified_in((arguments, options)):
+        verify(tensor)
+    return function(*arguments, **options)
+
+
+def _unverified_in(value: Any) -> Iterator[torch.Tensor]:
+    if type(value) in _VERIFIED:
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _unverified_in(item)
+    elif isinstance(value, dict):
+        yield from _unverified_in(list(value.values()))
+
+
+class _UnverifiedTensor(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _apply(cls, func, types, args, kwargs or {})
+
+    def __deepcopy__(self, memo: Any) -> Any:  # torch's own methods would make an instance of this class
+        verify(self)
+        return copy.deepcopy(self, memo)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        verify(self)
+        return self.__reduce_ex__(protocol)
+
+
+class _UnverifiedParameter(torch.nn.Parameter):
+    __torch_function__ = _UnverifiedTensor.__torch_function__
+    __deepcopy__ = _UnverifiedTensor.__deepcopy__
+    __reduce_ex__ = _UnverifiedTensor.__reduce_ex__
+
+
+_UNVERIFIED: dict[type, Any] = {torch.Tensor: _UnverifiedTensor, torch.nn.Parameter: _UnverifiedParameter}
+_VERIFIED: dict[type, Any] = {unverified: own for own, unverified in _UNVERIFIED.items()}
+
+
+class _BeforeUse:
+    """Hook that verifies the tensors of a module before its forward pass, or those of an optimizer before its step.
+
+    A copy of the hook, in a copy of the module, does nothing: copying the module's tensors verifies them.
+    """
+
+    def __init__(self, unverified: UnverifiedTensors | None = None) -> None:
+        self._unverified = unverified
+
+    def __call__(self, thing: Any, *arguments: Any) -> None:
+        if self._unverified is None:
+            return
+        is_module = isinstance(thing, torch.nn.Module)
+        for tensor in _tensors_of_module(thing) if is_module else _tensors_of_optimizer(thing):
+            verify(tensor)
+        if is_module:
+            self._unverified.remove_finished_hooks()
+
+    def __reduce__(self) -> Any:
+        return _BeforeUse, ()
+
+
+def _tensors_of_module(module: torch.nn.Module) -> Iterator[torch.Tensor]:
+    yield from module.parameters()
+    yield from module.buffers()
+
+
+def _tensors_of_optimizer(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            yield parameter
+            yield from _unverified_in(list(optimizer.state.get(parameter, {}).values()))
+
+
+def _runs_without_hooks(module: torch.nn.Module) -> bool:
+    """Return whether forward passes read the memory of tensors with no Python code in between, or with hooks that are compiled."""
+    return isinstance(module, torch.jit.ScriptModule) or getattr(module, "_compiled_call_impl", None) is not None
