@@ -143,7 +143,7 @@ class Checkpointing:
 
         return self.ranks("resume").from_main(_failure(f"{path} could not be read"), lambda: step_dirs.has_any(path))
 
-    def load_state(self, path: Path, verify: str) -> None:
+    def load_state(self, path: Path, verify: str = "full") -> None:
         """See ``Runtime.load_state``."""
         from accelkit.runtime.checkpoints import checkpoint
         from accelkit.runtime.checkpoints.target_sharding import is_sharded, layout_of

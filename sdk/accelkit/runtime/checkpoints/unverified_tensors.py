@@ -102,7 +102,7 @@ class UnverifiedTensors:
     def start(self, modules: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Verify everything in threads from now on, and make forward passes and optimizer steps wait for what they use."""
         for module in modules:
-            if any(_runs_without_hooks(part) for part in module.modules()):
+            if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):  # its passes run without Python
                 for tensor in _tensors_of_module(module):
                     verify(tensor)
             else:
@@ -193,7 +193,7 @@ def _overwrite(target: torch.Tensor, source: torch.Tensor, arguments: Any) -> No
 def _apply(cls: Any, function: Any, types: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """Run a function of torch that was called with an unverified tensor. Implements ``__torch_function__``."""
     if function in _WITHOUT_VALUES:
-        return torch.Tensor.__torch_function__.__func__(cls, function, (), arguments, options)  # type: ignore[attr-defined]
+        return torch.Tensor.__torch_function__(function, (), arguments, options)
     first: Any = arguments[0] if arguments else None
     record = first.__dict__.get(_RECORD) if type(first) in _VERIFIED else None
     if (
@@ -280,8 +280,3 @@ def _tensors_of_optimizer(optimizer: torch.optim.Optimizer) -> Iterator[torch.Te
         for parameter in group["params"]:
             yield parameter
             yield from _unverified_in(list(optimizer.state.get(parameter, {}).values()))
-
-
-def _runs_without_hooks(module: torch.nn.Module) -> bool:
-    """Return whether forward passes read the memory of tensors with no Python code in between, or with hooks that are compiled."""
-    return isinstance(module, torch.jit.ScriptModule) or getattr(module, "_compiled_call_impl", None) is not None
