@@ -29,6 +29,7 @@ class Verdict:
         mistakes: The findings of the static checks. Empty unless the question was ``mistakes``.
         seconds: The duration in seconds.
         cached_at: The time at which the verdict was cached, in seconds since the epoch.
+        machine_state: The state of the machine (see ``machine_state``) when the result of a probe was cached; otherwise "".
     """
 
     status: ProbeStatus
@@ -46,9 +47,11 @@ class Verdict:
     mistakes: tuple[Finding, ...] = ()
     seconds: float = 0.0
     cached_at: float = 0.0
+    machine_state: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        return {name: value for name, value in dataclasses.asdict(self).items() if name not in ("checked", "definitions", "mistakes")}
+        hidden = ("checked", "definitions", "mistakes", "machine_state")
+        return {name: value for name, value in dataclasses.asdict(self).items() if name not in hidden}
 
     @classmethod
     def from_dict(cls, fields: object) -> Verdict:

@@ -1,6 +1,8 @@
-"""Cache of the verdicts of trials, per installed version, in the user's cache folder.
+"""Cache of the verdicts of trials and probes, per installed version, in the user's cache folder.
 
 A plugin that worked when it was tried is loaded directly the next time. Verdicts on built-in plugins are valid for an hour.
+The result of a probe, which says whether the device is present, is valid for ten minutes, and only while ``machine_state`` does not
+change. Only ``auto`` and the aliases use it, so that they need no child process each time.
 ``accelkit list`` uses the verdicts on all built-in plugins. Selection uses only those on devices from ``known_devices.toml``, and probes
 the other built-in plugins itself. A cache that cannot be read or written, or that another user could have written, is ignored.
 """
@@ -19,7 +21,7 @@ from pathlib import Path
 
 from accelkit import untrusted_json
 from accelkit.atomic_file import atomic_file
-from accelkit.discovery import device_table
+from accelkit.discovery import device_table, machine_state
 from accelkit.discovery.metadata import installed_version
 from accelkit.discovery.probing import ask_all
 from accelkit.discovery.verdict import Verdict
@@ -31,6 +33,7 @@ from accelkit.types import PluginRecord
 IMPORT_VARIABLE = "ACCELKIT_IMPORT"
 """The environment variable that names the module that ``torch:<device_type>`` imports before it uses the device."""
 _GOOD_FOR_SECONDS = 3600
+_PROBE_GOOD_FOR_SECONDS = 600
 _LARGEST = 1_000_000  # size limit of a verdict in bytes
 
 
@@ -62,26 +65,61 @@ def tried(records: Sequence[PluginRecord]) -> dict[PluginRecord, Verdict]:
     return found | fresh
 
 
-def recall(record: PluginRecord) -> Verdict | None:
-    """Return the cached verdict for the same installation, Python, torch and visible devices, or None if there is none."""
-    if not _is_memorable(record):
+def probed(records: Sequence[PluginRecord], *, is_fresh: bool = False) -> dict[PluginRecord, Verdict]:
+    """Return the verdict of a probe for each record.
+
+    A plugin is probed in a child process, unless a cached result still holds: that its device is simulated, which depends on the
+    installed version only, or, while the machine's state is the same and not longer than ten minutes, that its device is usable or absent.
+
+    Args:
+        records: The records.
+        is_fresh: Whether to probe all of them again.
+    """
+    state = machine_state.digest()
+    found = {} if is_fresh else {record: verdict for record in records if (verdict := _recall_probe(record, state)) is not None}
+    fresh = ask_all([record for record in records if record not in found])
+    for record, verdict in fresh.items():
+        _write(record, verdict, state or "", is_probe=True)
+    return found | fresh
+
+
+def _recall_probe(record: PluginRecord, state: str | None) -> Verdict | None:
+    verdict = _read(record, is_probe=True)
+    if verdict is None or verdict.status == "broken":
         return None
-    with contextlib.suppress(OSError, ValueError, RuntimeError, NotPrivateError):
-        path = _file(record)
-        content = read_regular(path, _LARGEST)
-        check_private(path)
-        verdict = Verdict.from_dict(untrusted_json.parse(content))
-        if not record.is_builtin or 0 <= time.time() - verdict.cached_at < _GOOD_FOR_SECONDS:
-            return verdict
-    return None
+    is_current = verdict.machine_state == state and 0 <= time.time() - verdict.cached_at < _PROBE_GOOD_FOR_SECONDS
+    return verdict if verdict.is_simulated or is_current else None
+
+
+def recall(record: PluginRecord) -> Verdict | None:
+    """Return the cached verdict of a trial for the same installation, Python, torch and visible devices, or None if there is none."""
+    verdict = _read(record)
+    if verdict is None or (record.is_builtin and not 0 <= time.time() - verdict.cached_at < _GOOD_FOR_SECONDS):
+        return None
+    return verdict
 
 
 def remember(record: PluginRecord, verdict: Verdict) -> None:
     """Cache the verdict of a trial. Editable installations and registered classes are not cached: they change without notice."""
+    _write(record, verdict)
+
+
+def _read(record: PluginRecord, *, is_probe: bool = False) -> Verdict | None:
+    if not _is_memorable(record):
+        return None
+    with contextlib.suppress(OSError, ValueError, RuntimeError, NotPrivateError):
+        path = _file(record, is_probe)
+        content = read_regular(path, _LARGEST)
+        check_private(path)
+        return Verdict.from_dict(untrusted_json.parse(content))
+    return None
+
+
+def _write(record: PluginRecord, verdict: Verdict, state: str = "", *, is_probe: bool = False) -> None:
     if not _is_memorable(record):
         return
     with contextlib.suppress(OSError, RuntimeError):
-        path = _file(record)
+        path = _file(record, is_probe)
         try:
             private_folder(path.parent)
         except NotPrivateError as error:
@@ -90,16 +128,16 @@ def remember(record: PluginRecord, verdict: Verdict) -> None:
             )
             return
         with atomic_file(path, writer=str(os.getpid()), is_durable=False, mode=0o600) as temporary:
-            temporary.write_text(json.dumps(verdict.as_dict() | {"cached_at": time.time()}), "utf-8")
+            temporary.write_text(json.dumps(verdict.as_dict() | {"cached_at": time.time(), "machine_state": state}), "utf-8")
 
 
 def _is_memorable(record: PluginRecord) -> bool:
     return bool(record.fingerprint) or record.is_builtin
 
 
-def _file(record: PluginRecord) -> Path:
+def _file(record: PluginRecord, is_probe: bool) -> Path:
     installation = (record.kind, record.name, record.plugin, record.value, record.fingerprint)
     devices = (device_table.visible_devices(os.environ), os.environ.get(IMPORT_VARIABLE, ""))
     surroundings = (sys.version, sys.prefix, installed_version("torch"), *devices)
-    key = (installation, surroundings)
+    key = (installation, surroundings, "probe") if is_probe else (installation, surroundings)
     return cache_folder() / "verdicts" / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}.json"

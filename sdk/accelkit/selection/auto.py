@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import time
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from accelkit.discovery import device_table, loading, probing, verdict_cache
+from accelkit.discovery import device_table, loading, verdict_cache
 from accelkit.discovery.catalog import find, plugins
 from accelkit.discovery.verdict import Verdict
 from accelkit.errors import AmbiguousError, BrokenPluginError, UnavailableError, UnknownNameError
@@ -22,11 +23,14 @@ Choice = tuple[PluginRecord, tuple[Candidate, ...], list[str]]
 _warned: set[str] = set()
 
 
-def choose() -> Choice:
+def choose(*, is_fresh: bool = False) -> Choice:
     """Choose the accelerator for ``auto``.
 
     If the user set an order, the first usable accelerator in it is chosen. Otherwise it is the only usable accelerator besides the host,
     or the host if there is none.
+
+    Args:
+        is_fresh: Whether to ignore cached results of probes.
 
     Raises:
         UnavailableError: If no accelerator in the user's order can be used.
@@ -34,7 +38,7 @@ def choose() -> Choice:
     """
     order = [name.strip() for name in os.environ.get(ORDER_VARIABLE, "").split(",") if name.strip()]
     records = [_in_order(name) for name in order] if order else [record for record in plugins("accelerator") if _is_candidate(record)]
-    usable, candidates = _ask(records)
+    usable, candidates = _ask(records, is_fresh)
     _warn_of_broken(candidates)
     if order:
         if not usable:
@@ -72,8 +76,12 @@ def _in_order(name: str) -> PluginRecord:
         raise UnknownNameError(f"{ORDER_VARIABLE} contains the unknown name {name!r}", why=error.why, hint=error.hint) from error
 
 
-def choose_for_alias(alias: str) -> Choice:
+def choose_for_alias(alias: str, *, is_fresh: bool = False) -> Choice:
     """Choose the usable accelerator among those that the alias means.
+
+    Args:
+        alias: The alias.
+        is_fresh: Whether to ignore cached results of probes.
 
     Raises:
         AmbiguousError: If several of them can be used.
@@ -81,7 +89,7 @@ def choose_for_alias(alias: str) -> Choice:
     """
     names = [str(name) for name in device_table.aliases()[alias]["candidates"]]
     offered = {record.name: record for record in plugins("accelerator") if record.status == "available"}
-    usable, candidates = _ask([offered[name] for name in names if name in offered])
+    usable, candidates = _ask([offered[name] for name in names if name in offered], is_fresh)
     missing = tuple(
         Candidate(name, "", "absent", *(device_table.retirement(name) or ("no installed plugin provides it",)))
         for name in names
@@ -104,14 +112,14 @@ def choose_for_alias(alias: str) -> Choice:
     )
 
 
-def _ask(records: Sequence[PluginRecord]) -> tuple[list[PluginRecord], tuple[Candidate, ...]]:
+def _ask(records: Sequence[PluginRecord], is_fresh: bool) -> tuple[list[PluginRecord], tuple[Candidate, ...]]:
     """Return the usable accelerators in order, and every candidate with its verdict.
 
-    Third-party plugins are probed in child processes, which end before anything is loaded. A plugin that claims to be usable is also
-    tried, once per version.
+    Third-party plugins are probed in child processes, which end before anything is loaded, unless ``verdict_cache`` has a result that
+    still holds. A plugin that claims to be usable is also tried, once per version.
     """
     askable = [record for record in records if record.status == "available"]
-    verdicts = probing.ask_all([record for record in askable if not record.is_builtin and record.is_foreign])
+    verdicts = verdict_cache.probed([record for record in askable if not record.is_builtin and record.is_foreign], is_fresh=is_fresh)
     answers = {record: _ask_here(record) for record in askable if record not in verdicts}
     answers |= {record: (_availability(verdict), verdict.is_simulated) for record, verdict in verdicts.items()}
     claiming = [record for record, (answer, is_simulated) in answers.items() if record.is_foreign and answer.is_usable and not is_simulated]
@@ -136,7 +144,10 @@ def _ask(records: Sequence[PluginRecord]) -> tuple[list[PluginRecord], tuple[Can
 
 
 def _availability(verdict: Verdict) -> Availability:
-    return Availability(verdict.status, verdict.reason, verdict.hint)
+    reason = verdict.reason
+    if verdict.cached_at and verdict.status == "absent":
+        reason += f" (probed {time.time() - verdict.cached_at:.0f} s ago; accelkit why probes again)"
+    return Availability(verdict.status, reason, verdict.hint)
 
 
 def _ask_here(record: PluginRecord) -> tuple[Availability, bool]:

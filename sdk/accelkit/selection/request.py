@@ -74,7 +74,12 @@ def select(accelerator: str | Accelerator | None = None, *, devices: Devices | N
         return _from_instance(accelerator, wanted)
     decision, record = _decide(accelerator)
     cls: Any = loading.load_class(record)
-    require_usable(loading.probe(cls, record), record)
+    answer = loading.probe(cls, record)
+    if not answer.is_usable and len(decision.candidates) > 1:  # it was chosen by a cached result that no longer holds
+        decision, record = _decide(accelerator, is_fresh=True)
+        cls = loading.load_class(record)
+        answer = loading.probe(cls, record)
+    require_usable(answer, record)
     instance: Accelerator = loading.instantiate(cls, record)
     return Selection(instance, wanted, decision)
 
@@ -84,8 +89,8 @@ def decide(accelerator: str | None = None, *, is_fresh: bool = False) -> Decisio
 
     Args:
         accelerator: The accelerator as for ``select``, except that it cannot be an instance.
-        is_fresh: Whether to try the plugin again even if it worked before, and to try ``torch:<device_type>`` too. This may initialise
-            drivers in the child process.
+        is_fresh: Whether to try the plugin again even if it worked before, to try ``torch:<device_type>`` too, and to ignore cached
+            results of the probes of ``auto`` and the aliases. This may initialise drivers in the child process.
 
     Raises:
         The same errors as ``select``.
@@ -123,10 +128,10 @@ def _decide(accelerator: str | None, *, is_fresh: bool = False) -> tuple[Decisio
     name = name.strip()
     notes = _autoload_notes()
     if name == AUTO:
-        record, candidates, more = choose()
+        record, candidates, more = choose(is_fresh=is_fresh)
         return Decision(name, source, record.name, record.plugin, candidates, (*notes, *more)), record
     if is_alias(name):
-        record, candidates, more = choose_for_alias(name)
+        record, candidates, more = choose_for_alias(name, is_fresh=is_fresh)
         return Decision(name, source, record.name, record.plugin, candidates, (*notes, *more)), record
     if name.partition(":")[0] == GENERIC:
         record = generic_record(name)

@@ -1,0 +1,78 @@
+"""A digest of what decides whether a device is present, which is much cheaper to compute than a probe in a child process.
+
+It changes if the machine is restarted; if a device file, a PCI device or a driver appears, disappears or changes its permissions; if a
+package or system library is installed; and if an environment variable is set. It does not change if, for example, a server on the
+network is started, so results that depend on it must also expire.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+_DEVICE_FOLDERS = ("/dev", "/dev/dri", "/dev/accel", "/dev/infiniband", "/dev/vfio")
+_LIBRARY_CACHE = "/etc/ld.so.cache"
+_PCI_DEVICES = "/sys/bus/pci/devices"
+_IRRELEVANT = {"_", "OLDPWD", "PWD", "SHLVL", "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"}
+"""Environment variables that differ between shells and between the processes of a job."""
+
+
+def digest() -> str | None:
+    """Return the digest, or None on systems other than Linux, where accelkit cannot tell whether anything has changed.
+
+    No driver is initialised: only file names, links and metadata are read.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii")
+    except OSError:
+        return None
+    state = hashlib.sha256(repr((boot, os.getuid(), os.getgroups())).encode())
+    for part in (_variables(), _device_files(), _pci_devices(), _kernel_modules(), _installations()):
+        for line in part:
+            state.update(line.encode("utf-8", "surrogateescape") + b"\0")
+    return state.hexdigest()
+
+
+def _variables() -> Iterator[str]:
+    for name, value in sorted(os.environ.items()):
+        if name not in _IRRELEVANT:
+            yield f"{name}={value}"
+
+
+def _device_files() -> Iterator[str]:
+    for folder in _DEVICE_FOLDERS:
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                with contextlib.suppress(OSError):
+                    status = entry.stat(follow_symlinks=False)
+                    yield f"{entry.path} {status.st_mode} {status.st_uid} {status.st_gid} {status.st_rdev}"
+
+
+def _pci_devices() -> Iterator[str]:
+    with contextlib.suppress(OSError):
+        for name in sorted(os.listdir(_PCI_DEVICES)):
+            driver = ""
+            with contextlib.suppress(OSError):  # a device without a driver
+                driver = os.readlink(f"{_PCI_DEVICES}/{name}/driver")
+            yield f"{name} {driver}"
+
+
+def _kernel_modules() -> Iterator[str]:
+    with contextlib.suppress(OSError):
+        yield from sorted(line.split()[0] for line in Path("/proc/modules").read_text("utf-8").splitlines())
+
+
+def _installations() -> Iterator[str]:
+    """Yield the times at which packages were last installed, and the linker's list of libraries was last changed.
+
+    Other folders of ``sys.path`` do not count: programs write their results into the folder of their script.
+    """
+    packages = [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")]
+    libraries = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    for path in (*packages, *filter(None, libraries), _LIBRARY_CACHE):
+        with contextlib.suppress(OSError):
+            yield f"{path} {os.stat(path).st_mtime_ns}"
