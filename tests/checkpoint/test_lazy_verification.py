@@ -161,12 +161,26 @@ def test_the_error_names_the_tensor_that_was_used(saved):
             model.second.sum()
 
 
-def test_values_that_only_cpp_code_reads_are_verified_before_a_forward_pass(saved):
-    damage(saved, "model_0.generator_state")
-    runtime, model, _ = prepared()
-    runtime.load_state(saved, verify="lazy")
-    with pytest.raises(CheckpointError, match=r"where it holds model_0\.(second|generator_state)"):
-        model(torch.tensor(2.0))
+class Noise(torch.nn.Module):
+    """Module whose forward pass only gives a buffer to C++ code, which does not call ``__torch_function__``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("generator_state", torch.Generator().manual_seed(1).get_state())
+        self.register_buffer("rest", torch.zeros(2 * NUMBERS))
+
+    def forward(self):
+        return torch.Generator().set_state(self.generator_state)
+
+
+def test_values_that_only_cpp_code_reads_are_verified_before_a_forward_pass(tmp_path):
+    runtime = accelkit.Runtime("cpu")
+    model = runtime.prepare(Noise())
+    runtime.save_state(tmp_path)
+    damage(tmp_path, "model_0.generator_state")
+    runtime.load_state(tmp_path, verify="lazy")
+    with pytest.raises(CheckpointError, match=r"where it holds model_0\.generator_state"):
+        model()
 
 
 def test_a_damaged_state_of_an_optimizer_stops_its_first_step_only(saved):

@@ -193,7 +193,7 @@ def _overwrite(target: torch.Tensor, source: torch.Tensor, arguments: Any) -> No
 def _apply(cls: Any, function: Any, types: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """Run a function of torch that was called with an unverified tensor. Implements ``__torch_function__``."""
     if function in _WITHOUT_VALUES:
-        return torch.Tensor.__torch_function__(function, (), arguments, options)
+        return _tensor.__torch_function__(function, (), arguments, options)
     first: Any = arguments[0] if arguments else None
     record = first.__dict__.get(_RECORD) if type(first) in _VERIFIED else None
     if (
