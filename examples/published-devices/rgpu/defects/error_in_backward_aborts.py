@@ -1,0 +1,15 @@
+"""An error that a backward pass raises, such as one of the server or of a hook, aborts the process. torch raises the error."""
+
+import subprocess
+import sys
+
+program = """
+import rgpu, torch
+
+x = torch.ones(5, device="rgpu", requires_grad=True) * 2
+x.register_hook(lambda gradient: 1 / 0)
+x.sum().backward()
+"""
+code = subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=False, stderr=subprocess.DEVNULL).returncode
+if code < 0:
+    raise SystemExit(f"the backward pass ended the process with signal {-code}")
