@@ -7,6 +7,8 @@ from email.parser import Parser
 import importlib_metadata
 from packaging.utils import canonicalize_name
 
+import accelkit
+from accelkit.discovery.catalog import inventory
 from accelkit.discovery.metadata import headers, installed_version, normalized
 
 
@@ -28,3 +30,25 @@ def test_folded_lines_and_the_description():
     assert headers("") == {}
     assert headers("  folded first\nName: acme") == {"name": ["acme"]}
     assert installed_version("no-such-distribution") is None
+
+
+def test_a_distribution_whose_entry_points_cannot_be_read_is_noted(plugin_site):
+    info = plugin_site.install("vendor-some", accelerators={"some": "Some"})
+    (info / "entry_points.txt").unlink()
+    (info / "entry_points.txt").symlink_to("entry_points.txt")  # a loop of links
+    accelkit.refresh()
+    assert "vendor-some" in inventory().unreadable, "import torch would fail on it"
+    assert "some" not in {record.name for record in accelkit.plugins()}
+
+
+def test_metadata_that_is_not_text_does_not_hide_a_plugin(plugin_site):
+    info = plugin_site.install("vendor-some", accelerators={"some": "Some"}, version="3.1")
+    (info / "METADATA").write_bytes(b"Name: \xff\xfe\n")
+    accelkit.refresh()
+    (record,) = [record for record in accelkit.plugins() if record.name == "some"]
+    assert record.plugin == "vendor-some==3.1", "name and version are those of its folder"
+
+
+def test_entry_points_that_torch_cannot_read_are_no_backend_of_torch(plugin_site):
+    plugin_site.install("vendor-some", entry_points="no section\n[torch.backends]\nsome = vendor_some:load")
+    assert [one for one in inventory().torch_backends if one.distribution == "vendor-some"] == []
