@@ -22,7 +22,7 @@ def test_what_is_wrong_with_torch_is_said(plugin_site, torch, reason, hint):
     command = [sys.executable, "-m", "accelkit", "doctor", "cpu", "--json"]
     result = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
     assert result.returncode == 1, result.stderr
-    answer = json.loads(result.stdout)["checks"]["torch can be imported"]
+    answer = json.loads(result.stdout)["checks"]["torch import"]
     assert answer["status"] == "broken"
     assert reason in answer["reason"]
     assert hint in answer["hint"]

@@ -131,7 +131,7 @@ def test_doctor_names_a_cache_that_others_can_write(tmp_path):
     result = subprocess.run(
         [sys.executable, "-m", "accelkit", "doctor", "cpu", "--json"], env=environ, capture_output=True, text=True, check=False, timeout=200
     )
-    check = json.loads(result.stdout)["checks"]["the cache can be written"]
+    check = json.loads(result.stdout)["checks"]["cache folder"]
     assert check["status"] == "broken"
     assert "every user can write to it (mode 0777)" in check["reason"]
     assert f"chmod go-w {cache}" in check["hint"]

@@ -95,18 +95,18 @@ def _mistakes(records: Sequence[PluginRecord], verdicts: Mapping[PluginRecord, V
 
 def _installation() -> Iterator[tuple[str, Availability]]:
     """Check what all plugins depend on."""
-    yield "torch can be imported", _import_torch()
+    yield "torch import", _import_torch()
     conflict = autoload.privateuse1_conflict()
-    yield "at most one PrivateUse1 backend", Availability.broken(conflict) if conflict else Availability.usable()
+    yield "PrivateUse1 backends", Availability.broken(conflict) if conflict else Availability.usable()
     policy = Policy.from_environment()
     installed = {normalized(record.distribution) for record in plugins()}
     unknown = sorted((policy.allowed or frozenset()) - installed)
     listed = f"{ALLOW} lists {', '.join(unknown)}, which {'are' if len(unknown) > 1 else 'is'} not installed"
     yield (
-        "the allow list is installed",
+        "allow list",
         Availability.broken(listed, f"install the missing distributions, or correct {ALLOW}") if unknown else Availability.usable(),
     )
-    yield "the cache can be written", _cache()
+    yield "cache folder", _cache()
 
 
 def _import_torch() -> Availability:
