@@ -3,6 +3,7 @@ exist, and mixtures of devices, raise an error."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from accelkit_conformance.checks import check
@@ -96,9 +97,9 @@ def bad_index_raises(subject: Subject) -> None:
 
     are_numbered = torch.ones(1, device=torch.device(subject.device_type, 0)).device.index is not None  # those of torch's CPU are not
     for index in (len(subject.devices) + 7, 99):
-        doing = f"torch.ones on {subject.device_type}:{index}"
-        with raises(subject, RuntimeError, AssertionError, doing=doing, may_be_absent=not are_numbered):
-            torch.ones(1, device=torch.device(subject.device_type, index)).cpu()  # a lazy device creates it when it is read
+        device = torch.device(subject.device_type, index)
+        with raises(subject, RuntimeError, AssertionError, doing=f"torch.ones on {device}", may_be_absent=not are_numbered):
+            torch.ones(1, device=device).cpu()  # a lazy device creates it when it is read
 
 
 @check("smoke", requires=["numbered_devices"])
@@ -113,11 +114,8 @@ def current_device_is_kept(subject: Subject) -> None:
         assert module.current_device() == other.index
         assert torch.empty(1, device=subject.device_type).device == other
     assert module.current_device() == subject.device.index, "leaving the context did not restore the current device"
-    try:
-        with module.device(other):
-            torch.ones(2, device=other) @ torch.ones(3, device=other)
-    except RuntimeError:
-        pass
+    with contextlib.suppress(RuntimeError), module.device(other):
+        torch.ones(2, device=other) @ torch.ones(3, device=other)
     assert module.current_device() == subject.device.index, "leaving the context through an error did not restore the current device"
     assert torch.empty(1, device=subject.device_type).device == subject.device
     try:
