@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-WIDTH, HEADS, LENGTH, WORDS = 8, 4, 3, 13
+WIDTH, HEADS, LENGTH, WORDS = 8, 4, 4, 13
 
 
 class Block(torch.nn.Module):

@@ -14,16 +14,24 @@ import parallel_model
 import pytest
 import torch
 from parallel_model import Transformer, loss_sum
-from torch.distributed.tensor import Replicate
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, SequenceParallel
 
 import accelkit
 from accelkit_builtin.strategies.parallel import ParallelOptions, ParallelStrategy
 
 ACCELERATOR, FOLDER = sys.argv[1], Path(sys.argv[2])
+SEQUENCE = {  # between the divided layers, each process has a part of the sequence
+    "layers.0": PrepareModuleInput(input_layouts=(Replicate(),), desired_input_layouts=(Shard(1),), use_local_output=True),
+    **dict.fromkeys(["layers.*.norm1", "layers.*.norm2", "norm"], SequenceParallel()),
+    **dict.fromkeys([f"layers.*.{name}" for name in ("query", "key", "value", "linear1")], ColwiseParallel(input_layouts=Shard(1))),
+    **dict.fromkeys(["layers.*.output", "layers.*.linear2"], RowwiseParallel(output_layouts=Shard(1))),
+    "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()),
+}
 
 
 def runtime(options=None, **sizes):
+    sizes |= {"plan": SEQUENCE} if sizes.get("plan") == "sequence" else {}
     strategy = ParallelStrategy(ParallelOptions(**sizes))
     settings = {"precision": "64-true", "even_batches": False, "gradient_accumulation_steps": 2} | (options or {})
     return accelkit.Runtime(ACCELERATOR, strategy=strategy, **settings)
@@ -193,6 +201,44 @@ def plans(**sizes):
     rt.teardown()
 
 
+class Encoder(torch.nn.Module):
+    """torch's own layers, for which there is a plan."""
+
+    def __init__(self):
+        super().__init__()
+        sizes = {"d_model": 8, "nhead": 2, "dim_feedforward": 12, "dropout": 0.0, "batch_first": True}
+        self.encoder = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(**sizes), 2)
+        self.decoder = torch.nn.TransformerDecoderLayer(**sizes)
+
+    def forward(self, x):
+        return self.decoder(x, self.encoder(x))
+
+
+def layers(**sizes):
+    """Layers of torch.nn.Transformer, in training and in evaluation; frozen norms under sequence parallelism stay frozen."""
+    rt = runtime(**sizes)
+    _ = rt.device
+    torch.default_generator.manual_seed(0)
+    model = Encoder().double()
+    reference, data = copy.deepcopy(model), torch.randn(8, 3, 8, dtype=torch.float64)
+    model = rt.prepare(model)
+    assert model.encoder.layers[0].linear1.weight.to_local().shape[0] == 12 // rt.num_processes
+    mine = data.tensor_split(rt.data_parallel_size)[rt.data_parallel_index].to(rt.device)
+    rt.backward(model(mine).square().sum() * rt.data_parallel_size)
+    (reference(data).square().sum() / rt.gradient_accumulation_steps).backward()
+    same([parameter.grad for parameter in model.parameters()], [parameter.grad for parameter in reference.parameters()])
+    with torch.no_grad():
+        outputs = rt.gather(model.eval()(mine)), reference.eval()(data)
+    same(outputs[:1], outputs[1:])
+    rt.teardown()
+    rt = runtime(**sizes, plan="sequence")
+    model = Transformer().double()
+    model.norm.requires_grad_(False)
+    model = rt.prepare(model)
+    assert [name for name, parameter in model.named_parameters() if not parameter.requires_grad] == ["norm.weight", "norm.bias"]
+    rt.teardown()
+
+
 def refused(caught):
     """Print the error for the test, once in the job."""
     if torch.distributed.get_rank() == 0:
@@ -212,7 +258,7 @@ def named(sizes):
 
 
 def sized(words):
-    return {name: int(size) for name, _, size in (word.partition("=") for word in words)}
+    return {name: int(size) if size.isdigit() else size for name, _, size in (word.partition("=") for word in words)}
 
 
 for case in sys.argv[3:]:

@@ -6,6 +6,7 @@ import pytest
 import ranks
 
 HYBRID, LAYERS, COPIES = "replicate=2 shard=2", "shard=2 tensor=2", "replicate=2 tensor=2 shard=1"
+CUBE, FOUR = "replicate=2 shard=2 tensor=2", "shard=1 tensor=4"
 
 
 def named(sizes):
@@ -29,10 +30,48 @@ def test_steps_are_those_of_one_process_and_a_checkpoint_changes_the_mesh(accele
     assert text.count("done") == len(alone)
 
 
-def test_loaders_and_plans(error_text):
-    """Samples of a tensor-parallel group, tied parameters, norms, models from the meta device, and what is refused."""
+def test_layers_in_four_parts(tmp_path):
+    run("cpu", tmp_path, 4, f"trains {FOUR}", f"loads {named(FOUR)} {LAYERS}")
+
+
+@pytest.mark.soak
+def test_three_dimensions_on_eight_processes(tmp_path):
+    """Two copies of two shards of two parts of each layer."""
+    run("cpu", tmp_path, 8, f"trains {CUBE}", f"loads {named(CUBE)} {CUBE}")
+    run("cpu", tmp_path, 1, f"loads {named(CUBE)}")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("accelerator", ["cpu", "fake_xpu"])
+def test_every_checkpoint_can_be_loaded_in_every_layout(accelerator, tmp_path):
+    sizes = {
+        HYBRID: 4,
+        LAYERS: 4,
+        COPIES: 4,
+        "shard=4": 4,
+        FOUR: 4,
+        CUBE: 8,
+        "replicate=1 shard=4 tensor=2": 8,
+        f"{LAYERS} plan=sequence": 4,
+    }
+    for layout, size in sizes.items():
+        run(accelerator, tmp_path, size, f"trains {layout}")
+    for layout, size in sizes.items():
+        run(accelerator, tmp_path, size, *(f"loads {named(saved)} {layout}" for saved in sizes))
+    run(accelerator, tmp_path, 1, *(f"loads {named(saved)}" for saved in sizes))
+
+
+def run(accelerator, folder, size, *cases):
+    for text in ranks.run("parallel_program.py", size, accelerator, str(folder), *cases, seconds=600):
+        assert text.count("done") == len(cases)
+
+
+def test_loaders_and_plans(tmp_path, error_text):
+    """Samples of a tensor-parallel group, sequences, torch's layers, tied parameters, norms, the meta device, and what is refused."""
     cases = ["reads shard=2 tensor=2", "reads shard=1 tensor=4", "plans shard=2 tensor=2"]
-    texts = ranks.run("parallel_program.py", 4, "cpu", "-", *cases)
+    cases += [f"trains {LAYERS} plan=sequence", f"layers {LAYERS}"]
+    texts = ranks.run("parallel_program.py", 4, "cpu", str(tmp_path), *cases)
     assert all(text.count("done") == len(cases) for text in texts)
     for line in dict.fromkeys(line for line in texts[0].splitlines() if line.startswith("REFUSED")):
         assert line == error_text

@@ -36,7 +36,8 @@ class ParallelOptions:
             same samples, communicate inside each layer and have consecutive ranks, so they should be on one machine.
         plan: How layers are divided if ``tensor`` is more than 1: a mapping from names of modules, with ``*`` for any name between two
             dots, to the styles of ``torch.distributed.tensor.parallel``, such as ``{"layers.*.linear1": ColwiseParallel()}``. None means
-            the plan in the model's attribute ``_tp_plan``, which models of Hugging Face's ``transformers`` have.
+            the plan in the model's attribute ``_tp_plan``, which models of Hugging Face's ``transformers`` have. Without that attribute,
+            the feed-forward parts of layers of ``torch.nn.Transformer`` are divided.
         fsdp: The options with which modules are sharded, as for ``fsdp``. They also apply if ``shard`` is 1.
 
     Raises:

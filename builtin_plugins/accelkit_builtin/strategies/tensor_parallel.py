@@ -33,7 +33,9 @@ def check_plan(module: torch.nn.Module, plan: Mapping[str, Any]) -> None:
 
 
 def plan_of(module: torch.nn.Module, size: int, plugin: str) -> dict[str, ParallelStyle]:
-    """Return the plan in a model's attribute ``_tp_plan``, as a mapping from names of modules to torch's styles.
+    """Return the plan in a model's attribute ``_tp_plan``, or else one for its layers of ``torch.nn.Transformer``.
+
+    A plan is a mapping from names of modules to torch's styles.
 
     Models of Hugging Face's ``transformers`` have this attribute; there, the styles are names. Names that match no module are left out,
     because such a plan may list modules that not every model of its class has.
@@ -59,13 +61,13 @@ def plan_of(module: torch.nn.Module, size: int, plugin: str) -> dict[str, Parall
         "rowwise_split_input": lambda: RowwiseParallel(input_layouts=Replicate()),
         "embedding_rowwise": lambda: RowwiseParallel(input_layouts=Replicate()),
     }
-    given: Mapping[str, Any] = getattr(module, "_tp_plan", None) or {}
+    given: Mapping[str, Any] = getattr(module, "_tp_plan", None) or _plan_of_torch_layers(module)
     names = [name for name, _ in module.named_modules()]
     found = {pattern: style for pattern, style in given.items() if any(_matches(name, pattern) for name in names)}
     if not found:
         raise PrepareError(
             f"tensor={size} needs a plan for {type(module).__name__}",
-            why="the model has no _tp_plan that names its modules" if not given else "no name in the model's _tp_plan matches a module",
+            why="it has neither a _tp_plan nor layers of torch.nn.Transformer" if not given else "no name in its _tp_plan matches a module",
             hint='use ParallelOptions(plan={"layers.*.linear1": ColwiseParallel(), "layers.*.linear2": RowwiseParallel()}), for example',
         )
     unknown = sorted({str(style) for style in found.values() if not isinstance(style, ParallelStyle) and style not in styles})
@@ -77,6 +79,22 @@ def plan_of(module: torch.nn.Module, size: int, plugin: str) -> dict[str, Parall
             hint="give ParallelOptions a plan of your own",
         )
     return {pattern: style if isinstance(style, ParallelStyle) else styles[style]() for pattern, style in found.items()}
+
+
+def _plan_of_torch_layers(module: torch.nn.Module) -> dict[str, str]:
+    """Return a plan that divides the feed-forward parts of torch's own transformer layers.
+
+    Their attention is not divided: ``MultiheadAttention`` has queries, keys and values in one parameter and a fixed number of heads.
+    """
+    import torch
+
+    kinds = (torch.nn.TransformerEncoderLayer, torch.nn.TransformerDecoderLayer)
+    return {
+        f"{path}.{name}".lstrip("."): style
+        for path, layer in module.named_modules()
+        if type(layer) in kinds
+        for name, style in (("linear1", "colwise"), ("linear2", "rowwise"))
+    }
 
 
 def parallelize(module: torch.nn.Module, mesh: DeviceMesh, plan: Mapping[str, ParallelStyle], plugin: str) -> None:
@@ -94,7 +112,10 @@ def parallelize(module: torch.nn.Module, mesh: DeviceMesh, plan: Mapping[str, Pa
     from torch.distributed.tensor.parallel import parallelize_module
 
     before = _places_of_parameters(module)
+    frozen = [place for places in before.values() for place in places if not place[1].get_parameter(place[2]).requires_grad]
     parallelize_module(module, mesh, dict(plan), src_data_rank=None)
+    for _, owner, name in frozen:  # SequenceParallel replaces parameters by ones that require gradients
+        owner.get_parameter(name).requires_grad_(False)
     for places in before.values():
         now: list[Any] = [owner.get_parameter(name) for _, owner, name in places]
         if all(parameter is now[0] for parameter in now):
