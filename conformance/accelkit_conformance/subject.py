@@ -242,7 +242,7 @@ class Subject:
                 self.passed_though_expected.append(description)
 
     def crashing_last(self, inputs: Iterable[Input], facts: Callable[[Input], Mapping[str, Any]]) -> Iterable[Input]:
-        """Return the inputs of a check, with those that are expected to kill this process last, so that all others run first."""
+        """Return the inputs of a check in another order: those that are expected to kill this process come after all others."""
         deadly = [one for one in self.expectations if one.is_crash]
         return sorted(inputs, key=lambda one: any(crash.holds_for(facts(one)) for crash in deadly)) if deadly else inputs
 

@@ -46,7 +46,7 @@ def _processes(subject: Subject) -> list[Process]:
 @check("smoke", needs_hardware=False, kind="cluster")
 def own_jobs_are_claimed(subject: Subject) -> None:
     """``detect_cluster`` claims every process of the plugin's own jobs under its own name, with a reason and with a ``Detection.rank``
-    above that of any of accelkit's own environments.
+    above that of any claim that accelkit's own environments make on the same process.
     """
     others = _builtins(subject)
     for one in _processes(subject):
@@ -64,7 +64,7 @@ def own_jobs_are_claimed(subject: Subject) -> None:
 @check("smoke", needs_hardware=False, kind="cluster")
 def foreign_jobs_are_not_claimed(subject: Subject) -> None:
     """On a process of another cluster environment, ``detect_cluster`` makes no claim, or one that ranks below that environment's claim. A
-    rank below 0 means that the environment does not claim the process, and the claim gives the reason.
+    ``Detection`` with a rank below 0 is no claim: it says why the environment does not claim the process.
     """
     owners = {other.name: other for other in _builtins(subject)}
     for one in foreign_processes(subject):

@@ -91,8 +91,8 @@ def ranks_are_below_sizes(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def recorded_answers_are_given(subject: Subject) -> None:
-    """Every property has the value that the recording expects. If the recording expects an error, a property raises it. An expected value
-    of null means that the property may not be readable before the processes join."""
+    """Every property has the value that the recording expects. If the recording expects an error, a property raises it. If the
+    expected value is null, the property is None or raises one of accelkit's errors, because it is not known before the processes join."""
     for one in own_recordings(subject):
         with one.variables() as environ:
             answers = read_all(environment_for(subject, environ))

@@ -184,7 +184,7 @@ class Collectives:
         return bool(number.item())
 
     def from_main(self, data: Any) -> Any:
-        """Return the object of rank 0 on every process of the job. Nothing is verified."""
+        """Return the object of rank 0 on every process of the job. It is not verified that all processes make the same call."""
         if self._num_processes == 1:
             return data
         from accelkit.runtime.collectives import object_collectives
