@@ -1,5 +1,5 @@
 """What a cluster environment does in a job: its processes find each other, a notice of preemption reaches the program, and a job that
-cannot be requeued gives an error. The checks send no requests to a scheduler."""
+cannot be requeued gives an error, False or None. The checks send no requests to a scheduler."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Gradients are unscaled exactly once, before they are clipped or used. A precision that scales losses skips steps with infinite gradients,
-adapts its scale, and leaves everything else as it was."""
+adapts its scale, and leaves everything else as it was. A precision that multiplies losses by a fixed number and does not compute in
+float16 need neither skip steps nor adapt its scale."""
 
 from __future__ import annotations
 
