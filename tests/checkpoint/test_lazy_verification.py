@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from damaged_files import invert_byte
 
 import accelkit
 from accelkit import CheckpointError, UsageError
@@ -81,19 +82,11 @@ def data_file(folder):
     return file
 
 
-def invert(file, place):
-    with file.open("r+b") as target:
-        target.seek(place)
-        (byte,) = target.read(1)
-        target.seek(place)
-        target.write(bytes([byte ^ 255]))
-
-
 def damage(folder, key):
     """Change a byte in the middle of the tensor that the checkpoint stores as ``key``."""
     index = dcp_metadata.read_index(folder / "step-0/data", [data_file(folder).name])
     (place,) = (where for name, where in index.storage_data.items() if name.fqn == key)
-    invert(data_file(folder), place.offset + place.length // 2)
+    invert_byte(data_file(folder), place.offset + place.length // 2)
 
 
 def wait_for_threads():
@@ -309,7 +302,7 @@ def test_a_byte_that_is_damaged_anywhere_is_found_before_a_wrong_number_is_used(
     file, right = data_file(saved), values(*original[1][1:])
     places = random.Random(seed)
     for place in (places.randrange(file.stat().st_size) for _ in range(10)):
-        invert(file, place)
+        invert_byte(file, place)
         for mode in ("full", "lazy"):
             runtime, model, optimizer = prepared()
             before = model.first.detach().clone()
@@ -332,5 +325,5 @@ def test_a_byte_that_is_damaged_anywhere_is_found_before_a_wrong_number_is_used(
                 except CheckpointError:
                     num_errors += 1
             assert num_errors > 0, f"byte {place} with verify={mode!r}"
-        invert(file, place)
+        invert_byte(file, place)
     assert loading.load(saved)["model_0"]["first"].equal(right["first"])

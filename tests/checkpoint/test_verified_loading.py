@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from damaged_files import invert_byte
 from packaging.version import Version
 
 import accelkit
@@ -109,18 +110,12 @@ def test_a_changed_byte_in_any_block_is_found_before_the_model_changes(tmp_path)
         for parameter in module:
             parameter.zero_()
     for place in (0, BLOCK - 1, BLOCK, 2 * BLOCK, size - 1, *torch.randint(size, (5,)).tolist()):
-        with file.open("r+b") as target:
-            target.seek(place)
-            (byte,) = target.read(1)
-            target.seek(place)
-            target.write(bytes([byte ^ 16]))
-            target.flush()
-            with pytest.raises(CheckpointError) as caught:
-                runtime.load_state(tmp_path)
-            assert f"{file.name}: its checksum is wrong where it holds model_0." in caught.value.why
-            assert f"model_0.{place * 5 // size}" in caught.value.why, "a tensor in that block"
-            target.seek(place)
-            target.write(bytes([byte]))
+        invert_byte(file, place)
+        with pytest.raises(CheckpointError) as caught:
+            runtime.load_state(tmp_path)
+        assert f"{file.name}: its checksum is wrong where it holds model_0." in caught.value.why
+        assert f"model_0.{place * 5 // size}" in caught.value.why, "a tensor in that block"
+        invert_byte(file, place)
     assert all(not parameter.any() for parameter in module)
     runtime.load_state(tmp_path)
     assert all(bool((parameter == 1).all()) for parameter in module)

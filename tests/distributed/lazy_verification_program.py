@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import torch
+from damaged_files import invert_byte
 
 import accelkit
 from accelkit import CheckpointError
@@ -35,11 +36,7 @@ def error_of(call) -> str:
 def damage(file: Path, place: int) -> None:
     rt.wait_for_everyone()
     if rt.is_main_process:
-        with file.open("r+b") as target:
-            target.seek(place)
-            (byte,) = target.read(1)
-            target.seek(place)
-            target.write(bytes([byte ^ 255]))
+        invert_byte(file, place)
     rt.wait_for_everyone()
 
 

@@ -6,4 +6,5 @@ import ranks
 
 
 def test_no_process_uses_a_damaged_tensor(tmp_path):
-    ranks.run("lazy_verification_program.py", 2, str(tmp_path), seconds=150)
+    helpers = {"PYTHONPATH": str(ranks.HERE.parent)}
+    ranks.run("lazy_verification_program.py", 2, str(tmp_path), environ=helpers, seconds=150)

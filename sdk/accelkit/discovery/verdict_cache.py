@@ -75,6 +75,8 @@ def probed(records: Sequence[PluginRecord], *, is_fresh: bool = False) -> dict[P
         records: The records.
         is_fresh: Whether to probe all of them again.
     """
+    if not records:
+        return {}
     state = machine_state.digest()
     found = {} if is_fresh else {record: verdict for record in records if (verdict := _recall_probe(record, state)) is not None}
     fresh = ask_all([record for record in records if record not in found])

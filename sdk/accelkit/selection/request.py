@@ -72,13 +72,12 @@ def select(accelerator: str | Accelerator | None = None, *, devices: Devices | N
         accelerator, wanted = host, devices
     if isinstance(accelerator, Accelerator):
         return _from_instance(accelerator, wanted)
-    decision, record = _decide(accelerator)
-    cls: Any = loading.load_class(record)
-    answer = loading.probe(cls, record)
-    if not answer.is_usable and len(decision.candidates) > 1:  # it was chosen by a cached result that no longer holds
-        decision, record = _decide(accelerator, is_fresh=True)
-        cls = loading.load_class(record)
+    for is_fresh in (False, True):
+        decision, record = _decide(accelerator, is_fresh=is_fresh)
+        cls: Any = loading.load_class(record)
         answer = loading.probe(cls, record)
+        if answer.is_usable or len(decision.candidates) == 1:  # otherwise a cached result that no longer holds may have decided
+            break
     require_usable(answer, record)
     instance: Accelerator = loading.instantiate(cls, record)
     return Selection(instance, wanted, decision)

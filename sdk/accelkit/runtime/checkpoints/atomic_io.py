@@ -56,13 +56,9 @@ def block_checksums(path: Path, is_wanted: Callable[[], bool] = lambda: True) ->
 
 def _block_checksum(path: Path, start: int, is_wanted: Callable[[], bool]) -> tuple[int, int]:
     """Return the CRC-32 of the block of a file that begins at ``start``, and the number of bytes in it."""
-    crc = done = 0
-    buffer = memoryview(bytearray(_CHUNK))
     with open(open_regular(path), "rb", buffering=0) as file:
         file.seek(start)
-        while done < BLOCK and is_wanted() and (count := file.readinto(buffer)):
-            crc, done = zlib_ng.crc32(buffer[:count], crc), done + count
-    return crc, done
+        return _sum(lambda buffer, done: file.readinto(buffer) if is_wanted() else 0)
 
 
 def block_checksum(descriptor: int, start: int) -> tuple[int, int]:
@@ -71,9 +67,18 @@ def block_checksum(descriptor: int, start: int) -> tuple[int, int]:
     Raises:
         OSError: If the file cannot be read.
     """
+    return _sum(lambda buffer, done: os.preadv(descriptor, [buffer], start + done))
+
+
+def _sum(read_into: Callable[[memoryview, int], int]) -> tuple[int, int]:
+    """Return the CRC-32 and the size of a block.
+
+    Args:
+        read_into: Reads what follows the given number of bytes of the block into a buffer, and returns how many bytes it has read.
+    """
     crc = done = 0
     buffer = memoryview(bytearray(_CHUNK))
-    while done < BLOCK and (count := os.preadv(descriptor, [buffer[: BLOCK - done]], start + done)):
+    while done < BLOCK and (count := read_into(buffer[: BLOCK - done], done)):
         crc, done = zlib_ng.crc32(buffer[:count], crc), done + count
     return crc, done
 
