@@ -211,7 +211,7 @@ setup-test-precisions: compiler $(VENV)/.fake_xpu $(VENV)/.peers $(VENV)/.precis
 setup-test-clusters: compiler $(VENV)/.fake_xpu cluster-parts
 
 test-all: $(VENV)/.ready
-	$(BIN)/python tests/run_parts.py
+	$(BIN)/python tests/run_parts.py $(PARTS_OPTIONS)
 
 soak: $(VENV)/.ready compiler conformance-xla soak-torches soak-bridges-oldest selftest
 	$(BIN)/python -m pytest -n $(WORKERS) -m soak -s tests --ignore=tests/xla

@@ -4,8 +4,9 @@
     python tests/run_parts.py test-distributed test-docs   these parts
 
 Every part runs, even if an earlier one failed. The exit code is 1 if any part failed. The separate environment of a part is built
-while earlier parts run. Each part writes JUnit files to build/tests, from which the report is created. A run that receives SIGTERM
-reports the parts that have ended and the part that was running.
+while earlier parts run; a part whose environment does not fit on the disk is not run, and the report says so. Each part writes JUnit
+files to build/tests, from which the report is created. A run that receives SIGTERM reports the parts that have ended and the part that
+was running.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import collections
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
 import suite_parts
+from part_environments import GB, Environments, free_disk
 from suite_parts import ROOT, Part
 
 RESULTS = ROOT / "build" / "tests"
@@ -42,10 +43,10 @@ class Test:
 
 
 class Outcome:
-    """The outcome of a part."""
+    """The outcome of a part. ``shortage`` says why it was not run, or is empty."""
 
-    def __init__(self, part: Part, set_up_seconds: float, seconds: float, exit_code: int) -> None:
-        self.part, self.set_up_seconds, self.seconds, self.exit_code = part, set_up_seconds, seconds, exit_code
+    def __init__(self, part: Part, set_up_seconds: float, seconds: float, exit_code: int, shortage: str = "") -> None:
+        self.part, self.set_up_seconds, self.seconds, self.exit_code, self.shortage = part, set_up_seconds, seconds, exit_code, shortage
         files = sorted(RESULTS.glob(f"{part.name}.*xml"))
         self.tests = [Test(case) for file in files for case in ElementTree.parse(file).getroot().iter("testcase")]
 
@@ -54,32 +55,12 @@ class Outcome:
         skipped = sum(bool(test.skip_reason) for test in self.tests)
         seconds = f"{self.set_up_seconds:>7.0f}  {self.seconds:>7.0f}  {self.part.seconds:>6}"
         numbers = f"{len(self.tests):>6}  {failed:>6}  {skipped:>7}"
-        return f"{self.part.name:<20}  {seconds}  {numbers}  {'passed' if self.exit_code == 0 else f'FAILED (exit code {self.exit_code})'}"
+        return f"{self.part.name:<20}  {seconds}  {numbers}  {self._result()}"
 
-
-class Environments:
-    """The separate environments of parts, which a thread builds one after the other."""
-
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self._done = {part.name: threading.Event() for part in parts if part.has_own_environment}
-        self._thread = threading.Thread(target=self._build, daemon=True)
-
-    def start(self) -> None:
-        """Start the thread. Later calls do nothing."""
-        if not self._thread.is_alive() and not all(done.is_set() for done in self._done.values()):
-            self._thread.start()
-
-    def wait_for(self, part: Part) -> None:
-        """Wait until the environment of the part is built, or its build has failed, in which case the part itself reports the reason."""
-        if part.name in self._done:
-            self.start()
-            self._done[part.name].wait()
-
-    def _build(self) -> None:
-        for name, done in self._done.items():
-            with (RESULTS / f"setup-{name}.log").open("w") as log:
-                subprocess.run(["nice", "make", f"setup-{name}"], cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, check=False)
-            done.set()
+    def _result(self) -> str:
+        if self.shortage:
+            return f"NOT RUN: {self.shortage}"
+        return f"FAILED (exit code {self.exit_code})" if self.exit_code else "passed"
 
 
 def run(part: Part, environments: Environments) -> Outcome:
@@ -87,13 +68,17 @@ def run(part: Part, environments: Environments) -> Outcome:
     for old in RESULTS.glob(f"{part.name}.*xml"):
         old.unlink()
     start = time.monotonic()
-    environments.wait_for(part)
+    shortage = environments.wait_for(part)
     print(f"\n== {part.name}: {part.contents}", flush=True)
+    if shortage:
+        print(f"not run: {shortage}", flush=True)
+        return Outcome(part, time.monotonic() - start, 0, 0, shortage)
     code = make(f"setup-{part.name}")
     set_up = time.monotonic()
     environments.start()
     if code == 0:
         code = make(part.name)
+    environments.end(part)
     return Outcome(part, set_up - start, time.monotonic() - set_up, code)
 
 
@@ -122,10 +107,11 @@ def report(outcomes: Sequence[Outcome]) -> str:
     return "\n".join(lines)
 
 
-def run_all(parts: Sequence[Part]) -> int:
+def run_all(parts: Sequence[Part], *, remove_environments: bool = False) -> int:
     """Run the parts, print the report (also after SIGTERM), and return the exit code."""
     RESULTS.mkdir(parents=True, exist_ok=True)
-    environments = Environments(parts)
+    environments = Environments(parts, RESULTS, remove=remove_environments)
+    free_at_first = free_disk()
     outcomes: list[Outcome] = []
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
@@ -133,6 +119,7 @@ def run_all(parts: Sequence[Part]) -> int:
             outcomes.append(run(part, environments))
     finally:
         print(report(outcomes), flush=True)
+        print(f"Free disk: {free_at_first / GB:.0f} GB at the start, {environments.least_free_disk / GB:.0f} GB at the least", flush=True)
         for part in parts[len(outcomes) :]:
             print(f"{part.name:<20}  not completed", flush=True)
     return int(any(outcome.exit_code for outcome in outcomes))
@@ -142,10 +129,14 @@ def main(arguments: Sequence[str]) -> int:
     parts = suite_parts.read()
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("part", nargs="*", help=f"the parts to run (default: all): {', '.join(parts)}")
-    names = parser.parse_args(arguments).part or list(parts)
+    parser.add_argument(
+        "--remove-environments", action="store_true", help="remove the separate environment of a part after the last part that uses it"
+    )
+    options = parser.parse_args(arguments)
+    names = options.part or list(parts)
     if unknown := set(names) - set(parts):
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
-    return run_all([part for part in parts.values() if part.name in names])
+    return run_all([part for part in parts.values() if part.name in names], remove_environments=options.remove_environments)
 
 
 if __name__ == "__main__":

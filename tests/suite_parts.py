@@ -25,7 +25,8 @@ class Part:
     seconds: int
     folders: tuple[str, ...] = ()
     markers: tuple[str, ...] = ()
-    has_own_environment: bool = False
+    environment: str = ""
+    disk: int = 0
 
 
 def read(path: Path = ROOT / "tests" / "parts.toml") -> dict[str, Part]:
