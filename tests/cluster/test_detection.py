@@ -165,8 +165,8 @@ def test_a_runtime_stops_at_variables_that_make_no_sense(monkeypatch, error_text
 )
 def test_what_was_launched_and_what_was_said(name, environ, processes, nodes):
     environment = make_environment(name, environ)
-    if environment.has_to_ask():
-        environment.learn([Place(f"h{rank // 2}", f"h{rank // 2}", local_rank=rank % 2) for rank in range(4)])
+    if environment.needs_placement_exchange():
+        environment.resolve_placement([Place(f"h{rank // 2}", f"h{rank // 2}", local_rank=rank % 2) for rank in range(4)])
     here = environment.local_world_size
     for said in ((None, None), (here, None), (None, environment.num_nodes), (here, environment.num_nodes)):
         environment.validate_settings(*said)

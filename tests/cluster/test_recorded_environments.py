@@ -35,7 +35,7 @@ def test_a_recorded_process_is_understood(recording, tmp_path):
         assert all(one["why"] and one["hint"] for one in errors)
     else:
         unknown = {name for name, value in expected.items() if value is None} - {"job_id"}
-        asked = unknown if selection.environment.has_to_ask() else set()
+        asked = unknown if selection.environment.needs_placement_exchange() else set()
         assert asked <= set(PLACEMENT)
         assert {one["name"] for one in errors} == unknown - asked
     assert (environ, dict(os.environ)) == (before, whole), "reading changed something"

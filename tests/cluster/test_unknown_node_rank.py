@@ -15,8 +15,8 @@ def test_what_no_variable_says_is_not_guessed(error_text):
     check_environment(environment)
     assert (environment.num_nodes, environment.known("local_world_size"), environment.known("node_rank")) == (2, None, None)
     assert (
-        environment.has_to_ask(),
-        select_cluster(environ=said | {"TORCHELASTIC_RUN_ID": "7", "NNODES": "4", "NODE_RANK": "2"}).environment.has_to_ask(),
+        environment.needs_placement_exchange(),
+        select_cluster(environ=said | {"TORCHELASTIC_RUN_ID": "7", "NNODES": "4", "NODE_RANK": "2"}).environment.needs_placement_exchange(),
     ) == (True, False)
     with pytest.raises(accelkit.NotJoinedError) as caught:
         _ = environment.local_world_size
@@ -33,7 +33,7 @@ def test_what_no_variable_says_is_not_guessed(error_text):
         assert tuple(environment.known(name) for name in ("local_world_size", "node_rank", "num_nodes")) == expected
 
 
-def test_an_environment_that_knows_rank_and_size_only_has_to_ask():
+def test_an_environment_that_knows_rank_and_size_only_needs_an_exchange():
     class Bare(accelkit.ClusterEnvironment):
         """What little some schedulers say."""
 
@@ -44,7 +44,7 @@ def test_an_environment_that_knows_rank_and_size_only_has_to_ask():
     environment = Bare()
     check_environment(environment)
     assert [environment.known(name) for name in ("local_rank", "local_world_size", "node_rank", "num_nodes")] == [None] * 4
-    assert environment.has_to_ask()
+    assert environment.needs_placement_exchange()
     environment.validate_settings(2, 2)
     with pytest.raises(accelkit.ContradictionError, match="4 .* 3 "):
         environment.validate_settings(2, 3)
@@ -65,19 +65,19 @@ def test_jsrun_uses_fewer_hosts_than_were_allocated(tmp_path):
     check_environment(environment)
     environment.validate_settings(2, 2)
     assert [environment.known(name) for name in ("local_world_size", "node_rank", "num_nodes")] == [2, None, None]
-    environment.learn([Place(host := FOUR_HOSTS[2 * (rank // 2)], host, rank % 2, 2) for rank in range(4)])
+    environment.resolve_placement([Place(host := FOUR_HOSTS[2 * (rank // 2)], host, rank % 2, 2) for rank in range(4)])
     assert (environment.local_rank, environment.local_world_size, environment.node_rank, environment.num_nodes) == (1, 2, 1, 2)
     environment.validate_settings(2, 2)
     alone = jsrun_on(tmp_path, FOUR_HOSTS, 3, 3, JSM_NAMESPACE_LOCAL_SIZE="4")
-    assert (alone.node_rank, alone.num_nodes, alone.has_to_ask()) == (0, 1, False)
+    assert (alone.node_rank, alone.num_nodes, alone.needs_placement_exchange()) == (0, 1, False)
 
 
 def test_jsrun_without_the_number_of_processes_on_the_host(tmp_path):
     environment = jsrun_on(tmp_path, FOUR_HOSTS, 3, 1)
     check_environment(environment)
     assert (environment.world_size, environment.global_rank, environment.local_rank, environment.main_address) == (4, 3, 1, "10.10.10.0")
-    assert environment.has_to_ask()
-    environment.learn([Place(host, host, local) for host, local in (("a", 0), ("b", 0), ("c", 0), ("b", 1))])
+    assert environment.needs_placement_exchange()
+    environment.resolve_placement([Place(host, host, local) for host, local in (("a", 0), ("b", 0), ("c", 0), ("b", 1))])
     assert (environment.local_world_size, environment.node_rank, environment.num_nodes) == (2, 1, 3)
 
 
@@ -85,7 +85,7 @@ def test_plain_pmi_is_not_taken_for_one_machine():
     environment = select_cluster(environ={"PMI_RANK": "1", "PMI_SIZE": "2"}).environment
     check_environment(environment)
     assert [environment.known(name) for name in ("local_rank", "local_world_size", "node_rank", "num_nodes")] == [None] * 4
-    environment.learn([Place("a", "a"), Place("b", "b")])
+    environment.resolve_placement([Place("a", "a"), Place("b", "b")])
     assert (environment.local_rank, environment.local_world_size, environment.node_rank, environment.num_nodes) == (0, 1, 1, 2)
 
 
@@ -94,7 +94,7 @@ def test_mpi_with_other_numbers_of_processes_on_each_machine():
     names = {"RANK": "3", "SIZE": "4", "LOCAL_RANK": "0", "LOCAL_SIZE": "1"}
     environment = select_cluster(environ={f"OMPI_COMM_WORLD_{name}": value for name, value in names.items()}).environment
     assert (environment.known("node_rank"), environment.known("num_nodes")) == (None, None)
-    environment.learn([Place(host, host, local) for host, local in (("a", 0), ("a", 1), ("a", 2), ("b", 0))])
+    environment.resolve_placement([Place(host, host, local) for host, local in (("a", 0), ("a", 1), ("a", 2), ("b", 0))])
     assert (environment.local_world_size, environment.node_rank, environment.num_nodes) == (1, 1, 2)
 
 

@@ -33,7 +33,7 @@ BY_HAND = {
 }
 """The classes of each facet, and what its file in the template writes out."""
 SET_BY_LOADING = {"name", "plugin"}
-OF_THE_SPECIFICATION = {"placement", "told", "known", "has_to_ask", "place", "learn"}
+OF_THE_SPECIFICATION = {"placement", "exchanged_value", "known", "needs_placement_exchange", "place", "resolve_placement"}
 """What a plugin calls and need not define: how processes tell each other on which machine they are."""
 
 

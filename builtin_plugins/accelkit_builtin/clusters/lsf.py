@@ -63,7 +63,7 @@ class LSFEnvironment(ClusterEnvironment):
         size = self.world_size
         if self.text(*_LOCAL_SIZE) is not None:
             return self.number(*_LOCAL_SIZE, least=1, below=size + 1)
-        return self.told("local_world_size", size if size == 1 or len(self._hosts()) == 1 else None)
+        return self.exchanged_value("local_world_size", size if size == 1 or len(self._hosts()) == 1 else None)
 
     @property
     def node_rank(self) -> int:
@@ -76,7 +76,7 @@ class LSFEnvironment(ClusterEnvironment):
         """
         nodes = self.known("num_nodes")
         if self.placement is not None or nodes == 1 or nodes != len(self._hosts()):
-            return self.told("node_rank", 0 if nodes == 1 else None)
+            return self.exchanged_value("node_rank", 0 if nodes == 1 else None)
         hosts = self._hosts()
         here = socket.gethostname()
         for wanted in (here, here.partition(".")[0]):
@@ -100,7 +100,7 @@ class LSFEnvironment(ClusterEnvironment):
         local = self.known("local_world_size")
         if local == self.world_size:
             return 1
-        return self.told("num_nodes", 2 if local is not None and len(self._hosts()) == 2 else None)
+        return self.exchanged_value("num_nodes", 2 if local is not None and len(self._hosts()) == 2 else None)
 
     @property
     def main_address(self) -> str:

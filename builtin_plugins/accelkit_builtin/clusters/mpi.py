@@ -115,7 +115,7 @@ class MPIEnvironment(ClusterEnvironment):
         """Value of OMPI_COMM_WORLD_LOCAL_SIZE, MPI_LOCALNRANKS or PMI_LOCAL_SIZE. Plain PMI sets none of them."""
         dialect, size = self._dialect, self.world_size
         if dialect is _PLAIN and self.text(dialect.local_size) is None:
-            return self.told("local_world_size", 1 if size == 1 else None)
+            return self.exchanged_value("local_world_size", 1 if size == 1 else None)
         return self.number(dialect.local_size, least=1, below=size + 1)
 
     @property
@@ -124,7 +124,7 @@ class MPIEnvironment(ClusterEnvironment):
 
         No launcher numbers the machines (OMPI_COMM_WORLD_NODE_RANK is the rank on the machine).
         """
-        return self.told("node_rank", 0 if self.known("num_nodes") == 1 else None)
+        return self.exchanged_value("node_rank", 0 if self.known("num_nodes") == 1 else None)
 
     @property
     def num_nodes(self) -> int:
@@ -133,7 +133,7 @@ class MPIEnvironment(ClusterEnvironment):
             return 1
         if self.text("OMPI_MCA_orte_num_nodes") is not None:
             return self.number("OMPI_MCA_orte_num_nodes", least=1)
-        return self.told("num_nodes")
+        return self.exchanged_value("num_nodes")
 
     @property
     def main_address(self) -> str:

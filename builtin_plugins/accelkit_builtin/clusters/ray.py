@@ -91,7 +91,7 @@ class RayEnvironment(ClusterEnvironment):
         nodes = self.known("num_nodes")
         if self.text("NODE_RANK") is not None:
             return self.number("NODE_RANK", below=nodes or self.world_size)
-        return self.told("node_rank", 0 if nodes == 1 else None)
+        return self.exchanged_value("node_rank", 0 if nodes == 1 else None)
 
     @property
     def num_nodes(self) -> int:
@@ -101,7 +101,7 @@ class RayEnvironment(ClusterEnvironment):
         """
         if self.text("NNODES") is not None:
             return self.number("NNODES", least=1, below=self.world_size + 1)
-        return self.told("num_nodes", 1 if self.local_world_size == self.world_size else None)
+        return self.exchanged_value("num_nodes", 1 if self.local_world_size == self.world_size else None)
 
     @property
     def main_address(self) -> str:

@@ -63,7 +63,7 @@ class TorchElasticEnvironment(ClusterEnvironment):
         if self.text(*_LOCAL_SIZE) is not None:
             return self.number(*_LOCAL_SIZE, least=1, below=size + 1)
         nodes = self.number(*_NODES, least=1, default=1 if size == 1 else 0)
-        return self.told("local_world_size", size if nodes == 1 else 1 if nodes >= size else None)
+        return self.exchanged_value("local_world_size", size if nodes == 1 else 1 if nodes >= size else None)
 
     @property
     def node_rank(self) -> int:
@@ -71,7 +71,7 @@ class TorchElasticEnvironment(ClusterEnvironment):
         nodes = self.known("num_nodes")
         if self.text(*_NODE) is not None:
             return self.number(*_NODE, below=nodes or self.world_size)
-        return self.told("node_rank", 0 if nodes == 1 else None)
+        return self.exchanged_value("node_rank", 0 if nodes == 1 else None)
 
     @property
     def num_nodes(self) -> int:
@@ -79,15 +79,17 @@ class TorchElasticEnvironment(ClusterEnvironment):
         if self.text(*_NODES) is not None:
             return self.number(*_NODES, least=1)
         size = self.world_size
-        return self.told("num_nodes", 1 if self.number(*_LOCAL_SIZE, least=1, below=size + 1, default=1) == size else None)
+        return self.exchanged_value("num_nodes", 1 if self.number(*_LOCAL_SIZE, least=1, below=size + 1, default=1) == size else None)
 
-    def has_to_ask(self) -> bool:
+    def needs_placement_exchange(self) -> bool:
         """Return whether the processes have to tell each other where they run.
 
         If the variables were set by hand, the processes do so even if this process has all values, because one on another machine may
         lack some.
         """
-        return self.placement is None and self.world_size > 1 and (super().has_to_ask() or not self.text("TORCHELASTIC_RUN_ID"))
+        return (
+            self.placement is None and self.world_size > 1 and (super().needs_placement_exchange() or not self.text("TORCHELASTIC_RUN_ID"))
+        )
 
     @property
     def main_address(self) -> str:

@@ -131,13 +131,13 @@ def job_answers(subject: Subject, job: Sequence[Process]) -> Iterator[list[Answe
     with contextlib.ExitStack() as stack:
         environments = [environment_for(subject, stack.enter_context(one.variables())) for one in job]
         with errors_of("working out the placement of the processes"):
-            if job[0].host and any(one.has_to_ask() for one in environments):
+            if job[0].host and any(one.needs_placement_exchange() for one in environments):
                 places = [
                     dataclasses.replace(environment.place(), host=one.host, machine=one.host)
                     for environment, one in zip(environments, job, strict=True)
                 ]
                 for environment in environments:
-                    environment.learn(places)
+                    environment.resolve_placement(places)
         yield [read_all(environment) for environment in environments]
 
 

@@ -132,7 +132,7 @@ def learn_placement(cluster: ClusterEnvironment, seconds: float) -> bool:
         ContradictionError: If the placements contradict each other, or if a process group exists that has another size or in which this
             process has another rank.
     """
-    if not cluster.has_to_ask():
+    if not cluster.needs_placement_exchange():
         return False
     _check_group(cluster)  # before waiting for processes that may not exist
     with _rendezvous_errors(cluster):
@@ -141,7 +141,7 @@ def learn_placement(cluster: ClusterEnvironment, seconds: float) -> bool:
         if cluster.global_rank == 0:
             store.set("all", json.dumps([json.loads(store.get(str(rank))) for rank in range(cluster.world_size)]))
         places = json.loads(store.get("all"))
-    cluster.learn([Place(**place) for place in places])
+    cluster.resolve_placement([Place(**place) for place in places])
     return True
 
 

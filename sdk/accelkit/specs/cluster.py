@@ -17,7 +17,7 @@ class ClusterEnvironment(Variables):
 
     The defaults describe a single process on one machine that no launcher started. A subclass reads variables with ``number``,
     ``address``, ``port`` and ``text``, whose errors name the variable and its value. If no variable gives ``local_rank``,
-    ``local_world_size``, ``node_rank`` or ``num_nodes``, the subclass returns ``told(name)`` instead of guessing a value.
+    ``local_world_size``, ``node_rank`` or ``num_nodes``, the subclass returns ``exchanged_value(name)`` instead of guessing a value.
 
     Args:
         environ: The environment variables to read. The default is the environment of this process.
@@ -67,7 +67,7 @@ class ClusterEnvironment(Variables):
     def local_rank(self) -> int:
         """Rank of this process on its machine, from 0 to ``local_world_size - 1``."""
         alone = 0 if self.known("local_world_size") == 1 else None
-        return self.told("local_rank", self.global_rank if self.known("num_nodes") == 1 else alone)
+        return self.exchanged_value("local_rank", self.global_rank if self.known("num_nodes") == 1 else alone)
 
     @property
     def local_world_size(self) -> int:
@@ -76,19 +76,19 @@ class ClusterEnvironment(Variables):
         The default divides the processes equally among the machines, if ``world_size`` is a multiple of ``num_nodes``.
         """
         size, nodes = self.world_size, 1 if self.world_size == 1 else self.num_nodes
-        return self.told("local_world_size", size // nodes if size % nodes == 0 else None)
+        return self.exchanged_value("local_world_size", size // nodes if size % nodes == 0 else None)
 
     @property
     def node_rank(self) -> int:
         """Rank of this machine, from 0 to ``num_nodes - 1``."""
-        return self.told("node_rank", 0 if self.known("num_nodes") == 1 else None)
+        return self.exchanged_value("node_rank", 0 if self.known("num_nodes") == 1 else None)
 
     @property
     def num_nodes(self) -> int:
         """Number of machines in the job. The default is 1 if all processes of the job are on this machine."""
         is_said = type(self).local_world_size is not ClusterEnvironment.local_world_size
         here = self.known("local_world_size") if is_said else None
-        return self.told("num_nodes", 1 if self.world_size in (1, here) else None)
+        return self.exchanged_value("num_nodes", 1 if self.world_size in (1, here) else None)
 
     @property
     def main_address(self) -> str:
@@ -110,7 +110,7 @@ class ClusterEnvironment(Variables):
         """Number of times that the job was restarted."""
         return 0
 
-    def told(self, name: str, default: int | None = None) -> int:
+    def exchanged_value(self, name: str, default: int | None = None) -> int:
         """Return a value that the processes exchanged when they joined.
 
         Args:
@@ -138,7 +138,7 @@ class ClusterEnvironment(Variables):
         except NotJoinedError:
             return None
 
-    def has_to_ask(self) -> bool:
+    def needs_placement_exchange(self) -> bool:
         """Return whether the processes have to send each other a ``Place`` to work out their placement, the same on all processes."""
         for name in PLACEMENT if self.placement is None else ():
             with contextlib.suppress(AccelkitError):  # any other error does not mean that the value is unknown
@@ -157,7 +157,7 @@ class ClusterEnvironment(Variables):
                 said.append(None)
         return Place(host, machine, *said)
 
-    def learn(self, places: Sequence[Place]) -> None:
+    def resolve_placement(self, places: Sequence[Place]) -> None:
         """Set ``placement`` from the places of all processes, ordered by rank.
 
         Raises:
