@@ -109,7 +109,7 @@ class Case:
                 checked = getattr(self, f"_{collective}")()
         except _REFUSALS as error:
             if self._dtype == "float32" and self._reduction == "SUM" and self._memory != "strided":
-                raise AssertionError(f"refused a sum of float32: {error}") from error
+                raise AssertionError(f"{collective} rejected contiguous float32 tensors: {error}") from error
             return
         for found, expected in checked:
             self._subject.stays(found)
