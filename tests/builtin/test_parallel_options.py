@@ -35,6 +35,15 @@ def test_options_that_make_no_sense(options, text, error_text):
     assert caught.value == error_text
 
 
+@pytest.mark.parametrize(("name", "size"), [("context", 2), ("pipeline", "4"), ("expert", -1)])
+def test_dimensions_that_do_not_exist_are_refused_by_name(name, size, error_text):
+    assert ParallelOptions(**{name: 1}) == ParallelOptions()
+    with pytest.raises(accelkit.UsageError) as caught:
+        ParallelOptions(**{name: size})
+    assert f"{name}={size!r}" in caught.value.what
+    assert caught.value == error_text
+
+
 @pytest.mark.parametrize("sizes", [{"shard": 2}, {"replicate": 2}, {"replicate": 2, "shard": 2, "tensor": 2}])
 def test_sizes_that_are_not_the_number_of_processes_are_refused_by_the_constructor(sizes, error_text):
     with pytest.raises(accelkit.UsageError) as caught:

@@ -21,6 +21,22 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor.parallel import ParallelStyle
 
+_UNSUPPORTED = {
+    "context": (
+        "torch's context parallelism is experimental, and needs attention kernels that the CPU and most devices of plugins do not have",
+        "use tensor=2 and a plan with SequenceParallel, with which each process keeps a part of the sequence between the divided layers",
+    ),
+    "pipeline": (
+        "torch's pipelines run the forward and backward passes in a schedule of their own, so a training loop cannot call them separately",
+        "use shard=2, with which each process stores a part of the model, or tensor=2, with which it also computes only a part",
+    ),
+    "expert": (
+        "torch has no layer that sends each token to the process of its experts and back",
+        "use shard=2, which also shards the parameters of experts",
+    ),
+}
+"""The dimensions that ``parallel`` does not have: why it does not, and what to use instead."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ParallelOptions:
@@ -39,9 +55,13 @@ class ParallelOptions:
             the plan in the model's attribute ``_tp_plan``, which models of Hugging Face's ``transformers`` have. Without that attribute,
             the feed-forward parts of layers of ``torch.nn.Transformer`` are divided.
         fsdp: The options with which modules are sharded, as for ``fsdp``. They also apply if ``shard`` is 1.
+        context: Must be 1. There is no context parallelism, and the error for any other size says what to use instead.
+        pipeline: Must be 1, for the same reason.
+        expert: Must be 1, for the same reason.
 
     Raises:
-        UsageError: If a size is neither a positive integer nor -1, if several sizes are -1, or if ``plan`` is not a mapping.
+        UsageError: If a size is neither a positive integer nor -1, if several sizes are -1, if ``plan`` is not a mapping, or if
+            ``context``, ``pipeline`` or ``expert`` is not 1.
     """
 
     replicate: int = 1
@@ -49,8 +69,16 @@ class ParallelOptions:
     tensor: int = 1
     plan: Mapping[str, ParallelStyle] | None = None
     fsdp: FSDPOptions = dataclasses.field(default_factory=FSDPOptions)
+    context: int = 1
+    pipeline: int = 1
+    expert: int = 1
 
     def __post_init__(self) -> None:
+        for name, (why, hint) in _UNSUPPORTED.items():
+            if getattr(self, name) != 1:
+                raise UsageError(
+                    f"strategy 'parallel' has no {name} parallelism, got {name}={getattr(self, name)!r:.60}", why=why, hint=hint
+                )
         for name, size in self._given().items():
             if isinstance(size, bool) or not isinstance(size, int) or size < -1 or size == 0:
                 raise UsageError(
