@@ -198,7 +198,8 @@ class CppLibrary:
         assert spec is not None
         assert spec.origin is not None
         torch = Path(spec.origin).parent
-        includes = [f"-I{torch}/include", f"-I{torch}/include/torch/csrc/api/include"]
+        # Kineto's headers, which a backend's profiler needs, have common names such as Config.h: those of the backend come first.
+        includes = [f"-I{torch}/include", f"-I{torch}/include/torch/csrc/api/include", "-idirafter", f"{torch}/include/kineto"]
         # Except on macOS, torch's libraries are found because the process has already loaded them.
         rpath = [f"-Wl,-rpath,{torch}/lib"] if sys.platform == "darwin" else []
         links = [f"-L{torch}/lib", *rpath, "-ltorch_cpu", "-lc10", "-lpthread", *self._links]

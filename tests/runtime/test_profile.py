@@ -112,6 +112,20 @@ def test_the_phases_are_the_whole_step():
     assert "aten::addmm" in {operator.name for operator in summary.operators}
 
 
+def test_the_work_and_the_memory_of_a_device_are_summarised():
+    """The fake XPU reports its kernels and allocations to torch.profiler."""
+    summary = profiled("fake_xpu").summary
+    assert 0 < summary.device_ms < summary.step_ms
+    names = [operator.name for operator in summary.operators]
+    assert len(names) == len(set(names))
+    (forward,) = [operator for operator in summary.operators if operator.name == "aten::addmm"]
+    assert 0 < forward.device_ms <= forward.host_ms
+    assert "aten::mm" in names
+    assert summary.peak_bytes >= 4 * (2 * 8 + 2)
+    assert summary.peak_at.startswith(("forward", "backward", "optimizer", "other"))
+    assert "device at work" in str(summary)
+
+
 def test_a_loop_that_ends_early_is_summarised_without_its_unfinished_step():
     assert profiled("cpu", num_steps=3, active=10).summary.num_steps == 2
 

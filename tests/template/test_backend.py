@@ -130,6 +130,15 @@ def test_a_wheel_with_the_library_for_another_torch_says_so(clean, wheel_with_li
         assert f"install its wheel for torch {minor}, or torch 2.8, or let it be compiled here: install a C++ compiler" in said
 
 
+def test_allocations_are_reported_to_the_profiler(clean, package):
+    code = """
+import accelkit_acme.torch_backend, torch
+with torch.profiler.profile(profile_memory=True) as profiler:
+    torch.empty(1000, dtype=torch.uint8, device="acme")
+print([event.nbytes() for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"])"""
+    assert "[1000, -1000]" in run(clean.python, "-c", code).stdout
+
+
 def test_memory_of_the_simulated_device_cannot_be_read_by_the_host(clean, package):
     code = "import accelkit_acme.torch_backend, ctypes, torch; x = torch.ones(4, device='acme'); ctypes.string_at(x.data_ptr(), 4)"
     result = subprocess.run([clean.python, "-c", code], capture_output=True, check=False)

@@ -194,7 +194,8 @@ def _operators(profiler: torch.profiler.profile, num_steps: int) -> list[Operato
             each.key, each.count / num_steps, each.self_cpu_time_total * 1e-3 / num_steps, each.self_device_time_total * 1e-3 / num_steps
         )
         for each in profiler.key_averages()
-        if each.key.partition("::")[0] in ("aten", "c10d") or ("::" not in each.key and each.self_device_time_total)
+        if each.device_type.name == "CPU"  # the others are kernels, whose time is also that of the operators that launched them
+        and (each.key.partition("::")[0] in ("aten", "c10d") or ("::" not in each.key and each.self_device_time_total))
     ]
     return sorted(found, key=lambda each: (each.device_ms, each.host_ms), reverse=True)[:_NUM_OPERATORS]
 

@@ -38,7 +38,9 @@ void Kernel::launch(bool is_view) {
   if (device_ == -1) device_ = check_device(-1);
   if (C10_UNLIKELY(stranger_ != nullptr && host_tensors_ == HostTensors::kScalarsOnly)) refuse(stranger_->device());
   if (is_view) return;
-  drain(device_, current_stream(device_));
+  const auto stream = current_stream(device_);
+  drain(device_, stream);
+  activity_.start(name_, device_, stream, current_operator());
   counts[device_].fetch_add(1, std::memory_order_relaxed);
   if (C10_UNLIKELY(faults().is_active)) count_kernel_for_faults(name_);
 }

@@ -9,6 +9,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/SmallVector.h>
 
+#include "activities.h"
 #include "device.h"
 #include "faults.h"
 #include "memory.h"
@@ -68,6 +69,7 @@ class Kernel {
   const at::Tensor* stranger_ = nullptr;
   c10::SmallVector<const at::Tensor*, 6> inputs_;
   c10::SmallVector<std::pair<c10::Storage, c10::Storage>, 1> adopted_;  // host, device
+  Activity activity_{ActivityKind::kKernel};
   c10::impl::ExcludeDispatchKeyGuard below_{c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset};
 };
 

@@ -58,9 +58,17 @@ class Charge {
   bool is_taken_ = false;
 };
 
+void report(const Block& block, int64_t bytes) {
+  if (C10_LIKELY(!c10::memoryProfilingEnabled()) || is_in_bad_fork()) return;
+  auto& statistics = statistics_of(block.device);
+  std::lock_guard lock(statistics.mutex);
+  statistics.report(block.host_data, bytes, block.device);
+}
+
 void free_block(void* context) {
   auto* block = static_cast<Block*>(context);
   discharge(block->device, block->bytes);
+  report(*block, -static_cast<int64_t>(block->bytes));
   delete block;
 }
 
@@ -117,7 +125,9 @@ c10::Storage new_host_storage(size_t bytes) {
 c10::DataPtr Charge::block(c10::Storage host, void* visible) {
   is_taken_ = true;
   void* const host_data = host.mutable_data();
-  return {visible, new Block{std::move(host), device_, bytes_, host_data}, &free_block, c10::Device(kDeviceType, device_)};
+  auto* const block = new Block{std::move(host), device_, bytes_, host_data};
+  report(*block, static_cast<int64_t>(bytes_));
+  return {visible, block, &free_block, c10::Device(kDeviceType, device_)};
 }
 
 c10::DataPtr new_protected(size_t bytes, c10::DeviceIndex device) {

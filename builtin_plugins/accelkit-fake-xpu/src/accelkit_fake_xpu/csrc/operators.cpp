@@ -83,6 +83,10 @@ void record_stream(Tensor& self, c10::Stream stream) { device_allocator().record
 
 // -- copies ---------------------------------------------------------------------------------------------------------------------------
 
+const char* copy_name(bool is_from_device, bool is_to_device) {
+  return !is_from_device ? "Memcpy HtoD" : is_to_device ? "Memcpy DtoD" : "Memcpy DtoH";
+}
+
 void copy_now(const Tensor& to, const Tensor& from) {
   c10::impl::ExcludeDispatchKeyGuard below(c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset);
   sleep_as_slow_copies_do();
@@ -97,13 +101,21 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   ensure_usable();
   const bool is_from_device = source.is_privateuseone(), is_to_device = self.is_privateuseone();
   const auto device = (is_to_device ? self : source).device().index();
+  const auto stream = current_stream(device);
+  const char* const name = copy_name(is_from_device, is_to_device);
   if (non_blocking && ((is_to_device && is_pinned_host(source)) || (is_from_device && is_pinned_host(self)))) {
     // Views of the same memory without Python objects, because the thread of the queue may release them last.
-    enqueue(device, current_stream(device), [to = host_view(self).detach(), from = host_view(source).detach()] { copy_now(to, from); });
+    enqueue(device, stream, [=, to = host_view(self).detach(), from = host_view(source).detach(), caller = current_operator()] {
+      Activity activity(ActivityKind::kCopy);
+      activity.start(name, device, stream, caller);
+      copy_now(to, from);
+    });
     return self;
   }
   if (is_from_device) drain(source.device().index(), current_stream(source.device().index()));
-  if (is_to_device) drain(device, current_stream(device));
+  if (is_to_device) drain(device, stream);
+  Activity activity(ActivityKind::kCopy);
+  activity.start(name, device, stream, current_operator());
   copy_now(self, source);
   follow_host_view(self, host_view(self));
   return self;

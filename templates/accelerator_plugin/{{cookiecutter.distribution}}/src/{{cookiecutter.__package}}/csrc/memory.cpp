@@ -26,6 +26,7 @@ void free_block(void* context) {
   auto& statistics = statistics_of(block->device);
   std::lock_guard lock(statistics.mutex);
   statistics.remove_block(block->bytes);
+  statistics.report(block->address, -static_cast<int64_t>(block->bytes), block->device);
 }
 
 class DeviceMemory final : public c10::DeviceAllocator {
@@ -45,6 +46,7 @@ class DeviceMemory final : public c10::DeviceAllocator {
     if (C10_UNLIKELY(status != DRIVER_OK)) raise(status, "driver_allocate");
     statistics.add_block(bytes);
     void* const address = block->address;
+    statistics.report(address, static_cast<int64_t>(bytes), device);
     return {address, block.release(), &free_block, c10::Device(kDeviceType, device)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }  // a bare pointer does not tell its size

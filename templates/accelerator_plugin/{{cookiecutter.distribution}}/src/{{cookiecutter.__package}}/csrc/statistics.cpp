@@ -1,5 +1,7 @@
 #include "statistics.h"
 
+#include <c10/core/Allocator.h>
+
 #include <array>
 
 #include "device.h"
@@ -36,6 +38,11 @@ void MemoryStatistics::remove_block(size_t bytes) {
   for (auto* stat : byte_stats(stats)) stat->decrease(bytes);
   stats.allocation[kAll].decrease(1);
   ++stats.num_device_free;
+}
+
+void MemoryStatistics::report(void* address, int64_t bytes, c10::DeviceIndex device) const {
+  if (C10_LIKELY(!c10::memoryProfilingEnabled())) return;
+  c10::reportMemoryUsageToProfiler(address, bytes, allocated_bytes(), stats.reserved_bytes[kAll].current, c10::Device(kDeviceType, device));
 }
 
 MemoryStatistics& statistics_of(c10::DeviceIndex device) {

@@ -16,6 +16,9 @@ struct MemoryStatistics {
   int64_t allocated_bytes() const;
   void add_block(size_t bytes);
   void remove_block(size_t bytes);
+
+  // Reports an allocation to torch.profiler, or with negative `bytes` a deallocation, after it was counted.
+  void report(void* address, int64_t bytes, c10::DeviceIndex device) const;
 };
 
 MemoryStatistics& statistics_of(c10::DeviceIndex device);
