@@ -167,6 +167,20 @@ def attributes(make, folder):
     return {"attributes": sorted({name for name in [*dir(type(plain)), *vars(plain)] if not name.startswith("_")})}
 
 
+def profiled(make, folder):
+    """The kernels in the trace that ``Accelerator.profile`` writes."""
+    from accelerate import ProfileKwargs
+
+    accelerator = make(kwargs_handlers=[ProfileKwargs(output_trace_dir=folder)])
+    optimizer, model, loader, scheduler = accelerator.prepare(*parts())
+    with accelerator.profile():
+        epoch(accelerator, model, optimizer, loader, scheduler, {"devices": set()})
+    (trace,) = os.listdir(folder)
+    with open(os.path.join(folder, trace)) as file:
+        events = json.load(file)["traceEvents"]
+    return {"kernels": sorted({event["name"] for event in events if event.get("cat") == "kernel"})}
+
+
 def pickled(make, folder):
     """What Accelerate can pickle after training: each thing alone, in this process, and all of them for another one."""
     accelerator = make()

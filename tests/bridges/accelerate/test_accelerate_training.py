@@ -87,6 +87,12 @@ def test_name_and_precision_come_from_accelkits_variables(tmp_path):
     assert (seen["devices"], seen["computed in"]) == (["fake_xpu:0"], "torch.float16")
 
 
+@pytest.mark.newest_peers
+def test_profile_records_the_device(tmp_path):
+    (seen,) = run("accelerate_program.py", "profiled", "fake_xpu", "no", tmp_path)
+    assert {"mm_kernel", "addmm_kernel"} <= set(seen["kernels"])
+
+
 def test_the_devices_generator_is_seeded_and_what_a_checkpoint_lacks_is_said(tmp_path):
     (seen,) = run("accelerate_program.py", "seeds", "fake_xpu", "no", tmp_path)
     assert seen["alike"]

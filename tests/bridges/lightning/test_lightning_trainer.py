@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -172,6 +173,16 @@ def test_device_stats_monitor(device, pl, make_trainer, tmp_path):
     trainer.fit(make_watched(pl, device), loader())
     key = "memory.allocated.bytes" if device == "fake_xpu" else "memory.resident.bytes"
     assert logged[f"DeviceStatsMonitor.on_train_batch_end/{key}"] > 0
+
+
+@pytest.mark.newest_peers
+def test_the_profiler_of_lightning_records_the_device(pl, make_trainer, tmp_path):
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.PrivateUse1]
+    profiler = pl.profilers.PyTorchProfiler(dirpath=tmp_path, filename="profile", activities=activities, export_to_chrome=True)
+    make_trainer("fake_xpu", profiler=profiler, max_epochs=1).fit(make_watched(pl, "fake_xpu"), loader())
+    (trace,) = tmp_path.glob("*.json")
+    kernels = [event for event in json.loads(trace.read_text())["traceEvents"] if event.get("cat") == "kernel"]
+    assert "addmm_kernel" in {kernel["name"] for kernel in kernels}
 
 
 @pytest.mark.parametrize("device", DEVICES)
