@@ -1,10 +1,31 @@
-"""A small transformer whose attention works with any number of heads, for the tests of parallelism in several dimensions."""
+"""A small transformer whose attention works with any number of heads, and its layouts, for the tests of strategy ``parallel``."""
 
 from __future__ import annotations
 
 import torch
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, SequenceParallel
+
+from accelkit_builtin.strategies.parallel import ParallelOptions
 
 WIDTH, HEADS, LENGTH, WORDS = 8, 4, 4, 13
+SEQUENCE = {  # between the divided layers, each process has a part of the sequence
+    "layers.0": PrepareModuleInput(input_layouts=(Replicate(),), desired_input_layouts=(Shard(1),), use_local_output=True),
+    **dict.fromkeys(["layers.*.norm1", "layers.*.norm2", "norm"], SequenceParallel()),
+    **dict.fromkeys([f"layers.*.{name}" for name in ("query", "key", "value", "linear1")], ColwiseParallel(input_layouts=Shard(1))),
+    **dict.fromkeys(["layers.*.output", "layers.*.linear2"], RowwiseParallel(output_layouts=Shard(1))),
+    "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()),
+}
+
+
+def sized(words):
+    """Sizes as they are written on a command line, such as ``shard=2`` and ``plan=sequence``."""
+    return {name: int(size) if size.isdigit() else size for name, _, size in (word.partition("=") for word in words)}
+
+
+def options(**sizes):
+    """The options with these sizes. ``plan="sequence"`` means the plan above."""
+    return ParallelOptions(**sizes | ({"plan": SEQUENCE} if sizes.get("plan") == "sequence" else {}))
 
 
 class Block(torch.nn.Module):
@@ -32,14 +53,15 @@ class Transformer(torch.nn.Module):
         "no_such_module": "colwise",
     }
 
-    def __init__(self) -> None:
+    def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
+        self.dropout = torch.nn.Dropout(dropout)
         self.words, self.positions = torch.nn.Embedding(WORDS, WIDTH), torch.nn.Embedding(LENGTH, WIDTH)
         self.layers = torch.nn.ModuleList([Block(), Block()])
         self.norm, self.head = torch.nn.LayerNorm(WIDTH), torch.nn.Linear(WIDTH, 14, bias=False)
 
     def forward(self, words):
-        x = self.words(words) + self.positions(torch.arange(words.shape[1], device=words.device))
+        x = self.dropout(self.words(words) + self.positions(torch.arange(words.shape[1], device=words.device)))
         for layer in self.layers:
             x = layer(x)
         return self.head(self.norm(x))

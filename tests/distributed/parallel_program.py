@@ -13,26 +13,18 @@ from pathlib import Path
 import parallel_model
 import pytest
 import torch
-from parallel_model import Transformer, loss_sum
-from torch.distributed.tensor import Replicate, Shard
-from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, SequenceParallel
+from parallel_model import Transformer, loss_sum, sized
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
 import accelkit
-from accelkit_builtin.strategies.parallel import ParallelOptions, ParallelStrategy
+from accelkit_builtin.strategies.parallel import ParallelStrategy
 
 ACCELERATOR, FOLDER = sys.argv[1], Path(sys.argv[2])
-SEQUENCE = {  # between the divided layers, each process has a part of the sequence
-    "layers.0": PrepareModuleInput(input_layouts=(Replicate(),), desired_input_layouts=(Shard(1),), use_local_output=True),
-    **dict.fromkeys(["layers.*.norm1", "layers.*.norm2", "norm"], SequenceParallel()),
-    **dict.fromkeys([f"layers.*.{name}" for name in ("query", "key", "value", "linear1")], ColwiseParallel(input_layouts=Shard(1))),
-    **dict.fromkeys(["layers.*.output", "layers.*.linear2"], RowwiseParallel(output_layouts=Shard(1))),
-    "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()),
-}
 
 
 def runtime(options=None, **sizes):
-    sizes |= {"plan": SEQUENCE} if sizes.get("plan") == "sequence" else {}
-    strategy = ParallelStrategy(ParallelOptions(**sizes))
+    strategy = ParallelStrategy(parallel_model.options(**sizes))
     settings = {"precision": "64-true", "even_batches": False, "gradient_accumulation_steps": 2} | (options or {})
     return accelkit.Runtime(ACCELERATOR, strategy=strategy, **settings)
 
@@ -255,10 +247,6 @@ def generators_agree_within_shares(rt):
 
 def named(sizes):
     return "-".join(f"{name}={size}" for name, size in sizes.items())
-
-
-def sized(words):
-    return {name: int(size) if size.isdigit() else size for name, _, size in (word.partition("=") for word in words)}
 
 
 for case in sys.argv[3:]:

@@ -1,8 +1,8 @@
 """What each rank does in test_recovery.py: trains, saves every second step, and may be killed at a step.
 
-``recovery_program.py FOLDER STRATEGY KILLS``: KILLS is ``rank@step`` for each life of the job, as ``1@3,0@7``; ``-`` for none. In the
-environment, SLOW is a pause after each step in seconds, REQUEUE=1 asks for the scheduler's queue, and HOLD is a step after which the
-first life of a SLURM job waits to be told to stop.
+``recovery_program.py FOLDER STRATEGY KILLS``: STRATEGY is a name, or the sizes of ``parallel``, as ``shard=2 tensor=2``. KILLS is
+``rank@step`` for each life of the job, as ``1@3,0@7``; ``-`` for none. In the environment, SLOW is a pause after each step in seconds,
+REQUEUE=1 asks for the scheduler's queue, and HOLD is a step after which the first life of a SLURM job waits to be told to stop.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import sys
 import time
 from pathlib import Path
 
+import parallel_model
 import torch
 
 import accelkit
+from accelkit_builtin.strategies.parallel import ParallelStrategy
 
 STEPS = 12
 
@@ -42,6 +44,19 @@ def kill_at(kills: str, rank: int) -> int:
     return -1
 
 
+def perceptron():
+    """A model, the data, and the loss of a batch."""
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Dropout(0.3), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    return model, torch.randn(40, 6, generator=torch.Generator().manual_seed(1)), lambda model, batch: model(batch).square().mean()
+
+
+def transformer():
+    """The same of a model whose layers can be divided."""
+    shape = 40, parallel_model.LENGTH + 1
+    texts = torch.randint(parallel_model.WORDS, shape, generator=torch.Generator().manual_seed(1))
+    return parallel_model.Transformer(dropout=0.3), texts, lambda model, batch: parallel_model.loss_sum(model, batch) / len(batch)
+
+
 def stop_if_told(rt: accelkit.Runtime, folder: Path, done: Done) -> None:
     try:
         rt.save_and_stop_if_preempted(folder / "ckpt")
@@ -51,22 +66,25 @@ def stop_if_told(rt: accelkit.Runtime, folder: Path, done: Done) -> None:
 
 
 def main() -> None:
-    folder, strategy, kills = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
-    rt = accelkit.Runtime("cpu", strategy=strategy, seed=5, requeue=bool(os.environ.get("REQUEUE")))
+    folder, layout, kills = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+    is_parallel = "=" in layout
+    strategy = ParallelStrategy(parallel_model.options(**parallel_model.sized(layout.split()))) if is_parallel else layout
+    accelerator = os.environ.get("ACCELKIT_ACCELERATOR", "cpu")
+    rt = accelkit.Runtime(accelerator, strategy=strategy, seed=5, requeue=bool(os.environ.get("REQUEUE")))
     (folder / f"pid-{rt.process_index}").write_text(f"{os.getpid()}\n")
     deadly = kill_at(kills, rt.process_index)
-    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Dropout(0.3), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    model, data, loss = transformer() if is_parallel else perceptron()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.8)
-    data = torch.utils.data.TensorDataset(torch.randn(40, 6, generator=torch.Generator().manual_seed(1)))
-    loader = torch.utils.data.DataLoader(data, batch_size=4, shuffle=True)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(data), batch_size=4, shuffle=True)
     model, optimizer, scheduler, loader = rt.prepare(model, optimizer, scheduler, loader)
     done = Done()
     rt.register_for_checkpointing(done)
-    rt.resume(folder / "ckpt")
+    if rt.resume(folder / "ckpt"):
+        rt.print(f"resumed after step {done.steps}")
     while done.steps < STEPS:
         for (batch,) in loader:
-            rt.backward(model(batch).square().mean())
+            rt.backward(loss(model, batch))
             if deadly == done.steps:
                 os.kill(os.getpid(), signal.SIGKILL)
             optimizer.step()

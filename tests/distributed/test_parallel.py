@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import signal
+from pathlib import Path
+
 import pytest
 import ranks
+import torch
 
 HYBRID, LAYERS, COPIES = "replicate=2 shard=2", "shard=2 tensor=2", "replicate=2 tensor=2 shard=1"
 CUBE, FOUR = "replicate=2 shard=2 tensor=2", "shard=1 tensor=4"
+LAYOUTS = {  # and their numbers of processes
+    HYBRID: 4,
+    LAYERS: 4,
+    COPIES: 4,
+    "shard=4": 4,
+    FOUR: 4,
+    CUBE: 8,
+    "replicate=1 shard=4 tensor=2": 8,
+    f"{LAYERS} plan=sequence": 4,
+}
 
 
 def named(sizes):
@@ -45,21 +59,43 @@ def test_three_dimensions_on_eight_processes(tmp_path):
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("accelerator", ["cpu", "fake_xpu"])
 def test_every_checkpoint_can_be_loaded_in_every_layout(accelerator, tmp_path):
-    sizes = {
-        HYBRID: 4,
-        LAYERS: 4,
-        COPIES: 4,
-        "shard=4": 4,
-        FOUR: 4,
-        CUBE: 8,
-        "replicate=1 shard=4 tensor=2": 8,
-        f"{LAYERS} plan=sequence": 4,
-    }
-    for layout, size in sizes.items():
+    for layout, size in LAYOUTS.items():
         run(accelerator, tmp_path, size, f"trains {layout}")
-    for layout, size in sizes.items():
-        run(accelerator, tmp_path, size, *(f"loads {named(saved)} {layout}" for saved in sizes))
-    run(accelerator, tmp_path, 1, *(f"loads {named(saved)}" for saved in sizes))
+    for layout, size in LAYOUTS.items():
+        run(accelerator, tmp_path, size, *(f"loads {named(saved)} {layout}" for saved in LAYOUTS))
+    run(accelerator, tmp_path, 1, *(f"loads {named(saved)}" for saved in LAYOUTS))
+
+
+def test_a_killed_rank_costs_no_bit(tmp_path):
+    killed(tmp_path, "fake_xpu", LAYERS, 4)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("accelerator", ["cpu", "fake_xpu"])
+def test_a_killed_rank_costs_no_bit_in_any_layout(accelerator, tmp_path):
+    for layout, size in ({"shard=1 tensor=2 plan=sequence": 2} | LAYOUTS).items():
+        killed(tmp_path / named(layout), accelerator, layout, size)
+        print(f"the last of {size} ranks of {layout} killed on {accelerator}: the same weights")
+
+
+def killed(folder: Path, accelerator: str, layout: str, size: int) -> None:
+    """Kill the last rank one step after a checkpoint, start the job again, and compare its weights with those of an undisturbed job."""
+    found = []
+    for name, kills in (("undisturbed", "-"), ("killed", f"{size - 1}@7")):
+        (folder / name).mkdir(parents=True)
+        arguments = ["recovery_program.py", size, str(folder / name), layout, kills]
+        environ = {"ACCELKIT_ACCELERATOR": accelerator}
+        if kills != "-":
+            codes, texts = ranks.outcome(*arguments, environ=environ)
+            assert codes[-1] == -signal.SIGKILL, texts[-1]
+            assert all(codes), texts[codes.index(0)]
+        texts = ranks.run(*arguments, environ=environ | {"TORCHELASTIC_RESTART_COUNT": "1"})
+        assert ("resumed after step 6" in texts[0]) == (kills != "-"), texts[0]
+        found.append(torch.load(folder / name / "weights.pt"))
+    assert found[0].keys() == found[1].keys()
+    different = [name for name in found[0] if not torch.equal(found[0][name], found[1][name])]
+    assert not different, f"{layout} on {accelerator}"
 
 
 def run(accelerator, folder, size, *cases):
