@@ -47,7 +47,6 @@ def test_a_mutant_runs_on_the_tests_of_its_area_and_first_on_those_that_name_its
     assert Generated("add", "strided", 1).area == "layout"
 
 
-@pytest.mark.smoke
 def test_a_few_are_killed_and_one_that_cannot_go_wrong_is_not():
     """In one process: a fault that was detected must not be seen in the runs of the next mutant."""
     impossible = Generated("bitwise_and", "nan", 1)  # integers have no NaN

@@ -31,6 +31,7 @@ def prepared(rt, name):
     return rt.prepare(model), batch, loss
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
 @pytest.mark.parametrize("accelerator", ["cpu", "fake_xpu"])
 @pytest.mark.parametrize("name", MODELS)
@@ -60,6 +61,7 @@ def test_each_operator_that_is_wrong_is_named(xpu, name, kind, tmp_path):
     assert named == {one: (one, phase) for one, phase in phases.items()}
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("operator", "module", "place"),
     [
