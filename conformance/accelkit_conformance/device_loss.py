@@ -53,7 +53,7 @@ class LossDetector:
         self._weight, self._limit = 0, _FAILURES
 
     def loss_after(self, result: Result) -> Loss | None:
-        """Return a ``Loss`` if many tests in a row, of which this is the last, have failed, and the device cannot be used. None otherwise.
+        """Return a ``Loss`` if ``result`` is the last of many failures in a row and the device can no longer be used, and None otherwise.
 
         The device is tried after a number of failures that doubles with each trial.
         """

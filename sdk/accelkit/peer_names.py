@@ -81,7 +81,7 @@ def missing_attribute(owner: str, name: str) -> UnknownAttributeError | None:
 
 
 def unknown_arguments(given: Iterable[str], function: Callable[..., object]) -> UnknownArgumentError:
-    """Return the error for arguments that ``function`` (``Runtime``) does not have. The hint is about the first one."""
+    """Return the error for arguments that ``function``, for example ``Runtime``, does not accept. The hint is about the first of them."""
     names = list(given)
     listed = ", ".join(f"{name}=" for name in names)
     what = f"Runtime has no argument {listed}" if len(names) == 1 else f"Runtime has no arguments {listed}"

@@ -58,7 +58,7 @@ class XLAAccelerator(Accelerator):
 
     @classmethod
     def probe(cls) -> Availability:
-        """Return whether XLA can be used, from PJRT_DEVICE, the packages' versions and the PCI bus. Imports neither torch nor torch_xla."""
+        """Find out from PJRT_DEVICE, the packages' versions and the PCI bus whether XLA is usable. Imports neither torch nor torch_xla."""
         answer = _package()
         if not answer.is_usable:
             return answer

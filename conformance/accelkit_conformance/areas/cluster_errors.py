@@ -73,8 +73,8 @@ def _is_unknown(error: AccelkitError) -> bool:
 
 @check("training", needs_hardware=False, kind="cluster")
 def unexpected_values_are_named(subject: Subject) -> None:
-    """If a variable that was a number is not a number, is negative or is far too large, every rank and size is the same as before, or
-    reading it raises an error that names the variable."""
+    """If the value of a numeric variable is replaced by text, by a negative number or by a number that is far too large, every rank and
+    size is the same as before, or reading the rank or size raises an error that names the variable."""
     for place, environ in _last_processes(subject):
         before = read_all(environment_for(subject, environ))
         for variable in [name for name, value in environ.items() if value.isdigit()]:

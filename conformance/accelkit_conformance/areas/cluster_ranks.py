@@ -140,8 +140,8 @@ def _check_machines(everyone: list[dict[str, Any]], place: str) -> None:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def made_up_jobs_are_read(subject: Subject) -> None:
-    """In jobs of several shapes that are generated from the plugin's description, every rank and size is right on every process, if
-    necessary after the processes have exchanged on which machine each of them runs."""
+    """In jobs of several shapes that are generated from the plugin's description, every rank and size is right on every process. What
+    depends on which machine each process runs on needs to be right only after the processes have exchanged this information."""
     descriptions = own_descriptions(subject)
     if not descriptions:
         raise NotSupported(f"generated jobs: {DECLARED_NONE}, because the plugin ships no description of a job")

@@ -43,8 +43,8 @@ def all_reduce(subject: Subject, size: str, op: str, dtype: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def strided_and_empty(subject: Subject, size: str) -> None:
-    """``all_reduce`` of a transposed or a 0-d tensor gives the sum, and of an empty tensor raises no error. Unless the backend is gloo,
-    ``all_reduce`` and ``broadcast`` of a slice change only its elements, or raise RuntimeError or ValueError."""
+    """``all_reduce`` of a transposed or a 0-d tensor gives the sum, and ``all_reduce`` of an empty tensor raises no error. Unless the
+    backend is gloo, ``all_reduce`` and ``broadcast`` of a slice change only its elements, or raise RuntimeError or ValueError."""
     import torch
     import torch.distributed as dist
 

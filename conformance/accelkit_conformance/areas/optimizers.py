@@ -192,9 +192,9 @@ def _with_foreach() -> Iterator[Case]:
 
 @check("training", requires=["dtype.{1}"], over=_with_foreach)
 def many_tensors(subject: Subject, name: str, dtype: str) -> None:
-    """Ten steps with ``foreach`` and, where torch supports it for the device, with ``fused`` on 40 parameters of 0 to 70,001 elements
-    each (35 parameters for Adafactor, none of them empty), one of which has no gradient, give the same parameters as the for-loop
-    implementation in float64 on the CPU. The last eight parameters and their gradients are transposed in memory."""
+    """Ten steps with ``foreach`` give the same parameters as the for-loop implementation in float64 on the CPU, and so do ten steps with
+    ``fused`` where torch supports it for the device. There are 40 parameters of 0 to 70,001 elements each (for Adafactor 35, none of
+    them empty). One parameter has no gradient, and the last eight parameters and their gradients are transposed in memory."""
     import torch
 
     from accelkit_conformance.oracle import opdb

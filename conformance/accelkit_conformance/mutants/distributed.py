@@ -206,7 +206,7 @@ class SynchronisesNoBuffers(Broken):
 
 @mutant("collectives", "uneven parts")
 class SendsNoEmptyParts(_Collectives):
-    """``all_to_all`` does not receive the last part of a list that contains an empty one."""
+    """In ``all_to_all`` with a list, a rank does not receive the last part if any of the parts that it receives is empty."""
 
     def install(self) -> None:
         def all_to_all(original: Any, outputs: Any, inputs: Any, *rest: Any, **named: Any) -> Any:

@@ -86,7 +86,7 @@ class PropertiesInTerabytes(Broken):
 
 @mutant("errors", "state after an error")
 class ErrorsChangeTheStream(Broken):
-    """A kernel that raises an error leaves a stream of its own current on its device."""
+    """After a kernel has raised an error, a stream that the kernel created remains the current stream of its device."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         try:

@@ -121,7 +121,7 @@ class Checkpointing:
         """Wait until all background saves are complete and what was loaded is verified.
 
         Raises:
-            CheckpointError: If the last save failed, or what was loaded is damaged and no error has said so.
+            CheckpointError: If the last save failed, or what was loaded is damaged and no earlier error has reported it.
         """
         self.wait_for_saves()
         unverified, self._unverified = self._unverified, None

@@ -77,10 +77,10 @@ class UnverifiedTensors:
         self._release_intact()
 
     def close(self) -> None:
-        """Verify the rest and remove the hooks.
+        """Verify the tensors that have not been verified yet, and remove the hooks.
 
         Raises:
-            CheckpointError: If the checkpoint is damaged and no error has said so.
+            CheckpointError: If the checkpoint is damaged and no earlier error has reported it.
         """
         self.remove_hooks()
         self._blocks.wait_for_all(once=True)

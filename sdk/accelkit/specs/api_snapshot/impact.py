@@ -1,4 +1,4 @@
-"""The changes that concern one plugin, based on what its class defines, what its code mentions and what it has already adapted to."""
+"""Find the changes of the specifications that affect a plugin, from what it defines and mentions and which changes it has adapted to."""
 
 from __future__ import annotations
 

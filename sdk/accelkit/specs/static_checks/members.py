@@ -30,9 +30,10 @@ _SET_BY_ACCELKIT = ("name", "plugin")
 
 
 def misspelt(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
-    """Find public members that the specification does not have, but that resemble one that the plugin does not define.
+    """Find public members of a plugin that are probably misspelt.
 
-    A member that the plugin's own code uses is not reported.
+    The specification has no member of that name, but it has one with a similar name that the plugin does not define. A member
+    that the plugin's own code uses is not reported.
     """
     candidates = [name for name in plugin.specified if name not in plugin.own and name not in _SET_BY_ACCELKIT]
     for name in plugin.own:
