@@ -78,6 +78,10 @@ def test_commands(arguments, name, code):
     check(run(*arguments, "--json", code=code), SDK, name)
 
 
+def test_bench():
+    check(run("bench", "fake_xpu", "--quick", "--select", "launch.*", "--json", "-"), SDK, "bench")
+
+
 def test_a_cluster_environment_that_cannot_be_read(monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     monkeypatch.setenv("RANK", "nonsense")

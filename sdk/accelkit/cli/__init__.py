@@ -23,6 +23,7 @@ _COMMANDS = {
     "env": "Show versions and settings, to paste into an issue.",
     "probe": "Run an operator on a device and check its result.",
     "monitor": "Show the statistics of devices while they run.",
+    "bench": "Measure how fast a device is.",
     "launch": "Start the processes of a job, one per device.",
     "new": "Create a plugin: package, tests and CI.",
     "conformance": "Test whether a plugin behaves as PyTorch expects.",

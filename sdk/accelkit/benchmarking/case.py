@@ -1,0 +1,112 @@
+"""A measurement that can be made on any device."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from accelkit.benchmarking.timing import Plan
+from accelkit.types import Capabilities
+
+if TYPE_CHECKING:
+    import torch
+
+_PER_SECOND = {"GB/s": 1e9, "GFLOP/s": 1e9, "samples/s": 1.0}
+MEMORY, TO_DEVICE, TO_HOST = "memory", "host to device", "device to host"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Target:
+    """A device to measure.
+
+    Attributes:
+        device: The device.
+        synchronize: A function that waits until the device has finished its work.
+        capabilities: The capabilities that its plugin declares.
+    """
+
+    device: torch.device
+    synchronize: Callable[[], None]
+    capabilities: Capabilities
+
+
+class NotSupportedError(Exception):
+    """The device cannot be measured. The text is the reason."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Case:
+    """A measurement.
+
+    Attributes:
+        name: The name, as in a ``Result``.
+        unit: The unit of the result.
+        prepare: Creates the tensors on a target and returns the call to measure.
+        amount: The amount of the unit in one call: bytes, FLOP or samples.
+        work: What one call takes of each resource: bytes of ``memory`` and of links, FLOP of a dtype.
+        peak_of: The resource of which the measured rate may be the peak, or an empty text.
+        needs: Capabilities without which the measurement is not made. One that is undeclared is tried.
+        measure: Returns the samples in the unit, if they are not the time of one call. ``prepare`` is then not used.
+        is_for_host: Whether the measurement is also made on the CPU.
+    """
+
+    name: str
+    unit: str
+    prepare: Callable[[Target], Callable[[], object]] | None = None
+    amount: float = 1.0
+    work: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    peak_of: str = ""
+    needs: tuple[str, ...] = ()
+    measure: Callable[[Target, Plan], list[float]] | None = None
+    is_for_host: bool = True
+
+    @property
+    def is_higher_better(self) -> bool:
+        """Whether a larger value is better."""
+        return self.unit != "us"
+
+    def value(self, seconds: float) -> float:
+        """Return the result in its unit for a call that takes ``seconds``."""
+        return seconds * 1e6 if self.unit == "us" else self.amount / seconds / _PER_SECOND[self.unit]
+
+    def rate(self, value: float) -> float:
+        """Return how much of ``peak_of`` is used per second if the result is ``value``."""
+        return self.work[self.peak_of] * value * _PER_SECOND[self.unit] / self.amount
+
+    def samples(self, target: Target, plan: Plan, peaks: Mapping[str, float]) -> list[float]:
+        """Measure a target.
+
+        Args:
+            target: The target.
+            plan: How long to measure.
+            peaks: The peaks of the target that are known so far, per second.
+
+        Raises:
+            NotSupportedError: If the target lacks a capability, or a call would take too long.
+        """
+        for key in self.needs:
+            if target.capabilities[key] == "none":
+                raise NotSupportedError(f"the plugin declares {key} as none")
+        expected = self.shortest(peaks)[0]
+        if expected > plan.longest_call:
+            raise NotSupportedError(f"not measured: one call is expected to take at least {expected:.2g} s")
+        if self.measure is not None:
+            return self.measure(target, plan)
+        assert self.prepare is not None
+        return [self.value(seconds) for seconds in plan.seconds(self.prepare(target), target.synchronize)]
+
+    def limit(self, peaks: Mapping[str, float]) -> tuple[float | None, str]:
+        """Return the value that the peaks allow, in the unit, and the resource that determines it. None if no peak applies."""
+        if self.unit == "%":
+            return 100.0, "complete overlap"
+        seconds, resource = self.shortest(peaks)
+        return (self.value(seconds), resource) if seconds else (None, "")
+
+    def shortest(self, peaks: Mapping[str, float]) -> tuple[float, str]:
+        """Return the shortest time of a call in seconds that the peaks allow, and the resource that determines it.
+
+        This is the roofline model (Williams, Waterman, Patterson, 2009): a call takes at least as long as the resource of which it needs
+        most. The time is 0 if no peak is known.
+        """
+        return max(((amount / peaks[name], name) for name, amount in self.work.items() if name in peaks), default=(0.0, ""))

@@ -1,0 +1,48 @@
+"""The report of ``accelkit bench`` as one page of text."""
+
+from __future__ import annotations
+
+from accelkit.benchmarking.report import Report, Result, Samples
+from accelkit.errors import printable
+from accelkit.text_table import aligned
+
+_COLUMNS = ("MEASUREMENT", "UNIT", "DEVICE", "SPREAD", "SAMPLES", "CPU", "DEVICE/CPU", "LIMIT", "OF LIMIT", "LIMITED BY")
+
+
+def lines(report: Report) -> list[str]:
+    """Return the lines of the page."""
+    title = f"{report.name} ({report.plugin}) on {report.device}, torch {report.torch}, {report.threads} threads on the CPU"
+    measured = [result for result in report.results if result.device is not None]
+    table = aligned([_COLUMNS, *map(_row, measured)], has_numbers=True) if measured else []
+    lacking = [f"not supported: {result.name}: {result.unsupported}" for result in report.results if result.device is None]
+    return [printable(line) for line in [title, *table, *lacking]]
+
+
+def _row(result: Result) -> tuple[str, ...]:
+    device, host, limit = result.device, result.host, result.limit
+    assert device is not None
+    return (
+        result.name,
+        result.unit,
+        _number(device.median),
+        _spread(device),
+        str(device.count),
+        "" if host is None else _number(host.median),
+        "" if host is None or not host.median else f"{_ratio(result, device, host):.2f}x",
+        "" if limit is None else _number(limit),
+        "" if not limit else f"{device.median / limit:.0%}",
+        result.limited_by,
+    )
+
+
+def _ratio(result: Result, device: Samples, host: Samples) -> float:
+    """Return how many times as fast as the CPU the device is."""
+    return device.median / host.median if result.is_higher_better else host.median / device.median
+
+
+def _spread(samples: Samples) -> str:
+    return f"{samples.iqr / abs(samples.median):.0%}" if samples.median else _number(samples.iqr)
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"

@@ -1,0 +1,150 @@
+"""The child process that measures a device.
+
+Run as ``python -m accelkit.benchmarking.worker``. Standard input is a request (JSON). Each line of standard output is a message (JSON): the
+name of the next measurement, or, at the end, the report or the parts of an error. The output of the plugin is discarded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import itertools
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from accelkit import __version__
+from accelkit.benchmarking.case import Case, NotSupportedError, Target
+from accelkit.benchmarking.report import Report, Result, Samples
+from accelkit.benchmarking.timing import FULL, QUICK, Plan
+from accelkit.errors import AccelkitError, UsageError
+from accelkit.monitoring.worker import load
+from accelkit.plugin_calls import call
+from accelkit.types import Capabilities, PluginRecord
+
+if TYPE_CHECKING:
+    from accelkit.specs.accelerator import Accelerator
+
+
+class Bench:
+    """Measures the first device of an accelerator, which has been loaded.
+
+    Args:
+        accelerator: The accelerator.
+        is_quick: Whether to measure small sizes for a short time.
+        select: A pattern for the names of measurements, as in a shell.
+
+    Raises:
+        BrokenPluginError: If the plugin fails while the device is set up.
+        UsageError: If no measurement has such a name.
+    """
+
+    def __init__(self, accelerator: Accelerator, is_quick: bool, select: str) -> None:
+        import torch
+
+        self._accelerator, self._is_quick, self._plan = accelerator, is_quick, QUICK if is_quick else FULL
+        self.cases = _selected(is_quick, select)
+        device = accelerator.device(0)
+        call(accelerator, "setup_device", device)
+        self._device = Target(device, lambda: call(accelerator, "synchronize", device), call(accelerator, "capabilities", device))
+        host = torch.empty(0, device=torch.get_default_device()).device
+        self._host = None if host.type == device.type else Target(host, lambda: None, Capabilities())
+        self._host_peaks: dict[str, float] = {}
+        self._peaks: dict[str, float] = {}
+
+    def run(self, report_progress: Callable[[str], None]) -> Report:
+        """Measure everything, and return the report.
+
+        Args:
+            report_progress: Called with the name of each measurement before it is made.
+
+        Raises:
+            BrokenPluginError: If a method of the plugin fails.
+        """
+        import torch
+
+        begin = time.time()
+        results = []
+        for case in self.cases:
+            report_progress(case.name)
+            results.append(self._result(case))
+        return Report(
+            name=self._accelerator.name,
+            plugin=self._accelerator.plugin,
+            device=str(self._device.device),
+            accelkit=__version__,
+            torch=torch.__version__,
+            python=platform.python_version(),
+            processor=platform.processor() or platform.machine(),
+            threads=torch.get_num_threads(),
+            time=begin,
+            is_quick=self._is_quick,
+            peaks=self._peaks,
+            results=tuple(self._limited(case, result) for case, result in zip(self.cases, results, strict=True)),
+        )
+
+    def _result(self, case: Case) -> Result:
+        host = device = None
+        reason = ""
+        if self._host is not None and case.is_for_host:
+            host, _ = _measure(case, self._host, self._plan, self._host_peaks)
+        device, reason = _measure(case, self._device, self._plan, self._peaks)
+        return Result(case.name, case.unit, case.is_higher_better, device, host, unsupported=reason)
+
+    def _limited(self, case: Case, result: Result) -> Result:
+        limit, limited_by = case.limit(self._peaks) if result.device else (None, "")
+        return dataclasses.replace(result, limit=limit, limited_by=limited_by)
+
+
+def _measure(case: Case, target: Target, plan: Plan, peaks: dict[str, float]) -> tuple[Samples | None, str]:
+    """Measure, and return the samples, or None and the reason. Update the peaks."""
+    try:
+        samples = Samples.of(case.samples(target, plan, peaks))
+    except NotSupportedError as error:
+        return None, str(error)
+    except AccelkitError:
+        raise
+    except Exception as error:  # an operator or a dtype that the device lacks can raise any error
+        return None, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    if case.peak_of:
+        peaks[case.peak_of] = max(peaks.get(case.peak_of, 0.0), case.rate(samples.median))
+    return samples, ""
+
+
+def _selected(is_quick: bool, select: str) -> list[Case]:
+    from accelkit.benchmarking import operators, training, transfers
+
+    every = [*transfers.cases(is_quick), *operators.cases(is_quick), *training.cases(is_quick)]
+    found = [case for case in every if fnmatch.fnmatchcase(case.name, select)]
+    if not found:
+        groups = ", ".join(dict.fromkeys(f"'{case.name.partition('.')[0]}.*'" for case in every))
+        raise UsageError(f"--select {select!r} selects no measurement", hint=f"use one of {groups}")
+    return found
+
+
+def main() -> None:
+    requests, answers = os.fdopen(os.dup(0), "r"), os.fdopen(os.dup(1), "w", buffering=1)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in range(3):
+        os.dup2(nowhere, descriptor)
+    request = json.loads(requests.readline())
+    sys.path[:] = request["sys_path"]
+
+    def write(message: dict[str, Any]) -> None:
+        answers.write(json.dumps(message) + "\n")
+
+    try:
+        bench = Bench(load(PluginRecord(**request["record"])), request["is_quick"], request["select"])
+        numbers = itertools.count(1)
+        report = bench.run(lambda name: write({"measuring": name, "number": next(numbers), "count": len(bench.cases)}))
+        write({"report": dataclasses.asdict(report)})
+    except AccelkitError as error:
+        write({"error": type(error).__name__} | error.parts)
+
+
+if __name__ == "__main__":
+    main()
