@@ -35,6 +35,19 @@ def test_a_broken_strategy_fails_with_a_message_that_names_the_defect(tmp_path, 
     assert defect in found.reason
 
 
+def test_processes_that_compute_layers_together_share_their_samples(tmp_path):
+    """Two defects of such a strategy are detected, and the strategy from which the mutants are derived has none."""
+    meshes = "accelkit_conformance.mutants.strategy_meshes"
+    subject = find_subject("parallel", "strategy")
+    kinds = {}
+    for name in ("TensorParallel", "SwapsGroups", "ForgetsReduction"):
+        record = dataclasses.replace(subject, value=f"{meshes}:{name}")
+        (found,) = results_on_cpu(tmp_path, record, STEPS)
+        kinds[name] = found.kind
+        assert found.kind == "pass" or "the weights differ from those of one process" in found.reason
+    assert kinds == {"TensorParallel": "pass", "SwapsGroups": "fail", "ForgetsReduction": "fail"}
+
+
 def test_an_engine_without_a_fault_passes(tmp_path):
     value = "accelkit_conformance.mutants.strategy_engines:AveragingEngineStrategy"
     record = dataclasses.replace(find_subject("ddp", "strategy"), value=value)

@@ -91,7 +91,7 @@ def no_sync_does_not_reduce(subject: Subject, size: str) -> None:
         with rt.no_sync(twins.model):
             twins.backward(batch)
         own = make(BlockModel, dtype_of(subject))
-        (own(share(batch, subject.rank, int(size))).square().sum() * int(size) / len(batch)).backward()
+        (own(share(rt, batch)).square().sum() * rt.data_parallel_size / len(batch)).backward()
         problem = ""
         for (name, mine), theirs in zip(rt.unwrap_model(twins.model).named_parameters(), own.parameters(), strict=True):
             if mine.grad is None or hasattr(mine.grad, "full_tensor"):

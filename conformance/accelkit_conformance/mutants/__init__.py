@@ -37,6 +37,7 @@ _MODULES = (
     "precision_scalers",
     "precision_instances",
     "strategy_reduction",
+    "strategy_meshes",
     "cluster_values",
     "cluster_claims",
     "cluster_readers",

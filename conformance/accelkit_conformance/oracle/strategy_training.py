@@ -1,7 +1,8 @@
 """Training with a strategy and, for comparison, the same training in one process on the batches of the whole job.
 
-Losses are divided by the number of samples of the whole job and multiplied by the number of processes, so that the average of the
-processes' gradients is the gradient of one process. Optimizers are SGD with a learning rate of 1, so that a step subtracts the gradient.
+Losses are divided by the number of samples of the whole job and multiplied by the number of shares of the samples, so that the average of
+the gradients of all shares is the gradient of one process. There is one share per process, unless the strategy gives several processes the
+same samples. Optimizers are SGD with a learning rate of 1, so that a step subtracts the gradient.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from accelkit_conformance.results import DECLARED_NONE, NotSupported
 from accelkit_conformance.subject import Subject
 
 
-def share(batch: torch.Tensor, rank: int, size: int, *, is_uneven: bool = False) -> torch.Tensor:
-    """Return the samples of a batch that a rank receives. If ``is_uneven``, each rank has about half as many as the rank before it."""
+def share(rt: Runtime, batch: torch.Tensor, *, is_uneven: bool = False) -> torch.Tensor:
+    """Return this process's share of a batch. If ``is_uneven``, each share has about half as many samples as the share before it."""
+    index, size = rt.data_parallel_index, rt.data_parallel_size
     weights = [2 ** (size - 1 - each) for each in range(size)] if is_uneven else [1] * size
     ends = [len(batch) * sum(weights[:end]) // sum(weights) for end in range(size + 1)]
-    return batch[ends[rank] : ends[rank + 1]]
+    return batch[ends[index] : ends[index + 1]]
 
 
 def whole(tensor: Any) -> torch.Tensor:
@@ -157,9 +159,8 @@ class Twins:
             is_uneven: Whether the shares are uneven.
             factor: The factor of the loss of one process: 1 / n with n accumulation steps, because the Runtime divides its losses by n.
         """
-        size = self._subject.world_size
-        mine = share(batch, self._subject.rank, size, is_uneven=is_uneven)
-        scale = size / len(batch)
+        mine = share(self.rt, batch, is_uneven=is_uneven)
+        scale = self.rt.data_parallel_size / len(batch)
         result = self.model(mine.to(self.rt.device))
         self.rt.backward(result.square().sum() * scale)
         (self.single(batch).square().sum() / len(batch) * factor).backward()
