@@ -8,6 +8,7 @@ import pytest
 from command_runner import command_runner
 
 from accelkit import BrokenPluginError, UsageError
+from accelkit.benchmarking.compare import compare
 from accelkit.benchmarking.report import Samples
 from accelkit.benchmarking.run import measure
 from accelkit.cli import main
@@ -64,13 +65,15 @@ def test_results_have_units_samples_the_cpu_and_limits():
         assert 0 < results[name].limit <= report.peaks["float32"]
 
 
-def test_a_slow_device_is_measured_as_slow(monkeypatch):
-    names = "copy.host_to_device.4KiB"
-    fast = results_of(resolve("fake_xpu"), names)[1][names].device
-    monkeypatch.setenv("FAKE_XPU_FAULT", "slow_copy@100")
-    slow = results_of(resolve("fake_xpu"), names)[1][names].device
-    assert max(slow.values) <= 4096 / 0.1 / 1e9  # a copy takes 100 ms or more
-    assert fast.median > 10 * slow.median
+def test_a_slow_device_is_measured_as_slow_and_the_comparison_finds_it(monkeypatch):
+    fast, by_name = results_of(resolve("fake_xpu"), "copy.host_to_device.4KiB")
+    monkeypatch.setenv("FAKE_XPU_FAULT", "slow_copy@20")
+    slow, slow_by_name = results_of(resolve("fake_xpu"), "copy.host_to_device.4KiB")
+    (name,) = by_name
+    assert max(slow_by_name[name].device.values) <= 4096 / 0.02 / 1e9  # a copy takes 20 ms or more
+    assert by_name[name].device.median > 10 * slow_by_name[name].device.median
+    assert [change.verdict for change in compare(fast, slow, 0.05)] == ["slower"]
+    assert [change.verdict for change in compare(slow, fast, 0.05)] == ["faster"]
 
 
 def test_overlap_needs_streams():

@@ -12,7 +12,7 @@ from accelkit.atomic_file import atomic_file
 from accelkit.benchmarking import page
 from accelkit.benchmarking.run import measure
 from accelkit.cli.import_option import IMPORT
-from accelkit.cli.output import say
+from accelkit.cli.output import print_table, say
 from accelkit.cli.probe import try_out
 from accelkit.cli.status_rows import complete_names
 from accelkit.errors import UsageError
@@ -21,7 +21,20 @@ from accelkit.selection import resolve
 _STDOUT = "-"
 
 
-@click.command("bench")
+class _Bench(click.Group):
+    """A group whose command ``run`` need not be named: ``accelkit bench NAME``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        is_named = not args or args[0] in (*self.commands, *ctx.help_option_names)
+        return super().parse_args(ctx, args if is_named else ["run", *args])
+
+
+@click.group("bench", cls=_Bench)
+def command() -> None:
+    """Measure how fast a device is, and compare two reports. 'accelkit bench NAME' is short for 'accelkit bench run NAME'."""
+
+
+@command.command("run")
 @click.argument("name", shell_complete=complete_names)
 @click.option(
     "--json", "json_path", metavar="PATH", type=click.Path(dir_okay=False), help="Write the report as JSON; - is standard output."
@@ -29,7 +42,7 @@ _STDOUT = "-"
 @click.option("--quick", "is_quick", is_flag=True, help="Measure small sizes for a short time.")
 @click.option("--select", default="*", show_default=True, metavar="GLOB", help="Measure only what has such a name, as in 'matmul.*'.")
 @IMPORT
-def command(*, name: str, json_path: str | None, is_quick: bool, select: str) -> None:
+def run(*, name: str, json_path: str | None, is_quick: bool, select: str) -> None:
     """Measure the first device of the accelerator NAME, and print one page with the results.
 
     It measures the launch latency, copies, matmul, reductions, attention, convolution, the overlap of copies with computing, and training
@@ -56,3 +69,46 @@ def command(*, name: str, json_path: str | None, is_quick: bool, select: str) ->
 
 def _say_progress(measurement: str, number: int, count: int) -> None:
     say(f"[{number}/{count}] {measurement}")
+
+
+@command.command("compare")
+@click.argument("old", type=click.Path(path_type=Path))
+@click.argument("new", type=click.Path(path_type=Path))
+@click.option("--threshold", default="5%", show_default=True, metavar="PERCENT", help="The smallest change that counts.")
+def compare(*, old: Path, new: Path, threshold: str) -> None:
+    """Compare two reports that 'accelkit bench --json' wrote.
+
+    A measurement is slower or faster if its speed changed by more than the threshold, and the difference between the samples is
+    statistically significant (Mann-Whitney, corrected by Holm's method, 5 %). The exit code is 1 if a measurement is slower, or the device
+    no longer supports it.
+    """
+    from accelkit.benchmarking import compare as comparison
+
+    reports = comparison.read(old), comparison.read(new)
+    for difference in comparison.differences(*reports):
+        say(f"the reports are compared, although {difference}")
+    changes = comparison.compare(*reports, _share(threshold))
+    rows = [
+        (
+            change.name,
+            change.unit,
+            *("" if value is None else f"{value:.4g}" for value in (change.old, change.new)),
+            "" if change.speed is None else f"{change.speed:.2f}x",
+            "" if change.p is None else f"{change.p:.2g}",
+            change.verdict,
+        )
+        for change in changes
+    ]
+    print_table(("MEASUREMENT", "UNIT", "OLD", "NEW", "SPEED", "P", "VERDICT"), rows)
+    if any(change.verdict in ("slower", "lost") for change in changes):
+        raise click.exceptions.Exit(1)
+
+
+def _share(text: str) -> float:
+    try:
+        percent = float(text.removesuffix("%"))
+    except ValueError:
+        percent = -1.0
+    if not 0 <= percent < 100:
+        raise UsageError(f"--threshold {text} is not a percentage", hint="use a number from 0 to 100, as in --threshold 5%")
+    return percent / 100

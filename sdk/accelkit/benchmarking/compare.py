@@ -1,0 +1,123 @@
+"""Comparison of two reports of ``accelkit bench``. This module does not import torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from accelkit import untrusted_json
+from accelkit.benchmarking.report import SCHEMA, Report, Result
+from accelkit.errors import UsageError
+
+Verdict = Literal["slower", "faster", "same", "lost", "new"]
+_SIGNIFICANT = 0.05
+_SAME = ("name", "device", "processor", "threads", "torch", "is_quick")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Change:
+    """The change of one measurement.
+
+    Attributes:
+        name: The name of the measurement.
+        unit: Its unit.
+        old: The old median, or None if it was not measured.
+        new: The new median, or None if it is not measured.
+        speed: The new speed divided by the old, or None if one is missing. For ``%``, it is 1 plus the difference in percent of 100.
+        p: The probability of such a difference by chance, corrected for the number of measurements. None if one is missing.
+        verdict: ``lost`` if it is no longer measured, ``new`` if it was not measured before.
+    """
+
+    name: str
+    unit: str
+    old: float | None
+    new: float | None
+    speed: float | None
+    p: float | None
+    verdict: Verdict
+
+
+def read(path: Path) -> Report:
+    """Read a report that ``accelkit bench --json`` wrote.
+
+    Raises:
+        UsageError: If the file cannot be read or is not such a report.
+    """
+    try:
+        fields = untrusted_json.parse(path.read_bytes())
+        if not isinstance(fields, dict) or fields.get("schema") != SCHEMA:
+            raise ValueError(f"its schema is not {SCHEMA}")
+        return untrusted_json.decode(Report, fields)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} is not a report of accelkit bench", why=str(error), hint="write one with --json PATH") from error
+
+
+def differences(old: Report, new: Report) -> list[str]:
+    """Return what makes the reports hard to compare, such as another device or another version of torch."""
+    pairs = ((name, getattr(old, name), getattr(new, name)) for name in _SAME)
+    return [f"{name} differs: {before} and {after}" for name, before, after in pairs if before != after]
+
+
+def compare(old: Report, new: Report, threshold: float) -> list[Change]:
+    """Return the change of each measurement that either report has.
+
+    Args:
+        old: The old report.
+        new: The new report.
+        threshold: The smallest change that counts, as a share: 0.05 for 5 %.
+    """
+    before, after = ({result.name: result for result in report.results if result.device} for report in (old, new))
+    shared = [name for name in before if name in after]
+    p_values = dict(zip(shared, holm([_p(before[name], after[name]) for name in shared]), strict=True))
+    names = [*before, *(name for name in after if name not in before)]
+    return [_change(before.get(name), after.get(name), p_values.get(name), threshold) for name in names]
+
+
+def _p(old: Result, new: Result) -> float:
+    assert old.device is not None
+    assert new.device is not None
+    return mann_whitney(old.device.values, new.device.values)
+
+
+def mann_whitney(a: Sequence[float], b: Sequence[float]) -> float:
+    """Return the two-sided p-value of the test of Mann and Whitney (1947), by the normal approximation with continuity correction.
+
+    Ties are counted as half and do not reduce the variance, so that p is too large rather than too small.
+    """
+    u = sum((x > y) + (x == y) / 2 for x in a for y in b)
+    mean, deviation = len(a) * len(b) / 2, math.sqrt(len(a) * len(b) * (len(a) + len(b) + 1) / 12)
+    z = max(0.0, abs(u - mean) - 0.5) / deviation if deviation else 0.0
+    return 2 * (1 - statistics.NormalDist().cdf(z))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return the p-values corrected for their number by the method of Holm (1979)."""
+    corrected, largest = [0.0] * len(p_values), 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, p_values[index] * (len(p_values) - rank)))
+        corrected[index] = largest
+    return corrected
+
+
+def _change(old: Result | None, new: Result | None, p: float | None, threshold: float) -> Change:
+    before, after = (None if one is None or one.device is None else one.device.median for one in (old, new))
+    either = old or new
+    assert either is not None
+    if before is None or after is None:
+        return Change(either.name, either.unit, before, after, None, None, "lost" if after is None else "new")
+    speed = _speed(either, before, after)
+    verdict: Verdict = "same"
+    if p is not None and p < _SIGNIFICANT and not 1 - threshold <= speed <= 1 / (1 - threshold):
+        verdict = "slower" if speed < 1 else "faster"
+    return Change(either.name, either.unit, before, after, speed, p, verdict)
+
+
+def _speed(result: Result, before: float, after: float) -> float:
+    if result.unit == "%":
+        return 1 + (after - before) / 100
+    old, new = (before, after) if result.is_higher_better else (after, before)
+    return new / old if old else math.inf

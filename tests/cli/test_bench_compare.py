@@ -1,0 +1,78 @@
+"""accelkit bench compare: what became slower, with a statistical test, and files that are no reports."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from command_runner import command_runner
+
+from accelkit.benchmarking.compare import compare, holm, mann_whitney
+from accelkit.benchmarking.report import Report, Result, Samples
+from accelkit.cli import main
+
+
+def report(values, unit="GB/s", **fields):
+    results = tuple(Result(name, unit, unit != "us", Samples.of(samples)) for name, samples in values.items())
+    known = {"name": "acme", "plugin": "acme==1", "device": "acme:0", "accelkit": "1", "torch": "2.9", "python": "3.11", "processor": "x"}
+    return Report(**known | {"threads": 2, "time": 0.0, "is_quick": True, "peaks": {}, "results": results} | fields)
+
+
+def around(median, count=9):
+    return [median * (1 + 0.01 * (index - count // 2)) for index in range(count)]
+
+
+def run(tmp_path, old, new, *options):
+    paths = [tmp_path / "old.json", tmp_path / "new.json"]
+    for path, one in zip(paths, (old, new), strict=True):
+        path.write_text(json.dumps(dataclasses.asdict(one)) if isinstance(one, Report) else one, "utf-8")
+    return command_runner().invoke(main, ["bench", "compare", *map(str, paths), *options])
+
+
+@pytest.mark.parametrize(("unit", "factor"), [("GB/s", 0.5), ("us", 2.0)])
+def test_what_is_slower_is_found_and_only_that(tmp_path, unit, factor):
+    old = report({"a": around(10.0), "b": around(10.0), "c": around(10.0)}, unit)
+    new = report({"a": around(10.0), "b": around(10.0 * factor), "c": around(10.0 / factor)}, unit)
+    assert [change.verdict for change in compare(old, new, 0.05)] == ["same", "slower", "faster"]
+    assert run(tmp_path, old, new).exit_code == 1
+    assert run(tmp_path, old, old).exit_code == 0
+    assert run(tmp_path, old, new, "--threshold", "60%").exit_code == 0
+
+
+def test_a_difference_that_may_be_chance_is_not_slower():
+    old, new = report({"a": [1.0, 9.0, 5.0]}), report({"a": [1.0, 8.0, 3.0]})
+    assert [change.verdict for change in compare(old, new, 0.05)] == ["same"]
+
+
+def test_what_is_no_longer_supported_is_lost(tmp_path):
+    old, new = report({"a": around(1.0)}), report({"b": around(1.0)})
+    assert [change.verdict for change in compare(old, new, 0.05)] == ["lost", "new"]
+    assert run(tmp_path, old, new).exit_code == 1
+
+
+def test_other_devices_are_named_and_compared(tmp_path):
+    one = report({"a": around(1.0)})
+    result = run(tmp_path, one, dataclasses.replace(one, torch="2.10", device="acme:1"))
+    assert result.exit_code == 0
+    assert "torch differs: 2.9 and 2.10" in result.stderr
+    assert "device differs: acme:0 and acme:1" in result.stderr
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"schema": "accelkit.bench/2"}', '{"schema": "accelkit.bench/1", "results": 3}'])
+def test_a_file_that_is_no_report(tmp_path, text):
+    result = run(tmp_path, report({}), text)
+    assert result.exit_code == 2
+    assert "new.json is not a report of accelkit bench" in result.stderr
+
+
+def test_a_threshold_that_is_no_percentage(tmp_path):
+    assert run(tmp_path, report({}), report({}), "--threshold", "much").exit_code == 2
+
+
+def test_the_statistics_agree_with_scipy():
+    scipy_stats = pytest.importorskip("scipy.stats")
+    a, b = [1.0, 4.0, 2.5, 8.0, 3.0], [5.0, 9.0, 7.0, 6.0, 2.0, 11.0]
+    expected = scipy_stats.mannwhitneyu(a, b, method="asymptotic").pvalue
+    assert mann_whitney(a, b) == pytest.approx(expected)
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
