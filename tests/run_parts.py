@@ -75,10 +75,10 @@ def run(part: Part, environments: Environments) -> Outcome:
         return Outcome(part, time.monotonic() - start, 0, 0, shortage)
     code = make(f"setup-{part.name}")
     set_up = time.monotonic()
-    environments.start()
     if code == 0:
         code = make(part.name)
     environments.end(part)
+    environments.start()  # not beside the first part, which is to fail quickly
     return Outcome(part, set_up - start, time.monotonic() - set_up, code)
 
 

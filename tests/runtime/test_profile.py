@@ -118,9 +118,9 @@ def test_the_work_and_the_memory_of_a_device_are_summarised():
     assert 0 < summary.device_ms < summary.step_ms
     names = [operator.name for operator in summary.operators]
     assert len(names) == len(set(names))
-    (forward,) = [operator for operator in summary.operators if operator.name == "aten::addmm"]
-    assert 0 < forward.device_ms <= forward.host_ms
-    assert "aten::mm" in names
+    assert all(name.startswith("aten::") for name in names), "kernels are not listed beside their operators"
+    assert summary.operators[0].device_ms > 0
+    assert sum(operator.device_ms for operator in summary.operators) < summary.step_ms
     assert summary.peak_bytes >= 4 * (2 * 8 + 2)
     assert summary.peak_at.startswith(("forward", "backward", "optimizer", "other"))
     assert "device at work" in str(summary)
