@@ -65,14 +65,13 @@ class Environments:
     def _build_all(self) -> None:
         large: list[str] = []
         for environment, part in self._first_parts.items():
-            if part.disk:
-                for earlier in large if self._remove else ():
-                    self._removed[earlier].wait()
-                large.append(environment)
+            for earlier in large if self._remove and part.disk else ():
+                self._removed[earlier].wait()
             if shortage := self._shortage(part):
                 self._shortages[environment] = shortage
             else:
                 self._build(part)
+                large += [environment] if part.disk else []
             self._built[environment].set()
 
     def _shortage(self, part: Part) -> str:

@@ -57,6 +57,13 @@ def test_a_part_whose_environment_does_not_fit_on_the_disk_is_not_run(folder, ca
     assert "NOT RUN: needs 1000000000 GB of free disk, and " in row
 
 
+@pytest.mark.timeout(60)
+def test_the_next_large_environment_does_not_wait_for_one_that_did_not_fit(folder):
+    parts = [large("a", disk=10**9), large("b", environment="env-a", disk=10**9), large("c")]
+    assert run_parts.run_all(parts, remove_environments=True) == 0
+    assert [line.split()[:2] for line in (folder / "log").read_text().splitlines() if line.startswith("ran")] == [["ran", "c"]]
+
+
 def test_an_environment_that_exists_needs_no_disk_space(folder, capsys):
     (folder / "env-a").mkdir()
     (folder / "env-a" / ".ready").touch()
