@@ -2,9 +2,10 @@
 
     python3 benchmarks/gpu.py --accelerator cuda --wheels build/gpu-wheels --output build/gpu
 
-Runs the conformance suite, the precisions, Transformer Engine and the benchmarks, the most valuable first. Correctness is tested side by
-side; benchmarks run alone. With ``--wheels`` it makes an environment of its own, without a package index, over the torch of this Python;
-without, it runs in this Python's environment. The folder has summary.md on top, and is also packed as ``<folder>.tar.gz`` beside it.
+Runs the conformance suite, the precisions, Transformer Engine, ``accelkit bench``, the profiler and the benchmarks, the most valuable
+first. Correctness is tested side by side; benchmarks run alone. With ``--wheels`` it makes an environment of its own, without a package
+index, over the torch of this Python; without, it runs in this Python's environment. The folder has summary.md on top, and is also packed
+as ``<folder>.tar.gz`` beside it.
 Standard library only. Exits 1 if a step failed or was stopped, 2 if this machine lacks something.
 """
 
@@ -48,6 +49,7 @@ def steps(python: str, accelerator: str, *, is_quick: bool) -> list[list[Step]]:
     precisions = [python, str(BENCHMARKS / "precisions.py"), "--accelerator", accelerator, "--output", "{folder}/precisions.md"]
     if is_quick:
         precisions += ["--precision", "bf16-mixed", "--epochs", "2"]
+    bench = [*accelkit, "bench", "run", accelerator, "--json", "{folder}/" + f"{accelerator}.json"]
     test = ["tests/runtime/test_transformer_engine.py::test_layers_are_replaced_and_train"]
     te = [python, "-m", "pytest", "-p", "no:cacheprovider", "-v", *test]
     no_driver = "" if shutil.which("nvidia-smi") else "nvidia-smi is not installed"
@@ -59,17 +61,20 @@ def steps(python: str, accelerator: str, *, is_quick: bool) -> list[list[Step]]:
             Step("environment", [*accelkit, "env", "--json"], 40, "environment.json"),
             Step("packages", [python, "-c", _LIST_PACKAGES], 40, "packages.txt"),
             Step("doctor", [*accelkit, "doctor", accelerator, "--json"], 40, "doctor.json"),
+            Step("monitor", [*accelkit, "monitor", accelerator, "--json", "--count", "3"], 40, "monitor.jsonl"),
         ],
         [
             Step("conformance", conformance, 150),
             Step("precisions", precisions, 120),
             Step("transformer-engine", te, 90, skip=no_te),
         ],
-        [_benchmark(python, accelerator, "step_overhead", 60, tables=5, is_quick=is_quick)],
-        [_benchmark(python, accelerator, "prefetch", 40, tables=2, is_quick=is_quick, skip=on_cpu)],
-        [_benchmark(python, accelerator, "memory_per_step", 55, tables=2, is_quick=is_quick, skip=on_cpu)],
-        [_benchmark(python, accelerator, "start_cost", 50, tables=1, is_quick=is_quick)],
-        [_benchmark(python, accelerator, "checkpoint_cost", 40, tables=3, is_quick=is_quick)],
+        [Step("bench", [*bench, *(["--quick"] if is_quick else [])], 60, "page.txt")],
+        [Step("profile", [python, str(BENCHMARKS / "profile_step.py"), "--accelerator", accelerator, "--output", "{folder}"], 40)],
+        [_benchmark(python, accelerator, "step_overhead", 50, tables=5, is_quick=is_quick)],
+        [_benchmark(python, accelerator, "prefetch", 30, tables=2, is_quick=is_quick, skip=on_cpu)],
+        [_benchmark(python, accelerator, "memory_per_step", 40, tables=2, is_quick=is_quick, skip=on_cpu)],
+        [_benchmark(python, accelerator, "start_cost", 40, tables=1, is_quick=is_quick)],
+        [_benchmark(python, accelerator, "checkpoint_cost", 35, tables=3, is_quick=is_quick)],
     ]
 
 

@@ -31,6 +31,16 @@ def test_a_run_leaves_a_page_numbers_and_a_plot(tmp_path):
     assert (tmp_path / "out" / "results.svg").read_text().startswith("<?xml")
 
 
+def test_a_profiled_step_leaves_a_trace_and_a_summary_that_names_a_slow_loader(tmp_path):
+    program = SCRIPT.with_name("profile_step.py")
+    command = [sys.executable, program, "--accelerator", "fake_xpu", "--output", tmp_path]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "waiting for the loader" in (tmp_path / "summary-slow.txt").read_text()
+    (trace,) = (tmp_path / "traces").glob("*.json")
+    assert json.loads(trace.read_text())["traceEvents"]
+
+
 @pytest.mark.soak
 def test_a_step_holds_no_more_memory_than_the_raw_loops(tmp_path):
     found, printed = run_benchmarks(tmp_path / "out", "memory_per_step")
