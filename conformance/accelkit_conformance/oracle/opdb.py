@@ -1,6 +1,6 @@
 """torch's own database of operators, modules and optimizers. It is private to torch; only this module imports it.
 
-``torch.testing._internal`` ships in torch's wheel and needs ``expecttest``; importing it takes two to three seconds.
+``torch.testing._internal`` ships in torch's wheel and needs ``expecttest``; importing it takes a second.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from accelkit import UnsupportedError
+from accelkit_conformance.oracle.lean_import import lean_import
 
 _MOST = 400
 # Operators that only one kind of device can run: those that compile CUDA code, and the CPU kernel of scaled_dot_product_attention.
@@ -60,7 +61,8 @@ def operators() -> dict[str, Any]:
         UnsupportedError: If the database cannot be imported.
     """
     try:
-        from torch.testing._internal.common_methods_invocations import op_db
+        with lean_import():
+            from torch.testing._internal.common_methods_invocations import op_db
     except ImportError as error:
         raise UnsupportedError(
             "torch's database of operators cannot be imported", why=str(error), hint="pip install 'accelkit[conformance]'"
@@ -119,8 +121,8 @@ def _patch_slow_test_helpers() -> None:
 @functools.cache
 def foreach_operators() -> dict[str, Any]:
     """Return the OpInfo of every operator on lists of tensors by name, such as ``_foreach_add``."""
-    from torch.testing._internal import common_methods_invocations as database
-
+    with lean_import():
+        from torch.testing._internal import common_methods_invocations as database
     kinds = ("unary", "binary", "pointwise", "reduce", "other")
     return {op.name: op for kind in kinds for op in getattr(database, f"foreach_{kind}_op_db")}
 
@@ -183,8 +185,8 @@ def num_arguments(op: Any) -> int:
 @functools.cache
 def modules() -> dict[str, Any]:
     """Return every ModuleInfo by name, such as ``Conv2d``, except those of lazy modules, which have no parameters to move."""
-    from torch.testing._internal.common_modules import module_db
-
+    with lean_import():
+        from torch.testing._internal.common_modules import module_db
     return {info.name.removeprefix("nn.").replace(".", "_"): info for info in module_db if not info.is_lazy}
 
 
@@ -198,8 +200,8 @@ def module_inputs(info: Any, *, training: bool) -> list[Any]:
 @functools.cache
 def optimizers() -> dict[str, Any]:
     """Return the OptimizerInfo of every optimizer, keyed by its name, such as ``AdamW``."""
-    from torch.testing._internal.common_optimizers import optim_db
-
+    with lean_import():
+        from torch.testing._internal.common_optimizers import optim_db
     return {info.name: info for info in optim_db}
 
 
