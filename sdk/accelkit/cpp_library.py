@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from accelkit.cpp_compiler import INSTALL_A_COMPILER, BuildError, compiler_command, run_compiler
+from accelkit.cpp_objects import CompilationUnit, compilation_units, keep, reuse
 from accelkit.errors import NotPrivateError
 from accelkit.private_files import check_private, private_folder
 
@@ -31,7 +32,8 @@ _FLAGS = ("-std=c++20", "-O1", "-fPIC", "-w")
 class CppLibrary:
     """A shared library that is compiled once for each torch, Python, machine type and set of sources, and kept in the user's cache.
 
-    After a change to a ``.cpp`` file, only that file is compiled again; after a change to a ``.h`` file, all of them are.
+    After a change to a ``.cpp`` file, only that file is compiled again, with the others of its group in ``unity``; after a change to a
+    ``.h`` file, all of them are.
 
     A wheel may also contain compiled libraries, which ``prebuild`` writes to the folder ``prebuilt`` beside the sources. One of them is
     used if it was compiled from the same sources, with the same flags, and for the minor version of torch that is installed. Otherwise,
@@ -48,16 +50,27 @@ class CppLibrary:
         exclude: Names of ``.cpp`` files that are not compiled.
         flags: More flags of the compiler, such as ``-O3``, or ``-I`` with a folder of headers.
         links: More flags of the linker, such as ``-lacme`` for the vendor's own library.
+        unity: Groups of names of ``.cpp`` files. The files of a group are compiled as one, in this order (a unity build). Most of the
+            time to compile a small file goes to torch's headers, which the files of a group share. They also share names: two of them
+            cannot define the same function, even in an anonymous namespace. Names that are excluded or do not exist are ignored.
     """
 
     def __init__(
-        self, name: str, sources: Path, *, exclude: Sequence[str] = (), flags: Sequence[str] = (), links: Sequence[str] = ()
+        self,
+        name: str,
+        sources: Path,
+        *,
+        exclude: Sequence[str] = (),
+        flags: Sequence[str] = (),
+        links: Sequence[str] = (),
+        unity: Sequence[Sequence[str]] = (),
     ) -> None:
         self.name = name
         self.cache_variable = f"{name.upper()}_CACHE_DIR"
         self._sources, self._exclude = sources, frozenset(exclude)
         self._own_flags = (*_FLAGS, f'-DBACKEND_NAME="{name}"', *flags)
         self._links = tuple(links)
+        self._unity = tuple(tuple(group) for group in unity)
 
     @property
     def cache_folder(self) -> Path:
@@ -90,7 +103,7 @@ class CppLibrary:
 
     def _digest(self, *surroundings: object) -> str:
         """Return a digest of the sources and of ``surroundings``."""
-        digest = hashlib.sha256(repr((*surroundings, sorted(self._exclude))).encode())
+        digest = hashlib.sha256(repr((*surroundings, sorted(self._exclude), self._unity)).encode())
         for path in sorted(self._sources.iterdir()):
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
         return digest.hexdigest()[:16]
@@ -206,13 +219,13 @@ class CppLibrary:
         for left_behind in library.parent.glob(f"{library.stem}-building-*"):  # left by a killed process: only the lock holder builds
             shutil.rmtree(left_behind, ignore_errors=True)
         with tempfile.TemporaryDirectory(dir=library.parent, prefix=f"{library.stem}-building-") as folder:
-            objects = {source: Path(folder, f"{source.stem}.o") for source in self._compiled()}
-            kept = self._kept_objects(private_folder(library.parent / "objects"))
+            objects = {unit: Path(folder, f"{unit.name}.o") for unit in compilation_units(self._sources, self._exclude, self._unity)}
+            kept = self._kept_objects(private_folder(library.parent / "objects"), list(objects))
 
-            def compile_object(source: Path) -> None:
-                if not _reuse(kept[source], objects[source]):
-                    run_compiler([*compiler_command(), *self._flags, "-c", str(source), *includes, "-o", str(objects[source])])
-                    _keep(objects[source], kept[source])
+            def compile_object(unit: CompilationUnit) -> None:
+                if not reuse(kept[unit], objects[unit]):
+                    run_compiler([*compiler_command(), *self._flags, *unit.arguments, *includes, "-o", str(objects[unit])])
+                    keep(objects[unit], kept[unit])
 
             with ThreadPoolExecutor(os.cpu_count()) as pool:
                 list(pool.map(compile_object, objects))
@@ -225,23 +238,13 @@ class CppLibrary:
                 if old != path:
                     old.unlink(missing_ok=True)
 
-    def _compiled(self) -> list[Path]:
-        """Return the files to compile, the largest first, so that no long compilation starts when all others have finished."""
-        sources = [path for path in self._sources.glob("*.cpp") if path.name not in self._exclude]
-        return sorted(sources, key=lambda path: -path.stat().st_size)
-
-    def _kept_objects(self, folder: Path) -> dict[Path, Path]:
-        """Return for each source the path of the object file that is kept between builds. It depends on the source and on every header."""
+    def _kept_objects(self, folder: Path, units: Sequence[CompilationUnit]) -> dict[CompilationUnit, Path]:
+        """Return for each unit the path of the object file that is kept between builds. It depends on its sources and on every header."""
         common = hashlib.sha256(repr((*self._surroundings(), compiler_command())).encode())
         prefix = f"{self.name}-{torch_version()}-{common.hexdigest()[:8]}"
         for path in sorted(self._sources.glob("*.h")):
             common.update(path.name.encode() + b"\0" + path.read_bytes())
-        found = {}
-        for source in self._compiled():
-            digest = common.copy()
-            digest.update(source.read_bytes())
-            found[source] = folder / f"{prefix}-{source.stem}-{digest.hexdigest()[:16]}.o"
-        return found
+        return {unit: folder / f"{prefix}-{unit.name}-{unit.digest(common.digest())[:16]}.o" for unit in units}
 
     def _check_private(self, library: Path) -> None:
         """Check that nobody else could have written a library of the cache. A library in the package is trusted and not checked."""
@@ -265,27 +268,6 @@ def torch_version() -> str:
 def _minor_version() -> str:
     """Return the minor version of the installed torch, such as 2.13. A compiled library works with all its patch releases."""
     return ".".join(torch_version().split(".")[:2])
-
-
-def _reuse(kept: Path, target: Path) -> bool:
-    """Copy the object file ``kept``, which an earlier build has stored, to ``target``. Return whether it was copied.
-
-    It is not copied if it does not exist, or if anybody but this user and root could have written it.
-    """
-    try:
-        check_private(kept)
-        shutil.copyfile(kept, target)
-    except (NotPrivateError, OSError):  # it does not exist, or another process has just removed it
-        return False
-    return True
-
-
-def _keep(target: Path, kept: Path) -> None:
-    """Store an object file for later builds, unless another process stores it at this moment or the file system has no hard links."""
-    os.chmod(target, 0o600)
-    with contextlib.suppress(OSError):
-        kept.unlink(missing_ok=True)
-        os.link(target, kept)
 
 
 @contextlib.contextmanager

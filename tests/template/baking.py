@@ -25,9 +25,15 @@ def build_wheel(source: Path, folder: Path) -> Path:
 
 
 class Clean:
-    """A virtual environment with accelkit from its wheel; of the tests' own environment it sees what is not ours."""
+    """A virtual environment with accelkit from its wheel; of the tests' own environment it sees what is not ours.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: An empty folder.
+        mypy_cache: What mypy finds out about torch, which takes half a minute.
+    """
+
+    def __init__(self, folder: Path, mypy_cache: Path) -> None:
+        self.mypy_cache = mypy_cache
         run(sys.executable, "-m", "venv", "--without-pip", folder / "venv")
         self.folder, self.python = folder, folder / "venv" / "bin" / "python"
         site = next(folder.glob("venv/lib/python*/site-packages"))
@@ -73,5 +79,4 @@ def check_sources(package: Path, clean: Clean) -> None:
     """ruff and mypy find nothing, against the installed wheels."""
     run(sys.executable, "-m", "ruff", "check", "--no-cache", ".", cwd=package)
     run(sys.executable, "-m", "ruff", "format", "--no-cache", "--check", ".", cwd=package)
-    cache = clean.folder / "mypy"
-    run(sys.executable, "-m", "mypy", "--python-executable", clean.python, "--cache-dir", cache, cwd=package)
+    run(sys.executable, "-m", "mypy", "--python-executable", clean.python, "--cache-dir", clean.mypy_cache, cwd=package)

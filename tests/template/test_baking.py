@@ -51,7 +51,8 @@ def test_the_defaults_pass_smoke_within_five_minutes(clean, tmp_path):
         assert report["summary"]["kinds"]["pass"] > 300
 
         assert clean.offered("accelkit-acme") == names("accelerator")
-        tested = run(clean.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=package).stdout
+        without_most = "not test_acme or operators/forward or contract"  # the command has run them all
+        tested = run(clean.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", without_most, cwd=package).stdout
         assert "tests on hardware of Acme, for which torch's CPU stood in" in tested
         assert "tests that need the device" not in tested
         check_sources(package, clean)

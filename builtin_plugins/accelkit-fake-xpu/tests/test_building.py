@@ -18,6 +18,7 @@ import accelkit
 from accelkit import CppLibrary, cpp_library
 
 PACKAGE = Path(build.__file__).parent
+UNITY = LIBRARY._unity
 BUILD = "from accelkit_fake_xpu.build import LIBRARY; print(LIBRARY.build())"
 
 
@@ -74,7 +75,7 @@ def test_many_processes_at_once_compile_once(cache, compiler):
     compiled = [Path(line).name for line in log.read_text().splitlines() if Path(line).name != "empty.cpp"]
     assert sorted(compiled) == sorted(path.name for path in (PACKAGE / "csrc").glob("*.cpp"))
     assert sorted(path.suffix for path in cache.iterdir()) == ["", ".lock", ".so"]
-    assert len(list((cache / "objects").iterdir())) == len(compiled)
+    assert len(list((cache / "objects").iterdir())) == len(compiled) - sum(len(group) - 1 for group in UNITY)
 
 
 def test_a_killed_build_is_begun_anew(cache, compiler):
@@ -110,9 +111,9 @@ def small(tmp_path, monkeypatch):
     for name in ("first", "second"):
         (sources / f"{name}.cpp").write_text(f'#include "shared.h"\nint {name}() {{ return 1; }}\n')
 
-    def build():
+    def build(**options):
         log.write_text("")
-        CppLibrary("small", sources).build()
+        CppLibrary("small", sources, **options).build()
         return sorted(Path(line).name for line in log.read_text().splitlines())
 
     return sources, build
@@ -127,6 +128,25 @@ def test_only_what_has_changed_is_compiled_again(small, tmp_path):
     (sources / "shared.h").write_text("int one(); int two();\n")
     assert build() == ["first.cpp", "second.cpp"]
     assert len(list((tmp_path / "small" / "objects").iterdir())) == 2, "those of earlier builds are removed"
+
+
+def test_the_files_of_a_group_are_compiled_as_one(small, tmp_path):
+    """Only then can the second one use what the first one defines for itself."""
+    sources, build = small
+    (sources / "first.cpp").write_text('#include "shared.h"\nnamespace { int one_more() { return 2; } }\nint first() { return 1; }\n')
+    (sources / "second.cpp").write_text('#include "shared.h"\nint second() { return one_more(); }\n')
+    (sources / "third.cpp").write_text('#include "shared.h"\nint third() { return 3; }\n')
+    with pytest.raises(accelkit.BuildError, match="one_more"):
+        build()
+    assert build(unity=[["first.cpp", "second.cpp", "absent.cpp"], ["absent.cpp"]]) == ["first.cpp", "second.cpp"], "the third was kept"
+    unity = [["first.cpp", "second.cpp"]]
+    (sources / "first.cpp").write_text((sources / "first.cpp").read_text() + "\n")
+    assert build(unity=unity) == ["first.cpp", "second.cpp"]
+    (sources / "third.cpp").write_text("int third() { return 4; }\n")
+    assert build(unity=unity) == ["third.cpp"]
+    assert build(unity=unity, exclude=["second.cpp"]) == ["first.cpp"]
+    names = sorted(path.name.rpartition("-")[0].rpartition("-")[2] for path in (tmp_path / "small" / "objects").iterdir())
+    assert names == ["first", "first+second", "third"]
 
 
 def test_what_was_compiled_before_an_error_is_kept(small):

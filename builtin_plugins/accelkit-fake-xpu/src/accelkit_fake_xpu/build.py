@@ -6,5 +6,13 @@ from pathlib import Path
 
 from accelkit import CppLibrary
 
-LIBRARY = CppLibrary("fake_xpu", Path(__file__).parent / "csrc")
+LIBRARY = CppLibrary(
+    "fake_xpu",
+    Path(__file__).parent / "csrc",
+    unity=[
+        ["autocast.cpp", "operators.cpp", "layers.cpp", "memory.cpp"],
+        ["collectives.cpp", "fallback.cpp", "hooks.cpp", "timer.cpp", "registration.cpp", "remaining_operators.cpp"],
+        ["generator.cpp", "guard.cpp", "kernel.cpp", "pinned.cpp", "statistics.cpp", "streams.cpp"],
+    ],
+)
 """Compiled on first use into ``accelkit-fake-xpu`` in the user's cache folder, or into FAKE_XPU_CACHE_DIR."""

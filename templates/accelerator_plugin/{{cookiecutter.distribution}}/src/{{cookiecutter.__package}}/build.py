@@ -25,4 +25,9 @@ LIBRARY = CppLibrary(
     exclude=[file for driver, files in SOURCES.items() if driver != DRIVER for file in files],
     flags=[],  # for example -I with the folder of the driver's header; {{ cookiecutter.accelerator.upper() }}_CXXFLAGS adds others
     links=[],  # for example -l{{ cookiecutter.accelerator }}, the driver's own library
+    unity=[  # what is compiled as one, because most of the time goes to the headers that these files share
+        ["autocast.cpp", "operators.cpp", "layers.cpp", "copies.cpp"],
+        ["collectives.cpp", "fallback.cpp", "hooks.cpp", "timer.cpp", "remaining_operators.cpp"],
+        ["generator.cpp", "guard.cpp", "memory.cpp", "pinned.cpp", "statistics.cpp", "streams.cpp"],
+    ],
 )

@@ -247,7 +247,7 @@ void wrap_gloo(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
   group->setBackend(kDeviceType, c10d::ProcessGroup::BackendType::CUSTOM, c10::make_intrusive<HostCollectives>(group->getBackend(kDeviceType)));
 }
 
-const bool is_defined = [] {
+const bool is_wrap_gloo_defined = [] {
   static torch::Library library(torch::Library::FRAGMENT, BACKEND_NAME, std::nullopt, __FILE__, __LINE__);
   library.def("wrap_gloo(__torch__.torch.classes.c10d.ProcessGroup group) -> ()", &wrap_gloo);
   return true;

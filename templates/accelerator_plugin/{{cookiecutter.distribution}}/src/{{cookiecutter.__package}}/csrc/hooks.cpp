@@ -69,7 +69,7 @@ void define_functions() {
   });
 }
 
-const bool is_registered = [] {
+const bool are_hooks_registered = [] {
   at::RegisterPrivateUse1HooksInterface(new Hooks);
   register_allocators();
   define_functions();

@@ -36,7 +36,7 @@ class Timer : public c10d::Timer {
   std::array<std::optional<c10::Event>, 5> marks_;  // one for each value of the enum Event
 };
 
-const bool is_registered = [] {
+const bool is_timer_registered = [] {
   c10d::TimerRegistry()->Register(c10::DeviceType::PrivateUse1, [](c10::Device device) { return std::make_unique<Timer>(device); });
   return true;
 }();

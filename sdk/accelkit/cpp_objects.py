@@ -1,0 +1,73 @@
+"""The object files of a C++ library: which sources are compiled together, and what is kept between builds."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+import shutil
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from accelkit.errors import NotPrivateError
+from accelkit.private_files import check_private
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CompilationUnit:
+    """The sources that one run of the compiler turns into one object file."""
+
+    sources: tuple[Path, ...]
+
+    @property
+    def name(self) -> str:
+        return "+".join(path.stem for path in self.sources)
+
+    @property
+    def arguments(self) -> list[str]:
+        """The compiler's arguments that name the sources."""
+        *before, last = map(str, self.sources)
+        return [*(word for path in before for word in ("-include", path)), "-c", last]
+
+    def digest(self, surroundings: bytes) -> str:
+        """Return a digest of the sources and of ``surroundings``."""
+        digest = hashlib.sha256(surroundings)
+        for path in self.sources:
+            digest.update(path.read_bytes())
+        return digest.hexdigest()
+
+
+def compilation_units(folder: Path, exclude: Collection[str], unity: Sequence[Sequence[str]]) -> list[CompilationUnit]:
+    """Return what to compile, the largest first, so that no long compilation starts when all others have finished.
+
+    Args:
+        folder: The folder with the ``.cpp`` files.
+        exclude: Names of files that are not compiled.
+        unity: Groups of names of files that are compiled as one.
+    """
+    left = {path.name: path for path in sorted(folder.glob("*.cpp")) if path.name not in exclude}
+    groups = [tuple(left.pop(name) for name in group if name in left) for group in unity]
+    units = [CompilationUnit(group) for group in (*groups, *((path,) for path in left.values())) if group]
+    return sorted(units, key=lambda unit: -sum(path.stat().st_size for path in unit.sources))
+
+
+def reuse(kept: Path, target: Path) -> bool:
+    """Copy the object file ``kept``, which an earlier build has stored, to ``target``. Return whether it was copied.
+
+    It is not copied if it does not exist, or if anybody but this user and root could have written it.
+    """
+    try:
+        check_private(kept)
+        shutil.copyfile(kept, target)
+    except (NotPrivateError, OSError):  # it does not exist, or another process has just removed it
+        return False
+    return True
+
+
+def keep(target: Path, kept: Path) -> None:
+    """Store an object file for later builds, unless another process stores it at this moment or the file system has no hard links."""
+    os.chmod(target, 0o600)
+    with contextlib.suppress(OSError):
+        kept.unlink(missing_ok=True)
+        os.link(target, kept)
