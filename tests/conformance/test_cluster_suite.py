@@ -11,6 +11,7 @@ import pytest
 
 from accelkit import PluginRecord
 from accelkit_conformance import checks
+from accelkit_conformance.areas import cluster_jobs
 from accelkit_conformance.mutants import find
 from accelkit_conformance.results import NotSupported
 from accelkit_conformance.run import Options, Run, find_subject
@@ -101,7 +102,8 @@ def test_a_vendor_s_environment_passes(acme):
     assert acme() == NOT_OVERRIDDEN
 
 
-def test_a_process_that_does_not_find_the_others_is_named(acme):
+def test_a_process_that_does_not_find_the_others_is_named(acme, monkeypatch):
+    monkeypatch.setattr(cluster_jobs, "_JOIN_SECONDS", 1.0)  # it waits in vain
     port = "@property\ndef main_port(self):\n    return self.port('ACME_PORT') + self.global_rank\n"
     found = acme(more=port, only="processes_find_each_other")
     assert "rank 0 of 2 did not join the others: UnavailableError: rank 0 of 2 could not join" in found["processes_find_each_other"]

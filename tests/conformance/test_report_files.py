@@ -19,7 +19,7 @@ expires = 2020-01-01
 
 
 def run(*arguments):
-    command = [sys.executable, "-m", "accelkit", "conformance", "run", "cpu", "--profile", "contract", *map(str, arguments)]
+    command = [sys.executable, "-m", "accelkit", "conformance", "run", "cpu", "--profile", "contract", "-n", "1", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

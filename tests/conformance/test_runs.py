@@ -179,7 +179,7 @@ def test_the_program_of_a_gradient_has_the_output_gradient_of_the_test(tmp_path)
 
 
 def test_a_device_that_is_not_here_exits_4_and_the_contract_is_run(error_text):
-    run = command("run", "cuda", env=os.environ | {"CUDA_VISIBLE_DEVICES": ""})
+    run = command("run", "cuda", "-n", "1", env=os.environ | {"CUDA_VISIBLE_DEVICES": ""})
     assert run.returncode == 4, run.stderr
     assert "contract" in run.stdout
     assert f"{IN_CONTRACT} of {IN_CONTRACT}" in run.stdout
@@ -238,7 +238,7 @@ def _journals():
 
 
 def test_json_on_standard_output_is_the_report():
-    run = command("run", "cpu", "--profile", "contract", "--json", "-")
+    run = command("run", "cpu", "--profile", "contract", "-n", "1", "--json", "-")
     report = json.loads(run.stdout)
     assert report["schema"] == "accelkit.conformance/1"
     assert report["summary"]["kinds"] == {"pass": IN_CONTRACT}
@@ -261,15 +261,23 @@ def test_usage_is_exit_code_2(error_text):
 
 
 def test_a_part_certifies_nothing(error_text):
-    run = command("run", "cpu", "--profile", "contract", "--select", "probe", "--certify")
+    run = command("run", "cpu", "--profile", "contract", "-n", "1", "--select", "probe", "--certify")
     assert run.returncode == 1
     assert "not certified" in run.stderr
     assert run.stderr == error_text
 
 
-@pytest.mark.parametrize(("kind", "name"), [("precision", "bf16-mixed"), ("cluster", "local"), ("strategy", "single_device")])
-def test_other_kinds_are_subjects_too(kind, name):
-    run = command("run", name, "--kind", kind)
+@pytest.mark.parametrize(
+    ("kind", "name", "areas"),
+    [
+        ("precision", "bf16-mixed", ["isolation", "precision_dtypes"]),
+        ("cluster", "local", []),
+        ("strategy", "single_device", ["isolation", "strategy_state"]),
+    ],
+)
+def test_other_kinds_are_subjects_too(kind, name, areas):
+    """A few areas; `make conformance-kinds` runs them all."""
+    run = command("run", name, "--kind", kind, "-n", "1", *(f"--select={area}" for area in areas))
     assert run.returncode == 0, run.stderr
     assert "none failed" in run.stdout
 
@@ -298,7 +306,7 @@ class Quick(Precision):
 def test_a_precision_that_no_accelerator_can_use_is_one_error(plugin_site, error, devices, code, says):
     source = NEEDS_PACKAGE.format(error=error, devices=devices, why="the package quick is not installed")
     plugin_site.install("vendor-quick", source, entry_points="[accelkit.precisions]\nquick = vendor_quick:Quick\n")
-    run = command("run", "quick", "--kind", "precision", "--profile", "full", "--select", "class_is_documented")
+    run = command("run", "quick", "--kind", "precision", "-n", "1", "--profile", "full", "--select", "class_is_documented")
     assert run.returncode == code, run.stderr
     assert ("the precision 'quick' is not available on this machine\n  plugin: vendor-quick==1.0" in run.stderr) == (code == 4)
     for text in says:
