@@ -133,9 +133,9 @@ def _program(words: list[str]) -> list[str]:
     raise AssertionError(f"{shlex.join(words)} starts no program that is known here")
 
 
-def environment(folder: Path) -> dict[str, str]:
-    """Of a page's process: programs of this Python, a home of its own, and what pip installs here."""
-    path = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+def environment(folder: Path, programs: Path) -> dict[str, str]:
+    """Of a page's process: these programs and others of this Python, a home of its own, and what pip installs here."""
+    path = [str(programs), str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     python_path = [str(Path(__file__).parent / "parts"), os.environ.get("PYTHONPATH", "")]
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     return inherited | {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import subprocess
-import sys
 from pathlib import Path
 
+import preloaded
 import pytest
 from commands import Shell, check_output, environment
 from pages import ROOT, Page, read, tracked_pages
@@ -58,11 +58,11 @@ def test_page(path, tmp_path, plugin_site):
     plugin_site.install("vendor-acme-plugin", ACME, accelerators={"acme": "AcmeAccelerator"})
     folder = tmp_path / "page"
     (folder / "home").mkdir(parents=True)
-    command = [sys.executable, str(Path(__file__).with_name("run_page.py")), str(ROOT / path), str(folder)]
+    command = ["python", str(Path(__file__).with_name("run_page.py")), str(ROOT / path), str(folder)]
     command += [str(line) for line in excepted_lines(path, page)]
     result = subprocess.run(
         command,
-        env=environment(folder) | {"STAND_IN": str(plugin_site.folder)},
+        env=environment(folder, preloaded.programs()) | {"STAND_IN": str(plugin_site.folder)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -102,8 +102,9 @@ def test_what_a_page_says_is_tested_elsewhere_is(path):
 def test_what_is_wrong_is_found(text, complaint, tmp_path):
     page = tmp_path / "page.md"
     page.write_text(text)
-    run = [sys.executable, str(Path(__file__).with_name("run_page.py")), str(page), str(tmp_path)]
-    result = subprocess.run(run, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    env = environment(tmp_path, preloaded.programs())
+    run = ["python", str(Path(__file__).with_name("run_page.py")), str(page), str(tmp_path)]
+    result = subprocess.run(run, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     assert result.returncode != 0
     assert complaint in result.stdout
 
@@ -117,8 +118,9 @@ def test_what_lasts_from_one_block_to_the_next(tmp_path):
         "```python\n# two.py\nprint(2)\n```\n```console\n$ python ../two.py    # a comment\n```\n```python\nassert number == 2\n```\n"
         "<!-- may exit 3: bash -c -->\n```console\n$ bash -c 'exit 3'\n```\n"
     )
-    run = [sys.executable, str(Path(__file__).with_name("run_page.py")), str(page), str(tmp_path)]
-    result = subprocess.run(run, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    env = environment(tmp_path, preloaded.programs())
+    run = ["python", str(Path(__file__).with_name("run_page.py")), str(page), str(tmp_path)]
+    result = subprocess.run(run, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     assert result.returncode == 0, result.stdout
 
 

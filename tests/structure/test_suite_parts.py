@@ -65,9 +65,14 @@ def test_help_lists_every_part():
 
 
 def test_tests_that_share_a_fixture_of_their_module_run_in_one_process(tmp_path):
-    """pytest-xdist ignores groups with a pytest that it does not know, and says nothing."""
+    """pytest-xdist ignores groups with a pytest that it does not know, and says nothing.
+
+    The tests need no verdict on the fake XPU, which would be compiled for it in a fresh clone.
+    """
     (tmp_path / "test_some.py").write_text(
-        "import os, pytest\n\n@pytest.fixture(scope='module')\ndef shared(): open(f'{os.getpid()}.made', 'x').close()\n\n"
+        "import os, pytest\n\n@pytest.fixture(scope='session')\n"
+        "def probed_fake_xpu(tmp_path_factory): return tmp_path_factory.mktemp('empty')\n\n"
+        "@pytest.fixture(scope='module')\ndef shared(): open(f'{os.getpid()}.made', 'x').close()\n\n"
         "@pytest.mark.parametrize('number', range(8))\ndef test_it(shared, number): pass\n"
     )
     options = [
