@@ -36,9 +36,6 @@ from pathlib import Path
 from typing import Any
 
 WITHOUT_TORCH = (
-    "numpy",
-    "sympy",
-    "yaml",
     "rich.console",
     "accelkit.cli",
     "accelkit.discovery.probing",

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("forked_interpreters")
+
 REGISTERED = "import accelkit_fake_xpu.torch_backend\n"
 
 

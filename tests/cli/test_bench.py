@@ -14,6 +14,8 @@ from accelkit.benchmarking.run import measure
 from accelkit.cli import main
 from accelkit.selection import resolve
 
+pytestmark = pytest.mark.usefixtures("forked_interpreters")
+
 PLUGIN = """
 import os, time
 from accelkit import Accelerator, Capabilities

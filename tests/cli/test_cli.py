@@ -10,6 +10,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("forked_interpreters")
+
 CLASS = """
 print("noise on stdout")
 import sys; sys.stderr.write("noise on stderr")

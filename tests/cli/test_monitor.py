@@ -17,6 +17,8 @@ from accelkit.cli import main
 from accelkit.monitoring.monitor import Monitor
 from accelkit.selection import resolve
 
+pytestmark = pytest.mark.usefixtures("forked_interpreters")
+
 PLUGIN = """
 import os, time
 import torch

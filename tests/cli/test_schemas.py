@@ -15,6 +15,8 @@ import accelkit_conformance.commands
 from accelkit import cli
 from accelkit.cli import main
 
+pytestmark = pytest.mark.usefixtures("forked_interpreters")
+
 SDK = Path(cli.__file__).with_name("schema.json")
 CONFORMANCE = Path(accelkit_conformance.commands.__file__).with_name("schema.json")
 REPORT = ["conformance", "run", "cpu", "--select", "device", "--json"]

@@ -11,6 +11,8 @@ from accelkit.discovery import probing
 from accelkit.discovery.catalog import find
 from accelkit.discovery.metadata import installed_version
 
+pytestmark = pytest.mark.usefixtures("forked_interpreters")
+
 PLUGIN = """
 from accelkit import Accelerator, Availability
 

@@ -9,6 +9,8 @@ from pages import ROOT
 import accelkit
 from accelkit import ClusterEnvironment, Precision, Strategy, hookimpl
 
+pytestmark = pytest.mark.usefixtures("forked_interpreters")
+
 ACCELERATOR = """
 from accelkit import Accelerator, Availability
 

@@ -18,6 +18,8 @@ from accelkit_conformance.reports import bundle
 from accelkit_conformance.reports.markdown import plain
 from accelkit_conformance.results import Result
 
+pytestmark = pytest.mark.usefixtures("forked_interpreters")
+
 GIGABYTE = 2**30
 RESULT = {"id": "contract/one", "kind": "pass", "seconds": 0.5}
 DIGEST = "0" * 64

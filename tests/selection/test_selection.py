@@ -10,6 +10,8 @@ import pytest
 import accelkit
 from accelkit.selection import auto, decide, load_named, select
 
+pytestmark = pytest.mark.usefixtures("forked_interpreters")
+
 CLASS = """
 from accelkit import Accelerator, Availability
 
