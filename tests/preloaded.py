@@ -134,7 +134,8 @@ class _Server:
         for name in ("PYTHONPATH", "PYTHONUNBUFFERED"):  # conftest.py removes the second for the tests
             environ.pop(name, None)
         command = [_PYTHON, *options, str(Path(fork_server.__file__).absolute()), str(self._socket), *modules]
-        self._process = subprocess.Popen(command, env=environ, stdin=subprocess.PIPE)
+        # Only the end of this process ends the server, which then kills its processes: a signal to the group does not reach it.
+        self._process = subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, start_new_session=True)
         self._creator = os.getpid()
         atexit.register(self.stop)
         self.programs = self.folder / "bin"
