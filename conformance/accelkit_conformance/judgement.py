@@ -24,6 +24,8 @@ def judge(subject: Subject, test: str, error: BaseException | None, expected: Se
     found, parameters = checks.find(test)
     if isinstance(error, NotSupported):
         return Result(test, "unsupported", reason=str(error))
+    if subject.unsupported and error is None and not subject.failures:
+        return Result(test, "unsupported", reason=str(subject.unsupported[0]))
     if error is not None:
         matching = next((one for one in expected if not one.sample and one.explains(error)), None)
         subject.failures.append(SampleFailure("", error, "", matching))
@@ -42,7 +44,8 @@ def judge(subject: Subject, test: str, error: BaseException | None, expected: Se
         return _failed(test, "unsupported", surprise, f"{', '.join(undeclared)}: undeclared, and does not work{which} (", ")")
     if surprise is not None:
         on = f"on {subject.accelerator.name}: " if subject.record.kind != "accelerator" and subject.is_loaded else ""
-        count = f" ({len(surprises)} of {subject.num_samples} inputs)" if subject.num_samples else ""
+        num_failed = sum(bool(one.sample) for one in surprises)
+        count = f" ({num_failed} of {subject.num_samples} inputs)" if num_failed else ""
         where = f"{surprise.sample}: " if surprise.sample else ""
         return _failed(test, _kind_of(surprise.error), surprise, f"{on}{where}", count)
     whole = [one for one in expected if not one.sample]  # the others apply only to the inputs that they select

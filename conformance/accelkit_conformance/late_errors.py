@@ -65,3 +65,13 @@ def raises(subject: Subject, *errors: type[BaseException], about: str = "", doin
         raise WrongError(f"{doing} raised {type(error).__name__} instead of {due}: {error}") from error
     else:
         raise (Absent if may_be_absent else AssertionError)(f"{doing} did not raise an error")
+
+
+def still_computes(subject: Subject) -> bool:
+    """Return whether the device still computes. After some errors, such as CUDA's device-side assertions, it does not."""
+    import torch
+
+    try:
+        return bool((torch.ones(2, device=subject.device) * 2).cpu().sum() == 4)
+    except Exception:
+        return False

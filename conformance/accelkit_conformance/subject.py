@@ -65,6 +65,7 @@ class Subject:
         self.expectations: tuple[Expectation, ...] = ()
         self.failures: list[SampleFailure] = []
         self.passed_though_expected: list[str] = []
+        self.unsupported: list[NotSupported] = []
         self.num_samples = 0
         self.without_numbers: set[str] = set()
         self.first_call_seconds = 0.0
@@ -221,7 +222,7 @@ class Subject:
     @contextlib.contextmanager
     def sample(self, description: str, facts: Mapping[str, Any], reproducer: Callable[[], str] | None = None) -> Iterator[None]:
         """Context manager for one input of a check. An error raised inside it is recorded and compared with the expected failures; the
-        check then continues.
+        check then continues. If one raises NotSupported and none fails, the result of the check is ``unsupported``.
 
         Args:
             description: A readable description of the input.
@@ -234,6 +235,8 @@ class Subject:
             self.announce(expectation)
         try:
             yield
+        except NotSupported as error:
+            self.unsupported.append(error)
         except Exception as error:
             matches = expectation if expectation is not None and expectation.explains(error) else None
             self.failures.append(SampleFailure(description, error, reproducer() if reproducer else "", matches))
@@ -248,7 +251,8 @@ class Subject:
 
     def begin(self, expectations: tuple[Expectation, ...]) -> None:
         """Prepare for the next check: set its expectations and clear the state of the last one."""
-        self.expectations, self.failures, self.passed_though_expected, self.num_samples = expectations, [], [], 0
+        self.expectations, self.failures, self.passed_though_expected, self.unsupported = expectations, [], [], []
+        self.num_samples = 0
 
 
 class Ranks(ClusterEnvironment):
@@ -289,10 +293,6 @@ def device_index(test: str, num_devices: int) -> int:
 
 
 def stay_on(device: torch.device, *tensors: torch.Tensor) -> None:
-    """Assert that all tensors are on ``device``.
-
-    Raises:
-        AssertionError: If one is not.
-    """
+    """Assert that all tensors are on ``device``."""
     for tensor in tensors:
         assert tensor.device == device, f"a result is on {tensor.device}, not on {device}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 import faulthandler
 import gc
 import os
@@ -29,13 +28,13 @@ from accelkit_conformance import checks, worker_messages
 from accelkit_conformance.expectations import Expectation
 from accelkit_conformance.judgement import judge
 from accelkit_conformance.late_errors import find_out_about_numbers, wait_for_late_errors
+from accelkit_conformance.rank_group import RankGroup
 from accelkit_conformance.results import CRASHED, DECLARED_NONE, TRIGGERED, NotSupported, Result
 from accelkit_conformance.subject import Subject, device_index
 
 if TYPE_CHECKING:
     from accelkit_conformance.coverage import DispatchRecorder
 
-_GROUP_SECONDS = 60
 _RECORDED_SAMPLES = 8
 _ON_EVERY_DEVICE = ("device",)  # the areas whose checks run on every device
 _RECORDED = ("operators", "autograd", "layout", "modules", "optimizers", "transfer", "random", "precision", "capabilities")
@@ -75,8 +74,7 @@ class Worker:
         self._number = request["worker"]
         self._expectations = [Expectation.from_dict(one) for one in request["expectations"]]
         self._record = PluginRecord(**request["record"])
-        self._rendezvous = request.get("rendezvous", "")
-        self._num_joins = 0  # a check may destroy the process group, and each group needs a new rendezvous file
+        self._group = RankGroup(request.get("rendezvous", ""))
         cls = loading.load_class(self._record)
         self.subject = Subject(self._record, cls, **{name: request[name] for name in ("rank", "world_size", "most_samples")})
         self.subject.tell = self._tell
@@ -191,7 +189,7 @@ class Worker:
                     self.subject.use(accelerator, index)
                 self._reset()
                 if found.is_distributed:
-                    self._join()
+                    self._group.join(self.subject, self._record, [one for one, _ in self._accelerators])
                 if crash := next((one for one in self.subject.expectations if one.is_crash and not one.sample), None):
                     self.subject.announce(crash)
                 found.function(self.subject, *parameters)
@@ -231,6 +229,10 @@ class Worker:
 
     def _load(self, records: Sequence[PluginRecord]) -> None:
         """Load the accelerators on which the tests run: the plugin under test, or those on which a plugin of another kind is tested."""
+        if records:
+            import torch
+
+            torch.backends.cudnn.allow_tf32 = False  # convolutions of float32 compute in float32, as matmuls do by default
         for record in records:
             instance = loading.instantiate(loading.load_class(record), record)
             with loading.plugin_errors(record.plugin, f"loading {record.name}"):
@@ -238,28 +240,6 @@ class Worker:
                 self.subject.use(instance)
             find_out_about_numbers(self.subject)
             self._accelerators.append((instance, len(self.subject.devices)))
-
-    def _join(self) -> None:
-        """Initialise the process group with the other ranks on the accelerators' backends, unless that has been done.
-
-        A check that runs on one process leaves this to the Runtime.
-        """
-        import torch.distributed as dist
-
-        from accelkit.runtime.process_group import backend_of
-
-        subject = self.subject
-        if dist.is_initialized() or subject.world_size == 1:
-            return
-        self._num_joins += 1
-        own = [f"{one.device_type}:{backend_of(one.device(0), one.process_group_backend)}" for one, _ in self._accelerators]
-        dist.init_process_group(
-            own[0].partition(":")[2] if self._record.kind == "accelerator" else ",".join(dict.fromkeys(["cpu:gloo", *own])),
-            init_method=f"file://{self._rendezvous}-{self._num_joins}",
-            rank=subject.rank,
-            world_size=subject.world_size,
-            timeout=datetime.timedelta(seconds=_GROUP_SECONDS + subject.first_call_seconds),
-        )
 
     def _reset(self) -> None:
         """Reset global state, so that every test starts from the same state."""

@@ -84,6 +84,39 @@ def test_nan_and_infinity_stand_where_they_stand(value, says):
             judged(wrong, right)
 
 
+def test_where_the_cpu_gives_nan_by_mistake_the_true_value_is_right_too():
+    truth = torch.tensor([1.0, math.inf, 3.0], dtype=torch.float64)
+    reference = torch.tensor([1.0, math.nan, math.nan])  # torch's vector code for gelu gives NaN at infinity
+    judged(reference.clone(), reference, truth)
+    judged(truth.float(), reference, truth)
+    with pytest.raises(AssertionError, match="infinity"):
+        judged(torch.tensor([1.0, 2.0, 3.0]), reference, truth)
+    with pytest.raises(AssertionError, match="of the largest magnitude"):
+        judged(torch.tensor([1.0, math.inf, 4.0]), reference, truth)
+
+
+def test_the_parts_of_a_complex_number_are_judged_by_its_magnitude():
+    right = torch.tensor([1e3 + 1e-3j, 1e-3 + 1e-3j], dtype=torch.complex64)
+    turned = right * torch.polar(torch.ones(2), torch.full((2,), 1e-7))  # moves 1e-4 into the imaginary part of the first
+    judged(turned, right, right.to(torch.complex128))
+    with pytest.raises(AssertionError, match="an element is off by"):
+        judged(right + torch.tensor([0, 1e-4]), right, right.to(torch.complex128))
+
+
+def test_the_finite_part_of_a_number_that_is_nan_or_infinite_is_judged_by_itself():
+    right = torch.tensor([complex(2.0, math.nan), complex(2.0, math.inf)], dtype=torch.complex64)
+    judged(right.clone(), right, right.to(torch.complex128))
+    with pytest.raises(AssertionError, match="of the largest magnitude"):
+        judged(torch.tensor([complex(3.0, math.nan), complex(2.0, math.inf)]), right, right.to(torch.complex128))
+
+
+def test_elements_that_underflow_have_no_relative_error():
+    truth = torch.tensor([1.0, 1e-60, 1e-80, 1e-100], dtype=torch.float64)
+    judged(torch.tensor([1.0, 1e-45, 1e-45, 0.0]), truth.float(), truth)
+    with pytest.raises(AssertionError, match="an element is off by"):
+        judged(torch.tensor([1.0, 1e-36, 0.0, 0.0]), truth.float(), truth)
+
+
 def test_overflow_may_go_either_way_where_rounding_decides():
     largest = torch.finfo(torch.float16).max
     truth = torch.tensor([1.0, largest * 0.999], dtype=torch.float64)

@@ -233,3 +233,16 @@ def test_the_summary_begins_with_such_areas():
 
     made = make_report(results=[unsupported(0)])
     assert terminal.summary_lines(made)[0].startswith("operators: 1 of 1 tests are unsupported")
+
+
+def test_processes_that_cannot_share_a_device_need_as_many_devices(run):
+    for result in run("OneExclusiveDevice", "capabilities/process_group[2]", "collectives/all_reduce[2,SUM,float32]"):
+        assert result.kind == "unsupported", result
+        assert "2 processes need as many devices, and there is 1; the process group cannot share a device" in result.reason
+        assert "Duplicate device: rank 0 and rank 1" in result.reason
+
+
+def test_an_operator_that_pytorch_has_only_for_the_cpu_may_be_missing(run):
+    missing, present = run("LacksHistograms", "operators/forward[histogram,float32]", "layout/inputs[histc]")
+    assert (missing.kind, "PyTorch itself implements this only for the CPU" in missing.reason) == ("unsupported", True), missing
+    assert present.kind == "pass", present

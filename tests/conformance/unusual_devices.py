@@ -195,6 +195,15 @@ class CannotDraw(_Undeclared):
         raise NotImplementedError("no kernel for aten::exponential_")
 
 
+class LacksHistograms(Broken):
+    """A device without ``torch.histogram``, which PyTorch itself has only for the CPU."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name.startswith("histogram"):
+            raise NotImplementedError(f"Could not run 'aten::{name}' with arguments from the 'XPU' backend.")
+        return call()
+
+
 class OneStream(FakeXPUAccelerator):
     """A device on which every new stream is the current one. It does not declare streams."""
 
@@ -330,3 +339,21 @@ class OnlyVectors(Broken):
 
     def synchronize(self, device: Any) -> None:
         raise UnsupportedError("this device cannot be waited for")
+
+
+class OneExclusiveDevice(FakeXPUAccelerator):
+    """A single device whose process group refuses two processes on it, as NCCL does."""
+
+    process_group_backend = "exclusive"
+
+    def auto_device_count(self) -> int:
+        return 1
+
+    def load(self) -> None:
+        super().load()
+        import torch.distributed as dist
+
+        def create(*args: Any) -> Any:
+            raise RuntimeError("Duplicate device: rank 0 and rank 1 are both on fake_xpu:0")
+
+        dist.Backend.register_backend("exclusive", create, devices=["fake_xpu"])

@@ -1,5 +1,5 @@
 """For every operator that has a gradient, the gradients on the device match those in float64 on the
-CPU, within eight times the error of the CPU's own kernels."""
+CPU, within eight times the error of the CPU's own kernels, or 8 eps if that is larger."""
 
 from __future__ import annotations
 

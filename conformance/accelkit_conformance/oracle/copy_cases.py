@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from accelkit_conformance.oracle.changed_arguments import whole_storage
 from accelkit_conformance.oracle.layouts import LAYOUTS, arranged
-from accelkit_conformance.oracle.op_compare import whole_storage
 from accelkit_conformance.oracle.pairwise import covering_rows
 from accelkit_conformance.oracle.sample_transfer import has_memory, to_device
 from accelkit_conformance.profiles.operators import DTYPES

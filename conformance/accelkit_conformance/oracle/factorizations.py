@@ -6,6 +6,7 @@ Factors are unique only up to the signs or phases of vectors, so that comparing 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -40,6 +41,20 @@ def check_factors(name: str, matrix: object, factors: Sequence[object]) -> None:
     bound = _MOST_EPSILONS * torch.finfo(there[0].dtype).eps * norm
     if not error <= bound:
         raise WrongValues(f"the factors do not give the matrix: the product is off by {error:.3g}; at most {bound:.3g} is allowed")
+
+
+def unique_parts(name: str, results: Sequence[Any]) -> list[Any]:
+    """Return the results of an operator without what a device may choose: of full singular vectors, those that belong to no singular value.
+
+    Args:
+        name: The name of the operator in torch's database or in ATen.
+        results: The results; each may be None.
+    """
+    if name not in _SINGULAR or len(results) != 3 or not all(isinstance(one, torch.Tensor) for one in results):
+        return list(results)
+    u, s, v = results
+    num = s.shape[-1]
+    return [u[..., :num], s, v[..., :num] if name == "svd" else v[..., :num, :]]
 
 
 Product = tuple[torch.Tensor, torch.Tensor]
@@ -77,4 +92,5 @@ _PRODUCTS: Mapping[str, Callable[[torch.Tensor, list[torch.Tensor]], Product]] =
     "linalg.eig": _eigenvectors,
     "linalg_eig": _eigenvectors,
 }
+_SINGULAR = ("svd", "linalg.svd", "_linalg_svd")
 _THREE = ("linalg.svd", "_linalg_svd")

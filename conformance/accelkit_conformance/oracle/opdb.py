@@ -43,6 +43,10 @@ UP_TO_PHASE = (
     "geqrf",
     "svd_lowrank",
     "pca_lowrank",
+    "_linalg_svd",
+    "_linalg_eigh",
+    "linalg_eig",
+    "linalg_qr",
 )
 # Discontinuous functions: in low precision, the result on either side of a step is accepted.
 DISCONTINUOUS = ("floor_divide", "fmod", "remainder", "round", "floor", "ceil", "trunc", "frac", "div", "sign", "heaviside", "sgn")

@@ -9,6 +9,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from accelkit.runtime.comparison.tolerance import DOUBLE
 
+_DEVICES_OF_SAMPLES = ("cpu", "cuda")
+"""torch's database passes ``device="cuda"`` to some operators on a machine that has CUDA."""
+
 
 def tensors(nested: Any) -> list[torch.Tensor]:
     """Return every tensor in nested data."""
@@ -45,11 +48,12 @@ def to_device(nested: Any, device: torch.device) -> Any:
     def whole(storage: torch.UntypedStorage, dtype: torch.dtype, key: Any) -> torch.Tensor:
         """Return a copy of the whole storage on the device. The first call with a key makes it, in its ``dtype``; later calls reuse it."""
         if key not in storages:
-            storages[key] = torch.empty(0, dtype=dtype).set_(storage).to(device, copy=True)  # type: ignore[call-overload]
+            there = torch.empty(0, dtype=dtype, device=storage.device)
+            storages[key] = there.set_(storage).to(device, copy=True)  # type: ignore[call-overload]
         return storages[key]
 
     def move(leaf: Any) -> Any:
-        if isinstance(leaf, torch.device) or (isinstance(leaf, str) and leaf == "cpu"):
+        if isinstance(leaf, torch.device) or (isinstance(leaf, str) and leaf in _DEVICES_OF_SAMPLES):
             return device
         if not isinstance(leaf, torch.Tensor):
             return leaf

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
+
+from accelkit_conformance.oracle import opdb
+from accelkit_conformance.oracle.known_differences import may_be_missing
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
 
 _NUMBERS = torch.tensor([3_000_000_019, -2_999_999_929, 1_234_567_891, 7])
 _NARROW = torch.tensor([2_000_000_011, 2_000_000_089, 2], dtype=torch.int32)
@@ -25,3 +32,17 @@ CALLS: dict[str, tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]] = 
     "cumprod_of_int32": (_NARROW, lambda x: x.cumprod(0)),
 }
 """For each name, the integers and the call."""
+
+
+def computed(subject: Subject, name: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the result of a call on the device, and the right one.
+
+    Raises:
+        NotSupported: If the accelerator declares that the device does not have the dtype, or if the device raises an error for a call that
+            PyTorch itself supports only on the CPU: CUDA has no matmul of integers.
+    """
+    here, call = CALLS[name]
+    subject.needs(str(here.dtype).removeprefix("torch."))
+    with may_be_missing(opdb.operators().get(name), (here, (), {})):
+        found = call(here.to(subject.device))
+    return found, call(here)

@@ -53,6 +53,7 @@ class Bench:
         self._device = Target(device, lambda: call(accelerator, "synchronize", device), call(accelerator, "capabilities", device))
         host = torch.empty(0, device=torch.get_default_device()).device
         self._host = None if host.type == device.type else Target(host, lambda: None, Capabilities())
+        torch.backends.cudnn.allow_tf32 = False  # float32 is compared with the peak of float32
         self._host_peaks: dict[str, float] = {}
         self._peaks: dict[str, float] = {}
 

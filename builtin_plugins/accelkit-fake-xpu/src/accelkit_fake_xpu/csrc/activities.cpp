@@ -54,7 +54,7 @@ thread_local Operators operators;
 
 }  // namespace
 
-uint64_t current_operator() noexcept {
+uint64_t recorded_operator() noexcept {
   const bool is_current = operators.session == session_number.load(std::memory_order_relaxed);
   return is_current && !operators.ids.empty() ? operators.ids.back() : 0;
 }

@@ -1,0 +1,47 @@
+"""Check that a call has not changed its arguments, nor the memory around them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from accelkit_conformance.oracle.sample_transfer import has_memory, tensors
+
+
+def check_inputs(there: Any, here: Any, given: Any) -> None:
+    """Check that a call on the device has changed only those storages of its arguments that the call on the CPU has changed.
+
+    On a device without memory addresses, only the values of the arguments can be read, not the memory around them.
+    """
+    for mine, theirs, original in zip(tensors(there), tensors(here), tensors(given), strict=True):
+        if original.layout is torch.strided and not has_memory(mine):
+            if torch.equal(theirs, original):
+                assert torch.equal(mine.detach().cpu(), original), "the call changed an argument"
+        elif (
+            original.layout is torch.strided
+            and original.untyped_storage().nbytes() == mine.untyped_storage().nbytes()
+            and _has_equal_storage(theirs, original)
+        ):
+            assert _has_equal_storage(mine, original), "the call changed an argument, or the memory around it"
+
+
+def _has_equal_storage(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether the whole storages of two tensors have equal bytes, or equal elements where NaN equals any NaN.
+
+    An operator that updates an argument, as ``batch_norm_update_stats`` does, may write another NaN over a NaN.
+    """
+    first, second = whole_storage(one), whole_storage(other)
+    if torch.equal(first, second):
+        return True
+    first, second = first.view(one.dtype), second.view(other.dtype)
+    if not first.is_floating_point() or first.element_size() == 1:  # 8-bit numbers have no isnan
+        return False
+    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[first.element_size()]
+    return bool(((first.view(bits) == second.view(bits)) | (first.isnan() & second.isnan())).all())
+
+
+def whole_storage(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the bytes of the tensor's storage, on the CPU."""
+    count = tensor.untyped_storage().nbytes() // tensor.element_size()
+    return tensor.detach().as_strided((count,), (1,), 0).cpu().resolve_conj().resolve_neg().contiguous().view(torch.uint8)

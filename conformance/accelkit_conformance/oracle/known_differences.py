@@ -1,0 +1,90 @@
+"""Differences between PyTorch's own kernels for the CPU and for CUDA that are no defects, so that every device may have them."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from accelkit_conformance.oracle import opdb
+from accelkit_conformance.oracle.sample_transfer import tensors
+from accelkit_conformance.results import NotSupported
+
+# Calls whose kernels assume, without checking it, that their arguments are laid out as torch's own code passes them.
+LAID_OUT_BY_TORCH = re.compile(r"_weight_norm_interface|_embedding_bag|_scaled_mm|_native_multi_head_attention")
+# Calls that may add up terms one after another. The recorded values repeat, so their rounding errors do not average out.
+SEQUENTIAL = re.compile(r"^cum|nll_loss")
+# Operators that return values for their own backward pass, or results that were not asked for. Some devices leave these empty, or give
+# them another dtype.
+_AUXILIARY = re.compile(r"batch_norm(?!.*backward)|log_sigmoid_forward|^_?unique|_embedding_bag(?!.*backward)")
+# Operators and ATen overloads that PyTorch itself implements only for the CPU, although its database does not say so. channel_shuffle has
+# a composite for other devices, which accepts only contiguous arguments.
+_ONLY_ON_CPU = ("_add_relu.Tensor", "_add_relu.Scalar", "sparse.mm.reduce", "nn.functional.channel_shuffle", "channel_shuffle")
+
+
+def is_left_out(name: str, index: int, mine: Any, theirs: Any) -> bool:
+    """Return whether a result of this operator is auxiliary, and the device or the CPU has left it empty or given it another dtype.
+
+    Args:
+        name: The name of the operator in torch's database or in ATen.
+        index: The number of the result; the first is never auxiliary.
+        mine, theirs: The device's result and the CPU's.
+    """
+    if not index or not _AUXILIARY.search(name) or not isinstance(mine, torch.Tensor) or not isinstance(theirs, torch.Tensor):
+        return False
+    return mine.dtype != theirs.dtype or (mine.shape != theirs.shape and 0 in (mine.numel(), theirs.numel()))
+
+
+def are_as_frequent(values: torch.Tensor, found: torch.Tensor, reference: torch.Tensor) -> bool:
+    """Return whether elements chosen along a dimension of ``values`` occur there as often as those that the CPU has chosen.
+
+    ``torch.mode`` may return any of the most frequent values. All tensors are on the CPU; the dimension may be kept or not.
+    """
+    for dim in range(values.ndim):
+        shape = [*values.shape[:dim], 1, *values.shape[dim + 1 :]]
+        if found.numel() == math.prod(shape) and found.shape in (tuple(shape), (*shape[:dim], *shape[dim + 1 :])):
+            counts = [(values == one.reshape(shape)).sum(dim) for one in (found, reference)]
+            if torch.equal(*counts):
+                return True
+    return False
+
+
+@contextlib.contextmanager
+def may_be_missing(op: Any, given: Any, overload: str = "") -> Iterator[None]:
+    """Context manager around a call on the device: what PyTorch itself implements only for the CPU may raise an error on the device.
+
+    PyTorch's database lists the dtypes of each operator for the CPU and for CUDA.
+
+    Args:
+        op: The OpInfo of the operator, or None.
+        given: The arguments of the call.
+        overload: The name of the ATen overload, if the call is one.
+
+    Raises:
+        NotSupported: Instead of the error, if PyTorch has no CUDA kernel for the operator, or none for a dtype of the arguments.
+    """
+    try:
+        yield
+    except (NotImplementedError, RuntimeError) as error:
+        if not {_full_name(op), overload} & {*_ONLY_ON_CPU} and not _is_only_for_cpu(op, {one.dtype for one in tensors(given)}):
+            raise
+        reason = str(error).partition("\n")[0]
+        what = f"PyTorch itself implements this only for the CPU, and the device raises {type(error).__name__}"
+        raise NotSupported(f"{what}: {reason}") from error
+
+
+def _full_name(op: Any) -> str:
+    return opdb.full_name(op) if op is not None else ""
+
+
+def _is_only_for_cpu(op: Any, dtypes: set[torch.dtype]) -> bool:
+    if not hasattr(op, "supported_dtypes"):  # a stand-in for an operator
+        return False
+    on_cpu, on_cuda = op.supported_dtypes("cpu"), set(op.supported_dtypes("cuda"))
+    if torch.float16 in on_cuda:
+        on_cuda.add(torch.bfloat16)  # some entries of the database have it only on a machine with a GPU
+    return not on_cuda or bool(dtypes & (on_cpu - on_cuda))

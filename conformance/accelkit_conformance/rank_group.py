@@ -1,0 +1,66 @@
+"""The process group of worker processes that run distributed checks together."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+
+from accelkit import Accelerator, PluginRecord
+from accelkit_conformance.results import NotSupported
+from accelkit_conformance.subject import Subject
+
+_SECONDS = 60
+
+
+class RankGroup:
+    """The process group that this process forms with the other ranks."""
+
+    def __init__(self, rendezvous: str) -> None:
+        """``rendezvous`` is the start of the paths of the files through which the ranks meet."""
+        self._rendezvous = rendezvous
+        self._num_joins = 0  # a check may destroy the process group, and each group needs a new file
+        self._refusal = ""
+
+    def join(self, subject: Subject, record: PluginRecord, accelerators: Sequence[Accelerator]) -> None:
+        """Initialise the process group on the accelerators' backends, unless that has been done.
+
+        A check that runs on one process leaves this to the Runtime.
+
+        Raises:
+            NotSupported: If several ranks must share a device, and the backend raises an error for that, as NCCL does.
+        """
+        import torch.distributed as dist
+
+        if self._refusal:
+            raise NotSupported(self._refusal)
+        if dist.is_initialized() or subject.world_size == 1:
+            return
+        try:
+            self._initialise(subject, record, accelerators)
+        except Exception as error:
+            if subject.world_size <= len(subject.devices):
+                raise
+            self._refusal = (
+                f"{subject.world_size} processes need as many devices, and there is {len(subject.devices)}; the process group cannot "
+                f"share a device: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            )
+            raise NotSupported(self._refusal) from error
+
+    def _initialise(self, subject: Subject, record: PluginRecord, accelerators: Sequence[Accelerator]) -> None:
+        import torch
+        import torch.distributed as dist
+
+        from accelkit.runtime.process_group import backend_of
+
+        self._num_joins += 1
+        own = [f"{one.device_type}:{backend_of(one.device(0), one.process_group_backend)}" for one in accelerators]
+        dist.init_process_group(
+            own[0].partition(":")[2] if record.kind == "accelerator" else ",".join(dict.fromkeys(["cpu:gloo", *own])),
+            init_method=f"file://{self._rendezvous}-{self._num_joins}",
+            rank=subject.rank,
+            world_size=subject.world_size,
+            timeout=datetime.timedelta(seconds=_SECONDS + subject.first_call_seconds),
+        )
+        if subject.world_size > len(subject.devices):  # some backends raise the error in the first collective
+            dist.all_reduce(torch.ones(1, device=subject.device))
+            subject.synchronize()
