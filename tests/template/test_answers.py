@@ -8,6 +8,7 @@ import os
 import runpy
 import subprocess
 import sys
+import tempfile
 
 import pytest
 from baking import ROOT
@@ -111,6 +112,14 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path):
     assert f"{tmp_path / 'accelkit-acme'} exists already; nothing was written" in answer.stderr
     assert cookiecutter(tmp_path).returncode != 0
     assert list((tmp_path / "accelkit-acme").iterdir()) == []
+
+
+def test_no_temporary_file_is_left_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    assert new(tmp_path / "out", "--no-input").exit_code == 0
+    assert list((tmp_path / "temporary").iterdir()) == []
+    assert tempfile.tempdir == str(tmp_path / "temporary")
 
 
 def test_an_answer_to_no_question_is_refused(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import runpy
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,11 @@ def _context(template: Path, given: Mapping[str, str], *, no_input: bool) -> dic
 def _write(template: Path, context: Mapping[str, Any], output_dir: Path) -> None:
     from cookiecutter.generate import generate_files
 
-    try:
-        generate_files(str(template), {"cookiecutter": dict(context)}, str(output_dir))
-    except OSError as error:
-        raise UsageError(f"the package cannot be written into {output_dir}", why=str(error), hint="use another --output-dir") from error
+    with tempfile.TemporaryDirectory(prefix="accelkit-new-") as folder:  # cookiecutter leaves a file for each hook behind
+        previous, tempfile.tempdir = tempfile.tempdir, folder
+        try:
+            generate_files(str(template), {"cookiecutter": dict(context)}, str(output_dir))
+        except OSError as error:
+            raise UsageError(f"the package cannot be written into {output_dir}", why=str(error), hint="use another --output-dir") from error
+        finally:
+            tempfile.tempdir = previous
