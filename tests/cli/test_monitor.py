@@ -92,7 +92,7 @@ def test_a_plugin_that_fails_is_named(plugin_site, monkeypatch, body, error_text
         monitor.sample()
     assert caught.value.plugin == "vendor-some==1.0"
     assert str(caught.value) == error_text
-    assert monitor._process.poll() is not None
+    assert monitor._process.exit_code is not None
 
 
 def test_devices_that_do_not_exist(plugin_site):

@@ -9,22 +9,19 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import itertools
-import json
-import os
 import platform
-import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from accelkit import __version__
 from accelkit.benchmarking.case import Case, NotSupportedError, Target
 from accelkit.benchmarking.report import Report, Result, Samples
 from accelkit.benchmarking.timing import FULL, QUICK, Plan
+from accelkit.discovery import plugin_worker
 from accelkit.errors import AccelkitError, UsageError
-from accelkit.monitoring.worker import load
 from accelkit.plugin_calls import call
-from accelkit.types import Capabilities, PluginRecord
+from accelkit.types import Capabilities
 
 if TYPE_CHECKING:
     from accelkit.specs.accelerator import Accelerator
@@ -128,23 +125,11 @@ def _selected(is_quick: bool, select: str) -> list[Case]:
 
 
 def main() -> None:
-    requests, answers = os.fdopen(os.dup(0), "r"), os.fdopen(os.dup(1), "w", buffering=1)
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for descriptor in range(3):
-        os.dup2(nowhere, descriptor)
-    request = json.loads(requests.readline())
-    sys.path[:] = request["sys_path"]
-
-    def write(message: dict[str, Any]) -> None:
-        answers.write(json.dumps(message) + "\n")
-
-    try:
-        bench = Bench(load(PluginRecord(**request["record"])), request["is_quick"], request["select"])
+    with plugin_worker.connected() as connection:
+        bench = Bench(connection.load(), connection.request["is_quick"], connection.request["select"])
         numbers = itertools.count(1)
-        report = bench.run(lambda name: write({"measuring": name, "number": next(numbers), "count": len(bench.cases)}))
-        write({"report": dataclasses.asdict(report)})
-    except AccelkitError as error:
-        write({"error": type(error).__name__} | error.parts)
+        report = bench.run(lambda name: connection.write({"measuring": name, "number": next(numbers), "count": len(bench.cases)}))
+        connection.write({"report": dataclasses.asdict(report)})
 
 
 if __name__ == "__main__":

@@ -7,18 +7,14 @@ names of the devices to standard output. After each further line, it writes thei
 from __future__ import annotations
 
 import contextlib
-import json
 import math
-import os
-import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from accelkit.discovery.autoload import import_torch
-from accelkit.discovery.loading import instantiate, load_class, plugin_errors
-from accelkit.errors import AccelkitError, BrokenPluginError, UnsupportedError
+from accelkit.discovery import plugin_worker
+from accelkit.discovery.loading import plugin_errors
+from accelkit.errors import BrokenPluginError, UnsupportedError
 from accelkit.specs import torch_functions
-from accelkit.types import PluginRecord
 
 if TYPE_CHECKING:
     import torch
@@ -92,34 +88,12 @@ class Reader:
         )
 
 
-def load(record: PluginRecord) -> Accelerator:
-    """Import torch, create an instance of the accelerator, and load it.
-
-    Raises:
-        BrokenPluginError: If the plugin fails.
-    """
-    import_torch()
-    accelerator: Accelerator = instantiate(load_class(record), record)
-    with plugin_errors(record.plugin, f"loading {record.name}"):
-        accelerator.load()
-    return accelerator
-
-
 def main() -> None:
-    requests, answers = os.fdopen(os.dup(0), "r"), os.fdopen(os.dup(1), "w", buffering=1)
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for descriptor in range(3):
-        os.dup2(nowhere, descriptor)
-    request = json.loads(requests.readline())
-    sys.path[:] = request["sys_path"]
-    try:
-        reader = Reader(load(PluginRecord(**request["record"])), request["devices"])
-        answer: dict[str, Any] = {"devices": [str(device) for device in reader.devices]}
-        answers.write(json.dumps(answer) + "\n")
-        for _ in requests:
-            answers.write(json.dumps({"stats": reader.read()}) + "\n")
-    except AccelkitError as error:
-        answers.write(json.dumps({"error": type(error).__name__} | error.parts) + "\n")
+    with plugin_worker.connected() as connection:
+        reader = Reader(connection.load(), connection.request["devices"])
+        connection.write({"devices": [str(device) for device in reader.devices]})
+        for _ in connection.further_requests:
+            connection.write({"stats": reader.read()})
 
 
 if __name__ == "__main__":

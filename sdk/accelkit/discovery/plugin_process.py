@@ -1,0 +1,143 @@
+"""A child process that uses a plugin for a command. It may crash, hang, or answer nonsense. This process does not import torch."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import queue
+import subprocess
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from accelkit import child_processes, untrusted_json
+from accelkit.discovery import probing, subprocess_env
+from accelkit.errors import AccelkitError, BrokenPluginError
+from accelkit.types import PluginRecord
+
+REPORT_IT = "report it to the vendor"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Message:
+    """A message from the child process. Subclasses add fields; the fields here are those of an error, and empty in other messages."""
+
+    error: str = ""
+    what: str = ""
+    plugin: str = ""
+    why: str = ""
+    hint: str = ""
+
+
+AnyMessage = TypeVar("AnyMessage", bound=Message)
+
+
+class PluginProcess(Generic[AnyMessage]):
+    """The process. Use it as a context manager; leaving it ends the process.
+
+    Args:
+        worker: The module that the process runs. It uses ``plugin_worker``.
+        message: The class of its messages.
+        record: The accelerator.
+        request: What the process is to do, besides the accelerator.
+        failed: The first part of an error, as in ``the speed of acme cannot be measured``.
+        hint: What a user can do if the plugin fails.
+        errors: Classes of errors that the process may report, besides ``BrokenPluginError``.
+        environ: Environment variables of the process, besides those of this one.
+    """
+
+    def __init__(
+        self,
+        worker: str,
+        message: type[AnyMessage],
+        record: PluginRecord,
+        request: Mapping[str, Any],
+        *,
+        failed: str,
+        hint: str = REPORT_IT,
+        errors: tuple[type[AccelkitError], ...] = (),
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self._worker, self._message, self._record, self._request = worker, message, record, request
+        self._failed, self._hint = failed, hint
+        self._errors = {cls.__name__: cls for cls in errors}
+        self._environ = environ or {}
+        self._lines: queue.Queue[bytes] = queue.Queue()
+
+    def __enter__(self) -> PluginProcess[AnyMessage]:
+        self._process = child_processes.start(
+            subprocess_env.command(self._worker),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=subprocess_env.environment(Path(__file__).resolve().parents[2], **self._environ),
+        )
+        self._listener = threading.Thread(target=self._listen, name="accelkit-plugin-process", daemon=True)
+        self._listener.start()
+        self.send(json.dumps({"record": dataclasses.asdict(self._record), "sys_path": subprocess_env.search_path()} | dict(self._request)))
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        child_processes.end(self._process)
+        self._listener.join()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):  # a request that the process has not read
+                pipe.close()
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of the process; None while it runs."""
+        return self._process.poll()
+
+    def send(self, line: str = "") -> None:
+        """Send a line. Does nothing if the process has ended: the next ``receive`` says so."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(line.encode() + b"\n")
+            self._process.stdin.flush()
+
+    def receive_first(self) -> AnyMessage:
+        """Return the first message, which the process sends after it has loaded the plugin. Raises the errors of ``receive``."""
+        return self.receive(probing.time_limit("start") + probing.time_limit("load"), "while it was being loaded", "ACCELKIT_LOAD_TIMEOUT")
+
+    def receive(self, seconds: float, doing: str, variable: str = "") -> AnyMessage:
+        """Return the next message.
+
+        Args:
+            seconds: How long to wait for it.
+            doing: What the plugin is doing, as in ``in get_device_stats()``.
+            variable: The environment variable that sets the time limit, if there is one.
+
+        Raises:
+            BrokenPluginError: If the plugin fails, crashes, or takes longer than ``seconds``.
+            AccelkitError: Of one of the classes ``errors``, if the process reports one.
+        """
+        try:
+            text = self._lines.get(timeout=seconds)
+        except queue.Empty:
+            longer = f"increase {variable} (seconds) if it needs more time; otherwise {self._hint}" if variable else self._hint
+            raise self._broken(f"it exceeded the time limit of {seconds:g} s {doing}", longer) from None
+        if not text:
+            code = self._process.wait()
+            how = f"it crashed with {subprocess_env.signal_name(code)}" if code < 0 else f"it ended the process with exit code {code}"
+            raise self._broken(f"{how} {doing}", self._hint)
+        try:
+            message = untrusted_json.decode(self._message, untrusted_json.parse(text))
+        except ValueError as error:
+            raise self._broken(f"its answer cannot be read: {error}", self._hint) from error
+        if message.what:
+            kind = self._errors.get(message.error, BrokenPluginError)
+            raise kind(message.what, plugin=message.plugin, why=message.why, hint=message.hint)
+        return message
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line)
+        self._lines.put(b"")
+
+    def _broken(self, why: str, hint: str) -> BrokenPluginError:
+        return BrokenPluginError(self._failed, plugin=self._record.plugin, why=why, hint=hint)
