@@ -156,7 +156,7 @@ class ParallelStrategy(FSDPStrategy):
         return self._mesh
 
     def teardown(self) -> None:
-        """Drop the mesh. Its process groups end when the process group of the job does."""
+        """Forget the device mesh. Its process groups are destroyed together with the default process group."""
         self._mesh = None
 
     @hookimpl(wrapper=True)

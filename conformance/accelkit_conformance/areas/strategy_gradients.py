@@ -1,4 +1,4 @@
-"""Strategies: after each step, every process has the same weights, up to 1e-12 in float64, as a single process that trains on the batches
+"""After each step, every process has the same weights, up to 1e-12 in float64, as a single process that trains on the batches
 of the whole job."""
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def two_models(subject: Subject, size: str) -> None:
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def buffers(subject: Subject, size: str) -> None:
-    """Buffers are on the device, keep their values and dtypes through ``prepare``, and what the forward pass adds to them is kept."""
+    """Buffers are on the device, keep their values and dtypes through ``prepare``, and updates made by the forward pass are kept."""
     import torch
 
     from accelkit_conformance.oracle.strategy_models import BufferedModel

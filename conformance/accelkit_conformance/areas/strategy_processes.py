@@ -1,4 +1,4 @@
-"""Strategies: if the processes of a job have different numbers of batches, training works or an error says that it cannot. An error that
+"""If the processes of a job have different numbers of batches, training works or an error says that it cannot. An error that
 a rank raises is passed on and ends the job, sharding saves memory, and the process group ends with the Runtime."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Strategies: all processes begin with the weights of rank 0, and the state that they save together is that of one model, which a job
+"""All processes begin with the weights of rank 0, and the state that they save together is that of one model, which a job
 with a different number of processes can load."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Strategies: gradients are clipped by the norm of the whole model, an infinite gradient of one process makes all of them skip the
+"""Gradients are clipped by the norm of the whole model, an infinite gradient of one process makes all of them skip the
 step, and a strategy that owns the optimizer makes a step and clears the gradients only when it is told to."""
 
 from __future__ import annotations

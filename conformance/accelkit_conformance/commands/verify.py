@@ -1,4 +1,4 @@
-"""``accelkit conformance verify BUNDLE``."""
+"""The command ``accelkit conformance verify BUNDLE``, which checks that nobody has changed a bundle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conditions of a call that a check combines, and the combinations: they contain every pair of conditions (see :mod:`pairwise`)."""
+"""The conditions under which checks repeat a call, and combinations of them that contain every pair (see :mod:`pairwise`)."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _MISTAKES: dict[str, _Call] = {
 
 
 def check_current_device(subject: Subject) -> None:
-    """Make the assertions of ``errors/errors_keep_the_current_device``.
+    """Run the check ``errors/errors_keep_the_current_device``.
 
     Raises:
         AssertionError: If an assertion does not hold.
@@ -86,7 +86,7 @@ _INDICES: dict[str, _Call] = {
 
 
 def check_indices(subject: Subject) -> None:
-    """Make the assertions of ``errors/index_tensors_outside``.
+    """Run the check ``errors/index_tensors_outside``.
 
     Raises:
         AssertionError: If an assertion does not hold.

@@ -225,7 +225,7 @@ def _watching_draws(op: Any) -> Iterator[_Draws]:
 
 
 def truth_of(call: Any, given: Any, reference: list[Any]) -> list[Any]:
-    """Return the results in double precision; None for each that is not available, and for all if no result has a lower precision."""
+    """Return the results in double precision. An entry is None if it is not available; all are None if no result has a lower precision."""
     is_low = any(
         leaf.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex32) for leaf in tensors(reference)
     )

@@ -31,7 +31,7 @@ def keep_busy(device: torch.device) -> None:
 
 
 def check_order_of_copies(subject: Subject, dtype: str) -> None:
-    """Make the assertions of ``transfer/pinned_copies_keep_their_order``.
+    """Run the check ``transfer/pinned_copies_keep_their_order``.
 
     Raises:
         AssertionError: If an assertion does not hold.
@@ -54,7 +54,7 @@ def check_order_of_copies(subject: Subject, dtype: str) -> None:
 
 
 def check_new_recording(subject: Subject) -> None:
-    """Make the assertions of ``streams/a_new_recording_replaces_the_old``.
+    """Run the check ``streams/a_new_recording_replaces_the_old``.
 
     Raises:
         AssertionError: If an assertion does not hold.
@@ -81,7 +81,7 @@ def check_new_recording(subject: Subject) -> None:
 
 
 def check_waiting_for_another_device(subject: Subject, way: str) -> None:
-    """Make the assertions of ``streams/waiting_for_another_device``.
+    """Run the check ``streams/waiting_for_another_device``.
 
     Raises:
         AssertionError: If an assertion does not hold.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def check_seeder(subject: Subject, name: str) -> None:
-    """Make the assertions of ``random/seeding_functions``.
+    """Run the check ``random/seeding_functions``.
 
     Raises:
         AssertionError: If an assertion does not hold.
@@ -36,7 +36,7 @@ def check_seeder(subject: Subject, name: str) -> None:
 
 
 def check_initial_seeds(subject: Subject) -> None:
-    """Make the assertions of ``random/initial_seeds``.
+    """Run the check ``random/initial_seeds``.
 
     Raises:
         AssertionError: If an assertion does not hold.
@@ -57,7 +57,7 @@ def check_initial_seeds(subject: Subject) -> None:
 
 
 def check_state_of_a_device(subject: Subject, way: str) -> None:
-    """Make the assertions of ``random/states_belong_to_a_device``.
+    """Run the check ``random/states_belong_to_a_device``.
 
     Raises:
         AssertionError: If an assertion does not hold.

@@ -55,7 +55,7 @@ _OFTEN_IMPLEMENTED = {
 
 
 def overloads() -> Iterator[str]:
-    """Yield the overloads of the table that the installed torch has, such as ``add.Tensor`` or ``relu``."""
+    """Yield the names of the recorded overloads that the installed torch has, such as ``add.Tensor`` or ``relu``."""
     operators = opdb.operators()
     for overload, name in recorded_operators().items():
         packet, _, own = overload.partition(".")
@@ -64,7 +64,7 @@ def overloads() -> Iterator[str]:
 
 
 def recorded_call(overload: str) -> tuple[Any, Any, Any, Any]:
-    """Return a call of an overload on the CPU: the OpInfo of its operator, or a stand-in, and ``func``, ``args`` and ``kwargs``.
+    """Return a recorded call of an overload on the CPU, as ``(op, func, args, kwargs)``. ``op`` is its operator's OpInfo, or a stand-in.
 
     Of the recorded calls that return more than one element, if there are any, it is the one whose first tensor has the most dimensions
     (four or more count as four) and then the most elements. A call whose first tensor is empty or has more than 4096 elements is chosen

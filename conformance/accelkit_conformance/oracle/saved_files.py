@@ -16,7 +16,7 @@ _SIZES = (1 << 20, (1 << 20) + 12, 5 << 20, (5 << 20) - 4)
 
 
 def check_large_tensors(subject: Subject, way: str) -> None:
-    """Make the assertions of ``serialization/large_tensors``.
+    """Run the check ``serialization/large_tensors``.
 
     Raises:
         AssertionError: If an assertion does not hold.

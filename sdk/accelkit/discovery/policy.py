@@ -22,7 +22,7 @@ class Policy:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Policy:
-        """Read both variables.
+        """Read ``ACCELKIT_PLUGINS`` and ``ACCELKIT_DISABLE_PLUGINS``.
 
         Raises:
             UsageError: If the allow list is set and empty, or the deny list names accelkit itself.

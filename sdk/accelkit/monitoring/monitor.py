@@ -1,4 +1,4 @@
-"""Repeated reading of the statistics of a plugin's devices, in a child process that may crash or hang."""
+"""Repeated reading of the statistics of devices, in a child process: a plugin that crashes or hangs does not affect this one."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Configuration:
         return self.device_indices if is_known else ()
 
     def placed(self) -> Configuration:
-        """Return this configuration with the devices and the number of nodes that are known after ``learn_placement``.
+        """Return this configuration with the devices and the number of nodes that the cluster environment has reported.
 
         Raises:
             ContradictionError: If the devices or the number of nodes differ from those that the user requested.

@@ -1,4 +1,4 @@
-"""The options of a strategy as text, which the processes of a job compare when they join."""
+"""The options of a strategy as text. The processes of a job compare them when they create the process group."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ class RuntimeHooks:
 
     @hookspec
     def checkpoint_saved(self, path: Path) -> None:
-        """Called on the main process after ``save_state`` has made ``path`` durable. With ``is_async``, in the thread that wrote it."""
+        """Called on the main process after ``save_state`` has made ``path`` durable; with ``is_async``, by the thread that wrote it."""
 
     @hookspec
     def checkpoint_loaded(self, path: Path) -> None:

@@ -68,7 +68,7 @@ class BlockVerification:
         """Return once every block is verified.
 
         Args:
-            once: Whether to raise no error if an error of this checkpoint was raised before.
+            once: If True, no error is raised if an error of this checkpoint has been raised before.
 
         Raises:
             CheckpointError: If one of them is damaged.

@@ -19,7 +19,7 @@ _MOST_DIMENSIONS = 3
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
-    """The results of a call, and its tensor arguments, which it may have written.
+    """The results of a call, and its tensor arguments, which the call may have changed.
 
     Attributes:
         results: The leaves of the result.

@@ -1,4 +1,4 @@
-"""Rule about results: methods that certainly return a value of a type that the specification does not allow, such as None or a string.
+"""The rule about results. It reports methods that certainly return a value of a type that the specification does not allow, such as None.
 
 The source of the methods is read, not run. What cannot be decided is not reported.
 """
