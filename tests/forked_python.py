@@ -14,9 +14,12 @@ import struct
 import sys
 from collections.abc import Mapping, Sequence
 
-READ_AT_START = ("PYTHON", "LD_", "OMP_", "MKL_", "TORCH_", "PYTORCH_", "CUDA_")
+READ_AT_START = ("PYTHON", "LD_", "OMP_", "MKL_", "TORCH_", "PYTORCH_")
 """Prefixes of the variables that the interpreter or torch read when they start."""
-READ_LATER = ("PYTHONPATH", "PYTHONFAULTHANDLER", "TORCH_DEVICE_BACKEND_AUTOLOAD", "TORCH_NCCL_", "TORCH_DISABLE_SHARE_RDZV_")
+READ_LATER = (
+    "PYTHONPATH", "PYTHONFAULTHANDLER", "TORCH_DEVICE_BACKEND_AUTOLOAD", "TORCH_NCCL_", "TORCH_DISABLE_SHARE_RDZV_",
+    "PYTORCH_NVML_BASED_CUDA_CHECK",  # Lightning sets it in the process of the tests when it is imported
+)  # fmt: skip
 FORWARDED = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGCONT")
 _LENGTH, _MESSAGE = struct.Struct("I"), struct.Struct("ii")
 

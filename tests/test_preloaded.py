@@ -73,6 +73,7 @@ def test_what_the_server_cannot_read_again_gets_a_real_interpreter(shell):
     """Processes that a program starts are forked too, and therefore have the same ``sys.executable``."""
     show = "python -c 'import sys; print(sys.executable)'"
     assert shell(show).stdout == f"{preloaded.programs() / 'python'}\n"
+    assert shell(show, PYTORCH_NVML_BASED_CUDA_CHECK="1", CUDA_DEVICE_ORDER="PCI_BUS_ID").stdout == f"{preloaded.programs() / 'python'}\n"
     assert shell(show, PYTHONHASHSEED="1").stdout == f"{sys.executable}\n"
     assert shell(show.replace("-c", "-X dev -c")).stdout == f"{sys.executable}\n"
 
