@@ -26,6 +26,8 @@ from forked_python import read_at_start, start
 
 OPTIONS = ("-W", "error::UserWarning:accelkit")
 """Options of the interpreters that fork the processes of a ``Process``."""
+_MODULES = ("accelkit.runtime",)
+"""Modules that they have imported, besides torch."""
 SERVERS = 2
 _ENVIRON = dict(os.environ)
 """The environment before any test changed it."""
@@ -62,7 +64,7 @@ class Process:
         modules: Sequence[str] = (),
     ) -> None:
         self.returncode: int | None = None
-        self._connection = _Server.get(number % SERVERS, OPTIONS, ("accelkit.runtime", *modules)).connect()
+        self._connection = _Server.get(number % SERVERS, OPTIONS, (*_MODULES, *modules)).connect()
         job = {
             "arguments": list(command),
             "environ": dict(env),
@@ -96,6 +98,12 @@ class Process:
                 raise RuntimeError("the server that forks the processes of tests has ended")
             self.returncode = os.waitstatus_to_exitcode(fork_server.MESSAGE.unpack(message)[1])
             self._connection.close()
+
+
+def start_servers() -> None:
+    """Wait until the servers of the processes of a job have started, so that no process of it waits for a server of another."""
+    for server in [_Server.get(number, OPTIONS, _MODULES) for number in range(SERVERS)]:
+        server.connect().close()
 
 
 def run(

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from free_port import free_port
-from preloaded import Process
+from preloaded import Process, start_servers
 
 HERE = Path(__file__).parent
 
@@ -52,6 +52,7 @@ def outcome(
     script: str, size: int, *arguments: str, environ: Mapping[str, str] | None = None, seconds: float = 200
 ) -> tuple[Sequence[int], list[str]]:
     """As ``run``, for jobs that are to fail: exit status and text of each rank."""
+    start_servers()
     port = free_port()
     deadline = time.monotonic() + seconds
     with contextlib.ExitStack() as stack:
