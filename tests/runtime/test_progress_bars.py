@@ -50,7 +50,8 @@ def test_bars_in_a_terminal(tmp_path):
         printed = out.read()
     assert code == 0, terminal.text
     assert printed == "batch 6.0\nbatch 22.0\n" * 3, "what the program prints goes where it went before"
-    last = [line for line in re.split(r"[\r\n]+", terminal.text) if line.strip()]
+    # What other libraries print when the interpreter ends, as triton 3.9 does, is no bar.
+    last = [line for line in re.split(r"[\r\n]+", terminal.text) if line.startswith(("epoch", "unknown"))]
     epochs = [line for line in last if line.startswith("epochs")]
     assert re.search(r" 3/3 ", epochs[-1])
     assert any(re.match(r"epoch \[2\] .* [01]/2 ", line) for line in last), "the inner bar"
