@@ -45,6 +45,29 @@ def test_a_difference_that_may_be_chance_is_not_slower():
     assert [change.verdict for change in compare(old, new, 0.05)] == ["same"]
 
 
+def test_json_has_the_numbers_of_the_table(tmp_path):
+    old = report({"a": around(10.0), "b": around(10.0), "c": around(1.0), "e": [0.0, 0.0, 0.0]})
+    new = report({"a": around(5.0), "b": around(20.0), "d": around(1.0), "e": [1.0, 1.0, 1.0]}, torch="2.10", threads=4)
+    table, result = run(tmp_path, old, new), run(tmp_path, old, new, "--json", "--threshold", "10%")
+    assert (table.exit_code, result.exit_code, result.stderr) == (1, 1, "")
+    answer = json.loads(result.stdout)
+    assert answer["schema"] == "accelkit.bench.compare/1"
+    assert answer["differences"] == {"threads": {"old": 2, "new": 4}, "torch": {"old": "2.9", "new": "2.10"}}
+    assert (answer["old"], answer["new"]) == (str(tmp_path / "old.json"), str(tmp_path / "new.json"))
+    assert answer["threshold"] == pytest.approx(0.1)
+    changes = {change["name"]: change for change in answer["changes"]}
+    assert {name: change["verdict"] for name, change in changes.items()} == {
+        "a": "slower", "b": "faster", "c": "lost", "d": "new", "e": "same"
+    }  # fmt: skip
+    assert changes["a"] == {"name": "a", "unit": "GB/s", "old": 10.0, "new": 5.0, "speed": 0.5, "p": changes["a"]["p"], "verdict": "slower"}
+    assert (changes["c"]["new"], changes["c"]["speed"], changes["e"]["speed"]) == (None, None, None)
+    _, *rows = table.stdout.splitlines()
+    for row, change in zip(rows, answer["changes"], strict=True):
+        formats = {"old": "{:.4g}", "new": "{:.4g}", "speed": "{:.2f}x", "p": "{:.2g}"}
+        shown = [form.format(change[key]) for key, form in formats.items() if change[key] is not None]
+        assert row.split() == [change["name"], change["unit"], *shown, change["verdict"]]
+
+
 def test_what_is_no_longer_supported_is_lost(tmp_path):
     old, new = report({"a": around(1.0)}), report({"b": around(1.0)})
     assert [change.verdict for change in compare(old, new, 0.05)] == ["lost", "new"]

@@ -80,8 +80,13 @@ def test_commands(arguments, name, code):
     check(run(*arguments, "--json", code=code), SDK, name)
 
 
-def test_bench():
-    check(run("bench", "fake_xpu", "--quick", "--select", "launch.*", "--json", "-"), SDK, "bench")
+def test_bench(tmp_path):
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    old.write_text(run("bench", "fake_xpu", "--quick", "--select", "launch.*", "--json", "-"), "utf-8")
+    check(old.read_text("utf-8"), SDK, "bench")
+    new.write_text(json.dumps(json.loads(old.read_text("utf-8")) | {"results": [], "threads": 99}), "utf-8")
+    check(run("bench", "compare", old, new, "--json", code=1), SDK, "bench.compare")
+    check(run("bench", "compare", new, old, "--json"), SDK, "bench.compare")
 
 
 def test_a_cluster_environment_that_cannot_be_read(monkeypatch):

@@ -27,7 +27,8 @@ class Change:
         unit: Its unit.
         old: The old median, or None if it was not measured.
         new: The new median, or None if it is not measured.
-        speed: The new speed divided by the old, or None if one is missing. For ``%``, it is 1 plus the difference in percent of 100.
+        speed: The new speed divided by the old. For ``%``, it is 1 plus the difference in percent of 100. None if one is missing or the old
+            one is 0.
         p: The probability of such a difference by chance, corrected for the number of measurements. None if one is missing.
         verdict: ``lost`` if it is no longer measured, ``new`` if it was not measured before.
     """
@@ -56,10 +57,10 @@ def read(path: Path) -> Report:
         raise UsageError(f"{path} is not a report of accelkit bench", why=str(error), hint="write one with --json PATH") from error
 
 
-def differences(old: Report, new: Report) -> list[str]:
-    """Return what makes the reports hard to compare, such as another device or another version of torch."""
-    pairs = ((name, getattr(old, name), getattr(new, name)) for name in _SAME)
-    return [f"{name} differs: {before} and {after}" for name, before, after in pairs if before != after]
+def differences(old: Report, new: Report) -> dict[str, dict[str, object]]:
+    """Return what makes the reports hard to compare: the names of fields such as ``torch``, with the ``old`` and the ``new`` value."""
+    pairs = {name: {"old": getattr(old, name), "new": getattr(new, name)} for name in _SAME}
+    return {name: pair for name, pair in pairs.items() if pair["old"] != pair["new"]}
 
 
 def compare(old: Report, new: Report, threshold: float) -> list[Change]:
@@ -113,7 +114,7 @@ def _change(old: Result | None, new: Result | None, p: float | None, threshold: 
     verdict: Verdict = "same"
     if p is not None and p < _SIGNIFICANT and not 1 - threshold <= speed <= 1 / (1 - threshold):
         verdict = "slower" if speed < 1 else "faster"
-    return Change(either.name, either.unit, before, after, speed, p, verdict)
+    return Change(either.name, either.unit, before, after, speed if math.isfinite(speed) else None, p, verdict)
 
 
 def _speed(result: Result, before: float, after: float) -> float:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,11 +14,14 @@ from accelkit.atomic_file import atomic_file
 from accelkit.benchmarking import page
 from accelkit.benchmarking.run import measure
 from accelkit.cli.import_option import IMPORT
-from accelkit.cli.output import print_table, say
+from accelkit.cli.output import print_json, print_table, say
 from accelkit.cli.probe import try_out
 from accelkit.cli.status_rows import complete_names
 from accelkit.errors import UsageError
 from accelkit.selection import resolve
+
+if TYPE_CHECKING:
+    from accelkit.benchmarking.compare import Change
 
 _STDOUT = "-"
 
@@ -75,7 +80,8 @@ def _say_progress(measurement: str, number: int, count: int) -> None:
 @click.argument("old", type=click.Path(path_type=Path))
 @click.argument("new", type=click.Path(path_type=Path))
 @click.option("--threshold", default="5%", show_default=True, metavar="PERCENT", help="The smallest change that counts.")
-def compare(*, old: Path, new: Path, threshold: str) -> None:
+@click.option("--json", "is_json", is_flag=True, help="Print JSON to standard output.")
+def compare(*, old: Path, new: Path, threshold: str, is_json: bool) -> None:
     """Compare two reports that 'accelkit bench --json' wrote.
 
     A measurement is slower or faster if its speed changed by more than the threshold, and the difference between the samples is
@@ -84,10 +90,20 @@ def compare(*, old: Path, new: Path, threshold: str) -> None:
     """
     from accelkit.benchmarking import compare as comparison
 
-    reports = comparison.read(old), comparison.read(new)
-    for difference in comparison.differences(*reports):
-        say(f"the reports are compared, although {difference}")
-    changes = comparison.compare(*reports, _share(threshold))
+    reports, share = (comparison.read(old), comparison.read(new)), _share(threshold)
+    differences, changes = comparison.differences(*reports), comparison.compare(*reports, share)
+    if is_json:
+        fields = {"old": str(old), "new": str(new), "threshold": share, "differences": differences}
+        print_json("bench.compare", {**fields, "changes": [dataclasses.asdict(change) for change in changes]})
+    else:
+        for name, pair in differences.items():
+            say(f"the reports are compared, although {name} differs: {pair['old']} and {pair['new']}")
+        _print_changes(changes)
+    if any(change.verdict in ("slower", "lost") for change in changes):
+        raise click.exceptions.Exit(1)
+
+
+def _print_changes(changes: Sequence[Change]) -> None:
     rows = [
         (
             change.name,
@@ -100,8 +116,6 @@ def compare(*, old: Path, new: Path, threshold: str) -> None:
         for change in changes
     ]
     print_table(("MEASUREMENT", "UNIT", "OLD", "NEW", "SPEED", "P", "VERDICT"), rows)
-    if any(change.verdict in ("slower", "lost") for change in changes):
-        raise click.exceptions.Exit(1)
 
 
 def _share(text: str) -> float:
