@@ -48,7 +48,7 @@ JOB = {
     "job": {"ACME_RANK": "{global_rank}", "ACME_WORLD": "{world_size}", "ACME_PORT": "{port}"},
 }
 NOT_OVERRIDDEN = {
-    "notices_are_answered": "not supported: notices of preemption: declared none (is_preempted is not overridden)",
+    "is_preempted_returns_a_bool": "not supported: notices of preemption: declared none (is_preempted is not overridden)",
     "requeue_without_scheduler_is_an_error": "not supported: requeue: declared none (it is not overridden)",
 }
 AREAS = ("cluster_ranks", "cluster_detection", "cluster_jobs")
@@ -88,7 +88,7 @@ def test_a_builtin_environment_is_certified(tmp_path, monkeypatch):
     report = run.execute(lambda event: None)
     assert report["certification"] == {"is_certified": True, "objections": []}
     assert {result["id"]: result["reason"] for result in report["results"] if result["kind"] != "pass"} == {
-        "cluster_jobs/notices_are_answered": "notices of preemption: declared none (is_preempted is not overridden)"
+        "cluster_jobs/is_preempted_returns_a_bool": "notices of preemption: declared none (is_preempted is not overridden)"
     }
 
 
@@ -123,8 +123,8 @@ def test_a_job_that_cannot_run_on_this_machine_is_not_supported(acme):
     ],
 )
 def test_notices_that_are_not_answered_are_named(acme, body, said):
-    found = acme(more=f"preemption_poll_seconds = 0.1\ndef is_preempted(self):\n    {body}\n", only="notices_are_answered")
-    assert said in found["notices_are_answered"]
+    found = acme(more=f"preemption_poll_seconds = 0.1\ndef is_preempted(self):\n    {body}\n", only="is_preempted_returns_a_bool")
+    assert said in found["is_preempted_returns_a_bool"]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from accelkit_conformance.subject import device_index
 from accelkit_conformance.worker_pool import Order
 
 TESTS = [f"operators/forward[add,{dtype}]" for dtype in ("float32", "bfloat16", "float16", "float64", "int64", "int32", "int16", "uint8")]
-ON_EACH = "device/results_stay"
+ON_EACH = "device/results_stay_on_the_device"
 """A check of the area device, which runs on every device."""
 
 WRONG_ON_ONE_DEVICE = """

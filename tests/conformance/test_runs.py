@@ -136,7 +136,7 @@ def test_what_fails_at_every_try_has_failed_the_last_time_in_a_new_process(tmp_p
 def test_what_passes_at_the_second_try_is_flaky(tmp_path):
     """The mutant adds in another order from run to run, so that one of a few runs is right."""
     executor = Executor(Order(find("flickers").record(resolve("fake_xpu"))), tmp_path, reruns=3)
-    result = results_of(executor, "device/results_stay")["device/results_stay"]
+    result = results_of(executor, "device/results_stay_on_the_device")["device/results_stay_on_the_device"]
     assert (result.kind, result.attempts) == ("flaky", 2)
     assert "when it was run again: passed" in result.reason
 

@@ -86,7 +86,7 @@ def unexpected_values_are_named(subject: Subject) -> None:
 
 
 @check("training", needs_hardware=False, kind="cluster")
-def any_text_is_survived(subject: Subject) -> None:
+def arbitrary_values_raise_only_accelkit_errors(subject: Subject) -> None:
     """Whatever text a variable contains, reading the properties gives values or an AccelkitError, and ranks stay below sizes."""
     for place, environ in _last_processes(subject):
         for variable in environ:

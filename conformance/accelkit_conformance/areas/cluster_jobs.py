@@ -38,7 +38,7 @@ def processes_find_each_other(subject: Subject) -> None:
 
 
 @check("training", needs_hardware=False, kind="cluster", seconds=60)
-def notices_are_answered(subject: Subject) -> None:
+def is_preempted_returns_a_bool(subject: Subject) -> None:
     """``is_preempted`` returns a bool, without an error, in the thread in which a Runtime calls it. It returns within 30 seconds and within
     six times ``preemption_poll_seconds``, because a Runtime warns that the method does not work if it takes longer than that.
     """

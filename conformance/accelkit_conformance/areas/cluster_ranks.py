@@ -139,7 +139,7 @@ def _check_machines(everyone: list[dict[str, Any]], place: str) -> None:
 
 
 @check("smoke", needs_hardware=False, kind="cluster")
-def made_up_jobs_are_read(subject: Subject) -> None:
+def generated_jobs_have_the_right_ranks(subject: Subject) -> None:
     """In jobs of several shapes that are generated from the plugin's description, every rank and size is right on every process. What
     depends on which machine each process runs on needs to be right only after the processes have exchanged this information."""
     descriptions = own_descriptions(subject)
@@ -155,7 +155,7 @@ def made_up_jobs_are_read(subject: Subject) -> None:
 
 
 @check("smoke", needs_hardware=False, kind="cluster")
-def all_processes_meet_at_one_place(subject: Subject) -> None:
+def main_address_and_port_agree(subject: Subject) -> None:
     """``main_address`` and ``main_port`` are the same on all processes of a job. The port is from 1 to 65535, and the address has no
     brackets and no port."""
     for job in own_jobs(subject):

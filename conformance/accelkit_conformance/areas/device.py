@@ -72,7 +72,7 @@ def factories_use_the_index(subject: Subject) -> None:
 
 
 @check("smoke")
-def results_stay(subject: Subject) -> None:
+def results_stay_on_the_device(subject: Subject) -> None:
     """The results of operators, methods, indexing, reductions, in-place operators and conversions of tensors on the device are also on the
     device."""
     import torch

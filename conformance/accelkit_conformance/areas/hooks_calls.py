@@ -56,7 +56,7 @@ def doctor_checks_are_availabilities(subject: Subject) -> None:
 
 
 @check("smoke", needs_hardware=False, kind="hooks")
-def precisions_of_others_are_left(subject: Subject) -> None:
+def make_precision_ignores_unknown_names(subject: Subject) -> None:
     """``make_precision`` returns a Precision or None, and None for a name that no plugin has."""
     from accelkit import Precision
 
@@ -91,7 +91,7 @@ def jobs_of_others_are_not_claimed(subject: Subject) -> None:
 
 
 @check("smoke", needs_hardware=False, kind="hooks")
-def requeue_answers_yes_or_no(subject: Subject) -> None:
+def requeue_returns_a_bool_or_none(subject: Subject) -> None:
     """``requeue`` returns True, False or None, or raises an error of accelkit. The check does not let it start programs or open
     connections; after an attempt to do so, ``requeue`` may raise any error."""
     calls = HookCalls(subject)

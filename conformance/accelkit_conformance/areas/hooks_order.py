@@ -59,7 +59,7 @@ def wrapped_hooks_are_called_once(subject: Subject) -> None:
 
 
 @check("smoke", needs_hardware=False, kind="hooks")
-def failures_of_others_are_not_blamed_on_it(subject: Subject) -> None:
+def errors_name_the_hook_plugin_that_failed(subject: Subject) -> None:
     """If another hook plugin fails, the error names that plugin and the hook, and not the plugin under test."""
     from accelkit import HookError
 
