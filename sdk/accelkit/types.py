@@ -266,10 +266,10 @@ class Decision:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Detection:
-    """A cluster environment's claim on this process. ``rank`` is the priority: the highest wins. A negative priority is not a claim."""
+    """A cluster environment's claim on this process. The claim with the highest priority wins. A negative priority is not a claim."""
 
     name: str
-    rank: int
+    priority: int
     reason: str
 
 

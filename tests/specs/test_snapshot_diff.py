@@ -37,6 +37,8 @@ def test_from_the_foundation():
     assert findings == {
         ("Precision.for_accelerator", "is gone", "who uses it", "remove it: accelkit neither calls nor provides it"),
         ("Accelerator.is_available", "is gone", "who uses it", "remove it: accelkit neither calls nor provides it"),
+        ("Detection.rank", "is gone", "who uses it", "stop using it"),
+        ("Detection.priority", "is new, without a default", "who uses it", "pass priority where you create the object"),
         (
             "ClusterEnvironment.validate_settings",
             "takes num_devices as int | None, no longer as int",
@@ -233,8 +235,8 @@ def test_from_the_foundation():
             id="a hook's results",
         ),
         pytest.param(
-            lambda now, _: now["Detection"].__delitem__("rank"),
-            [("Detection.rank", "is new, without a default", "who uses it", "pass rank where you create the object")],
+            lambda now, _: now["Detection"].__delitem__("priority"),
+            [("Detection.priority", "is new, without a default", "who uses it", "pass priority where you create the object")],
             id="a field of what plugins make",
         ),
         pytest.param(
@@ -243,8 +245,8 @@ def test_from_the_foundation():
             id="a field with a default",
         ),
         pytest.param(
-            lambda now, _: now["Detection"]["rank"].update(default="0"),
-            [("Detection.rank", "has no default any more", "who uses it", "pass rank where you create the object")],
+            lambda now, _: now["Detection"]["priority"].update(default="0"),
+            [("Detection.priority", "has no default any more", "who uses it", "pass priority where you create the object")],
             id="a field that has none any more",
         ),
         pytest.param(
@@ -253,13 +255,13 @@ def test_from_the_foundation():
             id="a field with another default",
         ),
         pytest.param(
-            lambda now, _: now["Detection"]["rank"].update(type="float"),
-            [("Detection.rank", "is int, no longer float", "who uses it", "check that your code works with this type")],
+            lambda now, _: now["Detection"]["priority"].update(type="float"),
+            [("Detection.priority", "is int, no longer float", "who uses it", "check that your code works with this type")],
             id="a field of another type",
         ),
         pytest.param(
             lambda now, _: reordered(now["Detection"], "name"),
-            [("Detection", "has its fields in the order name, rank, reason", "who uses it", "pass them by name")],
+            [("Detection", "has its fields in the order name, priority, reason", "who uses it", "pass them by name")],
             id="fields reordered",
         ),
         pytest.param(
@@ -330,5 +332,5 @@ def test_members_are_spelled_as_in_a_class():
     assert spell("address", number) == "address(*names: str, default: str | None = None) -> str"
     assert spell("declare", found["Capabilities"]["declare"]).startswith("declare(*, native: Iterable[str] = (), emulated")
     assert spell("world_size", found["ClusterEnvironment"]["world_size"]) == "world_size -> int"
-    assert spell("rank", found["Detection"]["rank"]) == "rank: int"
+    assert spell("priority", found["Detection"]["priority"]) == "priority: int"
     assert spell("device_type", found["Accelerator"]["device_type"]) == "device_type: ClassVar[str] = ''"

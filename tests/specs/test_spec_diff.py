@@ -216,7 +216,7 @@ def test_what_a_plugin_leaves_uses_or_must_define(plugin_site, older):
         accelerator["stop"] = accelerator["step_end"]  # defined, and gone
         accelerator["firmware_version"] = {"form": "attribute", "type": "str", "default": "''"}  # mentioned, and gone
         accelerator["firmware_date"] = {"form": "attribute", "type": "str", "default": "''"}  # neither, and gone
-        del members["Detection"]["rank"]  # made
+        del members["Detection"]["priority"]  # made
         members["Availability"]["status"]["type"] = "str"  # made by others: it is imported, and not used
         members["Training"]["streams"] = members["Training"]["device"]  # given, gone and not read
 
@@ -224,7 +224,7 @@ def test_what_a_plugin_leaves_uses_or_must_define(plugin_site, older):
         ("Accelerator.default_strategy", "is 'single_device' by default, no longer 'ddp'"),
         ("Accelerator.stop", "is gone"),
         ("Accelerator.firmware_version", "is gone"),
-        ("Detection.rank", "is new, without a default"),
+        ("Detection.priority", "is new, without a default"),
     ]
 
 

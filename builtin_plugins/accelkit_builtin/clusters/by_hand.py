@@ -27,7 +27,7 @@ def raised(claim: Detection, environ: Mapping[str, str], process: Sequence[str],
     if not is_by_hand(environ, process, size):
         return claim
     reason = f"{claim.reason}; RANK and WORLD_SIZE={environ['WORLD_SIZE'].strip()} were set by hand for that many processes"
-    return Detection(claim.name, 80 + claim.rank // 10, reason)
+    return Detection(claim.name, 80 + claim.priority // 10, reason)
 
 
 def is_by_hand(environ: Mapping[str, str], process: Sequence[str], size: Sequence[str]) -> bool:

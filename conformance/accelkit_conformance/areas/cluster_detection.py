@@ -31,7 +31,7 @@ def _claim(subject: Subject, argument: Mapping[str, str], environ: Mapping[str, 
         return None
     assert isinstance(claim, Detection), f"{place}: detect_cluster returned {claim!r:.80} ({type(claim).__name__}) instead of a Detection"
     assert claim.name == subject.record.name, f"{place}: it claims the process for {claim.name!r}, not for {subject.record.name!r}"
-    assert isinstance(claim.rank, int), f"{place}: the rank of the claim is {claim.rank!r} ({type(claim.rank).__name__})"
+    assert isinstance(claim.priority, int), f"{place}: the priority of the claim is {claim.priority!r} ({type(claim.priority).__name__})"
     assert claim.reason, f"{place}: the claim has no reason"
     return claim
 
@@ -45,7 +45,7 @@ def _processes(subject: Subject) -> list[Process]:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def own_jobs_are_claimed(subject: Subject) -> None:
-    """``detect_cluster`` claims every process of the plugin's own jobs under its own name, with a reason and with a ``Detection.rank``
+    """``detect_cluster`` claims every process of the plugin's own jobs under its own name, with a reason and with a ``Detection.priority``
     above that of any claim that accelkit's own environments make on the same process.
     """
     others = _builtins(subject)
@@ -53,18 +53,18 @@ def own_jobs_are_claimed(subject: Subject) -> None:
         with one.variables() as environ:
             claim = _claim(subject, environ, environ, one.name)
             assert claim is not None, f"{one.name}: it does not claim a process of its own job"
-            assert claim.rank >= 0, f"{one.name}: it declines a process of its own job: {claim.reason}"
+            assert claim.priority >= 0, f"{one.name}: it declines a process of its own job: {claim.reason}"
             for other in others:
                 rival = other.detect_cluster(environ)
-                assert rival is None or rival.rank < claim.rank, (
-                    f"{one.name}: {other.name} claims the process with the rank {rival.rank}, and its own claim has {claim.rank}"
+                assert rival is None or rival.priority < claim.priority, (
+                    f"{one.name}: {other.name} has the priority {rival.priority} on it, and its own claim {claim.priority}"
                 )
 
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def foreign_jobs_are_not_claimed(subject: Subject) -> None:
-    """On a process of another cluster environment, ``detect_cluster`` makes no claim, or one that ranks below that environment's claim. A
-    ``Detection`` with a rank below 0 is no claim: it says why the environment does not claim the process.
+    """On a process of another cluster environment, ``detect_cluster`` makes no claim, or one with a lower priority than that environment's
+    claim. A ``Detection`` with a negative priority is not a claim: it says why the environment does not claim the process.
     """
     owners = {other.name: other for other in _builtins(subject)}
     for one in foreign_processes(subject):
@@ -72,9 +72,9 @@ def foreign_jobs_are_not_claimed(subject: Subject) -> None:
             claim = _claim(subject, environ, environ, one.name)
             owner = owners[one.environment].detect_cluster(environ) if one.environment in owners else None
         if claim is not None and owner is not None:
-            assert claim.rank < owner.rank, (
-                f"{one.name}: it claims a process of {one.environment} with the rank {claim.rank}: {claim.reason}; "
-                f"{one.environment} claims it with {owner.rank}"
+            assert claim.priority < owner.priority, (
+                f"{one.name}: it claims a process of {one.environment} with the priority {claim.priority}: {claim.reason}; "
+                f"{one.environment} claims it with {owner.priority}"
             )
 
 

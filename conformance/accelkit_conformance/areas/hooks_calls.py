@@ -72,7 +72,7 @@ def make_precision_ignores_unknown_names(subject: Subject) -> None:
 @check("smoke", needs_hardware=False, kind="hooks")
 def jobs_of_others_are_not_claimed(subject: Subject) -> None:
     """``detect_cluster`` returns a Detection with a reason, or None, and does not change the variables. On a process of one of accelkit's
-    own cluster environments, its ``Detection.rank`` is lower than that of this environment.
+    own cluster environments, its ``Detection.priority`` is lower than that of this environment.
     """
     from accelkit.cluster.detection import make_environment
 
@@ -86,7 +86,9 @@ def jobs_of_others_are_not_claimed(subject: Subject) -> None:
                     said = f"{hook} returned {claim!r:.80} ({type(claim).__name__}) instead of a Detection or None"
                     assert isinstance(claim, Detection), said
                     assert claim.reason, f"{one.name}: the claim has no reason"
-                    assert owner is None or claim.rank < owner.rank, f"{one.name}: it claims a process of {one.environment}: {claim.reason}"
+                    assert owner is None or claim.priority < owner.priority, (
+                        f"{one.name}: it claims a process of {one.environment}: {claim.reason}"
+                    )
                 assert environ == before, f"{one.name}: {hook} changed the variables"
 
 

@@ -44,7 +44,7 @@ class ClaimsByBrand(TorchElasticEnvironment):
 
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
         claim = super().detect_cluster(environ)
-        return None if claim is None else Detection("torchrun", claim.rank, claim.reason)
+        return None if claim is None else Detection("torchrun", claim.priority, claim.reason)
 
 
 @mutant("cluster_detection", "claim_forms", kind="cluster", base="mpi")

@@ -55,7 +55,7 @@ def _why_cluster(name: str | None, is_json: bool) -> None:
         request = "detected" if answer["source"] == "default" else f"{answer['requested']!r} ({answer['source']})"
         click.echo(printable(f"cluster environment {answer['chosen']} from {answer['plugin']}: {request}"))
         ranked = [
-            [c["name"], c["plugin"], c["verdict"], str(c["rank"] if c["rank"] is not None else ""), c["reason"]]
+            [c["name"], c["plugin"], c["verdict"], str(c["priority"] if c["priority"] is not None else ""), c["reason"]]
             for c in answer["candidates"]
         ]
         print_table(["NAME", "PLUGIN", "STATUS", "PRIORITY", "REASON"], ranked)

@@ -48,14 +48,14 @@ class ClusterCandidate:
         verdict: ``chosen``; ``claimed`` (it claimed the process, but another claim has a higher priority); ``declined`` (some of its
             variables are set, and the reason says why they do not count); ``absent`` (none of its variables is set); ``not asked`` (it
             is a third party's, and neither the user nor a hook plugin selected it).
-        rank: The priority of its claim. Negative if it declined; None if it is absent, was not asked or was selected by name.
+        priority: That of its claim. Negative if it declined; None if it is absent, was not asked or was selected by name.
         reason: The reason that the environment gave.
     """
 
     name: str
     plugin: str
     verdict: Literal["chosen", "claimed", "declined", "absent", "not asked"]
-    rank: int | None = None
+    priority: int | None = None
     reason: str = ""
 
 
@@ -164,16 +164,16 @@ def _detect(
     builtin = {record.name: make_environment(record.name, environ) for record in plugins("cluster") if record.is_builtin}
     claims = {name: environment.detect_cluster(environ) for name, environment in builtin.items()}
     for claim in further_claims:
-        if claim is not None and (claims.get(claim.name) is None or claim.rank > _rank(claims[claim.name])):
+        if claim is not None and (claims.get(claim.name) is None or claim.priority > _priority(claims[claim.name])):
             claims[claim.name] = claim
-    winner = max((claim for claim in claims.values() if claim is not None), key=_rank)
+    winner = max((claim for claim in claims.values() if claim is not None), key=_priority)
     chosen = builtin.get(winner.name) or make_environment(winner.name, environ)
     others = [
         ClusterCandidate(name, builtin[name].plugin if name in builtin else "", *_verdict(claim))
         for name, claim in claims.items()
         if claim is not winner
     ]
-    others.sort(key=lambda other: (other.rank is None, -(other.rank or 0), other.name))
+    others.sort(key=lambda other: (other.priority is None, -(other.priority or 0), other.name))
     unasked = [record for record in plugins("cluster") if record.name not in claims]
     if not chosen.creates_processes_externally:
         _warn_of_unasked(unasked, environ)
@@ -207,17 +207,17 @@ def _warn_of_unasked(records: Iterable[PluginRecord], environ: Mapping[str, str]
 
 def _chosen(environment: ClusterEnvironment, claim: Detection | None) -> ClusterCandidate:
     reason = claim.reason if claim else "it was selected by name, so the claims of other environments do not apply"
-    return ClusterCandidate(environment.name, environment.plugin, "chosen", claim.rank if claim else None, reason)
+    return ClusterCandidate(environment.name, environment.plugin, "chosen", claim.priority if claim else None, reason)
 
 
 def _verdict(claim: Detection | None) -> tuple[Literal["claimed", "declined", "absent"], int | None, str]:
     if claim is None:
         return "absent", None, "none of its variables is set"
-    return "declined" if claim.rank < 0 else "claimed", claim.rank, claim.reason
+    return "declined" if claim.priority < 0 else "claimed", claim.priority, claim.reason
 
 
-def _rank(claim: Detection | None) -> int:
-    return claim.rank if claim is not None else -1
+def _priority(claim: Detection | None) -> int:
+    return claim.priority if claim is not None else -1
 
 
 def describe(environment: ClusterEnvironment) -> tuple[dict[str, Any], list[dict[str, str]]]:

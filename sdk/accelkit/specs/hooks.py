@@ -91,7 +91,7 @@ class ClusterEnvironmentHooks:
 
         Called once on every process by a Runtime that was given no cluster environment, before any device is used. Results are
         collected from the built-in environments and from the hook plugins that the user enabled, and the claim with the highest
-        priority (``rank``) wins. A negative priority is not a claim. ``accelkit why --cluster`` shows its reason.
+        priority wins. A negative priority is not a claim. ``accelkit why --cluster`` shows its reason.
         """
 
     @hookspec

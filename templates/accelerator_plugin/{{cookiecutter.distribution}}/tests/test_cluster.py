@@ -22,7 +22,7 @@ def test_its_processes_are_recognised_and_no_others() -> None:
     assert {{ cookiecutter.__class }}Environment().detect_cluster({"RANK": "0"}) is None
     detection = {{ cookiecutter.__class }}Environment().detect_cluster(LAUNCHED)
     assert detection is not None
-    assert detection.rank > 0
+    assert detection.priority > 0
 
 
 def test_ranks_and_rendezvous() -> None:
