@@ -223,18 +223,18 @@ class PluginRecord:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Candidate:
-    """An accelerator considered during selection, and the verdict on it."""
+    """An accelerator considered during selection, and what became of it."""
 
     name: str
     plugin: str
-    verdict: Literal["chosen", "usable", "absent", "broken", "refused", "not considered"]
+    status: Literal["chosen", "usable", "absent", "broken", "refused", "not considered"]
     reason: str = ""
     hint: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Decision:
-    """The explanation of a selection: the request, its source, and the verdict on each candidate.
+    """The explanation of a selection: the request, its source, and the status of each candidate.
 
     Attributes:
         requested: The requested name, or ``auto``.
@@ -260,7 +260,7 @@ class Decision:
         lines = [f"accelerator {self.chosen} from {self.plugin}: {request}"]
         for candidate in self.candidates:
             because = f": {candidate.reason}" if candidate.reason else ""
-            lines.append(f"  {candidate.name} ({candidate.plugin}) {candidate.verdict}{because}")
+            lines.append(f"  {candidate.name} ({candidate.plugin}) {candidate.status}{because}")
         return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
 
 

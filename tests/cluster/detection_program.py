@@ -15,7 +15,7 @@ def main() -> None:
         warnings.simplefilter("always")
         selection = select_cluster()
         settings, errors = describe(selection.environment)
-    candidates = {one.name: [one.verdict, one.reason] for one in selection.decision.candidates}
+    candidates = {one.name: [one.status, one.reason] for one in selection.decision.candidates}
     line = {"environment": selection.environment.name, **settings, "errors": errors, "warnings": [str(one.message) for one in caught]}
     line |= {"candidates": candidates, "host": os.environ.get("SLURMD_NODENAME"), "torch": "torch" in sys.modules}
     os.write(1, (json.dumps(line) + "\n").encode())  # one write, so that lines of several processes do not mix

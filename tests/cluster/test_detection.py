@@ -80,7 +80,7 @@ def test_the_innermost_launcher_wins(environs, name):
     environ = {key: value for one in environs for key, value in one.items()}
     decision = select_cluster(environ=environ).decision
     assert decision.chosen == name
-    assert decision.candidates[0].verdict == "chosen"
+    assert decision.candidates[0].status == "chosen"
     assert {one.name for one in decision.candidates} == {"torchelastic", "slurm", "lsf", "kubeflow", "mpi", "ray", "xla", "local"}
     assert all(one.reason for one in decision.candidates)
     assert f"cluster environment {name} from accelkit==" in str(decision)
@@ -137,7 +137,7 @@ def test_an_installed_environment_that_was_not_selected_is_listed_and_its_variab
         decision = select_cluster(environ={"ACME_RANK": "1", "ACME_WORLD": "2"}).decision
     assert decision.chosen == "local"
     (acme,) = [one for one in decision.candidates if one.name == "acme"]
-    assert (acme.plugin, acme.verdict, acme.reason) == ("acme-launcher==1.0", "not asked", "select it with ACCELKIT_CLUSTER=acme")
+    assert (acme.plugin, acme.status, acme.reason) == ("acme-launcher==1.0", "not asked", "select it with ACCELKIT_CLUSTER=acme")
     assert select_cluster(environ={"ACME_HOME": "/opt"}).decision.chosen == "local"  # without a warning
     assert select_cluster(environ=TORCHRUN | {"ACME_RANK": "1"}).decision.chosen == "torchelastic"
 

@@ -43,8 +43,8 @@ def test_a_builtin_by_name():
 def test_nothing_said_is_auto_and_auto_falls_to_the_cpu():
     decision = select().decision
     assert (decision.requested, decision.source, decision.chosen) == ("auto", "default", "cpu")
-    assert decision.candidates[0].verdict == "chosen"
-    assert {candidate.name: candidate.verdict for candidate in decision.candidates}["cuda"] == "absent"
+    assert decision.candidates[0].status == "chosen"
+    assert {candidate.name: candidate.status for candidate in decision.candidates}["cuda"] == "absent"
     assert "no other accelerator is available on this machine" in decision.notes
 
 
@@ -108,7 +108,7 @@ def test_auto_takes_the_one_usable_third_party(plugin_site):
     install(plugin_site, "other", "return Availability.absent('no card')")
     decision = select().decision
     assert (decision.chosen, decision.plugin) == ("some", "vendor-some==1.0")
-    assert {candidate.name: candidate.verdict for candidate in decision.candidates}["cpu"] == "usable"
+    assert {candidate.name: candidate.status for candidate in decision.candidates}["cpu"] == "usable"
 
 
 def test_auto_never_takes_a_simulated_device(plugin_site, error_text):

@@ -38,7 +38,7 @@ def command(name: str | None, is_cluster: bool, is_json: bool) -> None:
         print_json("why", decision.as_dict())
         return
     click.echo(printable(str(decision).partition("\n")[0]))
-    rows = [[c.name, c.plugin, c.verdict, c.reason, c.hint] for c in decision.candidates]
+    rows = [[c.name, c.plugin, c.status, c.reason, c.hint] for c in decision.candidates]
     print_table(["NAME", "PLUGIN", "STATUS", "REASON", "WHAT TO DO"], rows)
     for note in decision.notes:
         click.echo(printable(f"note: {note}"))
@@ -55,7 +55,7 @@ def _why_cluster(name: str | None, is_json: bool) -> None:
         request = "detected" if answer["source"] == "default" else f"{answer['requested']!r} ({answer['source']})"
         click.echo(printable(f"cluster environment {answer['chosen']} from {answer['plugin']}: {request}"))
         ranked = [
-            [c["name"], c["plugin"], c["verdict"], str(c["priority"] if c["priority"] is not None else ""), c["reason"]]
+            [c["name"], c["plugin"], c["status"], str(c["priority"] if c["priority"] is not None else ""), c["reason"]]
             for c in answer["candidates"]
         ]
         print_table(["NAME", "PLUGIN", "STATUS", "PRIORITY", "REASON"], ranked)

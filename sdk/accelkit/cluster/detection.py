@@ -45,7 +45,7 @@ class ClusterCandidate:
 
     Attributes:
         name, plugin: The name of the environment, and its plugin as ``dist==version``.
-        verdict: ``chosen``; ``claimed`` (it claimed the process, but another claim has a higher priority); ``declined`` (some of its
+        status: ``chosen``; ``claimed`` (it claimed the process, but another claim has a higher priority); ``declined`` (some of its
             variables are set, and the reason says why they do not count); ``absent`` (none of its variables is set); ``not asked`` (it
             is a third party's, and neither the user nor a hook plugin selected it).
         priority: That of its claim. Negative if it declined; None if it is absent, was not asked or was selected by name.
@@ -54,7 +54,7 @@ class ClusterCandidate:
 
     name: str
     plugin: str
-    verdict: Literal["chosen", "claimed", "declined", "absent", "not asked"]
+    status: Literal["chosen", "claimed", "declined", "absent", "not asked"]
     priority: int | None = None
     reason: str = ""
 
@@ -82,7 +82,7 @@ class ClusterDecision:
     def __str__(self) -> str:
         request = "detected" if self.source == "default" else f"{self.requested!r} ({self.source})"
         lines = [f"cluster environment {self.chosen} from {self.plugin}: {request}"]
-        lines += [f"  {one.name} ({one.plugin}) {one.verdict}{': ' if one.reason else ''}{one.reason}" for one in self.candidates]
+        lines += [f"  {one.name} ({one.plugin}) {one.status}{': ' if one.reason else ''}{one.reason}" for one in self.candidates]
         return "\n".join(lines)
 
 
@@ -169,7 +169,7 @@ def _detect(
     winner = max((claim for claim in claims.values() if claim is not None), key=_priority)
     chosen = builtin.get(winner.name) or make_environment(winner.name, environ)
     others = [
-        ClusterCandidate(name, builtin[name].plugin if name in builtin else "", *_verdict(claim))
+        ClusterCandidate(name, builtin[name].plugin if name in builtin else "", *_status(claim))
         for name, claim in claims.items()
         if claim is not winner
     ]
@@ -210,7 +210,7 @@ def _chosen(environment: ClusterEnvironment, claim: Detection | None) -> Cluster
     return ClusterCandidate(environment.name, environment.plugin, "chosen", claim.priority if claim else None, reason)
 
 
-def _verdict(claim: Detection | None) -> tuple[Literal["claimed", "declined", "absent"], int | None, str]:
+def _status(claim: Detection | None) -> tuple[Literal["claimed", "declined", "absent"], int | None, str]:
     if claim is None:
         return "absent", None, "none of its variables is set"
     return "declined" if claim.priority < 0 else "claimed", claim.priority, claim.reason

@@ -183,7 +183,7 @@ class Runtime:
 
     @property
     def decision(self) -> Decision:
-        """The reasons for the choice of this accelerator: every candidate with its verdict and the reason."""
+        """The reasons for the choice of this accelerator: every candidate with its status and the reason."""
         return self._session.configuration.decision
 
     @property

@@ -42,7 +42,7 @@ def choose(*, is_fresh: bool = False) -> Choice:
     _warn_of_broken(candidates)
     if order:
         if not usable:
-            reasons = "; ".join(f"{c.name}: {c.reason or c.verdict}" for c in candidates)
+            reasons = "; ".join(f"{c.name}: {c.reason or c.status}" for c in candidates)
             hint = f"append {device_table.host_name()!r} to it to allow the CPU"
             raise UnavailableError(f"no accelerator in {ORDER_VARIABLE}={','.join(order)} is available", why=reasons, hint=hint)
         chosen = usable[0]
@@ -163,7 +163,7 @@ def _mark(candidates: Sequence[Candidate], chosen: PluginRecord) -> tuple[Candid
     winners, others = [], []
     for candidate in candidates:
         if (candidate.name, candidate.plugin) == (chosen.name, chosen.plugin):
-            winners.append(dataclasses.replace(candidate, verdict="chosen"))
+            winners.append(dataclasses.replace(candidate, status="chosen"))
         else:
             others.append(candidate)
     return (*winners, *others)
@@ -179,7 +179,7 @@ def warn_once(topic: str, text: str) -> None:
 def _warn_of_broken(candidates: Sequence[Candidate]) -> None:
     """Warn about each accelerator that is broken. ``auto`` continues without it."""
     for candidate in candidates:
-        if candidate.verdict == "broken":
+        if candidate.status == "broken":
             what = f"auto ignores the broken accelerator {candidate.name!r}"
             error = BrokenPluginError(what, plugin=candidate.plugin, why=candidate.reason, hint=candidate.hint)
             warn_once(f"{candidate.plugin}:{candidate.name}", str(error))
