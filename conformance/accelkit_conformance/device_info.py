@@ -6,6 +6,8 @@ import os
 import platform
 from typing import TYPE_CHECKING, Any
 
+from accelkit.device_name import device_name
+
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
@@ -19,7 +21,7 @@ def describe(subject: Subject) -> dict[str, Any]:
         "device_type": accelerator.device_type,
         "device": str(subject.device),
         "device_count": len(subject.devices),
-        "device_names": [_name_of(subject, device) for device in subject.devices],
+        "device_names": [device_name(device) for device in subject.devices],
         "capabilities": dict(subject.capabilities),
         "is_simulated": bool(accelerator.is_simulated),
         "process_group_backend": accelerator.process_group_backend or "",
@@ -35,13 +37,3 @@ def versions() -> dict[str, str]:
     packages = ("torch", "numpy", "scipy", "expecttest", "safetensors")
     found |= {name: version for name in packages if (version := installed_version(name))}
     return found | {"processor": platform.processor() or platform.machine(), "logical_cores": str(os.cpu_count())}
-
-
-def _name_of(subject: Subject, device: Any) -> str:
-    import torch
-
-    getter = getattr(getattr(torch, subject.device_type, None), "get_device_name", None)  # some devices have no module in torch
-    try:
-        return str(getter(device)) if getter is not None else str(device)
-    except Exception as error:  # the name is only informative
-        return f"{device} ({type(error).__name__}: {error})"

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import collections
-import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
+from accelkit import html_page
 from accelkit_conformance.report import Report, results_of, unsupported_areas
 from accelkit_conformance.reports.summary import explained
 from accelkit_conformance.results import BAD, KINDS, MEANING
@@ -41,24 +40,12 @@ def write(report: Report, path: Path, folder: Path) -> None:
 
 def render(template: str, **values: Any) -> str:
     """Render a template of this folder. Values are escaped, except Markup."""
-    return _environment().get_template(template).render(tones=TONES, meaning=MEANING, **values)
+    return html_page.render(Path(__file__).parent, template, tones=TONES, meaning=MEANING, **values)
 
 
 def embedded(value: object) -> Markup:
     """Return a value as JSON for a script element. Nothing in it can end the element."""
     return Markup(json.dumps(value, separators=(",", ":")).replace("<", "\\u003c"))  # noqa: S704 # no "<" is left in it
-
-
-@functools.cache
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"quantity": _quantity, "duration": _duration, "share": _share}
-    return environment
 
 
 def _devices(subject: Mapping[str, Any]) -> list[tuple[str, int]]:
@@ -72,18 +59,3 @@ def _row(result: Mapping[str, Any]) -> dict[str, Any]:
 def _expected(report: Report) -> list[dict[str, Any]]:
     """Return the expected failures, each with a field that says whether its issue is a web address."""
     return [{**one, "is_link": one["issue"].startswith(("http://", "https://"))} for one in explained(report)]
-
-
-def _quantity(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def _duration(seconds: float) -> str:
-    if seconds >= 60:
-        return f"{int(seconds) // 60} min {int(seconds) % 60} s"
-    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.1f} ms"
-
-
-def _share(part: float, whole: float) -> str:
-    """Return a percentage for a CSS width; ``0%`` if ``whole`` is 0."""
-    return f"{100 * part / whole:.2f}%" if whole else "0%"

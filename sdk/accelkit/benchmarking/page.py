@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from accelkit.benchmarking.report import Report, Result, Samples
 from accelkit.errors import printable
 from accelkit.text_table import aligned
@@ -9,30 +11,52 @@ from accelkit.text_table import aligned
 _COLUMNS = ("MEASUREMENT", "UNIT", "DEVICE", "SPREAD", "SAMPLES", "CPU", "DEVICE/CPU", "LIMIT", "OF LIMIT", "LIMITED BY")
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the table: the texts of its cells, which are empty if there is nothing to show."""
+
+    measurement: str
+    unit: str
+    device: str
+    spread: str
+    samples: str
+    host: str
+    ratio: str
+    limit: str
+    share: str
+    limited_by: str
+
+
 def lines(report: Report) -> list[str]:
     """Return the lines of the page."""
     title = f"{report.name} ({report.plugin}) on {report.device}, torch {report.torch}, {report.threads} threads on the CPU"
-    measured = [result for result in report.results if result.device is not None]
-    table = aligned([_COLUMNS, *map(_row, measured)], has_numbers=True) if measured else []
+    rows = [dataclasses.astuple(row(result)) for result in report.results if result.device is not None]
+    table = aligned([_COLUMNS, *rows], has_numbers=True) if rows else []
     lacking = [f"not supported: {result.name}: {result.unsupported}" for result in report.results if result.device is None]
     return [printable(line) for line in [title, *table, *lacking]]
 
 
-def _row(result: Result) -> tuple[str, ...]:
+def row(result: Result) -> Row:
+    """Return the row of a result that was measured."""
     device, host, limit = result.device, result.host, result.limit
     assert device is not None
-    return (
+    return Row(
         result.name,
         result.unit,
-        _number(device.median),
+        number(device.median),
         _spread(device),
         str(device.count),
-        "" if host is None else _number(host.median),
+        "" if host is None else number(host.median),
         "" if host is None or not host.median else f"{_ratio(result, device, host):.2f}x",
-        "" if limit is None else _number(limit),
+        "" if limit is None else number(limit),
         "" if not limit else f"{device.median / limit:.0%}",
         result.limited_by,
     )
+
+
+def number(value: float) -> str:
+    """Return a value in its unit, with three digits."""
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def _ratio(result: Result, device: Samples, host: Samples) -> float:
@@ -41,8 +65,4 @@ def _ratio(result: Result, device: Samples, host: Samples) -> float:
 
 
 def _spread(samples: Samples) -> str:
-    return f"{samples.iqr / abs(samples.median):.0%}" if samples.median else _number(samples.iqr)
-
-
-def _number(value: float) -> str:
-    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return f"{samples.iqr / abs(samples.median):.0%}" if samples.median else number(samples.iqr)

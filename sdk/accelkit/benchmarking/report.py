@@ -74,6 +74,7 @@ class Report:
         is_quick: Whether ``--quick`` was given.
         peaks: The largest measured rate of each resource per second: bytes of ``memory`` and of the links to the host, FLOP of each dtype.
         results: The results.
+        device_name: The name of the device as its driver reports it, such as ``NVIDIA H100``. Empty in a report of an older accelkit.
     """
 
     name: str
@@ -88,4 +89,5 @@ class Report:
     is_quick: bool
     peaks: Mapping[str, float]
     results: tuple[Result, ...]
+    device_name: str = ""
     schema: str = SCHEMA

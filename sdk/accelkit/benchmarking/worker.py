@@ -18,6 +18,7 @@ from accelkit import __version__
 from accelkit.benchmarking.case import Case, NotSupportedError, Target
 from accelkit.benchmarking.report import Report, Result, Samples
 from accelkit.benchmarking.timing import FULL, QUICK, Plan
+from accelkit.device_name import device_name
 from accelkit.discovery import plugin_worker
 from accelkit.errors import AccelkitError, UsageError
 from accelkit.plugin_calls import call
@@ -74,6 +75,7 @@ class Bench:
             name=self._accelerator.name,
             plugin=self._accelerator.plugin,
             device=str(self._device.device),
+            device_name=device_name(self._device.device),
             accelkit=__version__,
             torch=torch.__version__,
             python=platform.python_version(),

@@ -44,32 +44,42 @@ def command() -> None:
 @click.option(
     "--json", "json_path", metavar="PATH", type=click.Path(dir_okay=False), help="Write the report as JSON; - is standard output."
 )
+@click.option(
+    "--html", "html_path", metavar="PATH", type=click.Path(dir_okay=False), help="Write the report as one HTML page with diagrams."
+)
 @click.option("--quick", "is_quick", is_flag=True, help="Measure small sizes for a short time.")
 @click.option("--select", default="*", show_default=True, metavar="GLOB", help="Measure only what has such a name, as in 'matmul.*'.")
 @IMPORT
-def run(*, name: str, json_path: str | None, is_quick: bool, select: str) -> None:
+def run(*, name: str, json_path: str | None, html_path: str | None, is_quick: bool, select: str) -> None:
     """Measure the first device of the accelerator NAME, and print one page with the results.
 
     It measures the launch latency, copies, matmul, reductions, attention, convolution, the overlap of copies with computing, and training
     steps. Each result is shown beside that of the CPU, and beside the limit that the peaks measured in the same run allow. Measurements
     that the device does not support are listed with the reason. The driver is initialised in a child process.
     """
-    if json_path not in (None, _STDOUT) and not Path(str(json_path)).absolute().parent.is_dir():
-        raise UsageError(f"--json {json_path} cannot be written", why="its folder does not exist", hint="create the folder first")
+    paths = {"--json": None if json_path == _STDOUT else json_path, "--html": html_path}
+    for option, path in paths.items():
+        if path is not None and not Path(path).absolute().parent.is_dir():
+            raise UsageError(f"{option} {path} cannot be written", why="its folder does not exist", hint="create the folder first")
     record = resolve(name)
     try_out(record)
     report = measure(record, is_quick=is_quick, select=select, report_progress=_say_progress)
-    text = json.dumps(dataclasses.asdict(report), indent=1) + "\n"
-    if json_path == _STDOUT:
-        click.echo(text, nl=False)
-        return
-    click.echo("\n".join(page.lines(report)))
-    if json_path is not None:
-        try:
-            with atomic_file(Path(json_path)) as path:
-                path.write_text(text, "utf-8")
-        except OSError as error:
-            raise UsageError(f"--json {json_path} cannot be written", why=str(error), hint="choose another path") from error
+    as_json = json.dumps(dataclasses.asdict(report), indent=1)
+    click.echo(as_json if json_path == _STDOUT else "\n".join(page.lines(report)))
+    if paths["--json"] is not None:
+        _write("--json", paths["--json"], as_json + "\n")
+    if html_path is not None:
+        from accelkit.benchmarking import html
+
+        _write("--html", html_path, html.text(report))
+
+
+def _write(option: str, path: str, text: str) -> None:
+    try:
+        with atomic_file(Path(path)) as temporary:
+            temporary.write_text(text, "utf-8", "replace")
+    except OSError as error:
+        raise UsageError(f"{option} {path} cannot be written", why=str(error), hint="choose another path") from error
 
 
 def _say_progress(measurement: str, number: int, count: int) -> None:

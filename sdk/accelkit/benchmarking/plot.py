@@ -1,0 +1,141 @@
+"""Diagrams of results by size, with logarithmic axes. This module computes where everything is; ``bench.html.j2`` draws it as SVG."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from accelkit.benchmarking.page import number
+from accelkit.benchmarking.report import Result, Samples
+
+WIDTH, HEIGHT = 560, 300
+LEFT, RIGHT, TOP, BOTTOM = 76, 24, 12, 44
+_UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_MOST_TICKS = 7
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tick:
+    """A mark on an axis: its place in pixels, and its text."""
+
+    at: float
+    text: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Point:
+    """A result: its place in pixels, and its value as text."""
+
+    x: float
+    y: float
+    text: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Line:
+    """The results of one kind by size.
+
+    Attributes:
+        label: What was measured, such as ``float32``.
+        colour: The number of its colour. The lines of the device and of the CPU share it.
+        is_host: Whether the CPU was measured.
+        points: The results by size.
+    """
+
+    label: str
+    colour: int
+    is_host: bool
+    points: tuple[Point, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plot:
+    """A diagram.
+
+    Attributes:
+        unit: The unit of the vertical axis.
+        x_ticks: The sizes.
+        y_ticks: Round values.
+        lines: The lines, those of the CPU after those of the device.
+    """
+
+    unit: str
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+    lines: tuple[Line, ...]
+
+
+def by_size(results: Iterable[Result], group: str) -> Plot | None:
+    """Return the diagram of a group of results, whose names are ``<group>.<kind>.<size>``. None if nothing was measured."""
+    found = [
+        (kind, size, text, samples.median, is_host, result.unit)
+        for result in results
+        for kind, size, text in _parts(result.name, group)
+        for samples, is_host in _measured(result)
+    ]
+    if not found:
+        return None
+    sizes = dict(sorted((size, text) for _, size, text, *_ in found))
+    values = [value for *_, value, _, _ in found]
+    ticks = _round_values(min(values), max(values))
+    across = _Axis(min(sizes), max(sizes), LEFT + 20, WIDTH - RIGHT - 20)
+    up = _Axis(ticks[0], ticks[-1], HEIGHT - BOTTOM, TOP)
+    colours = {kind: index for index, kind in enumerate(dict.fromkeys(kind for kind, *_ in found))}
+    keys = sorted({(is_host, colours[kind], kind) for kind, *_, is_host, _ in found})
+    lines = []
+    for is_host, colour, kind in keys:
+        mine = sorted((size, text, value) for k, size, text, value, h, _ in found if (k, h) == (kind, is_host))
+        points = tuple(Point(across.at(size), up.at(value), f"{text}: {number(value)}") for size, text, value in mine)
+        lines.append(Line(kind.replace("_", " ").replace(".", ", "), colour, is_host, points))
+    return Plot(
+        found[0][-1],
+        tuple(Tick(across.at(size), text) for size, text in sizes.items()),
+        tuple(Tick(up.at(value), f"{value:,.10g}") for value in _labelled(ticks)),
+        tuple(lines),
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Axis:
+    """A logarithmic axis from one value and its place to another. If the values are equal, they are in the middle."""
+
+    low: float
+    high: float
+    begin: float
+    end: float
+
+    def at(self, value: float) -> float:
+        share = math.log(value / self.low) / math.log(self.high / self.low) if self.high > self.low else 0.5
+        return round(self.begin + share * (self.end - self.begin), 1)
+
+
+def _parts(name: str, group: str) -> Iterator[tuple[str, int, str]]:
+    """Yield the kind and the size of a measurement of the group, the latter as a number and as text."""
+    match = re.fullmatch(rf"{re.escape(group)}\.(.+)\.([1-9]\d{{0,17}})(|B|KiB|MiB|GiB)", name)
+    if match:
+        yield match[1], int(match[2]) * _UNITS[match[3]], f"{int(match[2]):,} {match[3]}".strip()
+
+
+def _measured(result: Result) -> Iterator[tuple[Samples, bool]]:
+    for samples, is_host in ((result.device, False), (result.host, True)):
+        if samples is not None and samples.median > 0:
+            yield samples, is_host
+
+
+def _round_values(low: float, high: float) -> list[float]:
+    """Return the values 1, 2 and 5 times a power of 10 from the last below ``low`` to the first above ``high``."""
+    exponents = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
+    values = [factor * 10.0**exponent for exponent in exponents for factor in (1, 2, 5)]
+    first = max(index for index, value in enumerate(values) if value <= low)
+    last = min(index for index, value in enumerate(values) if value >= high and index > first)
+    return values[first : last + 1]
+
+
+def _labelled(values: Sequence[float]) -> list[float]:
+    """Return those of the values that are written beside the axis: all, or the powers of 10, or some of these."""
+    if len(values) <= _MOST_TICKS:
+        return list(values)
+    powers = [value for value in values if f"{value:e}".startswith("1.0")]
+    return powers[:: math.ceil(len(powers) / _MOST_TICKS)]
