@@ -30,7 +30,7 @@ class Stage:
 
 
 def read() -> list[Stage]:
-    """Return the stages in their order."""
+    """Read the stages of a new device from ``stages.toml``, in the order in which it should pass them."""
     found = tomllib.loads(Path(__file__).with_name("stages.toml").read_text("utf-8"))["stage"]
     return [Stage(**{**one, "tests": tuple(one["tests"])}) for one in found]
 

@@ -33,8 +33,8 @@ the defects that we found. For each defect there is a program in plain torch, wi
 what it printed.
 
 The numbers are not a ranking. These packages are young, none of them was written for accelkit, and
-none claims to have every operator. A test is *not supported* if the device raises an error where
-the plugin declares nothing. It *failed* if the device computes a wrong result, breaks a promise of
+none claims to have every operator. A test is *not supported* if the plugin declares nothing and the device
+raises an error, returns another dtype or lacks what is tested. It *failed* if the device computes a wrong result, breaks a promise of
 torch or lacks what the suite demands of every device, such as float32. The number of failures is
 larger than the number of defects on this page, because several tests may fail for the same reason,
 and because we list only those that we reproduced.
@@ -74,7 +74,7 @@ def _section(name: str) -> list[str]:
     lines = [f"## {name}", "", _wrapped(device["description"]), _wrapped(f"Source: <{device['source']}>. Installed: {packages}.")]
     lines += ["The plugin:", "", *_block("python", (HERE / name / f"accelkit_{name}.py").read_text("utf-8"))]
     command = f"`python examples/digits.py --accelerator {name}`"
-    lines += ["", _wrapped(f"The last line of {command}, which trains a convolutional network, or the reason of its error:")]
+    lines += ["", _wrapped(f"The last line of the output of {command}, which trains a convolutional network, or the error that ended it:")]
     lines += [*_block("text", (RESULTS / name / "digits.txt").read_text("utf-8")), "", f"### Defects of {name}", ""]
     for program in programs:
         source = program.read_text("utf-8")

@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "accelkit.errors": (
         "AccelkitError", "AmbiguousError", "BrokenPluginError", "CheckpointError", "CollectiveError", "ContradictionError", "DevicesError",
-        "DisabledPluginError", "HookError", "IncompatiblePluginError", "NameConflictError", "NotJoinedError", "NotPrivateError",
+        "DisabledPluginError", "HookError", "IncompatiblePluginError", "NameConflictError", "NotJoinedError", "UntrustedFileError",
         "PluginError", "PrepareError", "RankFailedError", "UnavailableError", "UnknownArgumentError", "UnknownAttributeError",
         "UnknownNameError", "UnsupportedError", "UsageError",
     ),
@@ -85,7 +85,6 @@ if TYPE_CHECKING:
     from accelkit.errors import IncompatiblePluginError as IncompatiblePluginError
     from accelkit.errors import NameConflictError as NameConflictError
     from accelkit.errors import NotJoinedError as NotJoinedError
-    from accelkit.errors import NotPrivateError as NotPrivateError
     from accelkit.errors import PluginError as PluginError
     from accelkit.errors import PrepareError as PrepareError
     from accelkit.errors import RankFailedError as RankFailedError
@@ -94,6 +93,7 @@ if TYPE_CHECKING:
     from accelkit.errors import UnknownAttributeError as UnknownAttributeError
     from accelkit.errors import UnknownNameError as UnknownNameError
     from accelkit.errors import UnsupportedError as UnsupportedError
+    from accelkit.errors import UntrustedFileError as UntrustedFileError
     from accelkit.errors import UsageError as UsageError
     from accelkit.private_files import check_private as check_private
     from accelkit.private_files import private_folder as private_folder

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from accelkit.cpp_compiler import INSTALL_A_COMPILER, BuildError, compiler_command, run_compiler
 from accelkit.cpp_objects import CompilationUnit, compilation_units, keep, reuse
-from accelkit.errors import NotPrivateError
+from accelkit.errors import UntrustedFileError
 from accelkit.private_files import check_private, private_folder
 
 _FLAGS = ("-std=c++20", "-O1", "-fPIC", "-w")
@@ -130,7 +130,7 @@ class CppLibrary:
             if library.exists():
                 self._check_private(library)
                 return None
-        except NotPrivateError as error:
+        except UntrustedFileError as error:
             return self._not_private(error)
         if (found := self._no_compilation(library.parent)) and (others := self._other_torches()):
             theirs, ours = " and ".join(others), torch_version()
@@ -158,7 +158,7 @@ class CppLibrary:
                     run_compiler([*compiler, *_FLAGS, "-shared", str(source), "-o", f"{inside}/empty.so"])
                 except BuildError as error:
                     return f"the C++ compiler does not work: {error}", f"repair the compiler, or {INSTALL_A_COMPILER}"
-        except NotPrivateError as error:
+        except UntrustedFileError as error:
             return self._not_private(error)
         except OSError as error:
             return f"the cache folder is not writable: {error}", f"make it writable, or set {self.cache_variable} to a writable folder"
@@ -176,7 +176,7 @@ class CppLibrary:
         if library.exists():
             try:
                 self._check_private(library)
-            except NotPrivateError as error:
+            except UntrustedFileError as error:
                 why, what_to_do = self._not_private(error)
                 raise BuildError(f"{self.name} is not loaded: {why}. What to do: {what_to_do}") from error
             return library
@@ -251,7 +251,7 @@ class CppLibrary:
         if library.parent != self._sources.parent / "prebuilt":
             check_private(library)
 
-    def _not_private(self, error: NotPrivateError) -> tuple[str, str]:
+    def _not_private(self, error: UntrustedFileError) -> tuple[str, str]:
         why = f"other users could run code in your programs through its library, because {error.what}: {error.why}"
         return why, f"{error.hint} with {self.cache_variable}"
 

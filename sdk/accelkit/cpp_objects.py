@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from accelkit.errors import NotPrivateError
+from accelkit.errors import UntrustedFileError
 from accelkit.private_files import check_private
 
 
@@ -60,7 +60,7 @@ def reuse(kept: Path, target: Path) -> bool:
     try:
         check_private(kept)
         shutil.copyfile(kept, target)
-    except (NotPrivateError, OSError):  # it does not exist, or another process has just removed it
+    except (UntrustedFileError, OSError):  # it does not exist, or another process has just removed it
         return False
     return True
 

@@ -20,7 +20,7 @@
     ├── PrepareError                     1  prepare() was given an object that it cannot prepare
     ├── UnsupportedError                 1  this device, precision or strategy does not support the request
     ├── CheckpointError                  1  a checkpoint cannot be saved or loaded
-    ├── NotPrivateError                  1  another user could have written a file that would be trusted or executed
+    ├── UntrustedFileError                  1  another user could have written a file that would be trusted or executed
     ├── NotJoinedError                   1  a value that the processes exchange when they join was requested too early
     ├── CollectiveError                  1  the processes of a job did not take part in the same collective
     └── RankFailedError                  1  a process of the job failed
@@ -43,7 +43,6 @@ __all__ = [
     "IncompatiblePluginError",
     "NameConflictError",
     "NotJoinedError",
-    "NotPrivateError",
     "PluginError",
     "PrepareError",
     "RankFailedError",
@@ -52,13 +51,14 @@ __all__ = [
     "UnknownAttributeError",
     "UnknownNameError",
     "UnsupportedError",
+    "UntrustedFileError",
     "UsageError",
     "printable",
 ]
 
 
 class AccelkitError(Exception):
-    """Base class of all errors. The text has up to four parts: what happened, which plugin caused it, why, and what to do.
+    """Base class of all errors. The message has up to four parts: what happened, which plugin caused it, why, and what to do.
 
     Args:
         what: What happened, in one sentence without a full stop.
@@ -191,7 +191,7 @@ class NotJoinedError(AccelkitError):
     """
 
 
-class NotPrivateError(AccelkitError):
+class UntrustedFileError(AccelkitError):
     """A file or folder that must be private to this user belongs to another user, or others may write to it."""
 
 

@@ -14,7 +14,7 @@ import os
 import stat
 from pathlib import Path
 
-from accelkit.errors import NotPrivateError
+from accelkit.errors import UntrustedFileError
 
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _ACCESS_LIST = "system.posix_acl_access"
@@ -25,7 +25,7 @@ def private_folder(path: str | os.PathLike[str]) -> Path:
     """Return a folder that only this user may write to. If it does not exist, it and its parents are created with mode 0700.
 
     Raises:
-        NotPrivateError: If another user could change its contents.
+        UntrustedFileError: If another user could change its contents.
         OSError: If it cannot be created.
     """
     folder = Path(os.path.abspath(path))
@@ -39,7 +39,7 @@ def check_private(path: str | os.PathLike[str]) -> None:
     """Check that only this user and root could have written a file or folder.
 
     Raises:
-        NotPrivateError: If another user could have written it.
+        UntrustedFileError: If another user could have written it.
         OSError: If it does not exist.
     """
     if os.name != "posix":
@@ -107,8 +107,8 @@ def _has_access_list(path: Path) -> bool:
         return False
 
 
-def _not_private(path: Path, why: str, command: str) -> NotPrivateError:
-    return NotPrivateError(
+def _not_private(path: Path, why: str, command: str) -> UntrustedFileError:
+    return UntrustedFileError(
         f"other users can change {path}", why=why, hint=f"inspect its contents, then run {command} {path}; or choose another folder"
     )
 

@@ -198,9 +198,9 @@ def test_another_user_cannot_plant_a_library(tmp_path_factory):
     plant = f"mkdir -p {cache}/fake && touch {cache}/fake/x.so"
     subprocess.run(["/bin/sh", "-c", plant], user=65534, group=65534, cwd="/", check=True, env={"PATH": os.defpath})
     try:
-        with pytest.raises(accelkit.NotPrivateError, match="its owner is nobody"):
+        with pytest.raises(accelkit.UntrustedFileError, match="its owner is nobody"):
             accelkit.private_folder(cache / "fake")
-        with pytest.raises(accelkit.NotPrivateError, match="its owner is nobody"):
+        with pytest.raises(accelkit.UntrustedFileError, match="its owner is nobody"):
             accelkit.check_private(cache / "fake" / "x.so")
     finally:
         subprocess.run(["rm", "-rf", str(cache)], check=True)
@@ -258,7 +258,7 @@ class TestTheJournalOfTheConformanceSuite:
         path = journal.folder / "journal.jsonl"
         assert [stat.S_IMODE(one.stat().st_mode) for one in (path, journal.folder)] == [0o600, 0o700]
         path.chmod(0o666)
-        with pytest.raises(accelkit.NotPrivateError, match=f"chmod go-w {path}"):
+        with pytest.raises(accelkit.UntrustedFileError, match=f"chmod go-w {path}"):
             Journal({"name": "acme"}).read()
 
     @posix

@@ -33,7 +33,7 @@ def test_a_link_in_a_folder_of_everybody_that_another_link_leads_to(real, tmp_pa
     accelkit.check_private(tmp_path / "cache" / "file")
     private_files._check_above.cache_clear()
     shared.chmod(0o777)
-    with pytest.raises(accelkit.NotPrivateError, match=f"chmod go-w {shared}"):
+    with pytest.raises(accelkit.UntrustedFileError, match=f"chmod go-w {shared}"):
         accelkit.check_private(tmp_path / "cache" / "file")
 
 
@@ -57,10 +57,10 @@ def test_relative_links_and_names_with_dots(real, tmp_path, monkeypatch):
 def test_a_file_of_roots_group(real):
     real.chmod(0o664)
     os.chown(real, 65533, 0)
-    with pytest.raises(accelkit.NotPrivateError, match="its owner is"):
+    with pytest.raises(accelkit.UntrustedFileError, match="its owner is"):
         accelkit.check_private(real)
     os.chown(real, 0, 65533)
-    with pytest.raises(accelkit.NotPrivateError, match="group 65533"):
+    with pytest.raises(accelkit.UntrustedFileError, match="group 65533"):
         accelkit.check_private(real)
 
 
@@ -72,5 +72,5 @@ def test_an_access_list_that_lets_somebody_write(real, monkeypatch):
         os.setxattr(real, "system.posix_acl_access", packed)
     except OSError as error:
         pytest.skip(f"this file system has no access lists: {error}")
-    with pytest.raises(accelkit.NotPrivateError, match="can write to it"):
+    with pytest.raises(accelkit.UntrustedFileError, match="can write to it"):
         accelkit.check_private(real)

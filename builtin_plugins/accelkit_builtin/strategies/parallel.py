@@ -50,14 +50,14 @@ class ParallelOptions:
             on different samples. With more than one copy, this is torch's hybrid sharding (HSDP).
         tensor: The number of processes that compute each layer of the plan together, each with a part of the weights. They train on the
             same samples, communicate inside each layer and have consecutive ranks, so they should be on one machine.
-        plan: How layers are divided if ``tensor`` is more than 1: a mapping from names of modules, with ``*`` for any name between two
+        plan: How layers are parallelized if ``tensor`` is more than 1: a mapping from names of modules, with ``*`` for any name between two
             dots, to the styles of ``torch.distributed.tensor.parallel``, such as ``{"layers.*.linear1": ColwiseParallel()}``. None means
             the plan in the model's attribute ``_tp_plan``, which models of Hugging Face's ``transformers`` have. Without that attribute,
-            the feed-forward parts of layers of ``torch.nn.Transformer`` are divided.
-        fsdp: The options with which modules are sharded, as for ``fsdp``. They also apply if ``shard`` is 1.
+            the feed-forward parts of layers of ``torch.nn.Transformer`` are parallelized.
+        fsdp: The options of ``fully_shard``, as for the strategy ``fsdp``. Modules are wrapped with them even if ``shard`` is 1.
         context: Must be 1. There is no context parallelism, and the error for any other size says what to use instead.
-        pipeline: Must be 1, for the same reason.
-        expert: Must be 1, for the same reason.
+        pipeline: Must be 1. There is no pipeline parallelism, and the error says what to use instead.
+        expert: Must be 1. There is no expert parallelism, and the error says what to use instead.
 
     Raises:
         UsageError: If a size is neither a positive integer nor -1, if several sizes are -1, if ``plan`` is not a mapping, or if

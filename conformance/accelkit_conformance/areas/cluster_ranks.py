@@ -14,8 +14,8 @@ from accelkit_conformance.oracle import cluster_recordings
 from accelkit_conformance.oracle.cluster_guesses import guessed_answers
 from accelkit_conformance.oracle.cluster_reading import (
     HELP,
+    accelkit_errors_only,
     environment_for,
-    errors_of,
     job_answers,
     large_jobs,
     own_descriptions,
@@ -209,12 +209,12 @@ def settings_are_compared(subject: Subject) -> None:
             continue
         with first.variables() as environ:
             environment = environment_for(subject, environ)
-            with errors_of("validate_settings"):
+            with accelkit_errors_only("validate_settings"):
                 environment.validate_settings(devices, nodes)
                 environment.validate_settings(None, None)
             for wrong in ((devices + 1, nodes), (devices, nodes + 1)):
                 try:
-                    with errors_of("validate_settings"):
+                    with accelkit_errors_only("validate_settings"):
                         environment.validate_settings(*wrong)
                 except ContradictionError:
                     continue

@@ -21,8 +21,8 @@ class AloneWithoutSize(TorchElasticEnvironment):
 
 
 @mutant("cluster_errors", "defaults", kind="cluster", base="torchelastic")
-class FirstWithoutRank(TorchElasticEnvironment):
-    """Without RANK, every process has the rank 0."""
+class DefaultsToRankZero(TorchElasticEnvironment):
+    """Every process has rank 0 if RANK is not set."""
 
     @property
     def global_rank(self) -> int:

@@ -90,7 +90,7 @@ def read(environment: ClusterEnvironment, name: str) -> Any:
     Raises:
         AssertionError: If it raised any other error.
     """
-    with errors_of(f"reading {name}"):
+    with accelkit_errors_only(f"reading {name}"):
         try:
             return getattr(environment, name)
         except AccelkitError as error:
@@ -98,11 +98,11 @@ def read(environment: ClusterEnvironment, name: str) -> Any:
 
 
 @contextlib.contextmanager
-def errors_of(doing: str) -> Iterator[None]:
-    """Context manager for calls of the plugin, in which warnings are ignored. Errors of accelkit are passed on.
+def accelkit_errors_only(doing: str) -> Iterator[None]:
+    """Context manager for calls to the plugin. It ignores warnings, and lets errors of accelkit pass.
 
     Raises:
-        AssertionError: If the block raises another error.
+        AssertionError: If the block raises any other error.
     """
     try:
         with warnings.catch_warnings():
@@ -130,7 +130,7 @@ def job_answers(subject: Subject, job: Sequence[Process]) -> Iterator[list[Answe
     """
     with contextlib.ExitStack() as stack:
         environments = [environment_for(subject, stack.enter_context(one.variables())) for one in job]
-        with errors_of("working out the placement of the processes"):
+        with accelkit_errors_only("working out the placement of the processes"):
             if job[0].host and any(one.needs_placement_exchange() for one in environments):
                 places = [
                     dataclasses.replace(environment.place(), host=one.host, machine=one.host)

@@ -204,7 +204,7 @@ class ConditionedCall:
             is_same = [mine is target.tensor for mine, target in zip(results, given_targets, strict=True)]
             assert all(is_same), "the given tensor was not returned"
             for target in given_targets:
-                target.check_surroundings()
+                target.check_gaps()
         return [leaf.detach() if isinstance(leaf, torch.Tensor) else leaf for leaf in results]
 
     def _takes(self, dtype: str) -> bool:

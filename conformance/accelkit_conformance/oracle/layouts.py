@@ -19,10 +19,10 @@ def canary(dtype: torch.dtype) -> float:
     return 1 if dtype is torch.bool else -7.25 if dtype.is_floating_point or dtype.is_complex else 77
 
 
-def strided_buffer(one: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with an additional last dimension of length 2: index 0 has other values, and index 1 the values of ``one``."""
-    buffer = torch.full((*one.shape, 2), canary(one.dtype), dtype=one.dtype, device=one.device)
-    buffer[..., 1] = one
+def strided_buffer(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with an additional last dimension of length 2. Index 1 holds the values of ``tensor``, and index 0 the canary."""
+    buffer = torch.full((*tensor.shape, 2), canary(tensor.dtype), dtype=tensor.dtype, device=tensor.device)
+    buffer[..., 1] = tensor
     return buffer
 
 

@@ -22,11 +22,11 @@ class Target:
         buffer = strided_buffer(like.detach())
         return cls(buffer[..., 1], buffer)
 
-    def check_surroundings(self) -> None:
-        """Check that nothing was written between the elements.
+    def check_gaps(self) -> None:
+        """Check that the memory between the elements was not overwritten.
 
         Raises:
-            AssertionError: If something was written there.
+            AssertionError: If it was.
         """
         if self._buffer is not None and self._buffer.numel():
             between = self._buffer[..., 0].cpu()

@@ -1,4 +1,4 @@
-"""A run of the measurements in a child process, which may crash or hang. This process does not import torch."""
+"""Runs the measurements in a child process, because they may crash or hang. The process that starts it does not import torch."""
 
 from __future__ import annotations
 

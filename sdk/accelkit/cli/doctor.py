@@ -21,7 +21,7 @@ from accelkit.discovery.catalog import find, inventory, plugins
 from accelkit.discovery.metadata import normalized
 from accelkit.discovery.policy import ALLOW, Policy
 from accelkit.discovery.verdict import Verdict
-from accelkit.errors import NotPrivateError
+from accelkit.errors import UntrustedFileError
 from accelkit.private_files import private_folder
 from accelkit.selection import GENERIC, resolve
 from accelkit.specs.finding import Finding
@@ -143,7 +143,7 @@ def _cache() -> Availability:
         folder = private_folder(verdict_cache.cache_folder())
         writable = os.access(folder, os.W_OK)
         reason = f"{folder} is read-only"
-    except NotPrivateError as error:
+    except UntrustedFileError as error:
         return Availability.broken(f"{error.what}: {error.why}", error.hint)
     except (OSError, RuntimeError) as error:
         writable, reason = False, str(error)

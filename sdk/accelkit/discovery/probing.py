@@ -100,7 +100,7 @@ def ask_mistakes(records: Sequence[PluginRecord]) -> dict[PluginRecord, Verdict]
 
 
 def ask_checks(records: Sequence[PluginRecord]) -> dict[PluginRecord, Verdict]:
-    """Call ``doctor_checks`` of hook plugins, each in a separate child process. The results are ``checks`` of the verdicts."""
+    """Call ``doctor_checks`` of hook plugins, each in a separate child process. The results are in ``Verdict.checks``."""
     return _ask_each([[record] for record in records], "checks")
 
 

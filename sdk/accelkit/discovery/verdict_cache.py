@@ -25,7 +25,7 @@ from accelkit.discovery import device_table, machine_state
 from accelkit.discovery.metadata import installed_version
 from accelkit.discovery.probing import ask_all
 from accelkit.discovery.verdict import Verdict
-from accelkit.errors import NotPrivateError
+from accelkit.errors import UntrustedFileError
 from accelkit.private_files import check_private, private_folder
 from accelkit.regular_file import read_regular
 from accelkit.types import PluginRecord
@@ -109,7 +109,7 @@ def remember(record: PluginRecord, verdict: Verdict) -> None:
 def _read(record: PluginRecord, *, is_probe: bool = False) -> Verdict | None:
     if not _is_memorable(record):
         return None
-    with contextlib.suppress(OSError, ValueError, RuntimeError, NotPrivateError):
+    with contextlib.suppress(OSError, ValueError, RuntimeError, UntrustedFileError):
         path = _file(record, is_probe)
         content = read_regular(path, _LARGEST)
         check_private(path)
@@ -124,7 +124,7 @@ def _write(record: PluginRecord, verdict: Verdict, state: str = "", *, is_probe:
         path = _file(record, is_probe)
         try:
             private_folder(path.parent)
-        except NotPrivateError as error:
+        except UntrustedFileError as error:
             warnings.warn(
                 f"The results of testing plugins are not cached, so plugins are tested each time: {error}", RuntimeWarning, stacklevel=2
             )

@@ -110,9 +110,9 @@ class Gradients:
             )
         if even_batches is None:
             return joined
-        from accelkit.runtime.data.distribute import filling, warn_of_workers
+        from accelkit.runtime.data.distribute import filling, warn_about_persistent_workers
 
-        warn_of_workers(self._objects.loaders)
+        warn_about_persistent_workers(self._objects.loaders)
         return filling(self._objects.loaders, even_batches, joined)
 
     def clip_grad_norm_(

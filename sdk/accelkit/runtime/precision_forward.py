@@ -77,7 +77,7 @@ def apply_to_forward(module: torch.nn.Module, precision: Precision) -> None:
 
 
 def remove_from_forward(module: torch.nn.Module) -> None:
-    """Undo ``apply_to_forward``, in place. The module gets its own class back and computes in the dtypes of its parameters.
+    """Undo ``apply_to_forward``, in place. The module's original class is restored, and it computes in the dtypes of its parameters.
 
     Raises:
         UnsupportedError: If the class of the module has been changed again since then.

@@ -84,7 +84,7 @@ class Runtime:
         cpu: Whether to use the CPU regardless of the environment.
         seed: The seed for the generators of Python, NumPy and torch (seeded now) and of the device (seeded at its first use).
         device_placement: Whether ``prepare`` moves modules and batches to the device.
-        split_batches: Whether a loader's batch is the batch of the whole job. Otherwise, it is the batch of one process.
+        split_batches: Whether a loader's batch is that of all processes together. Otherwise, it is the batch of one process.
         even_batches: Whether the last batches are filled with samples from the beginning, so that all processes get the same number
             of batches.
         dispatch_batches: Whether the main process reads the data for all processes. None means only for iterable datasets.
@@ -208,7 +208,7 @@ class Runtime:
 
     @property
     def split_batches(self) -> bool:
-        """Whether a loader's batch is the batch of the whole job, as given to the constructor."""
+        """Whether a loader's batch is the global batch, as given to the constructor."""
         return self._options.split_batches
 
     @property
@@ -400,8 +400,8 @@ class Runtime:
 
         Args:
             model: A prepared model.
-            keep_fp32_wrapper: Whether the forward pass still runs in the Runtime's precision. If False, the model gets its own class back,
-                in place.
+            keep_fp32_wrapper: Whether the forward pass still runs in the Runtime's precision. If False, the model's
+                original class is restored in place, and the model computes in the dtypes of its parameters.
             keep_torch_compile: Whether to keep the wrapper of ``torch.compile``.
 
         Raises:

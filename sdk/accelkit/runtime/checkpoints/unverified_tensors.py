@@ -1,8 +1,8 @@
 """Tensors that were loaded before their part of the checkpoint was verified. Whoever uses their values waits until it is.
 
 Such a tensor temporarily has a subclass, whose ``__torch_function__`` torch calls before every operation on the tensor; torch changes the
-class of its lazily initialised parameters in the same way. As soon as the tensor is verified, it gets its own class back, and nothing is
-left that costs time. C++ code that does not call ``__torch_function__`` is preceded by the hooks of the prepared modules and optimizers.
+class of its lazily initialised parameters in the same way. As soon as the tensor is verified, its original class is restored, and nothing
+is left that costs time. C++ code that does not call ``__torch_function__`` is preceded by the hooks of the prepared modules and optimizers.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from accelkit.runtime.collectives import call_log, object_collectives
 from accelkit.runtime.collectives.fingerprint import watching
 from accelkit.runtime.data.rebatching import rounds
 from accelkit.runtime.data.resume import index_sampler, starting_at
-from accelkit.runtime.data.samplers import Counted
+from accelkit.runtime.data.samplers import Sharded
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class _Message:
     error: str = ""
 
 
-class DispatchedBatches(Counted):
+class DispatchedBatches(Sharded):
     """Loader that only rank 0 reads. Iterating over it is a collective: every process must request the same number of batches.
 
     If a process requests fewer, the others raise a CollectiveError that names the process, after the group's timeout.

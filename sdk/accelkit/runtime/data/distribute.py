@@ -132,8 +132,8 @@ def filling(prepared: Sequence[PreparedLoader], even: bool, inner: AbstractConte
             part.even = was_even
 
 
-def warn_of_workers(prepared: Sequence[PreparedLoader]) -> None:
-    """Warn about loaders whose persistent workers hold copies of a stream, because ``filling`` does not reach those copies."""
+def warn_about_persistent_workers(prepared: Sequence[PreparedLoader]) -> None:
+    """Warn about loaders whose persistent workers hold copies of an iterable dataset, which ``filling`` does not change."""
     for loader in prepared:
         is_divided_by_workers = isinstance(loader.dataset, ShardedDataset)
         if is_divided_by_workers and loader.persistent_workers and loader._iterator is not None:

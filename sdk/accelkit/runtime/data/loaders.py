@@ -16,7 +16,7 @@ from accelkit.pytree import leaves, map_leaves
 from accelkit.runtime.data.division import Division
 from accelkit.runtime.data.loader_state import Epochs
 from accelkit.runtime.data.resume import index_sampler, samples_per_batch, starting_at
-from accelkit.runtime.data.samplers import Counted
+from accelkit.runtime.data.samplers import Sharded
 from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.overrides import overridden, overrides
 from accelkit.specs.strategy import Strategy
@@ -130,7 +130,7 @@ class PreparedLoader:
 
     @property
     def total_batch_size(self) -> int | None:
-        """The number of samples in a batch of the whole job. None if the loader does not specify it."""
+        """The number of samples in a global batch, which is that of all processes together. None if the loader does not specify it."""
         division = self.epochs.division
         size = batch_size_of(division.loader)
         is_whole = division.step == 1 and not division.is_shared
@@ -138,7 +138,7 @@ class PreparedLoader:
 
     @property
     def remainder(self) -> int:
-        """The number of samples in the job's last batch, without the repeated ones that fill it. Repeated samples come last.
+        """The number of samples in the last global batch, without the repeated ones that fill it. Repeated samples come last.
 
         -1 if no samples are repeated, the number is not known, or the loop is not at the last batch.
         """
@@ -146,7 +146,7 @@ class PreparedLoader:
             return -1
         source = self.epochs.active.source
         kinds = (source, getattr(source, "batch_sampler", None), getattr(source, "sampler", None), source.dataset)
-        known = (kind.remainder for kind in kinds if isinstance(kind, Counted))
+        known = (kind.remainder for kind in kinds if isinstance(kind, Sharded))
         return next(known, -1)
 
     def set_epoch(self, epoch: int) -> None:

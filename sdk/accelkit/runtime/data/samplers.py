@@ -17,18 +17,18 @@ from torch.utils.data import BatchSampler, IterableDataset, Sampler
 Order = Callable[[], AbstractContextManager[Any]]
 
 
-class Counted:
-    """Base class of objects that divide a loader among processes and fill the end of an epoch.
+class Sharded:
+    """Base class of samplers and datasets that shard a loader over the processes and fill the last round of an epoch.
 
     Attributes:
-        remainder: The number of samples in the job's last batch, without the repeated ones that fill it. -1 if none are repeated, the
+        remainder: The number of samples in the last global batch, without the repeated ones that fill it. -1 if none are repeated, the
             number is not known, or the last batch was not reached.
     """
 
     remainder = -1
 
 
-class ShardedBatches(Counted, Sampler[Any]):
+class ShardedBatches(Sharded, Sampler[Any]):
     """One process's share of the batches of a batch sampler, or the shares of all processes if ``process_index`` is None.
 
     The batches of a round go to processes 0, 1, ... in order. With ``split``, each batch is a round, and each process gets a piece of it.
@@ -182,7 +182,7 @@ def cut_evenly(samples: Sequence[Any], pieces: int) -> list[Any]:
     return [samples[size * number // pieces : size * (number + 1) // pieces] for number in range(pieces)]
 
 
-class ShardedDataset(Counted, IterableDataset[Any]):
+class ShardedDataset(Sharded, IterableDataset[Any]):
     """One process's share of a stream. Every process reads the whole stream and keeps its share. If a process has several
     workers, each of them reads a part of the stream.
 
