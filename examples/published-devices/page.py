@@ -34,8 +34,8 @@ what it printed.
 
 The numbers are not a ranking. These packages are young, none of them was written for accelkit, and
 none claims to have every operator. A test is *not supported* if the plugin declares nothing and the device
-raises an error, returns another dtype or lacks what is tested. It *failed* if the device computes a wrong result, breaks a promise of
-torch or lacks what the suite demands of every device, such as float32. The number of failures is
+raises an error, returns another dtype or lacks what is tested. It *failed* if the device computes a wrong result, violates behaviour that
+torch guarantees, or lacks what the suite demands of every device, such as float32. The number of failures is
 larger than the number of defects on this page, because several tests may fail for the same reason,
 and because we list only those that we reproduced.
 

@@ -1,4 +1,4 @@
-"""`BatchNorm` in training does not update its running mean and variance, so that a trained model computes nonsense in evaluation."""
+"""`BatchNorm` in training does not update its running mean and variance, so a trained model computes nonsense in evaluation."""
 
 import torch
 import torch_openreg

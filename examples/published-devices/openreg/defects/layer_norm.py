@@ -1,4 +1,4 @@
-"""`layer_norm` over one element is the bias, but the result has an error of hundreds of machine epsilons."""
+"""`layer_norm` over one element should return exactly the bias, but differs from it by hundreds of machine epsilons."""
 
 import torch
 import torch_openreg

@@ -1,4 +1,4 @@
-"""An index that no device has is accepted, and the tensor is on device 0. torch raises an error."""
+"""A device index that is out of range is accepted, and the tensor is on device 0. On other devices, torch raises an error."""
 
 import rgpu
 import torch

@@ -1,4 +1,4 @@
-"""An operator of a tensor on rgpu and one on the CPU copies the second one silently. torch raises a RuntimeError on other devices."""
+"""An operator with one tensor on rgpu and one on the CPU silently copies the latter. On other devices, torch raises a RuntimeError."""
 
 import rgpu
 import torch

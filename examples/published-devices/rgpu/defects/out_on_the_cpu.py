@@ -1,4 +1,4 @@
-"""A result that `out=` directs to a tensor on the CPU is lost without an error."""
+"""If `out=` is a tensor on the CPU, the result is silently lost."""
 
 import rgpu
 import torch

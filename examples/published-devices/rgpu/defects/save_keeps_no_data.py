@@ -1,4 +1,5 @@
-"""`torch.save` stores the handle of a tensor, not its values: what is loaded follows later changes, and is gone with the tensor."""
+"""`torch.save` stores the handle of a tensor, not its values: a loaded tensor changes with the original,
+and cannot be used once that is deleted."""
 
 import rgpu
 import torch

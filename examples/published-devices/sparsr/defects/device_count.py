@@ -1,4 +1,4 @@
-"""`torch.sparsr` has no `device_count`, so that programs cannot find out how many devices there are."""
+"""`torch.sparsr` has no `device_count`, so programs cannot find out how many devices there are."""
 
 import torch
 import torchhd_sparsr

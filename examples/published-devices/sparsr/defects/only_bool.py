@@ -1,4 +1,4 @@
-"""By design, tensors have the dtype bool. Others are refused, so that there are no numbers on this device."""
+"""By design, tensors have the dtype bool. Others are refused, so this device has no numeric tensors."""
 
 import torch
 import torchhd_sparsr

@@ -1,4 +1,4 @@
-"""A copy of a tensor to tiny shares the memory of its source, so that changing the source changes the copy."""
+"""A copy of a tensor to tiny shares the memory of its source, so changing the source changes the copy."""
 
 import extra.torch_backend.backend
 import torch

@@ -1,4 +1,4 @@
-"""`relu`, `maximum` and `minimum` give numbers where torch gives NaN, so that NaN in a model stays unnoticed."""
+"""`relu`, `maximum` and `minimum` return numbers where torch returns NaN, so NaNs in a model go unnoticed."""
 
 import extra.torch_backend.backend
 import torch

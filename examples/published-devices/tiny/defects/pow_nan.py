@@ -1,4 +1,4 @@
-"""`pow` of NaN and 0 and of 1 and NaN is NaN. In torch, as in C, it is 1."""
+"""`pow(NaN, 0)` and `pow(1, NaN)` return NaN. In torch, as in C, they return 1."""
 
 import extra.torch_backend.backend
 import torch

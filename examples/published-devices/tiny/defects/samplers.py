@@ -1,4 +1,4 @@
-"""Most distributions cannot be drawn from."""
+"""Sampling from most distributions is not implemented."""
 
 import extra.torch_backend.backend
 import torch

@@ -1,4 +1,4 @@
-"""An operator on tensors whose shapes do not fit raises an IndexError. On other devices, it is a RuntimeError."""
+"""An operator on tensors whose shapes cannot be broadcast raises an IndexError. On other devices, it raises a RuntimeError."""
 
 import extra.torch_backend.backend
 import torch

@@ -1,4 +1,4 @@
-"""The indices of `topk` are int32. Torch's are int64, and its own operators, such as `gather`, demand that."""
+"""The indices of `topk` are int32. Those of torch are int64, which its own operators, such as `gather`, require."""
 
 import extra.torch_backend.backend
 import torch

@@ -1,4 +1,4 @@
-"""A product with 0 is replaced by 0 when a kernel is compiled, also where the other factor is infinite or NaN."""
+"""The compiler replaces `x * 0` with 0, even if x is infinite or NaN."""
 
 import extra.torch_backend.backend
 import torch
