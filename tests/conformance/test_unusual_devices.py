@@ -31,7 +31,11 @@ def run(tmp_path):
 
 def test_streams_events_and_memory_need_no_module(run):
     tests = ["capabilities/streams", "capabilities/events", "capabilities/memory_statistics", "streams/current_stream_is_kept"]
-    tests += ["streams/waiting_sees_the_value", "streams/events_are_done_after_waiting", "streams/device_synchronize_covers_all_streams"]
+    tests += [
+        "streams/waiting_streams_see_the_value",
+        "streams/events_are_done_after_waiting",
+        "streams/device_synchronize_covers_all_streams",
+    ]
     tests += ["memory/peak_is_kept_and_reset", "device/synchronize_waits"]
     assert {result.id: result.reason for result in run("BareModule", *tests) if result.kind != "pass"} == {}
 
@@ -224,7 +228,7 @@ def test_an_area_that_is_mostly_unsupported_is_described_with_its_commonest_caus
 
 def test_a_third_is_not_yet_described_and_what_is_declared_none_never_is():
     results = [unsupported(0), *(Result(f"operators/forward[{number}]", "pass") for number in range(1, 3))]
-    results += [Result("streams/waiting_sees_the_value", "unsupported", reason="streams: declared none")]
+    results += [Result("streams/waiting_streams_see_the_value", "unsupported", reason="streams: declared none")]
     assert report.unsupported_areas(results) == []
 
 

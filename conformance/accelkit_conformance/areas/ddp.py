@@ -137,7 +137,7 @@ def unused_parameters(subject: Subject, size: str) -> None:
 
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
-def synchronised_batch_norm(subject: Subject, size: str) -> None:
+def synchronized_batch_norm(subject: Subject, size: str) -> None:
     """The outputs, gradients and statistics of SyncBatchNorm equal those of one process on the whole batch."""
     import torch
 

@@ -65,7 +65,7 @@ def indices_outside(subject: Subject) -> None:
 
 
 @check("smoke")
-def backward_twice(subject: Subject) -> None:
+def invalid_backward_raises(subject: Subject) -> None:
     """A second backward pass through a freed graph, and a backward pass from a tensor without a graph, raise RuntimeError."""
     import torch
 
@@ -155,7 +155,7 @@ def missing_operators_raise(subject: Subject) -> None:
 @check("training", requires=["numbered_devices"])
 def errors_keep_the_current_device(subject: Subject) -> None:
     """After an operator on a device that is not current has raised an error, the same device and stream are current as before."""
-    from accelkit_conformance.oracle.mistakes import check_current_device
+    from accelkit_conformance.oracle.invalid_calls import check_current_device
 
     check_current_device(subject)
 
@@ -164,6 +164,6 @@ def errors_keep_the_current_device(subject: Subject) -> None:
 def index_tensors_outside(subject: Subject) -> None:
     """Every operator that reads or writes by index raises an error, at the latest when the device is synchronized, if its index tensor
     contains an index that is out of range. The calls run in a separate process, because the error makes some devices unusable."""
-    from accelkit_conformance.oracle.mistakes import check_indices
+    from accelkit_conformance.oracle.invalid_calls import check_indices
 
     check_indices(subject)

@@ -34,7 +34,7 @@ def _listed() -> Iterator[Case]:
 
 
 @check("full", requires=["autocast.{0}"], over=_lower)
-def lower_list(subject: Subject, dtype: str, name: str) -> None:
+def lower_precision_list(subject: Subject, dtype: str, name: str) -> None:
     """Under autocast, a matrix product, convolution or attention of float32 arguments returns the lower dtype. The values and the
     gradients are those that the CPU gives for arguments of this dtype; the gradients are float32. After autocast, the call returns float32.
     """

@@ -46,7 +46,7 @@ def draws_differ(subject: Subject) -> None:
 
 
 @check("smoke", requires=["random_state"])
-def saved_states_repeat(subject: Subject) -> None:
+def restored_states_repeat(subject: Subject) -> None:
     """After a previously read state is set again, ``rand``, ``randn``, ``dropout`` and ``randperm`` draw the same numbers again. The state
     is a uint8 tensor on the CPU, and drawing does not change it."""
     import torch

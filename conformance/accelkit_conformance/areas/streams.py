@@ -52,7 +52,7 @@ def current_stream_is_kept(subject: Subject) -> None:
 
 
 @check("smoke", requires=["streams"])
-def waiting_sees_the_value(subject: Subject) -> None:
+def waiting_streams_see_the_value(subject: Subject) -> None:
     """A stream that has waited for another, with ``wait_stream`` or with an event, reads the values that the other wrote."""
     import torch
 

@@ -95,7 +95,7 @@ driver_status driver_stream_synchronize(driver_stream) { return not_implemented(
 driver_status driver_stream_is_done(driver_stream, int*) { return not_implemented(__func__); }
 
 // Queue a wait: later work of the stream starts after the event. Must not wait itself.
-// Tests: streams/waiting_sees_the_value, streams/waiting_for_another_device
+// Tests: streams/waiting_streams_see_the_value, streams/waiting_for_another_device
 driver_status driver_stream_wait_event(driver_stream, driver_event) { return not_implemented(__func__); }
 
 // Create an event that measures time.
