@@ -48,6 +48,19 @@ def test_processes_that_compute_layers_together_share_their_samples(tmp_path):
     assert kinds == {"TensorParallel": "pass", "SwapsGroups": "fail", "ForgetsReduction": "fail"}
 
 
+def test_processes_with_the_same_samples_have_the_same_dropout(tmp_path):
+    meshes = "accelkit_conformance.mutants.strategy_meshes"
+    subject = find_subject("parallel", "strategy")
+    reasons = {}
+    for name in ("TensorParallel", "SeedsByRank"):
+        record = dataclasses.replace(subject, value=f"{meshes}:{name}")
+        (found,) = results_on_cpu(tmp_path, record, "strategy_gradients/same_samples_have_the_same_dropout[2]")
+        reasons[name] = (found.kind, found.reason)
+    assert reasons["TensorParallel"] == ("pass", "")
+    assert reasons["SeedsByRank"][0] == "fail"
+    assert "but their masks are not the same" in reasons["SeedsByRank"][1]
+
+
 def test_an_engine_without_a_fault_passes(tmp_path):
     value = "accelkit_conformance.mutants.strategy_engines:AveragingEngineStrategy"
     record = dataclasses.replace(find_subject("ddp", "strategy"), value=value)

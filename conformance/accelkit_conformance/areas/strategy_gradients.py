@@ -196,3 +196,33 @@ def buffers(subject: Subject, size: str) -> None:
                 problem = problem or f"after two steps, the buffer {name} is {mine} instead of {theirs}"
         agree(subject, problem)
         subject.stays(*buffers.values())
+
+
+@check("distributed", kind="strategy", over=SIZES, is_distributed=True)
+def same_samples_have_the_same_dropout(subject: Subject, size: str) -> None:
+    """After ``seed_everything(per_process=True)``, processes that train on the same samples, as those of a tensor-parallel group do, have
+    the same dropout masks in every step, and processes with other samples have other masks."""
+    import torch
+    import torch.distributed as dist
+
+    from accelkit_conformance.oracle.strategy_models import DropoutModel, make
+    from accelkit_conformance.oracle.strategy_training import dtype_of, runtime
+
+    with runtime(subject) as rt:
+        if rt.data_parallel_size == rt.num_processes:
+            raise NotSupported("each process trains on samples of its own")
+        dtype = dtype_of(subject)
+        model = make(DropoutModel, dtype)
+        rt.seed_everything(7, per_process=True)
+        model, optimizer = rt.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        for step in (1, 2):
+            result = model(torch.ones(64, 4, dtype=dtype, device=rt.device))
+            mine = rt.data_parallel_index, (result.detach().cpu() != 0).tolist()
+            masks: list[tuple[int, list[list[bool]]]] = [mine] * rt.num_processes
+            dist.all_gather_object(masks, mine)
+            for rank, (index, mask) in enumerate(masks):
+                shares = f"step {step}: rank {rank} trains on share {index} of the samples, and rank {rt.process_index} on share {mine[0]}"
+                assert (mask == mine[1]) == (index == mine[0]), f"{shares}, but their masks are {'' if mask == mine[1] else 'not '}the same"
+            rt.backward(result.sum())
+            optimizer.step()
+            optimizer.zero_grad()

@@ -63,3 +63,15 @@ class ForgetsReduction(TensorParallel):
         from torch.distributed.tensor.parallel import RowwiseParallel
 
         return RowwiseParallel(input_layouts=Replicate(), output_layouts=Partial())
+
+
+@mutant(AREA, MECHANISM, kind="strategy", base="parallel")
+class SeedsByRank(TensorParallel):
+    """Seeds each process by its rank, so processes that train on the same samples have different dropout masks."""
+
+    def before_sharding(self, module: torch.nn.Module, device: torch.device) -> None:
+        import torch
+        import torch.distributed as dist
+
+        super().before_sharding(module, device)
+        torch.manual_seed(dist.get_rank())

@@ -82,6 +82,17 @@ class BufferedModel(torch.nn.Module):
         return torch.tanh(self.linear(x)) * self.scale
 
 
+class DropoutModel(torch.nn.Module):
+    """A model whose results are 0 where dropout sets them to 0, and hardly anywhere else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.dropout(self.linear(x), 0.5, self.training)
+
+
 class WideModel(torch.nn.Module):
     """A model of 2 MB in float64, with repeated layers in a ModuleList."""
 
