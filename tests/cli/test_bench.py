@@ -30,7 +30,7 @@ class Some(Accelerator):
     def synchronize(self, device):
         {body}
 """
-UNITS = {"launch": "us", "copy": "GB/s", "matmul": "GFLOP/s", "reduction": "GB/s", "training": "samples/s"}
+UNITS = {"launch": "us", "copy": "GB/s", "matmul": "GFLOP/s", "reduction": "GB/s", "training": "samples/s", "collective": "GB/s"}
 
 
 def plugin(site, body="pass"):
@@ -57,8 +57,8 @@ def test_results_have_units_samples_the_cpu_and_limits():
         assert min(result.device.values) > 0
         assert min(result.device.values) <= result.device.median <= max(result.device.values)
         assert 3 <= result.device.count == len(result.device.values)
-        assert (result.limit is None) == name.startswith("launch")
-        if "pinned" in name:
+        assert (result.limit is None) == name.startswith(("launch", "collective"))
+        if "pinned" in name or "peer" in name:
             assert result.host is None
     fastest = max(result.device.median for name, result in results.items() if name.startswith("matmul.float32"))
     assert report.peaks["float32"] == pytest.approx(fastest * 1e9)
@@ -76,6 +76,44 @@ def test_a_slow_device_is_measured_as_slow_and_the_comparison_finds_it(monkeypat
     assert by_name[name].device.median > 10 * slow_by_name[name].device.median
     assert [change.verdict for change in compare(fast, slow, 0.05)] == ["slower"]
     assert [change.verdict for change in compare(slow, fast, 0.05)] == ["faster"]
+
+
+def test_collectives_are_measured_between_processes():
+    results = results_of(resolve("cpu"), "collective.*.4KiB", ranks=3)[1]
+    assert list(results) == [f"collective.{kind}.3_ranks.4KiB" for kind in ("all_reduce", "all_gather", "reduce_scatter", "broadcast")]
+    for result in results.values():
+        assert result.device is not None, result
+        assert min(result.device.values) > 0
+        assert (result.host, result.limit) == (None, None)
+
+
+def test_a_collective_needs_a_device_for_each_process():
+    for result in results_of(resolve("fake_xpu"), "collective.*", ranks=99)[1].values():
+        assert result.device is None
+        assert result.unsupported.startswith("99 processes: ")
+        assert "devices=99" in result.unsupported
+
+
+def test_processes_that_fail_are_the_reason(plugin_site):
+    two = (
+        PLUGIN.format(body="pass") + "    process_group_backend = 'carrier_pigeon'\n\n    def auto_device_count(self):\n        return 2\n"
+    )
+    plugin_site.install("vendor-two", two, accelerators={"two": "Some"})
+    results = results_of(resolve("two"), "collective.broadcast.*")[1]
+    assert len(results) == 2
+    for result in results.values():
+        assert result.device is None
+        assert "rank" in result.unsupported
+        assert "carrier_pigeon" in result.unsupported
+
+
+def test_copies_between_devices_need_two(monkeypatch):
+    both = results_of(resolve("fake_xpu"), "copy.peer.*")
+    assert both[0].peaks["device to device"] == max(result.device.median for result in both[1].values()) * 1e9
+    monkeypatch.setenv("FAKE_XPU_DEVICES", "1")
+    for name in ("cpu", "fake_xpu"):
+        for result in results_of(resolve(name), "copy.peer.*")[1].values():
+            assert (result.device, result.unsupported) == (None, "there is only one device")
 
 
 def test_overlap_needs_streams():

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from accelkit import byte_size
 from accelkit.benchmarking.timing import Plan
 from accelkit.types import Capabilities
 
@@ -13,7 +14,9 @@ if TYPE_CHECKING:
     import torch
 
 _PER_SECOND = {"GB/s": 1e9, "GFLOP/s": 1e9, "samples/s": 1.0}
-MEMORY, TO_DEVICE, TO_HOST = "memory", "host to device", "device to host"
+MEMORY, TO_DEVICE, TO_HOST, PEER = "memory", "host to device", "device to host", "device to device"
+BYTES = (MEMORY, TO_DEVICE, TO_HOST, PEER)
+"""The resources whose peaks are bytes per second; the others are dtypes, whose peaks are FLOP per second."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -24,15 +27,27 @@ class Target:
         device: The device.
         synchronize: A function that waits until the device has finished its work.
         capabilities: The capabilities that its plugin declares.
+        peer: Another device of the accelerator, or None if there is none.
     """
 
     device: torch.device
     synchronize: Callable[[], None]
     capabilities: Capabilities
+    peer: Target | None = None
 
 
 class NotSupportedError(Exception):
     """The device cannot be measured. The text is the reason."""
+
+
+def reason_of(error: Exception) -> str:
+    """Return an error of an operator that the device lacks, which may be of any class, as a reason of one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
+def size_as_text(num_bytes: int) -> str:
+    """Return a whole number of a unit as the part of a name, such as ``64KiB``."""
+    return byte_size.as_text(num_bytes).replace(" ", "").replace(".0", "")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

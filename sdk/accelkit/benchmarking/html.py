@@ -7,16 +7,16 @@ from pathlib import Path
 
 from accelkit import html_page
 from accelkit.benchmarking import plot
-from accelkit.benchmarking.case import MEMORY, TO_DEVICE, TO_HOST
+from accelkit.benchmarking.case import BYTES
 from accelkit.benchmarking.page import row
 from accelkit.benchmarking.report import Report
 
 _PLOTS = {
     "copy": ("Copies", "size of the copy"),
     "matmul": ("Matmul", "rows and columns of the square matrices"),
+    "collective": ("Collectives", "size of the whole tensor"),
     "reduction": ("Reductions", "elements (float32)"),
 }
-_BYTES = (MEMORY, TO_DEVICE, TO_HOST)
 
 
 def text(report: Report) -> str:
@@ -29,7 +29,7 @@ def text(report: Report) -> str:
         "bench.html.j2",
         report=report,
         date=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(report.time)),
-        peaks=[(name, rate / 1e9, "GB/s" if name in _BYTES else "GFLOP/s") for name, rate in report.peaks.items()],
+        peaks=[(name, rate / 1e9, "GB/s" if name in BYTES else "GFLOP/s") for name, rate in report.peaks.items()],
         measured=measured,
         lacking=[result for result in report.results if result.device is None],
         scale=max([1.0, *shares]),

@@ -25,7 +25,13 @@ class _Progress(Message):
 
 
 def measure(
-    record: PluginRecord, *, is_quick: bool, select: str, report_progress: Callable[[str, int, int], None], seconds: float = _SECONDS
+    record: PluginRecord,
+    *,
+    is_quick: bool,
+    select: str,
+    report_progress: Callable[[str, int, int], None],
+    ranks: int = 2,
+    seconds: float = _SECONDS,
 ) -> Report:
     """Measure the first device of an accelerator, and return the report. Initialises the driver, in a child process.
 
@@ -34,6 +40,7 @@ def measure(
         is_quick: Whether to measure small sizes for a short time.
         select: A pattern for the names of measurements, as in a shell.
         report_progress: Called before each measurement with its name, its number and the number of measurements.
+        ranks: The number of processes in collectives, each of which has a device.
         seconds: The time limit of each measurement.
 
     Raises:
@@ -44,7 +51,7 @@ def measure(
         _WORKER,
         _Progress,
         record,
-        {"is_quick": is_quick, "select": select},
+        {"is_quick": is_quick, "select": select, "ranks": ranks},
         failed=f"the speed of {record.name} cannot be measured",
         hint="report it to the vendor; accelkit bench --select leaves measurements out",
         errors=(UsageError,),

@@ -7,8 +7,7 @@ import statistics
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from accelkit import byte_size
-from accelkit.benchmarking.case import MEMORY, TO_DEVICE, TO_HOST, Case, NotSupportedError, Target
+from accelkit.benchmarking.case import MEMORY, PEER, TO_DEVICE, TO_HOST, Case, NotSupportedError, Target, size_as_text
 from accelkit.benchmarking.timing import Plan
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ def cases(is_quick: bool) -> list[Case]:
     """Return the measurements."""
     found = [Case("launch.add", "us", _add), Case("launch.item", "us", _item)]
     for size in _QUICK if is_quick else _FULL:
-        text = byte_size.as_text(size).replace(" ", "").replace(".0", "")
+        text = size_as_text(size)
         for direction, link in (("host_to_device", TO_DEVICE), ("device_to_host", TO_HOST)):
             for kind in ("", "_pinned"):
                 prepare = functools.partial(_copy, size=size, is_pinned=bool(kind), is_upload=link == TO_DEVICE)
@@ -32,6 +31,8 @@ def cases(is_quick: bool) -> list[Case]:
                 found.append(Case(name, "GB/s", prepare, size, {link: size}, link, needs, is_for_host=not kind))
         within = functools.partial(_copy_within, size=size)
         found.append(Case(f"copy.within.{text}", "GB/s", within, size, {MEMORY: 2 * size}, MEMORY))
+        peer = functools.partial(_copy_from_peer, size=size)
+        found.append(Case(f"copy.peer.{text}", "GB/s", work={PEER: size}, amount=size, peak_of=PEER, measure=peer, is_for_host=False))
     return [*found, Case("overlap.copy_and_matmul", "%", needs=("streams", "pinned_memory"), measure=_overlap, is_for_host=False)]
 
 
@@ -72,6 +73,23 @@ def _copy_within(target: Target, *, size: int) -> Callable[[], object]:
     source = torch.ones(size, dtype=torch.uint8, device=target.device)
     to = torch.empty_like(source)
     return lambda: to.copy_(source)
+
+
+def _copy_from_peer(target: Target, plan: Plan, *, size: int) -> list[float]:
+    """Return the samples in GB/s of a copy from another device."""
+    import torch
+
+    peer = target.peer
+    if peer is None:
+        raise NotSupportedError("there is only one device")
+    source = torch.ones(size, dtype=torch.uint8, device=peer.device)
+    to = torch.empty(size, dtype=torch.uint8, device=target.device)
+
+    def synchronize() -> None:
+        peer.synchronize()
+        target.synchronize()
+
+    return [size / seconds / 1e9 for seconds in plan.seconds(lambda: to.copy_(source), synchronize)]
 
 
 def _overlap(target: Target, plan: Plan) -> list[float]:

@@ -15,16 +15,19 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from accelkit import __version__
-from accelkit.benchmarking.case import Case, NotSupportedError, Target
+from accelkit.benchmarking.case import Case, NotSupportedError, Target, reason_of
 from accelkit.benchmarking.report import Report, Result, Samples
 from accelkit.benchmarking.timing import FULL, QUICK, Plan
 from accelkit.device_name import device_name
 from accelkit.discovery import plugin_worker
 from accelkit.errors import AccelkitError, UsageError
 from accelkit.plugin_calls import call
+from accelkit.selection import AUTO
 from accelkit.types import Capabilities
 
 if TYPE_CHECKING:
+    import torch
+
     from accelkit.specs.accelerator import Accelerator
 
 
@@ -35,20 +38,23 @@ class Bench:
         accelerator: The accelerator.
         is_quick: Whether to measure small sizes for a short time.
         select: A pattern for the names of measurements, as in a shell.
+        name: The name by which the processes of collectives select the accelerator.
+        ranks: The number of processes in collectives.
 
     Raises:
         BrokenPluginError: If the plugin fails while the device is set up.
         UsageError: If no measurement has such a name.
     """
 
-    def __init__(self, accelerator: Accelerator, is_quick: bool, select: str) -> None:
+    def __init__(self, accelerator: Accelerator, is_quick: bool, select: str, name: str, ranks: int) -> None:
         import torch
 
         self._accelerator, self._is_quick, self._plan = accelerator, is_quick, QUICK if is_quick else FULL
-        self.cases = _selected(is_quick, select)
+        self.cases = _selected(is_quick, select, name, ranks)
         device = accelerator.device(0)
         call(accelerator, "setup_device", device)
-        self._device = Target(device, lambda: call(accelerator, "synchronize", device), call(accelerator, "capabilities", device))
+        capabilities = call(accelerator, "capabilities", device)
+        self._device = Target(device, lambda: call(accelerator, "synchronize", device), capabilities, _peer(accelerator, device))
         host = torch.empty(0, device=torch.get_default_device()).device
         self._host = None if host.type == device.type else Target(host, lambda: None, Capabilities())
         torch.backends.cudnn.allow_tf32 = False  # float32 is compared with the peak of float32
@@ -100,6 +106,13 @@ class Bench:
         return dataclasses.replace(result, limit=limit, limited_by=limited_by)
 
 
+def _peer(accelerator: Accelerator, device: torch.device) -> Target | None:
+    """Return the second device of the accelerator, if it has two."""
+    indices = call(accelerator, "parse_devices", AUTO)
+    peer = accelerator.device(indices[1]) if len(indices) > 1 else device
+    return None if peer == device else Target(peer, lambda: call(accelerator, "synchronize", peer), Capabilities())
+
+
 def _measure(case: Case, target: Target, plan: Plan, peaks: dict[str, float]) -> tuple[Samples | None, str]:
     """Measure, and return the samples, or None and the reason. Update the peaks."""
     try:
@@ -109,16 +122,21 @@ def _measure(case: Case, target: Target, plan: Plan, peaks: dict[str, float]) ->
     except AccelkitError:
         raise
     except Exception as error:  # an operator or a dtype that the device lacks can raise any error
-        return None, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        return None, reason_of(error)
     if case.peak_of:
         peaks[case.peak_of] = max(peaks.get(case.peak_of, 0.0), case.rate(samples.median))
     return samples, ""
 
 
-def _selected(is_quick: bool, select: str) -> list[Case]:
-    from accelkit.benchmarking import operators, training, transfers
+def _selected(is_quick: bool, select: str, name: str, ranks: int) -> list[Case]:
+    from accelkit.benchmarking import collectives, operators, training, transfers
 
-    every = [*transfers.cases(is_quick), *operators.cases(is_quick), *training.cases(is_quick)]
+    every = [
+        *transfers.cases(is_quick),
+        *operators.cases(is_quick),
+        *training.cases(is_quick),
+        *collectives.cases(is_quick, name, ranks),
+    ]
     found = [case for case in every if fnmatch.fnmatchcase(case.name, select)]
     if not found:
         groups = ", ".join(dict.fromkeys(f"'{case.name.partition('.')[0]}.*'" for case in every))
@@ -128,7 +146,8 @@ def _selected(is_quick: bool, select: str) -> list[Case]:
 
 def main() -> None:
     with plugin_worker.connected() as connection:
-        bench = Bench(connection.load(), connection.request["is_quick"], connection.request["select"])
+        request = connection.request
+        bench = Bench(connection.load(), request["is_quick"], request["select"], connection.record.qualified_name, request["ranks"])
         numbers = itertools.count(1)
         report = bench.run(lambda name: connection.write({"measuring": name, "number": next(numbers), "count": len(bench.cases)}))
         connection.write({"report": dataclasses.asdict(report)})

@@ -49,13 +49,15 @@ def command() -> None:
 )
 @click.option("--quick", "is_quick", is_flag=True, help="Measure small sizes for a short time.")
 @click.option("--select", default="*", show_default=True, metavar="GLOB", help="Measure only what has such a name, as in 'matmul.*'.")
+@click.option("--ranks", type=click.IntRange(2), default=2, show_default=True, help="Measure collectives between so many processes.")
 @IMPORT
-def run(*, name: str, json_path: str | None, html_path: str | None, is_quick: bool, select: str) -> None:
+def run(*, name: str, json_path: str | None, html_path: str | None, is_quick: bool, select: str, ranks: int) -> None:
     """Measure the first device of the accelerator NAME, and print one page with the results.
 
-    It measures the launch latency, copies, matmul, reductions, attention, convolution, the overlap of copies with computing, and training
-    steps. Each result is shown beside that of the CPU, and beside the limit that the peaks measured in the same run allow. Measurements
-    that the device does not support are listed with the reason. The driver is initialised in a child process.
+    It measures the launch latency, copies, matmul, reductions, attention, convolution, the overlap of copies with computing, training
+    steps, and collectives between processes with a device each. Each result is shown beside that of the CPU, and beside the limit that the
+    peaks measured in the same run allow. Measurements that the device does not support are listed with the reason. The driver is
+    initialised in child processes.
     """
     paths = {"--json": None if json_path == _STDOUT else json_path, "--html": html_path}
     for option, path in paths.items():
@@ -63,7 +65,7 @@ def run(*, name: str, json_path: str | None, html_path: str | None, is_quick: bo
             raise UsageError(f"{option} {path} cannot be written", why="its folder does not exist", hint="create the folder first")
     record = resolve(name)
     try_out(record)
-    report = measure(record, is_quick=is_quick, select=select, report_progress=_say_progress)
+    report = measure(record, is_quick=is_quick, select=select, ranks=ranks, report_progress=_say_progress)
     as_json = json.dumps(dataclasses.asdict(report), indent=1)
     click.echo(as_json if json_path == _STDOUT else "\n".join(page.lines(report)))
     if paths["--json"] is not None:

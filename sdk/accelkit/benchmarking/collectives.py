@@ -1,0 +1,120 @@
+"""Collectives between processes, each of which has a device. The processes are started once, for all measurements."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from accelkit.benchmarking.case import Case, NotSupportedError, Target, reason_of, size_as_text
+from accelkit.benchmarking.timing import FULL, QUICK, Plan
+from accelkit.errors import AccelkitError
+
+if TYPE_CHECKING:
+    import torch
+
+    from accelkit import Runtime
+
+_KIB, _MIB = 1 << 10, 1 << 20
+_QUICK, _FULL = (4 * _KIB, _MIB), (4 * _KIB, 64 * _KIB, _MIB, 16 * _MIB)
+_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
+_TIMEOUT = 120.0  # less than the time limit of a measurement, so that a collective that hangs is reported as its reason
+_Outcomes = Mapping[tuple[str, int], Sequence[float] | str]
+
+
+def cases(is_quick: bool, accelerator: str, ranks: int) -> list[Case]:
+    """Return the measurements. The first one that is made starts the processes and measures all.
+
+    Args:
+        is_quick: Whether to measure small sizes for a short time.
+        accelerator: The accelerator, as in ``Runtime``.
+        ranks: The number of processes.
+    """
+    sizes, plan = (_QUICK, QUICK) if is_quick else (_FULL, FULL)
+    outcomes = functools.cache(functools.partial(_outcomes, accelerator, ranks, sizes, plan))
+    return [
+        Case(
+            f"collective.{kind}.{ranks}_ranks.{size_as_text(size)}",
+            "GB/s",
+            needs=("process_group",),
+            measure=functools.partial(_look_up, outcomes, kind, size),
+            is_for_host=False,
+        )
+        for kind in _KINDS
+        for size in sizes
+    ]
+
+
+def _look_up(outcomes: Callable[[], _Outcomes], kind: str, size: int, target: Target, plan: Plan) -> list[float]:
+    found = outcomes()[kind, size]
+    if isinstance(found, str):
+        raise NotSupportedError(found)
+    return list(found)
+
+
+def _outcomes(accelerator: str, ranks: int, sizes: Sequence[int], plan: Plan) -> _Outcomes:
+    """Return the samples in GB/s of each collective and size, or the reason for which there are none."""
+    from accelkit.launching import spawn_launcher
+    from accelkit.specs.process_group import ProcessGroupOptions
+
+    options = {"process_group": ProcessGroupOptions(timeout=_TIMEOUT)}
+    try:
+        found: _Outcomes = spawn_launcher.launch(_measure, sizes, plan, accelerator=accelerator, devices=ranks, runtime=options)
+    except AccelkitError as error:  # one device only, or its processes cannot share it or reach each other
+        reason = " ".join(f"{ranks} processes: {error.what}: {error.why}".split())[:300]
+        found = dict.fromkeys([(kind, size) for kind in _KINDS for size in sizes], reason)
+    return found
+
+
+def _measure(runtime: Runtime, sizes: Sequence[int], plan: Plan) -> _Outcomes:
+    """Measure the collectives on one of the processes. All of them make the same calls."""
+    outcomes: dict[tuple[str, int], Sequence[float] | str] = {}
+    for size in sizes:
+        num_bytes, calls = _calls(runtime.device, runtime.num_processes, size)
+        for kind, call in calls.items():
+            try:
+                outcomes[kind, size] = [num_bytes / seconds / 1e9 for seconds in _seconds(call, runtime.synchronize, plan)]
+            except Exception as error:  # a backend may lack a collective
+                outcomes[kind, size] = reason_of(error)
+    return outcomes
+
+
+def _calls(device: torch.device, ranks: int, size: int) -> tuple[int, dict[str, Callable[[], object]]]:
+    """Return the bytes of the whole tensor, whose parts the processes send or receive, and the calls."""
+    import torch
+    import torch.distributed as dist
+
+    part = torch.zeros(max(1, size // 4 // ranks), device=device)
+    whole = torch.zeros(len(part) * ranks, device=device)
+    return whole.nbytes, {
+        "all_reduce": lambda: dist.all_reduce(whole),
+        "all_gather": lambda: dist.all_gather_into_tensor(whole, part),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole),
+        "broadcast": lambda: dist.broadcast(whole, 0),
+    }
+
+
+def _seconds(call: Callable[[], object], synchronize: Callable[[], None], plan: Plan) -> list[float]:
+    """Return the samples in seconds per call. The processes agree on the number of calls and samples: all must make the same."""
+    call()
+    once = _sample(call, synchronize, 1)
+    repeat = max(1, min(1000, round(plan.round_seconds / once)))
+    once = _sample(call, synchronize, repeat)
+    rounds = max(3, min(plan.rounds, int(plan.most_seconds / 10 / (once * repeat))))
+    return [_sample(call, synchronize, repeat) for _ in range(rounds)]
+
+
+def _sample(call: Callable[[], object], synchronize: Callable[[], None], repeat: int) -> float:
+    """Return the seconds per call of the slowest process. The processes begin when all of them have made the previous calls."""
+    import torch
+    import torch.distributed as dist
+
+    synchronize()
+    begin = time.perf_counter()
+    for _ in range(repeat):
+        call()
+    synchronize()
+    slowest = torch.tensor((time.perf_counter() - begin) / repeat, dtype=torch.float64, device=torch.empty(0).device)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    return slowest.item()
