@@ -64,7 +64,7 @@ class Process:
         modules: Sequence[str] = (),
     ) -> None:
         self.returncode: int | None = None
-        self._connection = _Server.get(number % SERVERS, OPTIONS, (*_MODULES, *modules)).connect()
+        self._connection = _Server.get(_PYTHON, number % SERVERS, OPTIONS, (*_MODULES, *modules)).connect()
         job = {
             "arguments": list(command),
             "environ": dict(env),
@@ -102,7 +102,7 @@ class Process:
 
 def start_servers() -> None:
     """Wait until the servers of the processes of a job have started, so that no process of it waits for a server of another."""
-    for server in [_Server.get(number, OPTIONS, _MODULES) for number in range(SERVERS)]:
+    for server in [_Server.get(_PYTHON, number, OPTIONS, _MODULES) for number in range(SERVERS)]:
         server.connect().close()
 
 
@@ -122,13 +122,17 @@ def run(
         return subprocess.CompletedProcess(list(command), process.wait(), stdout.read(), stderr.read())
 
 
-def programs(*modules: str) -> Path:
+def programs(*modules: str, python: str = _PYTHON) -> Path:
     """Return a folder with ``python``, ``accelkit`` and ``torchrun``, whose processes are forked, for the start of ``PATH``.
 
     ``sys.executable`` is ``python`` in that folder, so processes that such a process starts are forked too. Their pids are those of
     ``forked_python.py``, which forwards signals.
+
+    Args:
+        modules: Modules that the server has imported, besides torch.
+        python: The interpreter of the environment whose packages the processes import. accelkit must be installed there.
     """
-    server = _Server.get(0, (), modules)
+    server = _Server.get(python, 0, (), modules)
     server.connect().close()
     return server.programs
 
@@ -136,12 +140,12 @@ def programs(*modules: str) -> Path:
 class _Server:
     """A server that forks processes."""
 
-    def __init__(self, options: Sequence[str], modules: Sequence[str]) -> None:
+    def __init__(self, python: str, options: Sequence[str], modules: Sequence[str]) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="fork-"))
         environ = _ENVIRON | _FOR_SERVERS
         for name in ("PYTHONPATH", "PYTHONUNBUFFERED"):  # conftest.py removes the second for the tests
             environ.pop(name, None)
-        command = [_PYTHON, *options, str(Path(fork_server.__file__).absolute()), str(self._socket), *modules]
+        command = [python, *options, str(Path(fork_server.__file__).absolute()), str(self._socket), *modules]
         # Only the end of this process ends the server, which then kills its processes: a signal to the group does not reach it.
         self._process = subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, start_new_session=True)
         self._creator = os.getpid()
@@ -149,8 +153,8 @@ class _Server:
         self.programs = self.folder / "bin"
         self.programs.mkdir()
         program = (
-            f"#!{_PYTHON} -IS\nimport sys\nsys.path.append({str(Path(__file__).parent)!r})\nimport forked_python\n"
-            f"forked_python.main({_PYTHON!r}, {str(self._socket)!r}, {read_at_start(environ)!r})\n"
+            f"#!{python} -IS\nimport sys\nsys.path.append({str(Path(__file__).parent)!r})\nimport forked_python\n"
+            f"forked_python.main({python!r}, {str(self._socket)!r}, {read_at_start(environ)!r})\n"
         )
         for name in ("python", "python3", "accelkit", "torchrun"):
             (self.programs / name).write_text(program, "utf-8")
@@ -161,10 +165,10 @@ class _Server:
         return self.folder / "socket"
 
     @classmethod
-    def get(cls, number: int, options: Sequence[str], modules: Sequence[str]) -> _Server:
-        key = (os.getpid(), number, *options, *modules)
+    def get(cls, python: str, number: int, options: Sequence[str], modules: Sequence[str]) -> _Server:
+        key = (os.getpid(), python, number, *options, *modules)
         if key not in _SERVERS_THAT_RUN:
-            _SERVERS_THAT_RUN[key] = cls(options, modules)
+            _SERVERS_THAT_RUN[key] = cls(python, options, modules)
         return _SERVERS_THAT_RUN[key]
 
     def connect(self) -> socket.socket:

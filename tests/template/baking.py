@@ -8,6 +8,8 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import preloaded
+
 ROOT = Path(__file__).parents[2]
 FAKE_XPU = ROOT / "builtin_plugins" / "accelkit-fake-xpu"
 
@@ -27,6 +29,10 @@ def build_wheel(source: Path, folder: Path) -> Path:
 class Clean:
     """A virtual environment with accelkit from its wheel; of the tests' own environment it sees what is not ours.
 
+    Attributes:
+        python: An interpreter of the environment, forked from one that has imported torch already.
+        real_python: The environment's own.
+
     Args:
         folder: An empty folder.
         mypy_cache: What mypy finds out about torch, which takes half a minute.
@@ -35,19 +41,21 @@ class Clean:
     def __init__(self, folder: Path, mypy_cache: Path) -> None:
         self.mypy_cache = mypy_cache
         run(sys.executable, "-m", "venv", "--without-pip", folder / "venv")
-        self.folder, self.python = folder, folder / "venv" / "bin" / "python"
+        self.folder, self.real_python = folder, folder / "venv" / "bin" / "python"
         site = next(folder.glob("venv/lib/python*/site-packages"))
         (site / "zz_shared.pth").write_text(sysconfig.get_path("purelib") + "\n")  # after its own; an editable accelkit is not followed
         self.install(build_wheel(ROOT, folder / "accelkit"))
+        self.programs = preloaded.programs(python=str(self.real_python))
+        self.python = self.programs / "python"
 
     def pip(self, *arguments: object) -> None:
-        run(sys.executable, "-m", "pip", "--python", self.python, "--disable-pip-version-check", *arguments)
+        run(sys.executable, "-m", "pip", "--python", self.real_python, "--disable-pip-version-check", *arguments)
 
     def install(self, wheel: Path) -> None:
         self.pip("install", "--quiet", "--no-deps", "--no-index", wheel)
 
     def accelkit(self, *arguments: object, ok: bool = True) -> subprocess.CompletedProcess[str]:
-        return run(self.folder / "venv" / "bin" / "accelkit", *arguments, cwd=self.folder, ok=ok)
+        return run(self.programs / "accelkit", *arguments, cwd=self.folder, ok=ok)
 
     def new(self, output: Path, **answers: str) -> Path:
         """The folder of a new package, made by the wheel's ``accelkit new``."""
@@ -79,4 +87,4 @@ def check_sources(package: Path, clean: Clean) -> None:
     """ruff and mypy find nothing, against the installed wheels."""
     run(sys.executable, "-m", "ruff", "check", "--no-cache", ".", cwd=package)
     run(sys.executable, "-m", "ruff", "format", "--no-cache", "--check", ".", cwd=package)
-    run(sys.executable, "-m", "mypy", "--python-executable", clean.python, "--cache-dir", clean.mypy_cache, cwd=package)
+    run(sys.executable, "-m", "mypy", "--python-executable", clean.real_python, "--cache-dir", clean.mypy_cache, cwd=package)
