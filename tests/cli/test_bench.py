@@ -107,6 +107,13 @@ def test_processes_that_fail_are_the_reason(plugin_site):
         assert "carrier_pigeon" in result.unsupported
 
 
+def test_processes_that_hang_do_not_end_the_run(plugin_site):
+    hangs = PLUGIN.format(body="if os.environ.get('WORLD_SIZE') == '2': time.sleep(600)")
+    plugin_site.install("vendor-two", hangs + "\n    def auto_device_count(self):\n        return 2\n", accelerators={"two": "Some"})
+    for result in results_of(resolve("two"), "collective.broadcast.*", seconds=40.0)[1].values():
+        assert (result.device, result.unsupported) == (None, "2 processes: they took longer than 20 s")
+
+
 def test_copies_between_devices_need_two(monkeypatch):
     both = results_of(resolve("fake_xpu"), "copy.peer.*")
     assert both[0].peaks["device to device"] == max(result.device.median for result in both[1].values()) * 1e9

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from accelkit.benchmarking.case import Case, NotSupportedError, Target, reason_of, size_as_text
@@ -19,20 +21,21 @@ if TYPE_CHECKING:
 _KIB, _MIB = 1 << 10, 1 << 20
 _QUICK, _FULL = (4 * _KIB, _MIB), (4 * _KIB, 64 * _KIB, _MIB, 16 * _MIB)
 _KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
-_TIMEOUT = 120.0  # less than the time limit of a measurement, so that a collective that hangs is reported as its reason
+_TIMEOUT = 120.0
 _Outcomes = Mapping[tuple[str, int], Sequence[float] | str]
 
 
-def cases(is_quick: bool, accelerator: str, ranks: int) -> list[Case]:
+def cases(is_quick: bool, accelerator: str, ranks: int, seconds: float) -> list[Case]:
     """Return the measurements. The first one that is made starts the processes and measures all.
 
     Args:
         is_quick: Whether to measure small sizes for a short time.
         accelerator: The accelerator, as in ``Runtime``.
         ranks: The number of processes.
+        seconds: The time limit for all measurements together. If it is exceeded, the processes are ended.
     """
     sizes, plan = (_QUICK, QUICK) if is_quick else (_FULL, FULL)
-    outcomes = functools.cache(functools.partial(_outcomes, accelerator, ranks, sizes, plan))
+    outcomes = functools.cache(functools.partial(_outcomes, accelerator, ranks, sizes, plan, seconds))
     return [
         Case(
             f"collective.{kind}.{ranks}_ranks.{size_as_text(size)}",
@@ -53,18 +56,36 @@ def _look_up(outcomes: Callable[[], _Outcomes], kind: str, size: int, target: Ta
     return list(found)
 
 
-def _outcomes(accelerator: str, ranks: int, sizes: Sequence[int], plan: Plan) -> _Outcomes:
+def _outcomes(accelerator: str, ranks: int, sizes: Sequence[int], plan: Plan, seconds: float) -> _Outcomes:
     """Return the samples in GB/s of each collective and size, or the reason for which there are none."""
     from accelkit.launching import spawn_launcher
     from accelkit.specs.process_group import ProcessGroupOptions
 
     options = {"process_group": ProcessGroupOptions(timeout=_TIMEOUT)}
     try:
-        found: _Outcomes = spawn_launcher.launch(_measure, sizes, plan, accelerator=accelerator, devices=ranks, runtime=options)
-    except AccelkitError as error:  # one device only, or its processes cannot share it or reach each other
-        reason = " ".join(f"{ranks} processes: {error.what}: {error.why}".split())[:300]
+        with _time_limit(seconds):
+            found: _Outcomes = spawn_launcher.launch(_measure, sizes, plan, accelerator=accelerator, devices=ranks, runtime=options)
+    except (AccelkitError, TimeoutError) as error:  # one device only, or its processes cannot share it or reach each other
+        text = f"{error.what}: {error.why}" if isinstance(error, AccelkitError) else str(error)
+        reason = " ".join(f"{ranks} processes: {text}".split())[:300]
         found = dict.fromkeys([(kind, size) for kind in _KINDS for size in sizes], reason)
     return found
+
+
+@contextlib.contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    """Context manager that raises a TimeoutError in the main thread, in which it is used, after ``seconds``."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"they took longer than {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _measure(runtime: Runtime, sizes: Sequence[int], plan: Plan) -> _Outcomes:

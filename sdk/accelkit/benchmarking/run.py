@@ -51,7 +51,7 @@ def measure(
         _WORKER,
         _Progress,
         record,
-        {"is_quick": is_quick, "select": select, "ranks": ranks},
+        {"is_quick": is_quick, "select": select, "ranks": ranks, "seconds": seconds},
         failed=f"the speed of {record.name} cannot be measured",
         hint="report it to the vendor; accelkit bench --select leaves measurements out",
         errors=(UsageError,),

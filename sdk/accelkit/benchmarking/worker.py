@@ -11,10 +11,11 @@ import fnmatch
 import itertools
 import platform
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from accelkit import __version__
+from accelkit.benchmarking import collectives, operators, training, transfers
 from accelkit.benchmarking.case import Case, NotSupportedError, Target, reason_of
 from accelkit.benchmarking.report import Report, Result, Samples
 from accelkit.benchmarking.timing import FULL, QUICK, Plan
@@ -37,20 +38,17 @@ class Bench:
     Args:
         accelerator: The accelerator.
         is_quick: Whether to measure small sizes for a short time.
-        select: A pattern for the names of measurements, as in a shell.
-        name: The name by which the processes of collectives select the accelerator.
-        ranks: The number of processes in collectives.
+        cases: The measurements.
 
     Raises:
         BrokenPluginError: If the plugin fails while the device is set up.
-        UsageError: If no measurement has such a name.
     """
 
-    def __init__(self, accelerator: Accelerator, is_quick: bool, select: str, name: str, ranks: int) -> None:
+    def __init__(self, accelerator: Accelerator, is_quick: bool, cases: Sequence[Case]) -> None:
         import torch
 
         self._accelerator, self._is_quick, self._plan = accelerator, is_quick, QUICK if is_quick else FULL
-        self.cases = _selected(is_quick, select, name, ranks)
+        self._cases = cases
         device = accelerator.device(0)
         call(accelerator, "setup_device", device)
         capabilities = call(accelerator, "capabilities", device)
@@ -74,7 +72,7 @@ class Bench:
 
         begin = time.time()
         results = []
-        for case in self.cases:
+        for case in self._cases:
             report_progress(case.name)
             results.append(self._result(case))
         return Report(
@@ -90,7 +88,7 @@ class Bench:
             time=begin,
             is_quick=self._is_quick,
             peaks=self._peaks,
-            results=tuple(self._limited(case, result) for case, result in zip(self.cases, results, strict=True)),
+            results=tuple(self._limited(case, result) for case, result in zip(self._cases, results, strict=True)),
         )
 
     def _result(self, case: Case) -> Result:
@@ -128,15 +126,19 @@ def _measure(case: Case, target: Target, plan: Plan, peaks: dict[str, float]) ->
     return samples, ""
 
 
-def _selected(is_quick: bool, select: str, name: str, ranks: int) -> list[Case]:
-    from accelkit.benchmarking import collectives, operators, training, transfers
+def _selected(request: Mapping[str, Any], name: str) -> list[Case]:
+    """Return the measurements that a request selects.
 
-    every = [
-        *transfers.cases(is_quick),
-        *operators.cases(is_quick),
-        *training.cases(is_quick),
-        *collectives.cases(is_quick, name, ranks),
-    ]
+    Args:
+        request: The request. Collectives give up after half of ``seconds``, after which the parent ends this process.
+        name: The name by which the processes of collectives select the accelerator.
+
+    Raises:
+        UsageError: If no measurement has such a name.
+    """
+    is_quick, select = request["is_quick"], request["select"]
+    between = collectives.cases(is_quick, name, request["ranks"], request["seconds"] / 2)
+    every = [*transfers.cases(is_quick), *operators.cases(is_quick), *training.cases(is_quick), *between]
     found = [case for case in every if fnmatch.fnmatchcase(case.name, select)]
     if not found:
         groups = ", ".join(dict.fromkeys(f"'{case.name.partition('.')[0]}.*'" for case in every))
@@ -146,10 +148,11 @@ def _selected(is_quick: bool, select: str, name: str, ranks: int) -> list[Case]:
 
 def main() -> None:
     with plugin_worker.connected() as connection:
-        request = connection.request
-        bench = Bench(connection.load(), request["is_quick"], request["select"], connection.record.qualified_name, request["ranks"])
+        accelerator = connection.load()
+        cases = _selected(connection.request, connection.record.qualified_name)
+        bench = Bench(accelerator, connection.request["is_quick"], cases)
         numbers = itertools.count(1)
-        report = bench.run(lambda name: connection.write({"measuring": name, "number": next(numbers), "count": len(bench.cases)}))
+        report = bench.run(lambda name: connection.write({"measuring": name, "number": next(numbers), "count": len(cases)}))
         connection.write({"report": dataclasses.asdict(report)})
 
 
