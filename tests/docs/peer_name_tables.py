@@ -11,7 +11,7 @@ from accelkit.peer_names import Row, peers, rows
 
 DOCS = Path(__file__).parents[2] / "docs"
 _BEGIN = "<!-- made by python tests/docs/peer_name_tables.py -->"
-_END = "<!-- end of what is made -->"
+_END = "<!-- end of the generated part -->"
 _HEADINGS = {"attributes": "attribute or method", "functions": "function or class", "arguments": "argument of the constructor"}
 
 

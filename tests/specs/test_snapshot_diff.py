@@ -161,7 +161,7 @@ def test_from_the_foundation():
                 (
                     "Accelerator.default_strategy",
                     "is 'single_device' by default, no longer 'ddp'",
-                    "who leaves it",
+                    "who inherits it",
                     "define it if you want 'ddp'",
                 )
             ],
@@ -319,8 +319,8 @@ def test_what_has_no_default_must_be_defined():
     members["firmware"] = {"form": "attribute", "type": "str"}
     del members["device_type"]["default"]
     assert [(one.name, one.what, one.concerns, one.what_to_do) for one in compare(record(), new)] == [
-        ("Accelerator.device_type", "has no default any more", "who leaves it", "define it"),
-        ("Accelerator.check", "has no default any more", "who leaves it", "define it"),
+        ("Accelerator.device_type", "has no default any more", "who inherits it", "define it"),
+        ("Accelerator.check", "has no default any more", "who inherits it", "define it"),
         ("Accelerator.wake", "is new, without a default", "everybody", "define it"),
         ("Accelerator.firmware", "is new, without a default", "everybody", "define it"),
     ]

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 def steps_equal_one_process(subject: Subject, size: str) -> None:
     """Two steps give the same weights as training in a single process, and results and parameters are on the device."""
     from accelkit_conformance.oracle.strategy_models import BlockModel, make
-    from accelkit_conformance.oracle.strategy_training import Twins, dtype_of, runtime
+    from accelkit_conformance.oracle.strategy_training import ModelPair, dtype_of, runtime
 
     dtype = dtype_of(subject)
     with runtime(subject) as rt:
         assert rt.device == subject.device, f"rank {subject.rank} computes on {rt.device}, not on its own device {subject.device}"
-        twins = Twins(subject, rt, make(BlockModel, dtype))
-        for batch in twins.batches(2):
-            twins.train(batch)
-        subject.stays(twins.model(batch.to(rt.device)))
+        pair = ModelPair(subject, rt, make(BlockModel, dtype))
+        for batch in pair.batches(2):
+            pair.train(batch)
+        subject.stays(pair.model(batch.to(rt.device)))
 
 
 @check("distributed", kind="strategy", over=SIZES, is_distributed=True)
@@ -34,9 +34,9 @@ def uneven_batches(subject: Subject, size: str) -> None:
     from accelkit_conformance.oracle.strategy_models import BlockModel
     from accelkit_conformance.oracle.strategy_training import training
 
-    with training(subject, BlockModel) as twins:
-        for batch in twins.batches(2):
-            twins.train(batch, is_uneven=True)
+    with training(subject, BlockModel) as pair:
+        for batch in pair.batches(2):
+            pair.train(batch, is_uneven=True)
 
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
@@ -46,16 +46,16 @@ def accumulation(subject: Subject, size: str) -> None:
     from accelkit_conformance.oracle.strategy_models import BlockModel
     from accelkit_conformance.oracle.strategy_training import training
 
-    with training(subject, BlockModel, gradient_accumulation_steps=3) as twins:
-        for index, batch in enumerate(twins.batches(6), 1):
-            with twins.rt.accumulate(twins.model):
-                twins.backward(batch, factor=1 / 3)
+    with training(subject, BlockModel, gradient_accumulation_steps=3) as pair:
+        for index, batch in enumerate(pair.batches(6), 1):
+            with pair.rt.accumulate(pair.model):
+                pair.backward(batch, factor=1 / 3)
                 if index % 3:
-                    twins.optimizer.step()
-                    twins.optimizer.zero_grad()
+                    pair.optimizer.step()
+                    pair.optimizer.zero_grad()
                 else:
-                    twins.step()
-        twins.check()
+                    pair.step()
+        pair.check()
 
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
@@ -65,12 +65,12 @@ def no_sync(subject: Subject, size: str) -> None:
     from accelkit_conformance.oracle.strategy_models import BlockModel
     from accelkit_conformance.oracle.strategy_training import training
 
-    with training(subject, BlockModel) as twins:
-        first, second, third = twins.batches(3)
-        with twins.rt.no_sync(twins.model):
-            twins.backward(first)
-        twins.train(second)
-        twins.train(third)
+    with training(subject, BlockModel) as pair:
+        first, second, third = pair.batches(3)
+        with pair.rt.no_sync(pair.model):
+            pair.backward(first)
+        pair.train(second)
+        pair.train(third)
 
 
 @check("distributed", kind="strategy", over=SIZES, is_distributed=True)
@@ -85,22 +85,22 @@ def no_sync_does_not_reduce(subject: Subject, size: str) -> None:
 
     if not overrides(subject.plugin(), Strategy, "no_sync") or is_engine(subject):
         raise NotSupported(f"passes without reduction: {DECLARED_NONE} (no_sync is not overridden)")
-    with training(subject, BlockModel) as twins:
-        rt = twins.rt
-        (batch,) = twins.batches(1)
-        with rt.no_sync(twins.model):
-            twins.backward(batch)
+    with training(subject, BlockModel) as pair:
+        rt = pair.rt
+        (batch,) = pair.batches(1)
+        with rt.no_sync(pair.model):
+            pair.backward(batch)
         own = make(BlockModel, dtype_of(subject))
         (own(share(rt, batch)).square().sum() * rt.data_parallel_size / len(batch)).backward()
         problem = ""
-        for (name, mine), theirs in zip(rt.unwrap_model(twins.model).named_parameters(), own.parameters(), strict=True):
+        for (name, mine), theirs in zip(rt.unwrap_model(pair.model).named_parameters(), own.parameters(), strict=True):
             if mine.grad is None or hasattr(mine.grad, "full_tensor"):
                 continue  # sharded gradients contain only passes that have been reduced
             assert theirs.grad is not None
             if not torch.allclose(mine.grad.cpu(), theirs.grad, rtol=1e-4, atol=1e-6):
                 problem = problem or f"inside no_sync, the gradient of {name} is not that of this process alone: it is reduced already"
         agree(subject, problem)
-        twins.backward(batch)
+        pair.backward(batch)
 
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
@@ -110,39 +110,39 @@ def unused_parameters(subject: Subject, size: str) -> None:
     from accelkit_conformance.oracle.strategy_models import UnusedModel
     from accelkit_conformance.oracle.strategy_training import agree, training
 
-    with training(subject, UnusedModel) as twins:
+    with training(subject, UnusedModel) as pair:
         problem = refusal = ""
-        for batch in twins.batches(2):
+        for batch in pair.batches(2):
             try:
-                twins.backward(batch)
-                twins.step()
+                pair.backward(batch)
+                pair.step()
             except Exception as error:
                 refusal = str(error)
                 if "parameter" not in refusal.lower():
                     problem = f"a layer that is not used gives an error that does not mention parameters: {type(error).__name__}: {refusal}"
                 break
-        agree(subject, problem or ("" if refusal else twins.problem()))
+        agree(subject, problem or ("" if refusal else pair.problem()))
 
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def frozen_parameters(subject: Subject, size: str) -> None:
     """Parameters that do not require gradients stay as they are, and the others are trained as in one process."""
     from accelkit_conformance.oracle.strategy_models import BlockModel, make
-    from accelkit_conformance.oracle.strategy_training import Twins, agree, dtype_of, runtime
+    from accelkit_conformance.oracle.strategy_training import ModelPair, agree, dtype_of, runtime
 
     dtype = dtype_of(subject)
     with runtime(subject) as rt:
         model = make(BlockModel, dtype)
         model.inward.requires_grad_(False)  # type: ignore[union-attr]
         model.blocks[1].linear.bias.requires_grad_(False)  # type: ignore[index,union-attr]
-        twins = Twins(subject, rt, model)
-        (batch,) = twins.batches(1)
-        twins.backward(batch)
-        frozen = [one.requires_grad for one in rt.unwrap_model(twins.model).parameters()]
-        expected = [one.requires_grad for one in twins.single.parameters()]
+        pair = ModelPair(subject, rt, model)
+        (batch,) = pair.batches(1)
+        pair.backward(batch)
+        frozen = [one.requires_grad for one in rt.unwrap_model(pair.model).parameters()]
+        expected = [one.requires_grad for one in pair.single.parameters()]
         agree(subject, "" if frozen == expected else f"parameters were frozen or thawed: requires_grad is {frozen} and was {expected}")
-        twins.step()
-        twins.check()
+        pair.step()
+        pair.check()
 
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
@@ -151,12 +151,12 @@ def shared_parameters(subject: Subject, size: str) -> None:
     from accelkit_conformance.oracle.strategy_models import TiedModel
     from accelkit_conformance.oracle.strategy_training import agree, training
 
-    with training(subject, TiedModel) as twins:
-        model = twins.rt.unwrap_model(twins.model)
+    with training(subject, TiedModel) as pair:
+        model = pair.rt.unwrap_model(pair.model)
         is_tied = model.first.weight is model.second.weight  # type: ignore[union-attr]
         agree(subject, "" if is_tied else "two layers shared a weight before prepare, and no longer do")
-        for batch in twins.batches(2):
-            twins.train(batch)
+        for batch in pair.batches(2):
+            pair.train(batch)
 
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
@@ -164,16 +164,16 @@ def two_models(subject: Subject, size: str) -> None:
     """Two models with an optimizer each, prepared one after the other and trained in turn, are trained as in one process; or preparing the
     second raises UnsupportedError."""
     from accelkit_conformance.oracle.strategy_models import BlockModel, TiedModel, make
-    from accelkit_conformance.oracle.strategy_training import Twins, dtype_of, optional, runtime
+    from accelkit_conformance.oracle.strategy_training import ModelPair, dtype_of, optional, runtime
 
     dtype = dtype_of(subject)
     with runtime(subject) as rt:
-        first = Twins(subject, rt, make(BlockModel, dtype))
+        first = ModelPair(subject, rt, make(BlockModel, dtype))
         with optional("two models"):
-            second = Twins(subject, rt, make(TiedModel, dtype))
+            second = ModelPair(subject, rt, make(TiedModel, dtype))
         for batch in first.batches(2):
-            for twins in (first, second):
-                twins.train(batch)
+            for pair in (first, second):
+                pair.train(batch)
 
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
@@ -184,13 +184,13 @@ def buffers(subject: Subject, size: str) -> None:
     from accelkit_conformance.oracle.strategy_models import BufferedModel
     from accelkit_conformance.oracle.strategy_training import agree, training, whole
 
-    with training(subject, BufferedModel) as twins:
-        rt = twins.rt
-        for batch in twins.batches(2):
-            twins.train(batch)
+    with training(subject, BufferedModel) as pair:
+        rt = pair.rt
+        for batch in pair.batches(2):
+            pair.train(batch)
         problem = ""
-        buffers = dict(rt.unwrap_model(twins.model).named_buffers())
-        for name, theirs in twins.single.named_buffers():
+        buffers = dict(rt.unwrap_model(pair.model).named_buffers())
+        for name, theirs in pair.single.named_buffers():
             mine = buffers.get(name)
             if mine is None or whole(mine).dtype != theirs.dtype or not torch.equal(whole(mine), theirs):
                 problem = problem or f"after two steps, the buffer {name} is {mine} instead of {theirs}"

@@ -28,17 +28,17 @@ def uneven_numbers_of_batches(subject: Subject, size: str) -> None:
     from accelkit_conformance.oracle.strategy_models import BlockModel
     from accelkit_conformance.oracle.strategy_training import agree, are_equal, optional, training
 
-    with training(subject, BlockModel) as twins:
-        rt = twins.rt
+    with training(subject, BlockModel) as pair:
+        rt = pair.rt
         with optional("uneven numbers of batches"):
-            joined = rt.join_uneven_inputs([twins.model])
+            joined = rt.join_uneven_inputs([pair.model])
         with joined:
-            for batch in twins.batches(subject.rank + 1):
-                rt.backward(twins.model(batch.to(rt.device)).square().mean())
-                twins.optimizer.step()
-                twins.optimizer.zero_grad()
+            for batch in pair.batches(subject.rank + 1):
+                rt.backward(pair.model(batch.to(rt.device)).square().mean())
+                pair.optimizer.step()
+                pair.optimizer.zero_grad()
         everyone: list[Any] = [None] * int(size)
-        dist.all_gather_object(everyone, twins.weights())
+        dist.all_gather_object(everyone, pair.weights())
         is_equal = all(are_equal(everyone[0], other) for other in everyone)
         agree(subject, "" if is_equal else "after join_uneven_inputs, the processes have different weights")
 
@@ -50,13 +50,13 @@ def errors_are_passed_on(subject: Subject, size: str) -> None:
     from accelkit_conformance.oracle.strategy_models import BlockModel
     from accelkit_conformance.oracle.strategy_training import agree, training
 
-    with training(subject, BlockModel, gradient_accumulation_steps=2) as twins:
-        rt = twins.rt
+    with training(subject, BlockModel, gradient_accumulation_steps=2) as pair:
+        rt = pair.rt
         contexts = {
-            "accumulate": lambda: rt.accumulate(twins.model),
-            "no_sync": lambda: rt.no_sync(twins.model),
-            "whole_parameters": lambda: rt.strategy.whole_parameters(twins.model),
-            "join": lambda: rt.strategy.join([twins.model]),
+            "accumulate": lambda: rt.accumulate(pair.model),
+            "no_sync": lambda: rt.no_sync(pair.model),
+            "whole_parameters": lambda: rt.strategy.whole_parameters(pair.model),
+            "join": lambda: rt.strategy.join([pair.model]),
         }
         for name, context in contexts.items():
             problem, entered = f"{name} swallows an error that is raised inside it", context()
@@ -75,15 +75,15 @@ def teardown_leaves_no_group(subject: Subject, size: str) -> None:
     """A process group that the Runtime creates is gone after ``teardown``. A second Runtime of the same processes trains."""
     from accelkit_conformance.oracle.strategy_jobs import jobs
     from accelkit_conformance.oracle.strategy_models import BlockModel, make
-    from accelkit_conformance.oracle.strategy_training import Twins, dtype_of
+    from accelkit_conformance.oracle.strategy_training import ModelPair, dtype_of
 
     with jobs(subject) as (job, _):
         for _ in range(2):
             with job(int(size)) as rt:
                 assert rt is not None
-                twins = Twins(subject, rt, make(BlockModel, dtype_of(subject)))
-                (batch,) = twins.batches(1)
-                twins.train(batch)
+                pair = ModelPair(subject, rt, make(BlockModel, dtype_of(subject)))
+                (batch,) = pair.batches(1)
+                pair.train(batch)
 
 
 @check("full", kind="strategy", over=SIZES, is_distributed=True)

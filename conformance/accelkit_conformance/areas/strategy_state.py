@@ -18,7 +18,7 @@ def initial_weights_are_those_of_rank_0(subject: Subject, size: str) -> None:
     import torch
 
     from accelkit_conformance.oracle.strategy_models import BufferedModel, make
-    from accelkit_conformance.oracle.strategy_training import Twins, agree, dtype_of, runtime, whole
+    from accelkit_conformance.oracle.strategy_training import ModelPair, agree, dtype_of, runtime, whole
 
     dtype = dtype_of(subject)
 
@@ -28,12 +28,12 @@ def initial_weights_are_those_of_rank_0(subject: Subject, size: str) -> None:
         return model
 
     with runtime(subject) as rt:
-        first, twins = model_of(0), Twins(subject, rt, model_of(subject.rank))
-        weights, problem = twins.weights(), ""
+        first, pair = model_of(0), ModelPair(subject, rt, model_of(subject.rank))
+        weights, problem = pair.weights(), ""
         for (name, theirs), mine in zip(first.named_parameters(), weights, strict=True):
             if not torch.equal(mine, theirs):
                 problem = problem or f"after prepare, {name} is not that of rank 0: the weights of rank 0 are not broadcast"
-        buffers = dict(rt.unwrap_model(twins.model).named_buffers())
+        buffers = dict(rt.unwrap_model(pair.model).named_buffers())
         for name, theirs in first.named_buffers():
             if not torch.equal(whole(buffers[name]), theirs):
                 problem = problem or f"after prepare, the buffer {name} is not that of rank 0: the buffers of rank 0 are not broadcast"
@@ -49,16 +49,16 @@ def state_dict_is_that_of_the_model(subject: Subject, size: str) -> None:
     from accelkit_conformance.oracle.strategy_models import BlockModel
     from accelkit_conformance.oracle.strategy_training import agree, training, whole
 
-    with training(subject, BlockModel) as twins:
-        rt = twins.rt
-        (batch,) = twins.batches(1)
-        twins.backward(batch)
-        twins.step()
+    with training(subject, BlockModel) as pair:
+        rt = pair.rt
+        (batch,) = pair.batches(1)
+        pair.backward(batch)
+        pair.step()
         try:
-            found = rt.get_state_dict(twins.model)
+            found = rt.get_state_dict(pair.model)
         except AccelkitError as error:
             raise NotSupported(f"state dicts: {DECLARED_NONE} ({error})") from error
-        problem, expected = "", twins.single.state_dict()
+        problem, expected = "", pair.single.state_dict()
         if found or rt.is_main_process:
             if list(found) != list(expected):
                 problem = f"the names in the state dict are {list(found)} instead of {list(expected)}: what does unwrap_module return?"
@@ -77,22 +77,22 @@ def state_is_restored(subject: Subject, size: str) -> None:
     from accelkit_conformance.oracle.strategy_models import BlockModel
     from accelkit_conformance.oracle.strategy_training import agree, are_equal, training
 
-    with training(subject, BlockModel, _with_momentum) as twins, shared_folder(subject) as folder:
-        rt = twins.rt
-        first, second = twins.batches(2)
-        twins.backward(first)
-        twins.step()
-        saved = twins.weights()
+    with training(subject, BlockModel, _with_momentum) as pair, shared_folder(subject) as folder:
+        rt = pair.rt
+        first, second = pair.batches(2)
+        pair.backward(first)
+        pair.step()
+        saved = pair.weights()
         with saving():
             rt.save_state(folder)
-        twins.backward(second)
-        twins.step()
-        after = twins.weights()
+        pair.backward(second)
+        pair.step()
+        after = pair.weights()
         rt.load_state(folder)
-        agree(subject, "" if are_equal(twins.weights(), saved) else "load_state did not restore the weights that save_state saved")
-        twins.backward(second)
-        twins.step()
-        agree(subject, "" if are_equal(twins.weights(), after) else "a step after load_state differs from the same step before it")
+        agree(subject, "" if are_equal(pair.weights(), saved) else "load_state did not restore the weights that save_state saved")
+        pair.backward(second)
+        pair.step()
+        agree(subject, "" if are_equal(pair.weights(), after) else "a step after load_state differs from the same step before it")
 
 
 @check("full", kind="strategy", over=SIZES, is_distributed=True, seconds=90)
@@ -102,7 +102,7 @@ def state_loads_on_another_number_of_processes(subject: Subject, size: str) -> N
     """
     from accelkit_conformance.oracle.strategy_jobs import jobs, saving
     from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
-    from accelkit_conformance.oracle.strategy_training import Twins, dtype_of
+    from accelkit_conformance.oracle.strategy_training import ModelPair, dtype_of
 
     dtype = dtype_of(subject)
     first, second = make_batches(2, dtype)
@@ -112,9 +112,9 @@ def state_loads_on_another_number_of_processes(subject: Subject, size: str) -> N
     with jobs(subject) as (job, folder):
         with job(2) as rt:
             if rt is not None:
-                twins = Twins(job.subject, rt, make(BlockModel, dtype), _with_momentum)
-                twins.backward(first)
-                twins.step()
+                pair = ModelPair(job.subject, rt, make(BlockModel, dtype), _with_momentum)
+                pair.backward(first)
+                pair.step()
                 rt.save_state(folder)
         reference_optimizer = _with_momentum(reference.parameters())
         (reference(first).square().sum() / len(first)).backward()
@@ -122,12 +122,12 @@ def state_loads_on_another_number_of_processes(subject: Subject, size: str) -> N
         reference_optimizer.zero_grad()
         with job(1 if size == "2" else 3) as rt:
             if rt is not None:
-                twins = Twins(job.subject, rt, make(BlockModel, dtype, seed=5), _with_momentum)
+                pair = ModelPair(job.subject, rt, make(BlockModel, dtype, seed=5), _with_momentum)
                 rt.load_state(folder)
-                twins.single.load_state_dict(reference.state_dict())
-                twins.single_optimizer.load_state_dict(reference_optimizer.state_dict())
-                twins.check()
-                twins.train(second)
+                pair.single.load_state_dict(reference.state_dict())
+                pair.single_optimizer.load_state_dict(reference_optimizer.state_dict())
+                pair.check()
+                pair.train(second)
 
 
 def _with_momentum(parameters: Any) -> Any:

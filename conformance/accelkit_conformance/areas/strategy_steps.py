@@ -24,18 +24,18 @@ def clip_by_norm(subject: Subject, size: str, norm: str) -> None:
     from accelkit_conformance.oracle.strategy_models import BlockModel
     from accelkit_conformance.oracle.strategy_training import agree, optional, training, whole
 
-    with training(subject, BlockModel) as twins:
-        rt = twins.rt
-        (batch,) = twins.batches(1)
-        twins.backward(batch)
+    with training(subject, BlockModel) as pair:
+        rt = pair.rt
+        (batch,) = pair.batches(1)
+        pair.backward(batch)
         with optional(f"clipping by the {norm}-norm"):
-            found = rt.clip_grad_norm_(twins.model.parameters(), 0.1, float(norm))
-        expected = float(torch.nn.utils.clip_grad_norm_(twins.single.parameters(), 0.1, float(norm)))
-        twins.step()
+            found = rt.clip_grad_norm_(pair.model.parameters(), 0.1, float(norm))
+        expected = float(torch.nn.utils.clip_grad_norm_(pair.single.parameters(), 0.1, float(norm)))
+        pair.step()
         value = float(whole(found))
-        is_right = abs(value - expected) <= twins.tolerance * max(1.0, expected)
+        is_right = abs(value - expected) <= pair.tolerance * max(1.0, expected)
         agree(subject, "" if is_right else f"clip_grad_norm_ returned {value}, and the norm over the whole model is {expected}")
-        twins.check()
+        pair.check()
 
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
@@ -46,15 +46,15 @@ def clip_by_value(subject: Subject, size: str) -> None:
     from accelkit_conformance.oracle.strategy_models import BlockModel
     from accelkit_conformance.oracle.strategy_training import optional, training
 
-    with training(subject, BlockModel) as twins:
-        rt = twins.rt
-        (batch,) = twins.batches(1)
-        twins.backward(batch)
+    with training(subject, BlockModel) as pair:
+        rt = pair.rt
+        (batch,) = pair.batches(1)
+        pair.backward(batch)
         with optional("clipping by value"):
-            rt.clip_grad_value_(twins.model.parameters(), 0.01)
-        torch.nn.utils.clip_grad_value_(twins.single.parameters(), 0.01)
-        twins.step()
-        twins.check()
+            rt.clip_grad_value_(pair.model.parameters(), 0.01)
+        torch.nn.utils.clip_grad_value_(pair.single.parameters(), 0.01)
+        pair.step()
+        pair.check()
 
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
@@ -64,22 +64,22 @@ def infinite_gradients_skip_the_step_of_all(subject: Subject, size: str) -> None
     import torch
 
     from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
-    from accelkit_conformance.oracle.strategy_training import Twins, agree, are_equal, optional, runtime
+    from accelkit_conformance.oracle.strategy_training import ModelPair, agree, are_equal, optional, runtime
 
     if subject.capabilities["autocast.float16"] == "none":
         raise NotSupported(f"autocast.float16: {DECLARED_NONE}")
     with optional("16-mixed"), runtime(subject, precision="16-mixed") as rt:
-        twins = Twins(subject, rt, make(BlockModel, torch.float32))
-        scheduler = rt.prepare(torch.optim.lr_scheduler.StepLR(twins.optimizer, 1, gamma=0.5))
+        pair = ModelPair(subject, rt, make(BlockModel, torch.float32))
+        scheduler = rt.prepare(torch.optim.lr_scheduler.StepLR(pair.optimizer, 1, gamma=0.5))
         (batch,) = make_batches(1, torch.float32)
         for is_infinite in (True, False):
-            before = twins.weights()
+            before = pair.weights()
             factor = float("inf") if is_infinite and subject.rank == 0 else 1e-3
-            rt.backward(twins.model(batch.to(rt.device)).square().mean() * factor)
-            twins.optimizer.step()
+            rt.backward(pair.model(batch.to(rt.device)).square().mean() * factor)
+            pair.optimizer.step()
             scheduler.step()
-            twins.optimizer.zero_grad()
-            is_unchanged, rate = are_equal(twins.weights(), before), twins.optimizer.param_groups[0]["lr"]
+            pair.optimizer.zero_grad()
+            is_unchanged, rate = are_equal(pair.weights(), before), pair.optimizer.param_groups[0]["lr"]
             problem = ""
             if is_infinite and not is_unchanged:
                 problem = "an infinite gradient of rank 0 changed the weights: the step is not skipped on every process"
@@ -98,11 +98,11 @@ def zero_grad_discards_gradients(subject: Subject, size: str) -> None:
     from accelkit_conformance.oracle.strategy_models import BlockModel
     from accelkit_conformance.oracle.strategy_training import training
 
-    with training(subject, BlockModel) as twins:
-        first, second = twins.batches(2)
-        twins.backward(first)
-        twins.zero_grad()
-        twins.train(second)
+    with training(subject, BlockModel) as pair:
+        first, second = pair.batches(2)
+        pair.backward(first)
+        pair.zero_grad()
+        pair.train(second)
 
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
@@ -119,8 +119,8 @@ def adaptive_steps(subject: Subject, size: str) -> None:
         made.append(torch.optim.AdamW(parameters, lr=0.01))
         return made[-1]
 
-    with training(subject, BlockModel, adaptive) as twins:
-        agree(subject, "" if twins.optimizer is made[-1] else "prepare returned another optimizer than the user's")
-        twins.tolerance *= 100  # AdamW divides by the root of small numbers
-        for batch in twins.batches(3):
-            twins.train(batch)
+    with training(subject, BlockModel, adaptive) as pair:
+        agree(subject, "" if pair.optimizer is made[-1] else "prepare returned another optimizer than the user's")
+        pair.tolerance *= 100  # AdamW divides by the root of small numbers
+        for batch in pair.batches(3):
+            pair.train(batch)

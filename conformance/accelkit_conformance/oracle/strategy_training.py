@@ -92,10 +92,10 @@ def training(
     model_class: type[torch.nn.Module],
     make_optimizer: Callable[[Any], torch.optim.Optimizer] | None = None,
     **options: Any,
-) -> Iterator[Twins]:
+) -> Iterator[ModelPair]:
     """Return a context manager with a new model of this class, trained with a Runtime that takes ``options`` (see ``runtime``)."""
     with runtime(subject, **options) as rt:
-        yield Twins(subject, rt, make(model_class, dtype_of(subject)), make_optimizer)
+        yield ModelPair(subject, rt, make(model_class, dtype_of(subject)), make_optimizer)
 
 
 @contextlib.contextmanager
@@ -111,7 +111,7 @@ def optional(what: str) -> Iterator[None]:
         raise NotSupported(f"{what}: {DECLARED_NONE} ({error})") from error
 
 
-class Twins:
+class ModelPair:
     """A model that the strategy trains, and the same model, trained by one process on the CPU on the batches of the whole job.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from accelkit.specs.api_snapshot.signature_diff import differences
 from accelkit.specs.api_snapshot.snapshot import Record
 
-Concern = Literal["nobody", "who overrides it", "who leaves it", "who uses it", "everybody"]
+Concern = Literal["nobody", "who overrides it", "who inherits it", "who uses it", "everybody"]
 """The plugins that must change. To use a member means to override, call, read or create it; to leave it means to inherit it unchanged."""
 
 Aspect = Literal["added", "removed", "renamed", "form", "parameters", "returns", "type", "default", "requirement", "marker"]
@@ -142,7 +142,7 @@ class _Comparison:
             return
         if now.get("is_required", False) != then.get("is_required", False):
             if now.get("is_required"):
-                yield self._change(name, "requirement", "has no default any more", "who leaves it", "define it")
+                yield self._change(name, "requirement", "has no default any more", "who inherits it", "define it")
             else:
                 yield self._change(name, "requirement", "has a default now")
         for mark, meaning in (("is_hook", "a hook, called by the names of its arguments"), ("is_first_result", "asked until one answers")):
@@ -169,13 +169,13 @@ class _Comparison:
                 return self._change(name, "requirement", what)
             if self._is_data:
                 return self._change(name, "requirement", what, "who uses it", f"pass {name} where you create the object")
-            return self._change(name, "requirement", what, "who leaves it", "define it")
+            return self._change(name, "requirement", what, "who inherits it", "define it")
         if "default" not in then:
             return self._change(name, "requirement", f"has a default now, {now['default']}")
         what = f"is {now['default']} by default, no longer {then['default']}"
         if self._is_data:
             return self._change(name, "default", what)
-        return self._change(name, "default", what, "who leaves it", f"define it if you want {then['default']}")
+        return self._change(name, "default", what, "who inherits it", f"define it if you want {then['default']}")
 
     def _parameters(self, name: str, then: Member, now: Member) -> Iterator[Change]:
         is_by_name = now["form"] == "hook" or bool(now.get("is_hook"))

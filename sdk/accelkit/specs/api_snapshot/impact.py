@@ -41,7 +41,7 @@ def _as_its_own(change: Change, now: Member, is_hook: bool, definitions: Mapping
     former = change.old.partition("(")[0].partition(":")[0].partition(" ")[0] if change.aspect == "renamed" else change.member
     own = definitions["members"].get(former)
     is_defined = own is not None and (own.get("is_hook", False) or not is_hook)
-    if change.concerns in ("everybody", "who leaves it"):
+    if change.concerns in ("everybody", "who inherits it"):
         return not is_defined
     if change.concerns == "who overrides it":
         return is_defined and not _has_adapted(change, own, now)
