@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
+import preloaded
 import pytest
 
 HERE = Path(__file__).parent
@@ -15,14 +14,8 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes a
 
 
 def run(program, *arguments):
-    result = subprocess.run(
-        [sys.executable, HERE / program, *arguments],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "FAKE_XPU_DEVICES": "2"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=280,
-    )
+    environ = os.environ | {"OMP_NUM_THREADS": "1", "FAKE_XPU_DEVICES": "2"}
+    result = preloaded.run([str(HERE / program), *map(str, arguments)], environ)
     assert result.returncode == 0, result.stdout + result.stderr
 
 
