@@ -36,6 +36,8 @@ from pathlib import Path
 from typing import Any
 
 WITHOUT_TORCH = (
+    "packaging.version",
+    "pluggy",
     "rich.console",
     "accelkit.cli",
     "accelkit.discovery.probing",

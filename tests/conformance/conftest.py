@@ -1,7 +1,10 @@
-"""What tests of reports share: the command line, and a bundle that was packed."""
+"""What tests share: the command line, forked workers, and a bundle that was packed."""
 
 from __future__ import annotations
 
+import sys
+
+import preloaded
 import pytest
 from command_runner import command_runner
 from example_reports import make_report
@@ -16,6 +19,16 @@ def cli():
         return command_runner().invoke(main, ["conformance", command, *map(str, arguments)])
 
     return invoke
+
+
+@pytest.fixture
+def forked_workers(monkeypatch):
+    """Fork the worker processes of the suite, and the processes that they start, with torch and its database of operators imported.
+
+    For tests that do not test how a worker starts, or what becomes of a run whose processes are killed.
+    """
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as the forked interpreters have it
+    monkeypatch.setattr(sys, "executable", str(preloaded.programs("operator_database") / "python"))
 
 
 @pytest.fixture

@@ -18,6 +18,8 @@ from accelkit_conformance.run import Options, Run, find_subject
 from accelkit_conformance.selftest import examine, suite_of
 from accelkit_conformance.subject import Subject
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 HEAD = """
 import os
 from accelkit import ClusterEnvironment, Detection

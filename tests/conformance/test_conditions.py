@@ -46,6 +46,7 @@ def test_every_layout_and_destination_is_tried_somewhere():
         assert {row[axis] for row in every} >= set(values), axis
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_faults_that_depend_on_a_condition_are_found():
     """No test found these before calls were repeated under conditions."""
     faults = [

@@ -76,6 +76,7 @@ def test_a_device_that_crashes_once_fails_the_run_and_the_report_says_that_it_pa
     assert json.loads((tmp_path / "again.json").read_text())["summary"]["kinds"] == {"pass": 2, "crash": 1}
 
 
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.parametrize(
     ("what", "kind", "says"),
     [

@@ -10,6 +10,8 @@ from accelkit_conformance.runner import Runner
 from accelkit_conformance.subject import device_index
 from accelkit_conformance.worker_pool import Order
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 TESTS = [f"operators/forward[add,{dtype}]" for dtype in ("float32", "bfloat16", "float16", "float64", "int64", "int32", "int16", "uint8")]
 ON_EACH = "device/results_stay_on_the_device"
 """A check of the area device, which runs on every device."""

@@ -13,6 +13,8 @@ from accelkit.selection import resolve
 from accelkit_conformance.device_loss import LossDetector
 from accelkit_conformance.results import Result
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 DEVICE = """
 import socket
 from accelkit_conformance.mutants.broken import Broken

@@ -16,6 +16,8 @@ from accelkit_conformance import commands, generated_selftest
 from accelkit_conformance.mutants import generated
 from accelkit_conformance.mutants.generated import AXES, Generated
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 KNOWN = {"add": [axis for axis in AXES if axis != "zero_gradient"], "tanh_backward": list(AXES), "_foreach_add": ["last_element"]}
 
 

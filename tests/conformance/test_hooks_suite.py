@@ -12,6 +12,8 @@ from accelkit_conformance.runner import Executor
 from accelkit_conformance.subject import Subject
 from accelkit_conformance.worker_pool import Order
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 CHECKS = [one for one in checks.all_checks() if one.area in ("hooks_calls", "hooks_order")]
 
 

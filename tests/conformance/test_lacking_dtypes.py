@@ -12,6 +12,8 @@ from accelkit_conformance.results import BAD, Result
 from accelkit_conformance.runner import Runner
 from accelkit_conformance.worker_pool import Order
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 SMOKE = [test for test in profiles.suite("smoke", installed_version("torch")).tests if checks.find(test)[0].needs_hardware]
 LACKABLE = [dtype for dtype in DTYPES if dtype != "float32"]
 AREAS = ("device", "memory", "errors", "serialization")

@@ -13,6 +13,8 @@ from command_runner import command_runner
 from accelkit.cli import main
 from accelkit_conformance import profiles, stages
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 
 def test_each_stage_has_tests_and_the_stages_together_have_every_area():
     areas = set()

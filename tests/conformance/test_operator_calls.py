@@ -17,6 +17,8 @@ from accelkit_conformance import operator_calls
 from accelkit_conformance.operator_calls import Operator
 from accelkit_conformance.oracle import typical_models
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 SCHEMA = Path(accelkit_conformance.commands.__file__).with_name("schema.json")
 
 

@@ -12,6 +12,8 @@ from accelkit_conformance.run import accelerators_for, find_subject
 from accelkit_conformance.runner import Executor
 from accelkit_conformance.worker_pool import Order
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 
 def outcome(folder, mutant, *tests, **record):
     base = dataclasses.replace(find_subject(mutant.base, "precision"), **record)

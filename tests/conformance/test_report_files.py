@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 EXPIRED = """
 [[expected_failure]]
 test = "operators/forward[add,float32]"

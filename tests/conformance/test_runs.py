@@ -27,6 +27,8 @@ ROOT = Path(__file__).parents[2]
 TORCH = installed_version("torch")
 IN_CONTRACT = len(profiles.suite("contract", TORCH).tests)
 
+FORKED = pytest.mark.usefixtures("forked_workers")
+
 
 def command(*arguments, **options):
     return subprocess.run(
@@ -64,6 +66,7 @@ def test_a_crash_of_one_rank_is_the_crew_s_and_the_next_crew_works(tmp_path):
     assert results_of(executor, "collectives/broadcast[2]")["collectives/broadcast[2]"].kind == "pass"
 
 
+@FORKED
 def test_capabilities_are_held_to_both_ways(tmp_path):
     for mutant, test, kind in [
         ("claims_graphs", "capabilities/graphs", "fail"),
@@ -74,6 +77,7 @@ def test_capabilities_are_held_to_both_ways(tmp_path):
         assert results_of(Executor(order, tmp_path), test)[test].kind == kind
 
 
+@FORKED
 def test_an_expected_failure_is_held_to_its_samples(tmp_path):
     """Each test has a declaration of its own, so that one worker runs them all."""
     declared = {
@@ -91,6 +95,7 @@ def test_an_expected_failure_is_held_to_its_samples(tmp_path):
     assert {test: result.kind for test, result in found.items()} == {test: kind for test, (_, kind) in tests.items()}
 
 
+@FORKED
 def test_an_expected_crash_takes_no_other_input_with_it(tmp_path):
     test = "operators/forward[topk,float32]"
     declared = {"test": test, "reason": "known", "issue": "x", "expires": "2999-01-01", "dtypes": ()}
@@ -110,6 +115,7 @@ def test_an_expected_crash_takes_no_other_input_with_it(tmp_path):
     assert run({"sample": "ndim == 0", "error": "SIGSEGV"}, {"sample": "ndim > 0"}).kind == "unexpected-pass"
 
 
+@FORKED
 def test_a_hang_may_be_expected(tmp_path):
     test = "operators/forward[topk,float32]"
     declared = {"test": test, "reason": "known", "issue": "x", "expires": "2999-01-01"}
@@ -118,6 +124,7 @@ def test_a_hang_may_be_expected(tmp_path):
         assert results_of(Executor(order, tmp_path), test)[test].kind == kind
 
 
+@FORKED
 def test_a_crash_that_is_expected_and_does_not_come_is_told(tmp_path):
     test = "operators/forward[topk,float32]"
     declared = {"test": test, "reason": "known", "issue": "x", "expires": "2999-01-01", "error": "SIGSEGV"}
@@ -126,6 +133,7 @@ def test_a_crash_that_is_expected_and_does_not_come_is_told(tmp_path):
         assert found[test].kind == "unexpected-pass", found[test]
 
 
+@FORKED
 def test_what_fails_at_every_try_has_failed_the_last_time_in_a_new_process(tmp_path):
     test = "operators/forward[add,float32]"
     executor = Executor(Order(find("ignores_alpha").record(resolve("fake_xpu"))), tmp_path, reruns=2)
@@ -133,6 +141,7 @@ def test_what_fails_at_every_try_has_failed_the_last_time_in_a_new_process(tmp_p
     assert (result.kind, result.attempts, executor.num_workers) == ("fail", 3, 2)
 
 
+@FORKED
 def test_what_passes_at_the_second_try_is_flaky(tmp_path):
     """The mutant adds in another order from run to run, so that one of a few runs is right."""
     executor = Executor(Order(find("flickers").record(resolve("fake_xpu"))), tmp_path, reruns=3)
@@ -141,6 +150,7 @@ def test_what_passes_at_the_second_try_is_flaky(tmp_path):
     assert "when it was run again: passed" in result.reason
 
 
+@FORKED
 def test_workers_are_recycled(tmp_path):
     runner = Runner(Order(resolve("cpu"), most_tests=2), tmp_path, parallel=1, reruns=0)
     tests = [test for test in profiles.suite("smoke", TORCH).tests if test.startswith("errors/")]
@@ -161,6 +171,7 @@ def test_a_failure_comes_with_a_program_that_shows_it(tmp_path):
     assert len(lines) == 2, shown.stdout
 
 
+@FORKED
 def test_the_program_of_a_gradient_has_the_output_gradient_of_the_test(tmp_path):
     """The mutant's softmax has no gradient, which an output gradient of ones would not show."""
     test = "autograd/backward[softmax,float32]"
@@ -178,6 +189,7 @@ def test_the_program_of_a_gradient_has_the_output_gradient_of_the_test(tmp_path)
 # -- the command ------------------------------------------------------------------------------------------------------
 
 
+@FORKED
 def test_a_device_that_is_not_here_exits_4_and_the_contract_is_run(error_text):
     run = command("run", "cuda", "-n", "1", env=os.environ | {"CUDA_VISIBLE_DEVICES": ""})
     assert run.returncode == 4, run.stderr
@@ -237,6 +249,7 @@ def _journals():
     return list(Path(os.environ["ACCELKIT_CACHE_DIR"]).rglob("journal.jsonl"))
 
 
+@FORKED
 def test_json_on_standard_output_is_the_report():
     run = command("run", "cpu", "--profile", "contract", "-n", "1", "--json", "-")
     report = json.loads(run.stdout)
@@ -246,6 +259,7 @@ def test_json_on_standard_output_is_the_report():
 
 
 @pytest.mark.smoke
+@FORKED
 def test_usage_is_exit_code_2(error_text):
     for arguments, says in {
         ("run", "nonsense"): "nonsense",
@@ -260,6 +274,7 @@ def test_usage_is_exit_code_2(error_text):
         assert run.stderr == error_text
 
 
+@FORKED
 def test_a_part_certifies_nothing(error_text):
     run = command("run", "cpu", "--profile", "contract", "-n", "1", "--select", "probe", "--certify")
     assert run.returncode == 1
@@ -275,6 +290,7 @@ def test_a_part_certifies_nothing(error_text):
         ("strategy", "single_device", ["isolation", "strategy_state"]),
     ],
 )
+@FORKED
 def test_other_kinds_are_subjects_too(kind, name, areas):
     """A few areas; `make conformance-kinds` runs them all."""
     run = command("run", name, "--kind", kind, "-n", "1", *(f"--select={area}" for area in areas))
@@ -303,6 +319,7 @@ class Quick(Precision):
         ("UnavailableError", "fake_xpu", 0, []),
     ],
 )
+@FORKED
 def test_a_precision_that_no_accelerator_can_use_is_one_error(plugin_site, error, devices, code, says):
     source = NEEDS_PACKAGE.format(error=error, devices=devices, why="the package quick is not installed")
     plugin_site.install("vendor-quick", source, entry_points="[accelkit.precisions]\nquick = vendor_quick:Quick\n")
@@ -345,6 +362,7 @@ def test_there_are_enough_mutants_of_enough_kinds():
     )
 
 
+@FORKED
 def test_a_few_mutants_are_killed_and_the_matrix_says_by_what():
     names = ("probe_says_true", "counts_nothing", "seeds_are_coarse")
     run = command("selftest", "--own-area", "--json", *(f"--mutants={name}" for name in names))
@@ -354,6 +372,7 @@ def test_a_few_mutants_are_killed_and_the_matrix_says_by_what():
     assert all(one["by_area"][one["area"]] > 0 for one in matrix["mutants"])
 
 
+@FORKED
 def test_until_killed_runs_no_test_after_the_first_that_detects_a_mutant():
     run = command(
         "selftest", "--until-killed", "--own-area", "--json", "--mutants=string_rank", "--mutants=local_rank_is_global", "-n", "1"

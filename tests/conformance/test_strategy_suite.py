@@ -10,6 +10,8 @@ from accelkit_conformance.run import accelerators_for, find_subject
 from accelkit_conformance.runner import Executor
 from accelkit_conformance.worker_pool import Order
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 STEPS = "strategy_gradients/steps_equal_one_process[2]"
 STATE = "strategy_state/state_is_restored[1]"
 

@@ -14,6 +14,8 @@ from accelkit_conformance.results import Result
 from accelkit_conformance.runner import Executor
 from accelkit_conformance.worker_pool import Order
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 
 @pytest.fixture
 def run(tmp_path):
