@@ -6,10 +6,10 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
+import preloaded
 import pytest
 import torch
 
@@ -20,7 +20,19 @@ STEPS = 12
 
 def launch(folder: Path, strategy: str, kills: str = "-", *, slow: float = 0) -> subprocess.Popen[str]:
     folder.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "accelkit", "launch", "--accelerator", "cpu", "--devices", "2", "--max-restarts", "3", SCRIPT]
+    command = [
+        preloaded.programs() / "python",
+        "-m",
+        "accelkit",
+        "launch",
+        "--accelerator",
+        "cpu",
+        "--devices",
+        "2",
+        "--max-restarts",
+        "3",
+        SCRIPT,
+    ]
     environ = os.environ | {"OMP_NUM_THREADS": "1", "SLOW": str(slow)}
     return subprocess.Popen(
         [*command, str(folder), strategy, kills], env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
