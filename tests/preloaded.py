@@ -90,6 +90,12 @@ class Process:
             raise subprocess.TimeoutExpired("", timeout or 0)
         return self.returncode
 
+    def end(self) -> None:
+        """Kill the process and its group, unless it has ended."""
+        if self.poll() is None:
+            os.killpg(self.pid, signal.SIGKILL)
+            self.wait()
+
     def _listen(self, seconds: float | None) -> None:
         """Wait for the process's end, for at most ``seconds``."""
         if self.returncode is None and select.select([self._connection], [], [], seconds)[0]:
@@ -115,8 +121,7 @@ def run(
         try:
             process.wait(timeout)
         finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+            process.end()
         for file in (stdout, stderr):
             file.seek(0)
         return subprocess.CompletedProcess(list(command), process.wait(), stdout.read(), stderr.read())

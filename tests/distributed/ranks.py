@@ -76,9 +76,7 @@ def outcome(
         while any(rank.poll() is None for rank in ranks) and time.monotonic() < deadline:
             time.sleep(0.02)
         for rank in ranks:
-            if rank.poll() is None:
-                os.killpg(rank.pid, signal.SIGKILL)
-                rank.wait()
+            rank.end()
         texts = []
         for number, log in enumerate(logs):
             log.seek(0)
