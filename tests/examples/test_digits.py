@@ -1,4 +1,4 @@
-"""The main job, as a user runs it."""
+"""The main job, in forked interpreters; ``make demo`` runs it as a user does."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+pytestmark = pytest.mark.usefixtures("forked_interpreters")
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits.py"
 

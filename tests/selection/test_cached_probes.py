@@ -8,6 +8,8 @@ import pytest
 
 from accelkit.selection import decide, select
 
+pytestmark = pytest.mark.usefixtures("forked_interpreters")
+
 SOURCE = """
 import pathlib
 from accelkit import Accelerator, Availability
