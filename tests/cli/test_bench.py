@@ -52,7 +52,9 @@ def test_results_have_units_samples_the_cpu_and_limits():
     groups = {name.partition(".")[0] for name in results}
     assert groups == {*UNITS, "attention", "convolution"}
     for name, result in results.items():
-        assert result.device is not None, result
+        if result.device is None:  # on a machine that is so busy that the measured peaks are too low
+            assert result.unsupported.startswith("not measured: one call is expected to take"), result
+            continue
         assert result.unit == UNITS.get(name.partition(".")[0], "GFLOP/s")
         assert min(result.device.values) > 0
         assert min(result.device.values) <= result.device.median <= max(result.device.values)
@@ -60,11 +62,11 @@ def test_results_have_units_samples_the_cpu_and_limits():
         assert (result.limit is None) == name.startswith(("launch", "collective"))
         if "pinned" in name or "peer" in name:
             assert result.host is None
-    fastest = max(result.device.median for name, result in results.items() if name.startswith("matmul.float32"))
+    fastest = max(result.device.median for name, result in results.items() if name.startswith("matmul.float32") and result.device)
     assert report.peaks["float32"] == pytest.approx(fastest * 1e9)
     assert results["launch.add"].host.median > 0
     for name in ("matmul.float32.256", "training.mlp"):
-        assert 0 < results[name].limit <= report.peaks["float32"]
+        assert results[name].device is None or 0 < results[name].limit <= report.peaks["float32"]
 
 
 def test_a_slow_device_is_measured_as_slow_and_the_comparison_finds_it(monkeypatch):

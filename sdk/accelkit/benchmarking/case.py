@@ -59,11 +59,12 @@ class Case:
         unit: The unit of the result.
         prepare: Creates the tensors on a target and returns the call to measure.
         amount: The amount of the unit in one call: bytes, FLOP or samples.
-        work: What one call takes of each resource: bytes of ``memory`` and of links, FLOP of a dtype.
-        peak_of: The resource of which the measured rate may be the peak, or an empty text.
-        needs: Capabilities without which the measurement is not made. One that is undeclared is tried.
-        measure: Returns the samples in the unit, if they are not the time of one call. ``prepare`` is then not used.
-        is_for_host: Whether the measurement is also made on the CPU.
+        work: The resources that one call uses: bytes for ``memory`` and each link, FLOP for each dtype.
+        peak_of: The resource whose peak rate this case may measure, or an empty string.
+        needs: Required capabilities. The case is left out if one is declared as none, and tried if it is undeclared.
+        measure: Measures the case itself and returns the samples in the unit, for cases that do not time a single call. ``prepare`` is
+            then not used.
+        runs_on_cpu: Whether the case is also measured on the CPU, for comparison.
     """
 
     name: str
@@ -74,7 +75,7 @@ class Case:
     peak_of: str = ""
     needs: tuple[str, ...] = ()
     measure: Callable[[Target, Plan], list[float]] | None = None
-    is_for_host: bool = True
+    runs_on_cpu: bool = True
 
     @property
     def is_higher_better(self) -> bool:

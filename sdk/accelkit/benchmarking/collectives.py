@@ -42,7 +42,7 @@ def cases(is_quick: bool, accelerator: str, ranks: int, seconds: float) -> list[
             "GB/s",
             needs=("process_group",),
             measure=functools.partial(_look_up, outcomes, kind, size),
-            is_for_host=False,
+            runs_on_cpu=False,
         )
         for kind in _KINDS
         for size in sizes

@@ -44,7 +44,7 @@ class Result:
         host: The samples of the CPU, or None if it was not measured there.
         limit: The value that the peaks measured in the same run allow, in the unit, or None if none of them applies.
         limited_by: The resource that determines the limit, such as ``memory``.
-        unsupported: The reason for which the device was not measured, or an empty text.
+        unsupported: The reason why the device was not measured, or an empty string.
     """
 
     name: str

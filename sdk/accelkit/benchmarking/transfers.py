@@ -28,12 +28,12 @@ def cases(is_quick: bool) -> list[Case]:
                 prepare = functools.partial(_copy, size=size, is_pinned=bool(kind), is_upload=link == TO_DEVICE)
                 needs = ("pinned_memory",) if kind else ()
                 name = f"copy.{direction}{kind}.{text}"
-                found.append(Case(name, "GB/s", prepare, size, {link: size}, link, needs, is_for_host=not kind))
+                found.append(Case(name, "GB/s", prepare, size, {link: size}, link, needs, runs_on_cpu=not kind))
         within = functools.partial(_copy_within, size=size)
         found.append(Case(f"copy.within.{text}", "GB/s", within, size, {MEMORY: 2 * size}, MEMORY))
         peer = functools.partial(_copy_from_peer, size=size)
-        found.append(Case(f"copy.peer.{text}", "GB/s", work={PEER: size}, amount=size, peak_of=PEER, measure=peer, is_for_host=False))
-    return [*found, Case("overlap.copy_and_matmul", "%", needs=("streams", "pinned_memory"), measure=_overlap, is_for_host=False)]
+        found.append(Case(f"copy.peer.{text}", "GB/s", work={PEER: size}, amount=size, peak_of=PEER, measure=peer, runs_on_cpu=False))
+    return [*found, Case("overlap.copy_and_matmul", "%", needs=("streams", "pinned_memory"), measure=_overlap, runs_on_cpu=False)]
 
 
 def _add(target: Target) -> Callable[[], object]:

@@ -94,7 +94,7 @@ class Bench:
     def _result(self, case: Case) -> Result:
         host = device = None
         reason = ""
-        if self._host is not None and case.is_for_host:
+        if self._host is not None and case.runs_on_cpu:
             host, _ = _measure(case, self._host, self._plan, self._host_peaks)
         device, reason = _measure(case, self._device, self._plan, self._peaks)
         return Result(case.name, case.unit, case.is_higher_better, device, host, unsupported=reason)
