@@ -94,6 +94,7 @@ def test_a_hang_ends_at_the_time_limit_and_harms_no_other(plugin_site, monkeypat
         ("import os; os.chdir('/')\n", "it changed the working directory"),
     ],
 )
+@pytest.mark.usefixtures("forked_interpreters")
 def test_a_trial_sees_what_an_import_changes(plugin_site, before, reason):
     verdict = probing.ask(install(plugin_site, before=before), is_trial=True)
     assert verdict.status == "broken"
@@ -107,6 +108,7 @@ def test_a_trial_accepts_what_is_innocent(plugin_site):
     assert (verdict.device_type, verdict.device_count is not None) == ("cpu", True)
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_a_trial_finds_a_lie(plugin_site, error_text):
     source = CLASS.format(probe="return Availability.usable()").replace('"cpu"', '"nosuchdevice"')
     plugin_site.install("vendor-liar", source, accelerators={"liar": "Some"})
@@ -130,6 +132,7 @@ def test_a_trial_finds_a_lie(plugin_site, error_text):
     ],
     ids=["server", "dtype", "device", "else"],
 )
+@pytest.mark.usefixtures("forked_interpreters")
 def test_the_hint_follows_from_what_went_wrong(plugin_site, fails, helps, error_text):
     source = CLASS.format(probe="return Availability.usable()") + f"\n    def device(self, index):\n        raise {fails}\n"
     plugin_site.install("vendor-some", source, accelerators={"some": "Some"})

@@ -31,6 +31,7 @@ def test_a_run_leaves_a_page_numbers_and_a_plot(tmp_path):
     assert (tmp_path / "out" / "results.svg").read_text().startswith("<?xml")
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_a_profiled_step_leaves_a_trace_and_a_summary_that_names_a_slow_loader(tmp_path):
     program = SCRIPT.with_name("profile_step.py")
     command = [sys.executable, program, "--accelerator", "fake_xpu", "--output", tmp_path]
