@@ -330,15 +330,17 @@ def test_a_precision_that_no_accelerator_can_use_is_one_error(plugin_site, error
         assert text in run.stderr
 
 
+@FORKED
 def test_pytest_runs_the_suite(tmp_path):
     (tmp_path / "test_vendor.py").write_text(
         'from accelkit_conformance.pytest_api import conformance\n\ntest_conformance = conformance("cpu", profile="contract")\n'
     )
+    pytest_command = [sys.executable, "-c", "import sys, pytest; sys.exit(pytest.console_main())"]
     plain = ["-q", "-p", "no:cacheprovider", "-c", os.devnull]
-    own = subprocess.run([sys.executable, "-m", "pytest", *plain, str(tmp_path)], capture_output=True, text=True, check=False)
+    own = subprocess.run([*pytest_command, *plain, str(tmp_path)], capture_output=True, text=True, check=False)
     assert f"{IN_CONTRACT} passed" in own.stdout, own.stdout
     plugin = ["-p", "accelkit_conformance.pytest_plugin", "--pyargs", "accelkit_conformance", "--accelerator=cpu", "--profile=contract"]
-    named = subprocess.run([sys.executable, "-m", "pytest", *plain, *plugin], capture_output=True, text=True, check=False)
+    named = subprocess.run([*pytest_command, *plain, *plugin], capture_output=True, text=True, check=False)
     assert f"{IN_CONTRACT} passed" in named.stdout, named.stdout
 
 
