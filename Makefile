@@ -47,8 +47,12 @@ demo: setup-demo
 	@echo; echo "== Proof that it works: the conformance suite, and its report"
 	$(BIN)/accelkit conformance run fake_xpu --profile smoke --html build/conformance/fake_xpu.html
 
+# Many tests of these two parts wait for a time-out, or for a process that hangs, and use no core meanwhile.
+test-distributed test-conformance: PYTEST_WORKERS = $(shell expr $(WORKERS) + 1)
+PYTEST_WORKERS = $(WORKERS)
+
 # The parts of the tests: tests/parts.toml says which test belongs to which, and how long each may take. `make test T=PATH` runs what T names.
-PYTEST = -m pytest -n $(WORKERS) --dist loadgroup -m "not soak"
+PYTEST = -m pytest -n $(PYTEST_WORKERS) --dist loadgroup -m "not soak"
 JUNIT = --junit-xml build/tests/$@.xml
 PART = $(if $(T),-m pytest $(T),$(PYTEST) --part $@ $(JUNIT) tests --ignore=tests/xla)
 
