@@ -236,6 +236,7 @@ def with_build(site, build, load="pass"):
     return catalog.find("accelerator", "some")
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_what_a_plugin_builds_has_a_clock_of_its_own_and_is_announced(plugin_site, monkeypatch, capfd, tmp_path, error_text):
     monkeypatch.setenv("ACCELKIT_LOAD_TIMEOUT", "4")
     built = tmp_path / "built"
@@ -247,6 +248,7 @@ def test_what_a_plugin_builds_has_a_clock_of_its_own_and_is_announced(plugin_sit
     assert said == error_text
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_a_build_that_hangs_or_fails_is_named(plugin_site, monkeypatch, error_text):
     monkeypatch.setenv("ACCELKIT_BUILD_TIMEOUT", "2")
     verdict = probing.ask(with_build(plugin_site, "import time; time.sleep(600)"), is_trial=True)
@@ -263,6 +265,7 @@ def test_a_build_that_hangs_or_fails_is_named(plugin_site, monkeypatch, error_te
     assert verdict.reason == error_text
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_after_the_build_the_trials_own_limit_counts_again(plugin_site, monkeypatch, error_text):
     monkeypatch.setenv("ACCELKIT_LOAD_TIMEOUT", "4")
     verdict = probing.ask(with_build(plugin_site, "import time; time.sleep(5)", "import time; time.sleep(600)"), is_trial=True)
