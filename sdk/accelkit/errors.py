@@ -153,7 +153,7 @@ class PluginError(AccelkitError):
 
 
 class BrokenPluginError(PluginError):
-    """A plugin failed to import, probe, load or compute."""
+    """A plugin cannot be imported, probed or loaded, or its code raised an unexpected error."""
 
 
 class IncompatiblePluginError(PluginError):

@@ -58,7 +58,7 @@ def test_the_checksum_of_a_file_is_its_crc32(tmp_path, size):
 @pytest.mark.parametrize("piece", [1 << 10, BLOCK - 1, BLOCK + 1])
 def test_blocks_have_the_same_checksums_however_a_file_is_written(tmp_path, piece):
     content = torch.randint(256, (2 * BLOCK + 5,), dtype=torch.uint8).numpy().tobytes()
-    with atomic_io.SummedFile(tmp_path / "file") as file:
+    with atomic_io.ChecksummedFile(tmp_path / "file") as file:
         for start in range(0, len(content), piece):
             file.write(content[start : start + piece])
     blocks = [zlib.crc32(content[start : start + BLOCK]) for start in range(0, len(content), BLOCK)]

@@ -96,7 +96,7 @@ class ConditionedCall:
         Args:
             subject: The subject with the device.
             conditions: Conditions that ``possible`` returned.
-            length: The length to give to the dimension that the condition ``size`` changes; None for the usual length of that size.
+            length: The length of the dimension that the condition ``size`` changes. None for the default of this condition.
 
         Raises:
             AssertionError: If the results differ.

@@ -35,11 +35,11 @@ class Point:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Line:
-    """The results of one kind by size.
+    """A line of a plot: the results of one measurement, by size.
 
     Attributes:
         label: What was measured, such as ``float32``.
-        colour: The number of its colour. The lines of the device and of the CPU share it.
+        colour: The index of the line's colour, which is the same for the device and for the CPU.
         is_host: Whether the CPU was measured.
         points: The results by size.
     """

@@ -72,7 +72,7 @@ def vendors() -> Mapping[str, Mapping[str, Any]]:
 def visible_devices(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables set in ``environ`` that limit which devices a process sees.
 
-    These are the known variables and all whose name ends in ``VISIBLE_DEVICES``.
+    These are the known variables, and any other whose name ends in ``VISIBLE_DEVICES``.
     """
     names = {str(row.get("visible_devices_variable")) for row in vendors().values()} | set(facts()["names"]["visible_devices_variables"])
     return {name: environ[name] for name in sorted(environ) if name in names or name.endswith("VISIBLE_DEVICES")}

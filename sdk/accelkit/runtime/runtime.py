@@ -245,7 +245,7 @@ class Runtime:
 
     @property
     def data_parallel_size(self) -> int:
-        """Number of shares into which the samples of a step are divided: the number of processes, unless several share their samples.
+        """Number of data-parallel shards: the number of processes, or fewer if several of them train on the same samples.
 
         With strategy ``parallel``, this is ``replicate`` times ``shard``.
         """

@@ -49,7 +49,7 @@ def seed_host(seed: int) -> None:
 
 
 def seed_device(seed: int, accelerator: Accelerator, device: torch.device) -> None:
-    """Seed the generators of the device. Does nothing on the CPU: the program may have drawn from the host's generators already."""
+    """Seed the generators of the device. Does nothing on the CPU, where it would repeat numbers that the program may have drawn."""
     if not torch.empty(0, device=device).is_cpu:
         seed_generators(seed, accelerator)
 

@@ -30,7 +30,7 @@ def main():
     install(None if NAME == "-" else NAME)
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-    from accelkit.bridges.accelerate.trainer_callback import DeviceRandomState
+    from accelkit.bridges.accelerate.trainer_callback import DeviceRandomStateCallback
 
     def make():
         torch.manual_seed(0)
@@ -49,7 +49,7 @@ def main():
             dataloader_pin_memory=False,
         )
         return Trainer(
-            GPT2LMHeadModel(config), arguments, train_dataset=Counting(), eval_dataset=Counting(), callbacks=[DeviceRandomState()]
+            GPT2LMHeadModel(config), arguments, train_dataset=Counting(), eval_dataset=Counting(), callbacks=[DeviceRandomStateCallback()]
         )
 
     def weights(trainer):

@@ -1,4 +1,5 @@
-"""An error that a backward pass raises, such as one of the server or of a hook, aborts the process. torch raises the error."""
+"""An error that a backward pass raises, such as one of the server or of a hook, aborts the process. On other
+devices, torch raises the error."""
 
 import subprocess
 import sys

@@ -11,11 +11,11 @@ from accelkit.bridges.accelerate.random_state import load_random_state, save_ran
 from accelkit.bridges.accelerate.state import current_runtime
 
 
-class DeviceRandomState(TrainerCallback):
+class DeviceRandomStateCallback(TrainerCallback):
     """A callback that saves the device's random state with each checkpoint, and restores it before the first step after resuming.
 
-    Use it as ``Trainer(..., callbacks=[DeviceRandomState()])``. It reads the state from ``args.resume_from_checkpoint`` if that is a
-    folder, or else from the checkpoint of the current step under ``args.output_dir``. It warns if there is no state.
+    Use it as ``Trainer(..., callbacks=[DeviceRandomStateCallback()])``. It reads the state from ``args.resume_from_checkpoint`` if that
+    is a folder, or else from the checkpoint of the current step under ``args.output_dir``. It warns if there is no state.
     """
 
     def __init__(self) -> None:

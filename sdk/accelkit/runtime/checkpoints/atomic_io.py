@@ -83,7 +83,7 @@ def _sum(read_into: Callable[[memoryview, int], int]) -> tuple[int, int]:
     return crc, done
 
 
-class SummedFile(io.FileIO):
+class ChecksummedFile(io.FileIO):
     """New file that is written from front to back.
 
     The checksums of its blocks are computed in parallel with the writing, from the data that was passed to ``write``. Data is flushed

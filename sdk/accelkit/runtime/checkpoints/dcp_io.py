@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.serialization import config
 
 from accelkit.regular_file import open_regular
-from accelkit.runtime.checkpoints.atomic_io import FilePart, SummedFile
+from accelkit.runtime.checkpoints.atomic_io import ChecksummedFile, FilePart
 from accelkit.runtime.checkpoints.dcp_metadata import read_index
 
 Layout = Callable[[str, torch.Size], DTensor | None]
@@ -55,7 +55,7 @@ class _SummingFileSystem(FileSystem):
     @contextlib.contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
         assert mode == "wb"
-        with SummedFile(Path(path)) as file:
+        with ChecksummedFile(Path(path)) as file:
             yield file
         self.checksums[Path(path).name] = file.checksum() | {"blocks": file.block_checksums()}
 

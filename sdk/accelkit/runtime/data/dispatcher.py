@@ -48,7 +48,8 @@ class _Message:
 
 
 class DispatchedBatches(Sharded):
-    """Loader that only rank 0 reads. Iterating over it is a collective: every process must request the same number of batches.
+    """Loader whose source only rank 0 reads, which sends each process its batch. Iterating over it is a collective: every process
+    must request the same number of batches.
 
     If a process requests fewer, the others raise a CollectiveError that names the process, after the group's timeout.
 
@@ -56,12 +57,12 @@ class DispatchedBatches(Sharded):
 
     Args:
         loader: The loader that rank 0 reads. Other ranks only use its length. For a map-style dataset, it yields the batches of
-            processes 0, 1, ... in turn. For a stream, it yields batches of the size of a share.
-        num_processes: The number of processes among which the samples are divided. Processes that get the same samples count once.
+            processes 0, 1, ... in turn. For an iterable dataset, each batch has the size of one process's batch.
+        num_processes: The data-parallel size: processes that get the same samples count once.
         process_index: The rank of this process in the job.
-        even: Whether to fill the last round of a stream.
-        first: The index of the first round of a stream to deliver. Earlier rounds are read and dropped.
-        copies: The number of processes that get the same share. Their ranks are consecutive.
+        even: Whether to fill the last round of an iterable dataset.
+        first: The index of the first round of an iterable dataset to deliver. Earlier rounds are read and dropped.
+        copies: The number of processes that get the same samples. Their ranks are consecutive.
 
     Attributes:
         is_collective: Always True.
