@@ -11,7 +11,8 @@ from pathlib import Path
 
 _THREADS = ("pt_gloo_runloop", "pt_autograd_")
 _LOOK_SECONDS = 0.001
-_MOST_SECONDS = 5.0
+_MOST_BUSY_SECONDS = 5.0
+_MOST_SECONDS = 60.0
 _LOOKS = 3
 
 
@@ -34,7 +35,7 @@ def wait_for_threads_before_forks() -> None:
 
 
 def wait_for_threads() -> None:
-    """Wait until torch's threads are idle, for at most five seconds. Call this before the process exits or forks.
+    """Wait until torch's threads are idle, or have computed for five seconds. Call this before the process exits or forks.
 
     A thread of gloo releases the tensors of a collective after the program has already continued. A thread of autograd takes Python's
     lock when it starts, and the first backward pass does not wait for the threads of other devices. If Python shuts down before one of
@@ -42,21 +43,27 @@ def wait_for_threads() -> None:
     all its work: https://github.com/pytorch/pytorch/issues/190489.
     A process group that is still referenced (for example by a global model) keeps its threads after ``destroy_process_group``.
 
+    The limit is one of processor time, because a thread may wait long for a processor on a busy machine. In any case, the function returns
+    after a minute.
+
     The function works on Linux only. Elsewhere, a process cannot see the state of its threads, and the function returns at once.
     """
     deadline = time.monotonic() + _MOST_SECONDS
     quiet = 0
-    while quiet < _LOOKS and time.monotonic() < deadline:
-        states = _states()
-        if not states:
-            return
+    states, first = _look()
+    busy = first
+    while states and quiet < _LOOKS and busy - first < _MOST_BUSY_SECONDS and time.monotonic() < deadline:
         quiet = quiet + 1 if states == {"S"} else 0
         time.sleep(_LOOK_SECONDS)  # sleeping releases Python's lock, for which such a thread may be waiting
+        states, busy = _look()
 
 
-def _states() -> set[str]:
-    """Return the kernel's one-letter states of torch's threads, as described in proc(5) for /proc/pid/stat."""
-    states = set()
+def _look() -> tuple[set[str], float]:
+    """Return the kernel's one-letter states of torch's threads, and the processor time that they have used, in seconds.
+
+    Both are in /proc/pid/stat, as described in proc(5).
+    """
+    states, ticks = set(), 0
     for path in Path("/proc/self/task").glob("*/stat"):
         try:
             _, _, rest = path.read_text(encoding="utf-8", errors="replace").partition("(")
@@ -64,5 +71,7 @@ def _states() -> set[str]:
             continue
         thread, _, rest = rest.rpartition(")")
         if thread.startswith(_THREADS):
-            states.add(rest.split()[0])
-    return states
+            fields = rest.split()
+            states.add(fields[0])
+            ticks += int(fields[11]) + int(fields[12])  # utime and stime
+    return states, ticks / os.sysconf("SC_CLK_TCK") if states else 0.0
