@@ -1,4 +1,4 @@
-"""What each rank does in test_process_exit.py, ``exit_program.py STRATEGY``.
+"""What each rank does in test_process_exit.py, ``exit_program.py STRATEGY [PROCESSOR]``: with the second, it runs on this processor only.
 
 It ends while one of gloo's threads is not yet done with a collective.
 """
@@ -27,4 +27,7 @@ rt.backward(model(torch.randn(4, 5)).square().mean())
 has_begun = threading.Event()
 torch.distributed.all_reduce(torch.ones(3), async_op=True).get_future().then(compress)
 has_begun.wait()
+if len(sys.argv) > 2:
+    for thread in os.listdir("/proc/self/task"):
+        os.sched_setaffinity(int(thread), {int(sys.argv[2])})
 print("done", flush=True)

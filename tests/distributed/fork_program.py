@@ -21,7 +21,7 @@ def compress(_):
     zlib.compress(os.urandom(1 << 24))
 
 
-os.register_at_fork(before=lambda: found.append(thread_shutdown._states()))  # what is registered first is called last
+os.register_at_fork(before=lambda: found.append(thread_shutdown._look()[0]))  # what is registered first is called last
 found: list[set[str]] = []
 rt = accelkit.Runtime("cpu")
 rt.prepare(torch.nn.Linear(2, 2))
