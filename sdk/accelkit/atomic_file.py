@@ -38,6 +38,22 @@ def atomic_file(path: Path, *, writer: str = "", is_durable: bool = True, mode: 
         flush_folder(path.parent)
 
 
+def is_replaceable(path: Path) -> bool:
+    """Return whether a path can be replaced by a file: it is not a device or a pipe such as /dev/stdout."""
+    return path.is_file() or not path.exists()
+
+
+@contextlib.contextmanager
+def output_file(path: Path) -> Iterator[Path]:
+    """Yield a path to write to, for a file that a user has named: as ``atomic_file``, or ``path`` itself if it must not be replaced.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    with atomic_file(path) if is_replaceable(path) else contextlib.nullcontext(path) as target:
+        yield target
+
+
 def flush_file(path: Path) -> None:
     """Flush the content of a file to disk."""
     with path.open("rb") as file:

@@ -12,7 +12,7 @@
     ├── UnavailableError                 4  the requested device cannot be used here
     │   └── AmbiguousError               4  'auto' found several accelerators; the user must choose one
     ├── PluginError                      3  the fault lies with a plugin
-    │   ├── BrokenPluginError            3  it failed to import, probe, load or compute
+    │   ├── BrokenPluginError            3  it cannot be imported, probed or loaded, or its code raised an unexpected error
     │   ├── IncompatiblePluginError      3  the installed packages do not meet its requirements
     │   ├── DisabledPluginError          3  the allow or deny list excludes it
     │   ├── NameConflictError            3  two distributions claim the name
@@ -20,7 +20,7 @@
     ├── PrepareError                     1  prepare() was given an object that it cannot prepare
     ├── UnsupportedError                 1  this device, precision or strategy does not support the request
     ├── CheckpointError                  1  a checkpoint cannot be saved or loaded
-    ├── UntrustedFileError                  1  another user could have written a file that would be trusted or executed
+    ├── UntrustedFileError               1  another user could have written a file that would be trusted or executed
     ├── NotJoinedError                   1  a value that the processes exchange when they join was requested too early
     ├── CollectiveError                  1  the processes of a job did not take part in the same collective
     └── RankFailedError                  1  a process of the job failed

@@ -20,19 +20,8 @@ STEPS = 12
 
 def launch(folder: Path, strategy: str, kills: str = "-", *, slow: float = 0) -> subprocess.Popen[str]:
     folder.mkdir(exist_ok=True)
-    command = [
-        preloaded.programs() / "python",
-        "-m",
-        "accelkit",
-        "launch",
-        "--accelerator",
-        "cpu",
-        "--devices",
-        "2",
-        "--max-restarts",
-        "3",
-        SCRIPT,
-    ]
+    launcher = "-m accelkit launch --accelerator cpu --devices 2 --max-restarts 3"
+    command = [preloaded.programs() / "python", *launcher.split(), SCRIPT]
     environ = os.environ | {"OMP_NUM_THREADS": "1", "SLOW": str(slow)}
     return subprocess.Popen(
         [*command, str(folder), strategy, kills], env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

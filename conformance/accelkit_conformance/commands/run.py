@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 from collections.abc import Iterable
@@ -12,7 +11,7 @@ from typing import Any
 import click
 
 from accelkit import AccelkitError, BrokenPluginError, PluginRecord, UnavailableError, UsageError
-from accelkit.atomic_file import atomic_file
+from accelkit.atomic_file import is_replaceable, output_file
 from accelkit.cli.import_option import IMPORT
 from accelkit.cli.output import print_json, say
 from accelkit.cli.status_rows import complete_names
@@ -178,7 +177,7 @@ def check_writable(paths: Iterable[Path]) -> None:
         try:
             if path.exists() and not os.access(path, os.W_OK):
                 raise PermissionError(f"{path} is read-only")
-            if _is_replaceable(path):
+            if is_replaceable(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 temporary = path.with_name(f"{path.name}.tmp")
                 temporary.touch()
@@ -186,11 +185,6 @@ def check_writable(paths: Iterable[Path]) -> None:
         except OSError as error:
             why = f"{error.strerror or error}: {error.filename or path}"
             raise UsageError(f"the report {path} cannot be written", why=why, hint="choose a different path") from error
-
-
-def _is_replaceable(path: Path) -> bool:
-    """Return whether a path can be replaced by a file: it is not a device or a pipe such as /dev/stdout."""
-    return path.is_file() or not path.exists()
 
 
 def write(report: reports.Report, run: Run, paths: dict[str, Path | None]) -> list[str]:
@@ -211,7 +205,7 @@ def write(report: reports.Report, run: Run, paths: dict[str, Path | None]) -> li
         if path is None:
             continue
         try:
-            with atomic_file(path) if _is_replaceable(path) else contextlib.nullcontext(path) as target:
+            with output_file(path) as target:
                 WRITERS[form](report, target, run.journal.folder)
             say(f"{form}: {path}")
         except OSError as error:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from accelkit.atomic_file import atomic_file
+from accelkit.atomic_file import output_file
 from accelkit.benchmarking import page
 from accelkit.benchmarking.run import measure
 from accelkit.cli.import_option import IMPORT
@@ -78,8 +78,8 @@ def run(*, name: str, json_path: str | None, html_path: str | None, is_quick: bo
 
 def _write(option: str, path: str, text: str) -> None:
     try:
-        with atomic_file(Path(path)) as temporary:
-            temporary.write_text(text, "utf-8", "replace")
+        with output_file(Path(path)) as target:
+            target.write_text(text, "utf-8", "replace")
     except OSError as error:
         raise UsageError(f"{option} {path} cannot be written", why=str(error), hint="choose another path") from error
 

@@ -1,0 +1,36 @@
+"""Files that are replaced as a whole, and what must not be replaced."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from accelkit.atomic_file import output_file
+
+
+def test_a_file_is_replaced_only_if_the_block_ends_without_an_error(tmp_path):
+    path = tmp_path / "report"
+    for content in ("old", "new"):
+        with output_file(path) as target:
+            assert target != path
+            target.write_text(content)
+
+    def fail():
+        with output_file(path) as target:
+            target.write_text("broken")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert path.read_text() == "new"
+    assert os.listdir(tmp_path) == ["report"]
+
+
+def test_a_device_is_written_and_not_replaced(tmp_path):
+    path = tmp_path / "device"
+    path.symlink_to(os.devnull)
+    with output_file(path) as target:
+        target.write_text("report")
+    assert path.is_symlink()
+    assert path.read_text() == ""
