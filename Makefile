@@ -47,8 +47,8 @@ demo: setup-demo
 	@echo; echo "== Proof that it works: the conformance suite, and its report"
 	$(BIN)/accelkit conformance run fake_xpu --profile smoke --html build/conformance/fake_xpu.html
 
-# Many tests of these two parts wait for a time-out, or for a process that hangs, and use no core meanwhile.
-test-distributed test-conformance: PYTEST_WORKERS = $(shell expr $(WORKERS) + 1)
+# Many tests of these parts wait for a time-out, or for a process that hangs, and use no core meanwhile.
+test test-distributed test-conformance: PYTEST_WORKERS = $(shell expr $(WORKERS) + 1)
 PYTEST_WORKERS = $(WORKERS)
 
 # The parts of the tests: tests/parts.toml says which test belongs to which, and how long each may take. `make test T=PATH` runs what T names.

@@ -32,6 +32,9 @@ def test_that_is_expected_to_fail():
 """
 
 
+pytestmark = pytest.mark.usefixtures("forked_interpreters")
+
+
 @pytest.fixture
 def run(tmp_path):
     (tmp_path / "test_some.py").write_text(TESTS)

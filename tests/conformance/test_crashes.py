@@ -59,6 +59,7 @@ def run(*arguments):
 
 
 @pytest.mark.smoke
+@pytest.mark.usefixtures("forked_workers")
 def test_a_device_that_crashes_once_fails_the_run_and_the_report_says_that_it_passed_afterwards(install, tmp_path):
     marker = install("segfault")
     found = run("--json", str(tmp_path / "report.json"))

@@ -1,9 +1,10 @@
 // The smallest real out-of-tree device (PrivateUse1) with streams: memory is the host's, operators fall back to the CPU.
 //
 // It writes down on which stream each copy to the device ran, which stream waited for which, and which stream was told to keep memory.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/as_strided_cpu_dispatch.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/view_native.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/CPUFallback.h>
