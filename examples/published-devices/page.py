@@ -29,20 +29,25 @@ _INTRODUCTION = """\
 
 We also run the conformance suite on devices that others publish for PyTorch, if they run without
 special hardware. This page is for their authors and users. It shows what trains, what passes, and
-the defects that we found. For each defect there is a program in plain torch, without accelkit, and
-what it printed.
+the defects and limits that we found. For each of these, there is a program in plain torch, without
+accelkit, and what it printed. We wrote the plugins on this page. They are in
+`examples/published-devices`, and are not published.
 
 The numbers are not a ranking. These packages are young, none of them was written for accelkit, and
-none claims to have every operator. A test is *not supported* if the plugin declares nothing and the device
-raises an error, returns another dtype or lacks what is tested. It *failed* if the device computes a wrong result, violates behaviour that
-torch guarantees, or lacks what the suite demands of every device, such as float32. The number of failures is
-larger than the number of defects on this page, because several tests may fail for the same reason,
-and because we list only those that we reproduced.
+none claims to have every operator. The plugins declare no capabilities. A test of a capability,
+such as a dtype or streams, is *not supported* if the device raises an error, computes in another
+dtype under autocast, or lacks what is tested. So is a test that needs something else that is
+missing, such as a second device. A test *failed* if the device computes a wrong result, violates
+behaviour that torch guarantees, or raises an error in a test that is not about a capability. A
+device without float32, for example, fails the test of a training step, but its operators in float32
+are not supported. The number of failures is larger than the number of defects on this page, because
+several tests may fail for the same reason, and because we list only those that we reproduced. A
+device that was run with an earlier state of the suite may have fewer tests.
 
 `make devices` installs each device in an environment of its own, as its users would. It runs the
-suite, the programs and `examples/digits.py`, and writes this page. `make devices NAMES=rgpu` runs one device. To add one, add a folder to
-`examples/published-devices`. If you are the author of one of these packages and something here is
-wrong or has been fixed, please tell us.
+suite, the programs and `examples/digits.py`, and writes this page. `make devices NAMES=rgpu` runs
+one device. To add one, add a folder to `examples/published-devices`. If you are the author of one
+of these packages and something here is wrong or has been fixed, please tell us.
 """
 
 
@@ -75,7 +80,7 @@ def _section(name: str) -> list[str]:
     lines += ["The plugin:", "", *_block("python", (HERE / name / f"accelkit_{name}.py").read_text("utf-8"))]
     command = f"`python examples/digits.py --accelerator {name}`"
     lines += ["", _wrapped(f"The last line of the output of {command}, which trains a convolutional network, or the error that ended it:")]
-    lines += [*_block("text", (RESULTS / name / "digits.txt").read_text("utf-8")), "", f"### Defects of {name}", ""]
+    lines += [*_block("text", (RESULTS / name / "digits.txt").read_text("utf-8")), "", f"### Defects and limits of {name}", ""]
     for program in programs:
         source = program.read_text("utf-8")
         lines += [_wrapped(ast.get_docstring(ast.parse(source)) or ""), *_block("python", _without_docstring(source)), ""]
