@@ -43,7 +43,9 @@ class Row:
     """Names of other libraries that have the same replacement in accelkit.
 
     Attributes:
-        peers: The keys of the peers that have the names.
+        kind: What the names are: attributes of a class, functions of a package, or arguments of a constructor.
+        peers: The keys of the libraries that have these names, such as ``fabric``. :func:`peers` has their titles.
+        names: The names.
         instead: What to write instead, in Markdown. Links are relative to a page in a folder of ``docs``.
     """
 

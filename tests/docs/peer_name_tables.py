@@ -16,7 +16,7 @@ _HEADINGS = {"attributes": "attribute or method", "functions": "function or clas
 
 
 def path_of(peer: str) -> Path:
-    """The page that has the tables of this peer."""
+    """The page that has the tables of this library."""
     return DOCS / peers()[peer].page
 
 

@@ -15,8 +15,9 @@ class TorchElasticEnvironment(ClusterEnvironment):
     """torchrun, accelkit launch or any other launcher that sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
 
     Protocol: "Environment Variables" of https://docs.pytorch.org/docs/stable/elastic/run.html. DeepSpeed's launcher sets LOCAL_SIZE,
-    CROSS_RANK and CROSS_SIZE instead of LOCAL_WORLD_SIZE, GROUP_RANK and GROUP_WORLD_SIZE. If variables were set by hand, the processes
-    tell each other which machine they are on when they join.
+    CROSS_RANK and CROSS_SIZE instead of LOCAL_WORLD_SIZE, GROUP_RANK and GROUP_WORLD_SIZE. If such a variable is missing, or if the
+    variables may have been set by hand, because TORCHELASTIC_RUN_ID is not set, the processes tell each other which machine they are on
+    when they join.
     """
 
     launcher = "torchrun or accelkit launch"
@@ -84,8 +85,8 @@ class TorchElasticEnvironment(ClusterEnvironment):
     def needs_placement_exchange(self) -> bool:
         """Return whether the processes have to tell each other where they run.
 
-        If the variables were set by hand, the processes do so even if this process has all values, because one on another machine may
-        lack some.
+        Without TORCHELASTIC_RUN_ID, the variables may have been set by hand. The processes then do so even if this process has all values,
+        because one on another machine may lack some.
         """
         return (
             self.placement is None and self.world_size > 1 and (super().needs_placement_exchange() or not self.text("TORCHELASTIC_RUN_ID"))

@@ -21,7 +21,7 @@ class FourBitOptions:
         quant_type: The 4-bit format: ``nf4``, whose 16 values suit normally distributed weights, or ``fp4``, a 4-bit float.
         is_nested: Whether the scales of blocks of weights are quantised too, which saves 0.4 bits per weight.
         compute_dtype: The dtype of products, and of everything that is not quantised.
-        ignore: Layers that are not quantised, and that train. Each is given by its name, or by consecutive parts of its name, such as
+        ignore: Layers that stay trainable and are not quantised. Each is given by its name, or by consecutive parts of its name, such as
             ``lm_head``, ``blocks.0`` or ``lora_A``.
     """
 

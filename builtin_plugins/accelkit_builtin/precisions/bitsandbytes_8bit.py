@@ -20,7 +20,7 @@ class EightBitOptions:
         threshold: The absolute value above which features of an input are multiplied in ``compute_dtype`` instead of int8. If it is 0, all
             features are multiplied in int8.
         compute_dtype: The dtype of everything that is not quantised.
-        ignore: Layers that are not quantised, and that train. Each is given by its name, or by consecutive parts of its name, such as
+        ignore: Layers that stay trainable and are not quantised. Each is given by its name, or by consecutive parts of its name, such as
             ``lm_head``, ``blocks.0`` or ``lora_A``.
     """
 

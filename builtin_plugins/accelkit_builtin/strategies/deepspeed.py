@@ -206,7 +206,7 @@ class DeepSpeedStrategy(EngineStrategy):
         return gathered
 
     def join(self, modules: Sequence[torch.nn.Module]) -> None:
-        """Return None: this is not supported, because sharded steps need every process."""
+        """Return None: uneven inputs are not supported, because sharded steps need every process."""
 
     def clip_grad_norm_(
         self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float, **kwargs: Any

@@ -156,7 +156,7 @@ class FSDPStrategy(Strategy):
         return _without_reduction(module) if isinstance(module, FSDPModule) else contextlib.nullcontext()
 
     def join(self, modules: Sequence[torch.nn.Module]) -> None:
-        """Return None: this is not supported, because gathering parameters needs every process in every step."""
+        """Return None: uneven inputs are not supported, because gathering parameters needs every process in every step."""
 
     def clip_grad_norm_(
         self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float, **kwargs: Any

@@ -21,7 +21,7 @@ _COMMANDS = {
     "doctor": "Test every plugin, and check the installation.",
     "why": "Explain which accelerator would be used, and why.",
     "env": "Show versions and settings, to paste into an issue.",
-    "probe": "Run an operator on a device and check its result.",
+    "probe": "Compute an addition on a device and check its result.",
     "monitor": "Show the statistics of devices while they run.",
     "bench": "Measure how fast a device is.",
     "launch": "Start the processes of a job, one per device.",

@@ -1,4 +1,4 @@
-"""``accelkit probe NAME``: run an operator on the device in a child process, and check the result."""
+"""``accelkit probe NAME``: compute an addition on the device in a child process, and check the result."""
 
 from __future__ import annotations
 

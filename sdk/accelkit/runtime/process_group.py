@@ -116,7 +116,7 @@ def _check_reduces(device: torch.device) -> None:
 
 
 def learn_placement(cluster: ClusterEnvironment, seconds: float) -> bool:
-    """Exchange between all processes which machine each is on, unless environment variables provide it. Creates no process group.
+    """Let all processes tell each other which machine they are on, if the cluster environment needs that. Creates no process group.
 
     Every process of the job calls this before it uses a device. It returns when all processes have called it.
 

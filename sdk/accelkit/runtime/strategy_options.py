@@ -17,7 +17,8 @@ def option_texts(strategy: Strategy) -> dict[str, str]:
     """Return each option of a strategy by name, such as ``ParallelOptions.tensor``, and its value as text.
 
     The options are the fields of the dataclasses in the strategy's attributes ``options`` and ``..._options``. A field with the metadata
-    ``{"per_process": True}`` is left out. A mapping has one more name for each entry, such as ``ParallelOptions.plan['head']``.
+    ``{"per_process": True}`` is left out. If a value is a mapping, each of its entries is also returned under its
+    own name, such as ``ParallelOptions.plan['head']``.
     """
     held = [value for name, value in vars(strategy).items() if name == "options" or name.endswith("_options")]
     return {name: text for options in held if _is_options(options) for name, text in _fields(options)}

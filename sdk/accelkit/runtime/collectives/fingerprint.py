@@ -33,12 +33,12 @@ INLINE_BYTES = PACKET_BYTES - _HEAD.size
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verified:
-    """A call that every process of the group makes, or one that is made without verification.
+    """Result of ``verify``. If the call was left unverified, it says nothing about the other processes.
 
     Attributes:
         call: The call.
         parts: The payload of each process, in the order of the group. Empty if the call was not verified.
-        is_alike: Whether all processes gave the same outline of their data. True if the call was not verified.
+        is_alike: Whether all processes gave the same ``outline``, the description of their data. True if the call was not verified.
     """
 
     call: call_log.Call

@@ -29,7 +29,10 @@ def cut(batch: Any, start: int, stop: int) -> Any:
 
 
 def join(batches: list[Any]) -> Any:
-    """Return one batch with the samples of all batches, in order. Values with no entry per sample are those of the first batch."""
+    """Return one batch with the samples of all batches, in order.
+
+    Values that do not have one entry per sample are taken from the first batch.
+    """
     if len(batches) == 1:
         return batches[0]
     columns = zip(*map(_columns, batches), strict=True)
