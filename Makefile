@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+# Modules are compiled when they are first imported: most of the 17,000 that are installed never are.
+PIP_INSTALL := -m pip --disable-pip-version-check install --quiet --no-compile
+PIP := $(BIN)/python $(PIP_INSTALL) --constraint constraints.txt
 DIGITS := $(BIN)/python examples/digits.py
 FAKE_XPU := builtin_plugins/accelkit-fake-xpu
 TORCH ?= 2.13.0
@@ -47,9 +49,8 @@ demo: setup-demo
 	@echo; echo "== Proof that it works: the conformance suite, and its report"
 	$(BIN)/accelkit conformance run fake_xpu --profile smoke --html build/conformance/fake_xpu.html
 
-# Many tests of these parts wait for a time-out, or for a process that hangs, and use no core meanwhile.
-test test-distributed test-conformance: PYTEST_WORKERS = $(shell expr $(WORKERS) + 1)
-PYTEST_WORKERS = $(WORKERS)
+# Some tests wait for a time-out, or for a process that hangs, and use no core meanwhile.
+PYTEST_WORKERS = $(shell expr $(WORKERS) + 1)
 
 # The parts of the tests: tests/parts.toml says which test belongs to which, and how long each may take. `make test T=PATH` runs what T names.
 PYTEST = -m pytest -n $(PYTEST_WORKERS) --dist loadgroup -m "not soak"
@@ -118,9 +119,9 @@ soak-bridges-oldest: setup-test-bridges-oldest
 
 $(OLDEST_PEERS)/.ready: $(VENV)/.peers $(VENV)/.fake_xpu
 	$(call overlay,$(OLDEST_PEERS))
-	$(OLDEST_PEERS)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --ignore-installed \
+	$(OLDEST_PEERS)/bin/python $(PIP_INSTALL) --no-deps --ignore-installed \
 		lightning==2.5.0 pytorch_lightning==2.5.0 lightning_fabric==2.5.0 accelerate==1.10.0
-	$(OLDEST_PEERS)/bin/python -m pip --disable-pip-version-check install --quiet mlflow-skinny==3.17.2 'importlib-metadata<10'
+	$(OLDEST_PEERS)/bin/python $(PIP_INSTALL) mlflow-skinny==3.17.2 'importlib-metadata<10'
 	@touch $@
 
 # What pyproject.toml allows, as old as it may be, and pytest with no plugin that it does not need.
@@ -131,13 +132,13 @@ THEY_USE_A_DEVICE := runs lacking_dtypes oracle profiles conditions generated_mu
 	cluster_suite device_loss next
 test-lower-bounds: setup-test-lower-bounds
 	$(OLDEST_DEPENDENCIES)/bin/python tests/lower_bounds.py --check conformance template
-	PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(OLDEST_DEPENDENCIES)/bin/python -m pytest -p pytest_timeout -p xdist.plugin -p syrupy -n $(WORKERS) --dist loadgroup \
+	PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(OLDEST_DEPENDENCIES)/bin/python -m pytest -p pytest_timeout -p xdist.plugin -p syrupy -n $(PYTEST_WORKERS) --dist loadgroup \
 		$(LOWER_BOUNDS) $(addprefix --ignore tests/,discovery/test_probing.py cli/test_killed_commands.py) $(addprefix --ignore tests/conformance/test_,$(addsuffix .py,$(THEY_USE_A_DEVICE))) -m "not soak" \
 		-k "not (doctor or whatever or remembered or jobs or numbering or without_accelkit or torch_refuses or nosuchthing or device_type_of_torchs)" $(JUNIT)
 
 $(OLDEST_DEPENDENCIES)/.ready: pyproject.toml $(FAKE_XPU)/pyproject.toml tests/lower_bounds.py $(VENV)/.fake_xpu
 	$(call overlay,$(OLDEST_DEPENDENCIES))
-	$(OLDEST_DEPENDENCIES)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --ignore-installed \
+	$(OLDEST_DEPENDENCIES)/bin/python $(PIP_INSTALL) --no-deps --ignore-installed \
 		$$($(BIN)/python tests/lower_bounds.py conformance template)
 	@touch $@
 
@@ -344,7 +345,7 @@ cluster-parts: $(CLUSTER_PARTS)/.ready $(VENV)/.deepspeed
 
 $(CLUSTER_PARTS)/.ready: $(VENV)/.ready
 	$(call overlay,$(CLUSTER_PARTS))
-	$(CLUSTER_PARTS)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt mpich mpi4py ray
+	$(CLUSTER_PARTS)/bin/python $(PIP_INSTALL) --constraint constraints.txt mpich mpi4py ray
 	@touch $@
 
 $(VENV)/.deepspeed: $(VENV)/.ready
