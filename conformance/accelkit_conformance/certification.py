@@ -17,8 +17,8 @@ MANDATORY = (
     "cluster_ranks", "cluster_detection", "cluster_errors", "cluster_jobs",
     "hooks_calls", "hooks_order",
 )  # fmt: skip
-"""Areas in which no failure may be declared. Failures may be declared in the others: layout, operators, autograd, modules, compile and
-bridges."""
+"""Areas in which no failure may be declared. Failures may be declared in the others: layout, operators, autograd, modules, compile,
+profiling and bridges."""
 LEAST_RUN = 0.95
 
 

@@ -28,7 +28,7 @@ PROFILES: tuple[Profile, ...] = get_args(Profile)
 AREAS = (
     "contract", "isolation", "device", "capabilities", "memory", "streams", "random", "transfer", "layout", "serialization", "operators",
     "autograd", "modules", "optimizers", "precision", "training", "checkpoint", "determinism", "dataloader", "errors", "compile",
-    "collectives", "ddp", "fsdp", "bridges",
+    "profiling", "collectives", "ddp", "fsdp", "bridges",
     "precision_dtypes", "precision_gradients", "precision_scaling", "precision_state",
     "precision_lifecycle", "precision_distributed",
     "strategy_gradients", "strategy_steps", "strategy_state", "strategy_processes",

@@ -19,7 +19,8 @@ _HOMES = {
     ),
     "accelkit.cpp_compiler": ("BuildError",),
     "accelkit.cpp_library": ("CppLibrary",),
-    "accelkit.types": ("Availability", "Candidate", "Capabilities", "Decision", "Detection", "PluginRecord", "RuntimeState"),
+    "accelkit.capabilities": ("Capabilities",),
+    "accelkit.types": ("Availability", "Candidate", "Decision", "Detection", "PluginRecord", "RuntimeState"),
     "accelkit.specs.accelerator": ("Accelerator",),
     "accelkit.specs.cluster": ("ClusterEnvironment",),
     "accelkit.specs.device_parsing": ("parse_devices",),
@@ -68,6 +69,7 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    from accelkit.capabilities import Capabilities as Capabilities
     from accelkit.cpp_compiler import BuildError as BuildError
     from accelkit.cpp_library import CppLibrary as CppLibrary
     from accelkit.discovery.catalog import plugins as plugins
@@ -115,7 +117,6 @@ if TYPE_CHECKING:
     from accelkit.thread_shutdown import wait_for_threads as wait_for_threads
     from accelkit.types import Availability as Availability
     from accelkit.types import Candidate as Candidate
-    from accelkit.types import Capabilities as Capabilities
     from accelkit.types import Decision as Decision
     from accelkit.types import Detection as Detection
     from accelkit.types import PluginRecord as PluginRecord

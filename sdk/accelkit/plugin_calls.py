@@ -11,9 +11,10 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from accelkit.capabilities import Capabilities
 from accelkit.discovery import loading
 from accelkit.errors import AccelkitError, BrokenPluginError, is_out_of_memory
-from accelkit.types import FROM_CODE, OWN_DISTRIBUTION, Availability, Capabilities
+from accelkit.types import FROM_CODE, OWN_DISTRIBUTION, Availability
 
 if TYPE_CHECKING:
     from accelkit.specs.accelerator import Accelerator

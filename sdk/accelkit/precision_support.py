@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from accelkit.capabilities import Support
 from accelkit.discovery.catalog import plugins
 from accelkit.selection import load_named
-from accelkit.types import Support
 
 _WORST_FIRST: tuple[Support, ...] = ("none", "undeclared", "emulated", "native")
 

@@ -15,9 +15,9 @@ import pytest
 
 import accelkit
 from accelkit import errors
+from accelkit.capabilities import CAPABILITY_KEYS
 from accelkit.discovery import device_table
 from accelkit.specs.hooks import HOOK_SPECIFICATIONS
-from accelkit.types import CAPABILITY_KEYS
 
 ROOT = Path(__file__).parents[2]
 SDK, BUILTIN = ROOT / "sdk" / "accelkit", ROOT / "builtin_plugins" / "accelkit_builtin"

@@ -13,8 +13,8 @@ import textwrap
 from pathlib import Path
 
 import accelkit
+from accelkit.capabilities import CAPABILITY_KEYS
 from accelkit.specs.hooks import HOOK_SPECIFICATIONS
-from accelkit.types import CAPABILITY_KEYS
 
 INCLUDED = Path(__file__).parents[2] / "templates" / "accelerator_plugin" / "templates"
 WIDTH = 140

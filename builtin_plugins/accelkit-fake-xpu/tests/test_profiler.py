@@ -107,3 +107,22 @@ def test_the_trace_has_the_kernels_beside_the_operators(matrix, tmp_path):
     assert operator["ts"] - difference <= kernel["ts"] <= operator["ts"] + operator["dur"] + difference
     (stream,) = [event for event in events if event.get("name") == "thread_name" and event["args"]["name"] == "stream 0"]
     assert (stream["pid"], stream["tid"]) == (kernel["pid"], kernel["tid"])
+
+
+def test_a_fault_makes_recordings_wrong(matrix):
+    """Each of the faults of recordings is a mutant of the conformance suite, too."""
+
+    def add_and_multiply():
+        matrix.add(1)
+        matrix.mul(2)
+
+    with torch.fake_xpu.fault("recording@twice"):
+        assert len(recorded(add_and_multiply)[1]) == 4
+    with torch.fake_xpu.fault("recording@no_kernels"):
+        assert recorded(add_and_multiply)[1] == []
+    with torch.fake_xpu.fault("recording@device"):
+        assert recorded(lambda: torch.ones(8, device="fake_xpu:1"))[1][0].device_index() == 0
+    with torch.fake_xpu.fault("recording@caller"):
+        _, (add, multiply) = recorded(add_and_multiply)
+    assert add.linked_correlation_id() == multiply.linked_correlation_id()
+    assert len(recorded(add_and_multiply)[1]) == 2

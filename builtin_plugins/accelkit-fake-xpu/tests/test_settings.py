@@ -26,8 +26,8 @@ def test_memory_is_in_bytes_or_with_a_unit(text, expected):
 
 
 def test_faults_are_read_together():
-    faults = read({"FAKE_XPU_FAULT": "oom@3, lost@100,nan@mm,wrong@add,slow_copy@50"}).faults
-    assert faults == Faults(oom_at=3, lost_at=100, nan_operator="mm", wrong_operator="add", copy_milliseconds=50)
+    faults = read({"FAKE_XPU_FAULT": "oom@3, lost@100,nan@mm,wrong@add,slow_copy@50,recording@early"}).faults
+    assert faults == Faults(oom_at=3, lost_at=100, nan_operator="mm", wrong_operator="add", copy_milliseconds=50, recording="early")
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,7 @@ def test_faults_are_read_together():
         ("FAKE_XPU_FAULT", "oom", "oom"),
         ("FAKE_XPU_FAULT", "oom@0", "oom"),
         ("FAKE_XPU_FAULT", "nan@", "''"),
+        ("FAKE_XPU_FAULT", "recording@late", "'late'"),
         ("FAKE_XPU_FAULT", "oom@1,oom@2", "oom"),
     ],
 )

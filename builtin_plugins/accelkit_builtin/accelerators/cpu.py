@@ -23,12 +23,12 @@ class CPUAccelerator(Accelerator):
             *("dtype.float32", "dtype.float64", "dtype.complex64", "dtype.complex128", "dtype.bool"),
             *("dtype.uint8", "dtype.int8", "dtype.int16", "dtype.int32", "dtype.int64"),
             *("autocast.bfloat16", "autocast.float16"),
-            *("random_state", "process_group", "compile", "subnormals", "deterministic"),
+            *("random_state", "process_group", "compile", "subnormals", "deterministic", "profiler_memory"),
         ],
         emulated=["dtype.bfloat16", "dtype.float16", "events", "fp8"],
         none=[
             *("streams", "memory_statistics", "memory_limit", "numbered_devices", "pinned_memory", "graphs", "generator_offset"),
-            "transformer_engine",
+            *("transformer_engine", "profiler"),
             *("autocast_float32_list", "dtype.uint16", "dtype.uint32", "dtype.uint64"),
         ],
     )

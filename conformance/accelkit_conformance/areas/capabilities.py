@@ -153,6 +153,29 @@ def deterministic(subject: Subject) -> None:
     assert torch.equal(first.cpu(), second.cpu()), "two runs differ"
 
 
+@check("training", probes="profiler")
+def profiler(subject: Subject) -> None:
+    """``torch.profiler`` records at least one kernel of a matmul on the device."""
+    import torch
+
+    from accelkit_conformance.oracle.recordings import device_work, record
+
+    x = torch.ones(64, 64, device=subject.device)
+    if not device_work(record(subject, lambda: x @ x)):
+        raise Absent("torch.profiler records no work of the device")
+
+
+@check("training", probes="profiler_memory")
+def profiler_memory(subject: Subject) -> None:
+    """``torch.profiler`` records that a tensor on the device is allocated."""
+    import torch
+
+    from accelkit_conformance.oracle.recordings import allocations, record
+
+    if not allocations(subject, record(subject, lambda: torch.empty(1 << 20, device=subject.device), profile_memory=True)):
+        raise Absent("torch.profiler records no memory of the device")
+
+
 @check("training", probes="compile", seconds=120)
 def compile(subject: Subject) -> None:  # the capability's name
     """A function that ``torch.compile`` compiled with the accelerator's backend gives the right values."""

@@ -32,6 +32,7 @@ _MODULES = (
     "crashes",
     "mistakes",
     "frameworks",
+    "recordings",
     "precision_conversion",
     "precision_steps",
     "precision_scalers",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from accelkit import byte_size
 from accelkit.benchmarking.timing import Plan
-from accelkit.types import Capabilities
+from accelkit.capabilities import Capabilities
 
 if TYPE_CHECKING:
     import torch

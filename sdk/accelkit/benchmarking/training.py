@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from accelkit.benchmarking.case import Case, Target
-from accelkit.types import Capabilities
+from accelkit.capabilities import Capabilities
 
 if TYPE_CHECKING:
     import torch

@@ -19,12 +19,12 @@ from accelkit.benchmarking import collectives, operators, training, transfers
 from accelkit.benchmarking.case import Case, NotSupportedError, Target, reason_of
 from accelkit.benchmarking.report import Report, Result, Samples
 from accelkit.benchmarking.timing import FULL, QUICK, Plan
+from accelkit.capabilities import Capabilities
 from accelkit.device_name import device_name
 from accelkit.discovery import plugin_worker
 from accelkit.errors import AccelkitError, UsageError
 from accelkit.plugin_calls import call
 from accelkit.selection import AUTO
-from accelkit.types import Capabilities
 
 if TYPE_CHECKING:
     import torch

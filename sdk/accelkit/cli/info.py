@@ -6,6 +6,7 @@ from typing import get_args
 
 import click
 
+from accelkit.capabilities import Support
 from accelkit.cli.output import print_json
 from accelkit.cli.status_rows import Row, complete_names, rows_of
 from accelkit.discovery import probing
@@ -13,7 +14,7 @@ from accelkit.discovery.catalog import find, plugins
 from accelkit.errors import AccelkitError, UsageError, printable
 from accelkit.precision_support import precisions_of
 from accelkit.selection import GENERIC, resolve
-from accelkit.types import Kind, PluginRecord, Support
+from accelkit.types import Kind, PluginRecord
 
 
 @click.command("info")

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping
 from types import FrameType
 from typing import Any
 
+from accelkit.capabilities import Capabilities, check_capability_keys
 from accelkit.discovery import remedies
 from accelkit.errors import AccelkitError, BrokenPluginError
-from accelkit.types import FROM_CODE, OWN_DISTRIBUTION, Availability, Capabilities, Kind, PluginRecord, check_capability_keys
+from accelkit.types import FROM_CODE, OWN_DISTRIBUTION, Availability, Kind, PluginRecord
 
 BASES: Mapping[Kind, str] = {
     "accelerator": "accelkit.specs.accelerator:Accelerator",

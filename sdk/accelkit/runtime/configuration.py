@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from accelkit.capabilities import Capabilities
 from accelkit.cluster.detection import check_environment, select_cluster
 from accelkit.discovery import loading
 from accelkit.errors import ContradictionError, DevicesError, UnsupportedError, UsageError
@@ -28,7 +29,7 @@ from accelkit.specs.hooks import hookimpl
 from accelkit.specs.overrides import overrides
 from accelkit.specs.precision import Precision
 from accelkit.specs.strategy import Strategy
-from accelkit.types import FROM_CODE, Capabilities, Decision, Detection, Kind
+from accelkit.types import FROM_CODE, Decision, Detection, Kind
 
 _DEFAULT_PRECISION = "32-true"
 

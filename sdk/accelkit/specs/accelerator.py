@@ -21,18 +21,18 @@ Lifecycle: class (from the entry point) -> ``probe()`` -> instance -> ``build()`
 from __future__ import annotations
 
 import contextlib
-import importlib
 import importlib.util
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from accelkit.capabilities import Capabilities
 from accelkit.errors import UnsupportedError, is_out_of_memory
 from accelkit.specs import torch_functions
 from accelkit.specs.device_parsing import parse_devices
 from accelkit.specs.hooks import hookimpl
-from accelkit.types import Availability, Capabilities
+from accelkit.types import Availability
 
 if TYPE_CHECKING:
     import torch

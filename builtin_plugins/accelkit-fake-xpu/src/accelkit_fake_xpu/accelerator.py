@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from importlib import metadata
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from accelkit import Accelerator, Availability, Capabilities
 from accelkit_fake_xpu import settings
 from accelkit_fake_xpu.build import LIBRARY
+
+if TYPE_CHECKING:
+    import torch
 
 
 class FakeXPUAccelerator(Accelerator):
@@ -23,13 +26,19 @@ class FakeXPUAccelerator(Accelerator):
         native=[
             *("streams", "events", "pinned_memory", "memory_statistics", "memory_limit", "numbered_devices"),
             *("random_state", "generator_offset"),
-            *("process_group", "compile", "fp8", "subnormals", "deterministic"),
+            *("process_group", "compile", "fp8", "subnormals", "deterministic", "profiler", "profiler_memory"),
             *(f"dtype.{name}" for name in ("float64", "float32", "float16", "bfloat16", "complex64", "complex128", "bool")),
             *(f"dtype.{name}" for name in ("uint8", "int8", "int16", "int32", "int64")),
             *("autocast.float16", "autocast.bfloat16", "autocast_float32_list"),
         ],
         none=["graphs", "transformer_engine", "dtype.uint16", "dtype.uint32", "dtype.uint64"],
     )
+
+    def capabilities(self, device: torch.device | None = None) -> Capabilities:
+        """Return the declared capabilities. With torch before 2.13, a device cannot add its work to the recordings of torch.profiler."""
+        import torch
+
+        return self.declared_capabilities if torch.__version__ >= "2.13" else self.declared_capabilities.updated({"profiler": "none"})
 
     @classmethod
     def probe(cls) -> Availability:

@@ -27,10 +27,12 @@ _FIELDS = {
     "wrong": "wrong_operator",
     "slow_copy": "copy_milliseconds",
     "slow_first_call": "first_call_milliseconds",
+    "recording": "recording",
 }
+_RECORDINGS = ("no_kernels", "twice", "microseconds", "early", "caller", "device", "stale", "no_frees")
 _FAULT_FORMS = (
-    "use oom@N (allocation N), lost@N (kernel N), nan@OPERATOR, wrong@OPERATOR, slow_copy@MILLISECONDS or slow_first_call@MILLISECONDS, "
-    "separated by commas"
+    "use oom@N (allocation N), lost@N (kernel N), nan@OPERATOR, wrong@OPERATOR, slow_copy@MILLISECONDS, "
+    "slow_first_call@MILLISECONDS or recording@HOW, separated by commas"
 )
 
 
@@ -56,6 +58,10 @@ class Faults:
         copy_milliseconds: The additional duration of each copy, in milliseconds.
         first_call_milliseconds: The additional duration of the first call of each kernel in a process, as on a device that compiles its
             kernels when they are first called.
+        recording: How torch.profiler's recording of the device is wrong. Empty if it is right. ``no_kernels``: it has no kernels.
+            ``twice``: it has each kernel twice. ``microseconds``: the kernels and copies take a thousandth of their time. ``early``: they
+            start 5 ms too early. ``caller``: they belong to the operator before. ``device``: they are all on device 0. ``stale``: it
+            has also those of the recordings before. ``no_frees``: it has no memory that is freed.
     """
 
     oom_at: int = 0
@@ -64,6 +70,7 @@ class Faults:
     wrong_operator: str = ""
     copy_milliseconds: int = 0
     first_call_milliseconds: int = 0
+    recording: str = ""
 
     @classmethod
     def parse(cls, text: str, variable: str = "FAKE_XPU_FAULT") -> Faults:
@@ -83,6 +90,10 @@ class Faults:
             if kind in ("nan", "wrong"):
                 if not re.fullmatch(r"\w+", value):
                     raise SettingsError(variable, text, f"{value!r} is not the name of an operator", _FAULT_FORMS)
+                fields[name] = value
+            elif kind == "recording":
+                if value not in _RECORDINGS:
+                    raise SettingsError(variable, text, f"{value!r} is not one of {', '.join(_RECORDINGS)}", _FAULT_FORMS)
                 fields[name] = value
             elif not (value.isdecimal() and int(value) > 0):
                 raise SettingsError(variable, text, f"{kind} needs a positive integer", _FAULT_FORMS)

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from packaging.version import InvalidVersion, Version
 
 from accelkit import __version__, untrusted_json
+from accelkit.capabilities import Capabilities
 from accelkit.errors import UsageError
 from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.cluster import ClusterEnvironment
@@ -26,7 +27,7 @@ from accelkit.specs.engine_strategy import EngineStrategy, Training
 from accelkit.specs.hooks import HOOK_SPECIFICATIONS
 from accelkit.specs.precision import Precision
 from accelkit.specs.strategy import Strategy
-from accelkit.types import Availability, Capabilities, Detection, RuntimeState
+from accelkit.types import Availability, Detection, RuntimeState
 
 SCHEMA = "accelkit.spec/1"
 FOLDER = Path(__file__).parent

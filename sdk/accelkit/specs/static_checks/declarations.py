@@ -9,8 +9,8 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Union, get_args, get_origin
 
+from accelkit.capabilities import Capabilities
 from accelkit.specs.static_checks.plugin_class import PluginClass, is_method, is_property
-from accelkit.types import Capabilities
 
 _DTYPES = (
     "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex128", "complex64", "complex32",

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "faults.h"
+
 // torch 2.13 and later let a backend add its activities to those that torch.profiler (Kineto) records.
 #if __has_include(<torch/csrc/profiler/standalone/privateuse1_profiler.h>) && __has_include(<IActivityProfiler.h>)
 #define HAS_ACTIVITY_PROFILER
@@ -89,12 +91,26 @@ std::string name_of(const Record& record) {
   return record.kind == ActivityKind::kCopy ? name : name.substr(space == std::string::npos ? 0 : space + 2) + "_kernel";
 }
 
+// Makes a recording wrong if this fault was requested.
+void spoil(std::vector<Record>& recorded) {
+  if (is_recording_wrong("no_kernels")) std::erase_if(recorded, [](const Record& record) { return record.kind == ActivityKind::kKernel; });
+  if (is_recording_wrong("twice")) recorded.insert(recorded.end(), recorded.begin(), recorded.begin() + recorded.size());
+  if (is_recording_wrong("caller")) {
+    for (size_t i = recorded.size(); i-- > 1;) recorded[i].caller = recorded[i - 1].caller;
+  }
+  for (auto& record : recorded) {
+    if (is_recording_wrong("microseconds")) record.end_ns = record.start_ns + (record.end_ns - record.start_ns) / 1000;
+    if (is_recording_wrong("early")) record.start_ns -= 5'000'000, record.end_ns -= 5'000'000;
+    if (is_recording_wrong("device")) record.device = 0;
+  }
+}
+
 // One recording, from Kineto's start() to its stop().
 class Session final : public libkineto::IActivityProfilerSession {
  public:
   void start() override {
     std::lock_guard lock(records().mutex);
-    records().all.clear();
+    if (!is_recording_wrong("stale")) records().all.clear();
     ++session_number;
     is_recording_activities = true;
     status_ = libkineto::TraceStatus::RECORDING;
@@ -102,7 +118,8 @@ class Session final : public libkineto::IActivityProfilerSession {
   void stop() override {
     std::lock_guard lock(records().mutex);
     is_recording_activities = false;
-    recorded_ = std::exchange(records().all, {});
+    recorded_ = is_recording_wrong("stale") ? records().all : std::exchange(records().all, {});
+    spoil(recorded_);
     status_ = libkineto::TraceStatus::PROCESSING;
   }
   std::vector<std::string> errors() override { return {}; }
@@ -114,7 +131,7 @@ class Session final : public libkineto::IActivityProfilerSession {
     buffer_ = std::make_unique<libkineto::CpuTraceBuffer>();
     buffer_->span = libkineto::TraceSpan(start_ns, end_ns, BACKEND_NAME);
     for (const auto& record : recorded_) {
-      if (record.start_ns < start_ns || record.end_ns > end_ns) continue;
+      if ((record.start_ns < start_ns || record.end_ns > end_ns) && !is_recording_wrong("stale")) continue;
       buffer_->emplace_activity(buffer_->span, type_of(record.kind), name_of(record));
       auto& activity = *buffer_->activities.back();
       activity.startTime = record.start_ns;

@@ -39,7 +39,7 @@ Faults& faults() {
 }
 
 void set_faults(int64_t oom_at, int64_t lost_at, std::string nan_operator, std::string wrong_operator, int64_t copy_milliseconds,
-                int64_t first_call_milliseconds) {
+                int64_t first_call_milliseconds, std::string recording) {
   auto& set = faults();
   set.allocations_left = oom_at;
   set.kernels_left = lost_at;
@@ -51,6 +51,7 @@ void set_faults(int64_t oom_at, int64_t lost_at, std::string nan_operator, std::
   }
   set.nan_operator = std::move(nan_operator);
   set.wrong_operator = std::move(wrong_operator);
+  set.recording = std::move(recording);
   set.is_active = oom_at > 0 || lost_at > 0 || copy_milliseconds > 0 || first_call_milliseconds > 0 || !set.nan_operator.empty() ||
                   !set.wrong_operator.empty();
 }
@@ -72,6 +73,8 @@ void sleep_as_slow_copies_do() {
 }
 
 bool is_to_be_nan(const char* name) { return is_operator(name, faults().nan_operator); }
+
+bool is_recording_wrong(const char* how) { return faults().recording == how; }
 
 bool is_to_be_wrong(const char* name) { return is_operator(name, faults().wrong_operator); }
 

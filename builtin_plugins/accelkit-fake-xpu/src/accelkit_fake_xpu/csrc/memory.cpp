@@ -60,6 +60,7 @@ class Charge {
 
 void report(const Block& block, int64_t bytes) {
   if (C10_LIKELY(!c10::memoryProfilingEnabled()) || is_in_bad_fork()) return;
+  if (bytes < 0 && is_recording_wrong("no_frees")) return;
   auto& statistics = statistics_of(block.device);
   std::lock_guard lock(statistics.mutex);
   statistics.report(block.host_data, bytes, block.device);

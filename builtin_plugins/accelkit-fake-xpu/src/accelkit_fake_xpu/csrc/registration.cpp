@@ -13,7 +13,8 @@ TORCH_LIBRARY_FRAGMENT(fake_xpu, library) {
               [](std::vector<int64_t> memory_limits, bool is_protected) { configure(memory_limits, is_protected); });
   library.def("kernel_count(int device) -> int", [](int64_t device) { return kernel_count(static_cast<c10::DeviceIndex>(device)); });
   library.def("reset_kernel_counts() -> ()", &reset_kernel_counts);
-  library.def("set_faults(int oom_at, int lost_at, str nan_operator, str wrong_operator, int copy_milliseconds, int first_call_milliseconds) -> ()",
+  library.def("set_faults(int oom_at, int lost_at, str nan_operator, str wrong_operator, int copy_milliseconds, int first_call_milliseconds, str "
+              "recording) -> ()",
               &set_faults);
 }
 

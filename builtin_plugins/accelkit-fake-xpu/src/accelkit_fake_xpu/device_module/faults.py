@@ -54,4 +54,5 @@ def inject(faults: Faults) -> None:
         faults.wrong_operator,
         faults.copy_milliseconds,
         faults.first_call_milliseconds,
+        faults.recording,
     )

@@ -1,0 +1,176 @@
+"""torch.profiler records the kernels of the device with their times and operators, and the memory of the device, and changes no result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from accelkit_conformance.checks import check
+from accelkit_conformance.oracle.recordings import allocations, device_microseconds, device_work, record
+
+if TYPE_CHECKING:
+    import torch
+
+    from accelkit_conformance.subject import Subject
+
+_BYTES = 8 << 20
+_LEAST_SECONDS = 0.01
+_LARGEST = 8192
+
+
+def _matmul(subject: Subject) -> tuple[Callable[[], torch.Tensor], Callable[[], float]]:
+    """Return a matmul that takes 10 ms or more on the device, and a function that calls it, waits for it and returns the seconds."""
+    import torch
+
+    size = 256
+    x = torch.ones(size, size, device=subject.device)
+
+    def timed() -> float:
+        start = time.perf_counter()
+        torch.mm(x, x)
+        subject.accelerator.synchronize(subject.device)
+        return time.perf_counter() - start
+
+    timed()
+    while min(timed(), timed()) < _LEAST_SECONDS and size < _LARGEST:
+        size *= 2
+        x = torch.ones(size, size, device=subject.device)
+        timed()
+    return lambda: torch.mm(x, x), timed
+
+
+@check("training", requires=["profiler"])
+def kernels_have_the_time_that_they_take(subject: Subject) -> None:
+    """Work is recorded for a matmul that takes 10 ms or more (or has 8192 rows). In total, it takes at least a third of the time until
+    the device has finished the matmul, and not more than that time."""
+    seconds = 0.0
+
+    def work() -> None:
+        nonlocal seconds
+        seconds = timed()
+
+    _, timed = _matmul(subject)
+    recorded = [event.time_range.elapsed_us() * 1e-6 for event in device_work(record(subject, work))]
+    assert recorded, "no kernel of the matmul was recorded"
+    assert seconds / 3 <= sum(recorded) <= seconds * 1.05, (
+        f"a matmul took {seconds * 1e3:.3g} ms, but its {len(recorded)} recorded kernels take {sum(recorded) * 1e3:.3g} ms"
+    )
+
+
+@check("training", requires=["profiler"])
+def kernels_start_after_their_call(subject: Subject) -> None:
+    """The kernels of a matmul start after the matmul was called (with a tolerance of 1 ms), and end before the device was found to have
+    finished."""
+    import torch
+
+    matmul, _ = _matmul(subject)
+
+    def work() -> None:
+        with torch.profiler.record_function("until the device has finished"):
+            matmul()
+            subject.accelerator.synchronize(subject.device)
+
+    profiler = record(subject, work)
+    ranges = [event for event in profiler.events() or () if event.name == "until the device has finished"]
+    (host,) = [event for event in ranges if event.device_type.name == "CPU"]
+    kernels = device_work(profiler)
+    assert kernels, "no kernel of the matmul was recorded"
+    start, end = (min(event.time_range.start for event in kernels), max(event.time_range.end for event in kernels))
+    assert start >= host.time_range.start - 1000, f"a kernel started {host.time_range.start - start:.0f} us before it was launched"
+    assert end <= host.time_range.end + 1000, f"a kernel ended {end - host.time_range.end:.0f} us after the device had finished"
+
+
+@check("training", requires=["profiler"])
+def time_belongs_to_the_operator_that_was_called(subject: Subject) -> None:
+    """Of a matmul that takes 10 ms or more and an addition of four numbers after it, the matmul has more of the device's time, and both
+    have some."""
+    import torch
+
+    matmul, _ = _matmul(subject)
+    x = torch.ones(4, device=subject.device)
+
+    def work() -> None:
+        matmul()
+        torch.add(x, x)
+
+    profiler = record(subject, work)
+    long, short = (device_microseconds(profiler, operator) for operator in ("aten::mm", "aten::add"))
+    assert long > 0, "the matmul has none of the device's time"
+    assert short > 0, "the addition has none of the device's time"
+    assert long > short, f"a long matmul has {long:.0f} us of the device's time, and a short addition {short:.0f} us"
+
+
+@check("training", requires=["profiler"])
+def a_recording_has_no_work_of_another(subject: Subject) -> None:
+    """Three calls of a matmul are recorded with the same number of kernels each time, and a recording of nothing has no kernels."""
+    import torch
+
+    x = torch.ones(64, 64, device=subject.device)
+
+    def work() -> None:
+        for _ in range(3):
+            torch.mm(x, x)
+
+    work()
+    numbers = [len(device_work(record(subject, work))) for _ in range(2)]
+    assert numbers[0], "no kernel of the matmuls was recorded"
+    assert numbers[0] == numbers[1], f"the same work was recorded with {numbers[0]} kernels and copies, and later with {numbers[1]}"
+    nothing = device_work(record(subject, lambda: None))
+    assert not nothing, f"{len(nothing)} kernels were recorded although nothing was called, such as {nothing[0].name}"
+
+
+@check("training", requires=["profiler", "numbered_devices"])
+def kernels_have_their_device(subject: Subject) -> None:
+    """Work on each of two devices is recorded with the index of that device."""
+    import torch
+
+    for device in (subject.device, subject.second_device()):
+        x = torch.ones(64, 64, device=device)
+        subject.accelerator.synchronize(device)
+
+        def work(x: torch.Tensor = x, device: torch.device = device) -> None:
+            torch.mm(x, x)
+            subject.accelerator.synchronize(device)
+
+        found = {event.device_index for event in device_work(record(subject, work))}
+        assert found == {device.index}, f"work on {device} was recorded on the devices {sorted(found)}"
+
+
+@check("training", requires=["profiler_memory"])
+def memory_is_recorded(subject: Subject) -> None:
+    """A tensor of 8 MiB that is created and freed is recorded as one allocation of at least 8 MiB and at most 16 MiB, and as the same
+    number of bytes freed."""
+    import torch
+
+    def work() -> None:
+        block = torch.empty(_BYTES // 4, dtype=torch.float32, device=subject.device)
+        del block
+
+    sizes = allocations(subject, record(subject, work, profile_memory=True), at_least=_BYTES // 2)
+    assert sizes, f"an allocation of {_BYTES} bytes was not recorded"
+    assert _BYTES <= sizes[0] <= 2 * _BYTES, f"{_BYTES} bytes were allocated, and {sizes[0]} were recorded"
+    assert sizes[1:] == [-sizes[0]], f"{sizes[0]} bytes were recorded as allocated and later freed, and then {sizes[1:]}"
+
+
+@check("training")
+def recording_changes_no_result(subject: Subject) -> None:
+    """A model gives the same loss and gradients while torch.profiler records it, with shapes and memory, as before and afterwards."""
+    import torch
+
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4)).to(subject.device)
+    batch = torch.randn(8, 16).to(subject.device)
+    seen: list[list[torch.Tensor]] = []
+
+    def work() -> None:
+        model.zero_grad()
+        loss = model(batch).square().mean()
+        loss.backward()
+        seen.append([loss.detach().cpu(), *(parameter.grad.cpu() for parameter in model.parameters() if parameter.grad is not None)])
+
+    work()
+    record(subject, work, profile_memory=True, record_shapes=True)
+    work()
+    for name, found in (("while it was recorded", seen[1]), ("after it was recorded", seen[2])):
+        for number, (before, now) in enumerate(zip(seen[0], found, strict=True)):
+            torch.testing.assert_close(now, before, msg=lambda text, name=name, number=number: f"result {number} {name}: {text}")

@@ -1,0 +1,85 @@
+"""torch.profiler records the device wrongly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accelkit_conformance.mutants import mutant
+from accelkit_conformance.mutants.broken import Broken, changed, is_pure
+
+
+class _Recorded(Broken):
+    """The fake XPU with a fault of its recordings."""
+
+    recording = ""
+
+    def install(self) -> None:
+        module: Any = self.device_module
+        module.fault(f"recording@{self.recording}").__enter__()
+
+
+@mutant("profiling", "missing kernels")
+class RecordsNoKernels(_Recorded):
+    """Copies are recorded, and kernels are not."""
+
+    recording = "no_kernels"
+
+
+@mutant("profiling", "times")
+class RecordsMicrosecondsAsNanoseconds(_Recorded):
+    """The recorded times are a thousandth of the real ones."""
+
+    recording = "microseconds"
+
+
+@mutant("profiling", "times")
+class RecordsOnAnotherClock(_Recorded):
+    """Work is recorded 5 ms before it starts."""
+
+    recording = "early"
+
+
+@mutant("profiling", "repeated kernels")
+class RecordsKernelsTwice(_Recorded):
+    """Each kernel is recorded twice."""
+
+    recording = "twice"
+
+
+@mutant("profiling", "repeated kernels")
+class KeepsOldRecordings(_Recorded):
+    """A recording contains the work of earlier recordings, too."""
+
+    recording = "stale"
+
+
+@mutant("profiling", "wrong places")
+class RecordsTheOperatorBefore(_Recorded):
+    """Work is recorded as that of the operator that was called before."""
+
+    recording = "caller"
+
+
+@mutant("profiling", "wrong places")
+class RecordsDevice0(_Recorded):
+    """The work of all devices is recorded on device 0."""
+
+    recording = "device"
+
+
+@mutant("profiling", "memory")
+class RecordsNoFreedMemory(_Recorded):
+    """Memory is recorded when it is allocated, but not when it is freed."""
+
+    recording = "no_frees"
+
+
+@mutant("profiling", "results")
+class ComputesDifferentlyWhileRecorded(Broken):
+    """While torch.profiler records, floating-point results are too large by a thousandth."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        result = call()
+        return changed(result, lambda leaf: leaf * 1.001) if is_pure(func) and torch.autograd._profiler_enabled() else result

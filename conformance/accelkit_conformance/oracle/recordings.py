@@ -1,0 +1,51 @@
+"""What torch.profiler records of the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch.autograd.profiler_util import FunctionEvent
+    from torch.profiler import profile
+
+    from accelkit_conformance.subject import Subject
+
+
+def record(subject: Subject, work: Callable[[], object], **options: bool) -> profile:
+    """Call ``work`` and wait for the device, while torch.profiler records the host and the device.
+
+    Args:
+        options: Arguments of ``torch.profiler.profile``.
+    """
+    from torch.profiler import profile
+
+    from accelkit.runtime.profiling.profiler import activities
+
+    subject.accelerator.synchronize(subject.device)
+    with profile(activities=activities(subject.device_type), **options) as profiler:
+        work()
+        subject.accelerator.synchronize(subject.device)
+    return profiler
+
+
+def device_work(profiler: profile) -> list[FunctionEvent]:
+    """Return the kernels and copies that were recorded on devices other than the CPU."""
+    return [event for event in profiler.events() or () if event.device_type.name != "CPU" and not event.is_user_annotation]
+
+
+def device_microseconds(profiler: profile, operator: str) -> float:
+    """Return the device's time, in microseconds, that was recorded for calls of an operator such as ``aten::mm``."""
+    return sum(average.self_device_time_total for average in profiler.key_averages() if average.key == operator)
+
+
+def allocations(subject: Subject, profiler: profile, at_least: int = 1) -> list[int]:
+    """Return the sizes in bytes of the recorded allocations on the device, in order; a negative size is that of memory that was freed.
+
+    Args:
+        at_least: Smaller sizes are left out.
+    """
+    events = profiler.profiler.kineto_results.events() if profiler.profiler and profiler.profiler.kineto_results else []
+    is_cpu = subject.device.type == "cpu"
+    found = [event for event in events if event.name() == "[memory]" and (event.device_type().name == "CPU") == is_cpu]
+    return [event.nbytes() for event in sorted(found, key=lambda event: event.start_ns()) if abs(event.nbytes()) >= at_least]

@@ -1,0 +1,108 @@
+"""The capabilities of an accelerator. Imports neither torch nor anything else from the project."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal, Self, get_args
+
+Support = Literal["native", "emulated", "none", "undeclared"]
+
+CAPABILITY_KEYS: Mapping[str, str] = {
+    "streams": "work on different streams can run concurrently",
+    "events": "events can be recorded in a stream and waited for",
+    "memory_statistics": "the statistics memory.allocated.bytes and memory.peak.bytes of a process",
+    "memory_limit": "an allocation that does not fit raises torch.OutOfMemoryError, and freed memory can be allocated again",
+    "pinned_memory": "page-locked host memory, from which copies can be asynchronous",
+    "random_state": "one generator per device, whose state can be read and set",
+    "generator_offset": "generators with a seed and an offset, as on CUDA, so that DTensor can draw each shard separately",
+    "numbered_devices": "devices have indices, and an index that does not exist is an error",
+    "process_group": "collectives with the accelerator's process_group_backend",
+    "profiler": "torch.profiler records the kernels and copies of the device, and their times",
+    "profiler_memory": "torch.profiler records the memory of the device that is allocated and freed",
+    "compile": "torch.compile with the accelerator's compile_backend",
+    "graphs": "work can be captured once and replayed",
+    "fp8": "scaled matrix products of float8 operands",
+    "transformer_engine": "NVIDIA's package transformer-engine supports the device",
+    "subnormals": "subnormal float32 numbers are not flushed to zero",
+    "autocast_float32_list": "torch.autocast computes operators that need the range (softmax, losses, norms, exp, log, pow) in float32",
+    "deterministic": "with torch.use_deterministic_algorithms, results are bitwise equal, or an error is raised",
+}
+"""The capabilities that an accelerator may declare, besides ``dtype.<name>`` (storage and arithmetic) and ``autocast.<name>``."""
+
+
+def check_capability_keys(keys: Iterable[str]) -> None:
+    """Check that every key is a known capability or has a prefix, as in ``dtype.float32`` or a plugin's own ``acme.x``.
+
+    Raises:
+        TypeError: If ``keys`` is a string, or holds anything other than strings.
+        ValueError: If a key is unknown. The text suggests a similar one.
+    """
+    if isinstance(keys, str):
+        raise TypeError(f"{keys!r} is a string; expected a tuple of capabilities such as ({keys!r},)")
+    for key in keys:
+        if not isinstance(key, str):
+            raise TypeError(f"a capability must be a string, got {key!r:.80} ({type(key).__name__})")
+        prefix, dot, rest = key.partition(".")
+        if key in CAPABILITY_KEYS or (dot and prefix and rest):
+            continue
+        import difflib  # imported only for the error, because importing accelkit must be quick
+
+        near = difflib.get_close_matches(key, CAPABILITY_KEYS, n=1)
+        meant = f"did you mean {near[0]!r}?" if near else f"valid ones are dtype.<name>, autocast.<name>, {', '.join(CAPABILITY_KEYS)}."
+        raise ValueError(f"unknown capability {key!r}: {meant} A plugin's own capability is prefixed with its name, as in 'acme.{key}'")
+
+
+class Capabilities(Mapping[str, Support]):
+    """An immutable mapping from capabilities to the support that an accelerator declares, ``undeclared`` by default.
+
+    Keys are ``dtype.<name>`` (storage and arithmetic, as in ``dtype.bfloat16``), ``autocast.<name>`` and those of CAPABILITY_KEYS. A
+    plugin's own keys are prefixed with its name, as in ``acme.sparse_cores``. The value of a missing key is ``undeclared``.
+
+    >>> capabilities = Capabilities.declare(native=["streams", "dtype.float32"], none=["fp8"])
+    >>> capabilities["streams"], capabilities["fp8"], capabilities["graphs"]
+    ('native', 'none', 'undeclared')
+    """
+
+    __slots__ = ("_declared",)
+
+    def __init__(self, declared: Mapping[str, Support] | None = None) -> None:
+        self._declared: dict[str, Support] = dict(declared or {})
+        check_capability_keys(self._declared)
+        for key, support in self._declared.items():
+            if support not in get_args(Support):
+                raise ValueError(f"the capability {key!r} must be one of {', '.join(get_args(Support))}, got {support!r}")
+
+    @classmethod
+    def declare(cls, *, native: Iterable[str] = (), emulated: Iterable[str] = (), none: Iterable[str] = ()) -> Self:
+        declared: dict[str, Support] = {}
+        for support, keys in (("native", native), ("emulated", emulated), ("none", none)):
+            if isinstance(keys, str):
+                raise TypeError(f"{support}={keys!r} is a string; expected a list of capabilities such as {support}=[{keys!r}]")
+            for key in keys:
+                if key in declared:
+                    raise ValueError(f"the capability {key!r} is declared as both {declared[key]} and {support}")
+                declared[key] = support  # type: ignore[assignment]
+        return cls(declared)
+
+    def updated(self, declared: Mapping[str, Support]) -> Self:
+        """Return a copy in which the entries of ``declared`` replace the previous ones."""
+        return type(self)(self._declared | dict(declared))
+
+    def can(self, key: str) -> bool:
+        """Return whether the capability is declared as native or emulated."""
+        return self[key] in ("native", "emulated")
+
+    def __getitem__(self, key: str) -> Support:
+        return self._declared.get(key, "undeclared")
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._declared
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._declared))
+
+    def __len__(self) -> int:
+        return len(self._declared)
+
+    def __repr__(self) -> str:
+        return f"Capabilities({dict(self)!r})"
