@@ -2,8 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Modules are compiled when they are first imported: most of the 17,000 that are installed never are.
-PIP_INSTALL := -m pip --disable-pip-version-check install --quiet --no-compile
+PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
 PIP := $(BIN)/python $(PIP_INSTALL) --constraint constraints.txt
 DIGITS := $(BIN)/python examples/digits.py
 FAKE_XPU := builtin_plugins/accelkit-fake-xpu

@@ -24,9 +24,8 @@ class FakeXPUAccelerator(Accelerator):
     is_simulated = True
     declared_capabilities: ClassVar[Capabilities] = Capabilities.declare(
         native=[
-            *("streams", "events", "pinned_memory", "memory_statistics", "memory_limit", "numbered_devices"),
-            *("random_state", "generator_offset"),
-            *("process_group", "compile", "fp8", "subnormals", "deterministic", "profiler", "profiler_memory"),
+            *("streams", "events", "pinned_memory", "memory_statistics", "memory_limit", "numbered_devices", "random_state"),
+            *("generator_offset", "process_group", "compile", "fp8", "subnormals", "deterministic", "profiler", "profiler_memory"),
             *(f"dtype.{name}" for name in ("float64", "float32", "float16", "bfloat16", "complex64", "complex128", "bool")),
             *(f"dtype.{name}" for name in ("uint8", "int8", "int16", "int32", "int64")),
             *("autocast.float16", "autocast.bfloat16", "autocast_float32_list"),
