@@ -95,8 +95,9 @@ class Float16Mixed(AutocastPrecision):
 
         The version of a tensor is torch's count of its in-place changes.
         """
-        for optimizer in self._versions:
-            self._versions[optimizer] = _gradient_versions(optimizer)
+        if self._versions:
+            for optimizer in self._versions:
+                self._versions[optimizer] = _gradient_versions(optimizer)
 
     def unscale_gradients(self, optimizer: torch.optim.Optimizer) -> None:
         """Divide the gradients by the scale, once before each step.
@@ -106,7 +107,7 @@ class Float16Mixed(AutocastPrecision):
         Raises:
             UsageError: If the gradients do not come from ``Runtime.backward``.
         """
-        if optimizer in self._unscaled or not _has_gradients(optimizer):
+        if id(optimizer) in self._unscaled or not _has_gradients(optimizer):
             return
         if not self._has_scaled:
             raise UsageError(
@@ -114,10 +115,10 @@ class Float16Mixed(AutocastPrecision):
                 why=f"precision {self.name!r} scales the loss in rt.backward(loss), which was not called",
                 hint="call rt.backward(loss) instead of loss.backward()",
             )
-        if (versions := self._versions.pop(optimizer, None)) is not None:
+        if self._versions and (versions := self._versions.pop(optimizer, None)) is not None:
             self._check_unchanged(optimizer, versions)
         self._scaler.unscale_(optimizer)
-        self._unscaled.add(optimizer)
+        self._unscaled[id(optimizer)] = self._scaler._found_inf_per_device(optimizer)
 
     def _check_unchanged(self, optimizer: torch.optim.Optimizer, versions: Mapping[int, int]) -> None:
         if any(versions.get(gradient, version) != version for gradient, version in _gradient_versions(optimizer).items()):
@@ -150,7 +151,7 @@ class Float16Mixed(AutocastPrecision):
         state: dict[str, Any] = self._scaler.state_dict()
         if self._unscaled:  # do the work of GradScaler.update here, because it would forget these optimizers
             state["_growth_tracker"] += 1
-            if any(self._has_found_infinity(optimizer) for optimizer in self._unscaled):
+            if any(flag.item() for flags in self._unscaled.values() for flag in flags.values()):
                 state["scale"] *= state["backoff_factor"]
                 state["_growth_tracker"] = 0
             elif state["_growth_tracker"] == state["growth_interval"]:
@@ -181,16 +182,21 @@ class Float16Mixed(AutocastPrecision):
         import torch
 
         self._scaler: Any = torch.amp.GradScaler(self._device_type, **dataclasses.asdict(self.scaler_options))
-        self._unscaled: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        # By the id of the optimizer, as in the scaler: whether a gradient was infinite, on each device.
+        self._unscaled: dict[int, Mapping[torch.device, torch.Tensor]] = {}
         self._versions: weakref.WeakKeyDictionary[torch.optim.Optimizer, dict[int, int]] = weakref.WeakKeyDictionary()
         self._has_scaled = False
 
     def _has_found_infinity(self, optimizer: torch.optim.Optimizer) -> bool:
-        return any(bool(flag.item()) for flag in self._scaler._found_inf_per_device(optimizer).values())
+        return any(flag.item() for flag in self._unscaled.get(id(optimizer), {}).values())
 
 
 def _has_gradients(optimizer: torch.optim.Optimizer) -> bool:
-    return any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"])
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                return True
+    return False
 
 
 def _gradient_versions(optimizer: torch.optim.Optimizer) -> dict[int, int]:

@@ -26,7 +26,7 @@ class UnscalesAgain(Float16Mixed):
     """Each call divides the gradients by the scale, even a second call before the same step."""
 
     def unscale_gradients(self, optimizer: Any) -> None:
-        if optimizer in self._unscaled:
+        if id(optimizer) in self._unscaled:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     if parameter.grad is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,9 @@ from accelkit.specs.strategy import Strategy
 if TYPE_CHECKING:
     from accelkit.runtime.preparation import PreparedObjects
     from accelkit.runtime.session import Session
+
+
+_NOTHING = contextlib.nullcontext()
 
 
 class Accumulation:
@@ -70,21 +73,31 @@ class Gradients:
         self._accumulation = accumulation
         self._objects = objects
         self._strategy = session.configuration.strategy
+        self._has_no_sync = overrides(self._strategy, Strategy, "no_sync")
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         """See ``Runtime.backward``."""
-        if self._accumulation.num_steps > 1:
-            loss = loss / self._accumulation.num_steps
-        self._session.backward(loss, **kwargs)
+        self.backward_function()(loss, **kwargs)
+
+    def backward_function(self) -> Callable[..., None]:
+        """Return the function that runs the backward pass, after it has divided the loss if gradients are accumulated."""
+        own, accumulation = self._session.backward, self._accumulation
+        if accumulation.num_steps == 1:
+            return own
+
+        def backward(loss: torch.Tensor, **kwargs: Any) -> None:
+            own(loss / accumulation.num_steps, **kwargs)
+
+        return backward
 
     def accumulate(self, models: Sequence[torch.nn.Module]) -> AbstractContextManager[None]:
         """See ``Runtime.accumulate``."""
         if self._accumulation.num_steps > 1:
             loader = self._objects.innermost_loader()
             self._accumulation.begin(loader is not None and loader.is_at_end)
-            if not self._accumulation.is_complete and overrides(self._strategy, Strategy, "no_sync"):
+            if self._has_no_sync and not self._accumulation.is_complete:
                 return self._keeping_local(models)
-        return contextlib.nullcontext()
+        return _NOTHING
 
     @contextlib.contextmanager
     def _keeping_local(self, models: Sequence[torch.nn.Module]) -> Iterator[None]:

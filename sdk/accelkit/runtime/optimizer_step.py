@@ -51,6 +51,7 @@ class Stepping:
         self._strategy = strategy if isinstance(strategy, EngineStrategy) else None
         self._inside: torch.optim.Optimizer | None = None
         self._skipped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._has_stepped = False
 
     @property
     def has_skipped(self) -> bool:
@@ -102,7 +103,7 @@ class Stepping:
             f"gradient_accumulation_steps={num_steps}, and an optimizer stepped outside of accumulate(): backward() divides each gradient "
             f"by {num_steps}, and this step has one of them. Write `with rt.accumulate(model):` around the forward and backward pass and "
             "the step, or leave gradient_accumulation_steps out",
-            stacklevel=5,
+            stacklevel=4,
         )
 
     def zero_grad(self, optimizer: torch.optim.Optimizer, own: Any, set_to_none: bool) -> None:
@@ -125,12 +126,15 @@ class Stepping:
     def _wrapped_step(self, optimizer: torch.optim.Optimizer, own: Any, closure: Any) -> Any:
         if self._strategy is None:
             assert self._precision is not None
-            self._skipped.add(optimizer)
+            self._has_stepped = False
             try:
                 return self._precision.optimizer_step(optimizer, functools.partial(self._own_step, optimizer, own), closure)
             except Exception as error:
                 note_plugin(error, self._precision, "optimizer_step")
                 raise
+            finally:
+                if not self._has_stepped:
+                    self._skipped.add(optimizer)
         if closure is not None:
             raise UnsupportedError(
                 f"{type(optimizer).__name__}.step was given a closure",
@@ -152,7 +156,9 @@ class Stepping:
         return None
 
     def _own_step(self, optimizer: torch.optim.Optimizer, own: Any, closure: Any = None) -> Any:
-        self._skipped.discard(optimizer)
+        self._has_stepped = True
+        if self._skipped:
+            self._skipped.discard(optimizer)
         return _called(own, closure)
 
 
@@ -186,7 +192,8 @@ def governed_optimizer(cls: type) -> dict[str, Any]:
     original: Any = cls
 
     def step(self: Any, closure: Any = None) -> Any:
-        return _step(self, functools.partial(original.step, self), closure)
+        stepping, own = _steppings.get(self), functools.partial(original.step, self)
+        return stepping.step(self, own, closure) if stepping is not None else _called(own, closure)  # a copy of a prepared one has none
 
     step.hooked = True  # type: ignore[attr-defined] # otherwise torch would wrap a copy's step and run the hooks twice
 

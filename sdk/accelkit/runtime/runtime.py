@@ -436,8 +436,7 @@ class Runtime:
             kwargs: The arguments ``gradient``, ``retain_graph``, ``create_graph`` and ``inputs`` of ``torch.Tensor.backward``.
         """
         self._gradients.backward(loss, **kwargs)
-        if self._accumulation.num_steps == 1:
-            self._shorten_backward()
+        self._shorten_backward()
 
     @property
     def gradient_accumulation_steps(self) -> int:
@@ -1012,12 +1011,12 @@ class Runtime:
         self.__dict__.pop("backward", None)
 
     def _shorten_backward(self) -> None:
-        """Replace ``self.backward`` with the function that runs the backward pass, to save a call.
+        """Replace ``self.backward`` with the function that runs the backward pass, to save calls.
 
-        Does nothing before the device has started, if losses have to be divided, or if a subclass overrides ``backward``.
+        Does nothing before the device has started, or if a subclass overrides ``backward``.
         """
-        if self._session.is_started and self._accumulation.num_steps == 1 and type(self).backward is Runtime.backward:
-            self.__dict__["backward"] = self._session.backward
+        if self._session.is_started and type(self).backward is Runtime.backward:
+            self.__dict__["backward"] = self._gradients.backward_function()
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         """Refuse to be pickled. The objects that a Runtime prepared can be pickled; a Runtime cannot.
