@@ -69,7 +69,7 @@ def compare(old: Report, new: Report, threshold: float) -> list[Change]:
     Args:
         old: The old report.
         new: The new report.
-        threshold: The smallest change that counts, as a share: 0.05 for 5 %.
+        threshold: The smallest change that counts, as a fraction: 0.05 for 5 %.
     """
     before, after = ({result.name: result for result in report.results if result.device} for report in (old, new))
     shared = [name for name in before if name in after]

@@ -22,7 +22,8 @@ def command(kind: Kind | None, is_everything: bool, is_json: bool) -> None:
     """List plugins with their status and, for those that cannot be used, the reason and what to do about it.
 
     No plugin is imported in this process. The status of a third-party plugin comes from its metadata and from the last time that it was
-    tested (accelkit doctor tests it). Built-in plugins are probed at most once an hour. The exit code is always 0.
+    tested (accelkit doctor tests it). Built-in plugins are probed, except those for which there is a result that is less than an hour old.
+    The exit code is always 0.
     """
     records = plugins(kind)
     own = [record for record in records if record.is_builtin and verdict_cache.recall(record) is None]
