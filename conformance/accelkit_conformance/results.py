@@ -62,7 +62,7 @@ class WrongDtype(AssertionError):
 
 
 class Absent(AssertionError):
-    """Raised by a check if a call does what it does on a device without the capability, and computes nothing wrong.
+    """Raised by a check if the device behaves like one that lacks the capability under test, and computes nothing wrong.
 
     The result is ``unsupported`` if a capability of the test is undeclared, and otherwise a failure.
     """

@@ -181,7 +181,7 @@ class UnsupportedError(AccelkitError):
 
 
 class CheckpointError(AccelkitError):
-    """A checkpoint cannot be saved, is damaged, is missing, or was created by another program."""
+    """A checkpoint cannot be saved, is missing or damaged, has an unknown format, or does not match the objects that were prepared."""
 
 
 class NotJoinedError(AccelkitError):

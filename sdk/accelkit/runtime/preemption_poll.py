@@ -18,7 +18,7 @@ _STOP_SECONDS = 1.0
 
 
 class PreemptionPoll:
-    """Calls ``is_preempted`` of the cluster environment at regular intervals, until it returns True.
+    """Polling of ``is_preempted`` of the cluster environment, at regular intervals in a background thread, until it returns True.
 
     The thread only records what happened. The program is warned of a failure when it next calls ``is_preempted`` of this object.
 
@@ -26,7 +26,7 @@ class PreemptionPoll:
         cluster: The cluster environment, which overrides ``is_preempted``.
 
     Raises:
-        BrokenPluginError: If the environment's ``preemption_poll_seconds`` is not a number of seconds up to an hour.
+        BrokenPluginError: If ``preemption_poll_seconds`` of the environment is not a number greater than 0 and at most 3600.
     """
 
     def __init__(self, cluster: ClusterEnvironment) -> None:

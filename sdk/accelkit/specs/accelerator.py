@@ -213,7 +213,7 @@ class Accelerator:
         torch_functions.reset_peak_memory_stats(self, device)
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        """Return whether ``error`` means that memory ran out, by default from its text. For ``Runtime.find_executable_batch_size``."""
+        """Return whether ``error`` means that memory ran out. The default reads its text. Called by ``rt.find_executable_batch_size``."""
         return is_out_of_memory(error)
 
     @hookimpl

@@ -59,7 +59,7 @@ class AcceleratorHooks:
         """Return statistics of the device, with keys that name the quantity and its unit.
 
         Examples of keys are ``memory.allocated.bytes`` and ``temperature.celsius``. Called by ``Runtime.device_stats()`` on the calling
-        process. All mappings are merged, the accelerator's first.
+        process. All mappings are merged. If several contain the same key, the accelerator's value takes precedence.
         """
 
     @hookspec
@@ -78,7 +78,7 @@ class PrecisionHooks:
         """Create the precision ``name`` for ``device``, or return None.
 
         Called once by the Runtime of each process, at first use. The first result that is not None is used. The accelerator's own
-        implementation is called before the precision plugin of that name. A wrapper may replace the result of either.
+        implementation is called before the precision plugin that is called ``name``. A wrapper may replace the result of either.
         """
 
 
