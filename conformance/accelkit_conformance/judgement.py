@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import traceback
 from collections.abc import Sequence
 
+from accelkit.errors import message_in_one_line
 from accelkit_conformance import checks
 from accelkit_conformance.expectations import Expectation
 from accelkit_conformance.failed_step import failed_step
 from accelkit_conformance.results import DECLARED_NONE, Absent, Kind, NotSupported, Result, WrongError
 from accelkit_conformance.subject import SampleFailure, Subject
-
-_PART_OF_ERROR = re.compile(r"\n  (?=(?:plugin|why|what to do): )")
-"""The beginning of a part of an accelkit error. The parts are on lines of their own, and do not end with a full stop."""
 
 
 def judge(subject: Subject, test: str, error: BaseException | None, expected: Sequence[Expectation]) -> Result:
@@ -100,7 +97,7 @@ def _kind_of(error: BaseException) -> Kind:
 
 def _line(error: BaseException) -> str:
     """Return the error in one line. The class name is omitted if it is an AssertionError with a message."""
-    text = " ".join(_PART_OF_ERROR.sub("; ", str(error)).split())[:400]
+    text = message_in_one_line(error)[:400]
     if not text and isinstance(error, AssertionError) and (frames := traceback.extract_tb(error.__traceback__)):
         return f"assertion failed: {(frames[-1].line or '').removeprefix('assert ')}"
     return text if isinstance(error, AssertionError) and text else f"{type(error).__name__}: {text}"

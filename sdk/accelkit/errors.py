@@ -28,6 +28,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 __all__ = [
@@ -99,6 +100,11 @@ def printable(text: str) -> str:
 def one_line(text: str) -> str:
     """Return ``text`` as a single ``printable`` line, without line breaks."""
     return printable(text.replace("\n", " "))
+
+
+def message_in_one_line(error: BaseException) -> str:
+    """Return the message of an error without line breaks. A semicolon precedes each part of an accelkit error but the first."""
+    return " ".join(re.sub(r"\n  (?=(?:plugin|why|what to do): )", "; ", str(error)).split())
 
 
 def shortened(text: str, length: int) -> str:

@@ -82,7 +82,9 @@ def test_clipping_scaled_gradients_with_torch_is_told_once(is_unscaled):
         else:
             with pytest.warns(UserWarning, match="Float16Mixed") as caught:
                 optimizer.step()
-            (told,) = [str(one.message) for one in caught if "clip_grad_norm_" in str(one.message)]
+            (warning,) = [one for one in caught if "clip_grad_norm_" in str(one.message)]
+            told = str(warning.message)
+            assert warning.filename == __file__, "it points at the program"
             assert all(word in told for word in ("SGD", "Float16Mixed", "rt.clip_grad_norm_(model.parameters(), max_norm)"))
 
 

@@ -19,42 +19,40 @@ _LEAST_SECONDS = 0.01
 _LARGEST = 8192
 
 
-def _matmul(subject: Subject) -> tuple[Callable[[], torch.Tensor], Callable[[], float]]:
-    """Return a matmul that takes 10 ms or more on the device, and a function that calls it, waits for it and returns the seconds."""
+def _long_matmul(subject: Subject) -> Callable[[], float]:
+    """Return a function that calls a matmul, waits until the device has finished it, and returns the seconds that this took.
+
+    The matmul takes 10 ms or more, or has 8192 rows.
+    """
     import torch
 
     size = 256
     x = torch.ones(size, size, device=subject.device)
 
-    def timed() -> float:
+    def matmul() -> float:
         start = time.perf_counter()
         torch.mm(x, x)
         subject.accelerator.synchronize(subject.device)
         return time.perf_counter() - start
 
-    timed()
-    while min(timed(), timed()) < _LEAST_SECONDS and size < _LARGEST:
+    matmul()
+    while min(matmul(), matmul()) < _LEAST_SECONDS and size < _LARGEST:
         size *= 2
         x = torch.ones(size, size, device=subject.device)
-        timed()
-    return lambda: torch.mm(x, x), timed
+        matmul()
+    return matmul
 
 
 @check("training", requires=["profiler"])
 def kernels_have_the_time_that_they_take(subject: Subject) -> None:
     """Work is recorded for a matmul that takes 10 ms or more (or has 8192 rows). In total, it takes at least a third of the time until
     the device has finished the matmul, and not more than that time."""
-    seconds = 0.0
-
-    def work() -> None:
-        nonlocal seconds
-        seconds = timed()
-
-    _, timed = _matmul(subject)
-    recorded = [event.time_range.elapsed_us() * 1e-6 for event in device_work(record(subject, work))]
+    matmul, seconds = _long_matmul(subject), []
+    profiler = record(subject, lambda: seconds.append(matmul()))
+    recorded = [event.time_range.elapsed_us() * 1e-6 for event in device_work(profiler)]
     assert recorded, "no kernel of the matmul was recorded"
-    assert seconds / 3 <= sum(recorded) <= seconds * 1.05, (
-        f"a matmul took {seconds * 1e3:.3g} ms, but its {len(recorded)} recorded kernels take {sum(recorded) * 1e3:.3g} ms"
+    assert seconds[0] / 3 <= sum(recorded) <= seconds[0] * 1.05, (
+        f"a matmul took {seconds[0] * 1e3:.3g} ms, but its {len(recorded)} recorded kernels take {sum(recorded) * 1e3:.3g} ms"
     )
 
 
@@ -64,12 +62,11 @@ def kernels_start_after_their_call(subject: Subject) -> None:
     finished."""
     import torch
 
-    matmul, _ = _matmul(subject)
+    matmul = _long_matmul(subject)
 
     def work() -> None:
         with torch.profiler.record_function("until the device has finished"):
             matmul()
-            subject.accelerator.synchronize(subject.device)
 
     profiler = record(subject, work)
     ranges = [event for event in profiler.events() or () if event.name == "until the device has finished"]
@@ -87,7 +84,7 @@ def time_belongs_to_the_operator_that_was_called(subject: Subject) -> None:
     have some."""
     import torch
 
-    matmul, _ = _matmul(subject)
+    matmul = _long_matmul(subject)
     x = torch.ones(4, device=subject.device)
 
     def work() -> None:

@@ -51,7 +51,6 @@ class Stepping:
         self._strategy = strategy if isinstance(strategy, EngineStrategy) else None
         self._inside: torch.optim.Optimizer | None = None
         self._skipped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-        self._has_stepped = False
 
     @property
     def has_skipped(self) -> bool:
@@ -126,14 +125,20 @@ class Stepping:
     def _wrapped_step(self, optimizer: torch.optim.Optimizer, own: Any, closure: Any) -> Any:
         if self._strategy is None:
             assert self._precision is not None
-            self._has_stepped = False
+            has_stepped = False
+
+            def own_step(closure: Any = None) -> Any:
+                nonlocal has_stepped
+                has_stepped = True
+                return self._own_step(optimizer, own, closure)
+
             try:
-                return self._precision.optimizer_step(optimizer, functools.partial(self._own_step, optimizer, own), closure)
+                return self._precision.optimizer_step(optimizer, own_step, closure)
             except Exception as error:
                 note_plugin(error, self._precision, "optimizer_step")
                 raise
             finally:
-                if not self._has_stepped:
+                if not has_stepped:
                     self._skipped.add(optimizer)
         if closure is not None:
             raise UnsupportedError(
@@ -156,9 +161,7 @@ class Stepping:
         return None
 
     def _own_step(self, optimizer: torch.optim.Optimizer, own: Any, closure: Any = None) -> Any:
-        self._has_stepped = True
-        if self._skipped:
-            self._skipped.discard(optimizer)
+        self._skipped.discard(optimizer)
         return _called(own, closure)
 
 

@@ -94,7 +94,10 @@ std::string name_of(const Record& record) {
 // Makes a recording wrong if this fault was requested.
 void spoil(std::vector<Record>& recorded) {
   if (is_recording_wrong("no_kernels")) std::erase_if(recorded, [](const Record& record) { return record.kind == ActivityKind::kKernel; });
-  if (is_recording_wrong("twice")) recorded.insert(recorded.end(), recorded.begin(), recorded.begin() + recorded.size());
+  if (is_recording_wrong("twice")) {
+    const auto once = recorded;
+    recorded.insert(recorded.end(), once.begin(), once.end());
+  }
   if (is_recording_wrong("caller")) {
     for (size_t i = recorded.size(); i-- > 1;) recorded[i].caller = recorded[i - 1].caller;
   }

@@ -74,8 +74,8 @@ void sleep_as_slow_copies_do() {
 
 bool is_to_be_nan(const char* name) { return is_operator(name, faults().nan_operator); }
 
-bool is_recording_wrong(const char* how) { return faults().recording == how; }
-
 bool is_to_be_wrong(const char* name) { return is_operator(name, faults().wrong_operator); }
+
+bool is_recording_wrong(const char* how) { return faults().recording == how; }
 
 }  // namespace backend

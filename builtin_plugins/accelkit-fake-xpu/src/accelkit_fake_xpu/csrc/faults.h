@@ -28,10 +28,10 @@ void sleep_as_slow_copies_do();
 // Returns whether the results of the operator `name` ("aten::add") must be NaN.
 bool is_to_be_nan(const char* name);
 
-// Returns whether torch.profiler must record the device wrongly in this way, one of `_RECORDINGS` in settings.py.
-bool is_recording_wrong(const char* how);
-
 // Returns whether one number in the results of the operator `name` must be wrong.
 bool is_to_be_wrong(const char* name);
+
+// Returns whether torch.profiler must record the device wrongly in this way, one of `_RECORDINGS` in settings.py.
+bool is_recording_wrong(const char* how);
 
 }  // namespace backend
