@@ -15,7 +15,8 @@ class _Recorded(Broken):
 
     def install(self) -> None:
         module: Any = self.device_module
-        module.fault(f"recording@{self.recording}").__enter__()
+        self._fault = module.fault(f"recording@{self.recording}")  # kept, because it ends with the object
+        self._fault.__enter__()
 
 
 @mutant("profiling", "missing kernels")
