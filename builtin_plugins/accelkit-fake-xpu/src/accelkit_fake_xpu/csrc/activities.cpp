@@ -134,7 +134,7 @@ class Session final : public libkineto::IActivityProfilerSession {
     buffer_ = std::make_unique<libkineto::CpuTraceBuffer>();
     buffer_->span = libkineto::TraceSpan(start_ns, end_ns, BACKEND_NAME);
     for (const auto& record : recorded_) {
-      if ((record.start_ns < start_ns || record.end_ns > end_ns) && !is_recording_wrong("stale")) continue;
+      if ((record.start_ns < start_ns || record.end_ns > end_ns) && faults().recording.empty()) continue;
       buffer_->emplace_activity(buffer_->span, type_of(record.kind), name_of(record));
       auto& activity = *buffer_->activities.back();
       activity.startTime = record.start_ns;
