@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _BYTES = 8 << 20
 _LEAST_SECONDS = 0.01
 _LARGEST = 8192
+_RECORDINGS = 3
 
 
 def _long_matmul(subject: Subject) -> Callable[[], float]:
@@ -46,20 +47,25 @@ def _long_matmul(subject: Subject) -> Callable[[], float]:
 @check("training", requires=["profiler"])
 def kernels_have_the_time_that_they_take(subject: Subject) -> None:
     """Work is recorded for a matmul that takes 10 ms or more (or has 8192 rows). In total, it takes at least a third of the time until
-    the device has finished the matmul, and not more than that time."""
-    matmul, seconds = _long_matmul(subject), []
-    profiler = record(subject, lambda: seconds.append(matmul()))
-    recorded = [event.time_range.elapsed_us() * 1e-6 for event in device_work(profiler)]
-    assert recorded, "no kernel of the matmul was recorded"
-    assert seconds[0] / 3 <= sum(recorded) <= seconds[0] * 1.05, (
-        f"a matmul took {seconds[0] * 1e3:.3g} ms, but its {len(recorded)} recorded kernels take {sum(recorded) * 1e3:.3g} ms"
+    the device has finished the matmul, and not more than that time. The matmul is recorded three times, and the one in which the host
+    waited least counts."""
+    matmul = _long_matmul(subject)
+    found = []
+    for _ in range(_RECORDINGS):
+        seconds: list[float] = []
+        kernels = device_work(record(subject, lambda seconds=seconds: seconds.append(matmul())))
+        assert kernels, "no kernel of the matmul was recorded"
+        found.append((sum(event.time_range.elapsed_us() for event in kernels) * 1e-6, seconds[0], len(kernels)))
+    recorded, taken, number = max(found, key=lambda times: times[0] / times[1])
+    assert taken / 3 <= recorded <= taken * 1.05, (
+        f"a matmul took {taken * 1e3:.3g} ms, but its {number} recorded kernels take {recorded * 1e3:.3g} ms"
     )
 
 
 @check("training", requires=["profiler"])
 def kernels_start_after_their_call(subject: Subject) -> None:
     """The kernels of a matmul start after the matmul was called (with a tolerance of 1 ms), and end before the device was found to have
-    finished."""
+    finished. This holds in each of three recordings, because a busy host can hide an error of a few milliseconds."""
     import torch
 
     matmul = _long_matmul(subject)
@@ -68,14 +74,15 @@ def kernels_start_after_their_call(subject: Subject) -> None:
         with torch.profiler.record_function("until the device has finished"):
             matmul()
 
-    profiler = record(subject, work)
-    ranges = [event for event in profiler.events() or () if event.name == "until the device has finished"]
-    (host,) = [event for event in ranges if event.device_type.name == "CPU"]
-    kernels = device_work(profiler)
-    assert kernels, "no kernel of the matmul was recorded"
-    start, end = (min(event.time_range.start for event in kernels), max(event.time_range.end for event in kernels))
-    assert start >= host.time_range.start - 1000, f"a kernel started {host.time_range.start - start:.0f} us before it was launched"
-    assert end <= host.time_range.end + 1000, f"a kernel ended {end - host.time_range.end:.0f} us after the device had finished"
+    for _ in range(_RECORDINGS):
+        profiler = record(subject, work)
+        ranges = [event for event in profiler.events() or () if event.name == "until the device has finished"]
+        (host,) = [event for event in ranges if event.device_type.name == "CPU"]
+        kernels = device_work(profiler)
+        assert kernels, "no kernel of the matmul was recorded"
+        start, end = (min(event.time_range.start for event in kernels), max(event.time_range.end for event in kernels))
+        assert start >= host.time_range.start - 1000, f"a kernel started {host.time_range.start - start:.0f} us before it was launched"
+        assert end <= host.time_range.end + 1000, f"a kernel ended {end - host.time_range.end:.0f} us after the device had finished"
 
 
 @check("training", requires=["profiler"])
