@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import pluggy
@@ -52,12 +53,14 @@ class PluginManager(pluggy.PluginManager):
         self._owners.append((plugin, owner))
 
     @contextlib.contextmanager
-    def naming_failures(self, hook: str, aftermath: str = "") -> Iterator[None]:
+    def naming_failures(self, hook: str, aftermath: str = "", handled: str | None = None) -> Iterator[None]:
         """Return a context manager for calling a hook. It turns an error of an implementation into a HookError that names the plugin.
 
         Args:
             hook: The name of the hook.
             aftermath: What the user should know about the state after the failure.
+            handled: The ``dist==version`` of a plugin whose errors the caller handles. They are passed on unchanged, and so are errors
+                of no plugin. By default, the caller handles none.
 
         Raises:
             HookError: If an implementation raises an error, which becomes the cause. accelkit's own errors are passed on unchanged.
@@ -67,8 +70,11 @@ class PluginManager(pluggy.PluginManager):
         except AccelkitError:
             raise
         except Exception as error:
+            owner = self._owner_of(error)
+            if handled is not None and owner in ("", handled):
+                raise
             hint = aftermath or "see the traceback above; omit the hook plugin, or report the error to its vendor"
-            raise HookError(f"the hook {hook} failed", plugin=self._owner_of(error), why=describe(error), hint=hint) from error
+            raise HookError(f"the hook {hook} failed", plugin=owner, why=describe(error), hint=hint) from error
 
     def owner_that_returns(self, hook: str, is_wrong: Callable[[Any], bool], **arguments: Any) -> str:
         """Return the ``dist==version`` of the first plugin whose implementation returns a wrong value, or "" if there is none.
@@ -88,12 +94,21 @@ class PluginManager(pluggy.PluginManager):
         return ", ".join(dict.fromkeys(owner for owner in owners if not owner.startswith(f"{OWN_DISTRIBUTION}==")))
 
     def _owner_of(self, error: BaseException) -> str:
-        """Return the owner of the plugin whose method appears first in the error's traceback, or "" if there is none."""
+        """Return the owner of the plugin whose hook implementation raised the error, or "" if there is none.
+
+        That is the plugin that pluggy called last. A wrapper through which the error passes comes earlier in the traceback, and plugins
+        that the implementation uses come later.
+        """
+        named, is_called_by_pluggy = "", True
         for frame, _ in traceback.walk_tb(error.__traceback__):
-            for plugin, owner in self._owners:
-                if frame.f_locals.get("self") is plugin:
-                    return owner
-        return ""
+            if str(frame.f_globals.get("__name__")).startswith("pluggy."):
+                is_called_by_pluggy = True
+            elif is_called_by_pluggy and (owner := self._owner_of_frame(frame)):
+                named, is_called_by_pluggy = owner, False
+        return named
+
+    def _owner_of_frame(self, frame: FrameType) -> str:
+        return next((owner for plugin, owner in self._owners if frame.f_locals.get("self") is plugin), "")
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
         return mark_of(type(plugin), name)

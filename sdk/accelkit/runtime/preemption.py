@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from accelkit.errors import UnsupportedError, UsageError
-from accelkit.plugin_manager import PluginManager
+from accelkit.plugin_manager import PluginManager, wrong_hook_result
 from accelkit.runtime.collectives.collectives import Collectives
 from accelkit.runtime.preemption_poll import PreemptionPoll, has_notices
 from accelkit.runtime.rank_info import RankInfo
@@ -160,20 +160,28 @@ class Preemption:
             self._plugin_manager.hook.preempted(path=saved)
         self._trackers.close("interrupted")
         self._collectives.wait_for_everyone()
-        raise SystemExit(0 if self._requeue() else 128 + signal.SIGTERM)
+        raise SystemExit(0 if self._requeue(aftermath) else 128 + signal.SIGTERM)
 
-    def _requeue(self) -> bool:
+    def _requeue(self, aftermath: str) -> bool:
         """On the main process, call the hook ``requeue``. Return on all processes whether the scheduler accepted the job.
 
+        Args:
+            aftermath: What the user should know about the state after a failure.
+
         Raises:
-            AccelkitError: On the main process, if the cluster environment cannot queue the job; the other processes get False.
+            AccelkitError: On the main process, if the cluster environment cannot queue the job, or if an implementation of the hook fails
+                or returns anything but a bool or None. The other processes get False.
         """
         if not self._has_to_requeue:
             return False
         answer = False
         try:
             if self._rank_info.is_main_process:
-                answer = bool(self._plugin_manager.hook.requeue())
+                with self._plugin_manager.naming_failures("requeue", aftermath):
+                    found = self._plugin_manager.hook.requeue()
+                if not isinstance(found, bool | None):
+                    raise wrong_hook_result("requeue", found, "a bool or None", self._plugin_manager.other_owners("requeue"))
+                answer = bool(found)
         finally:
             answer = bool(self._collectives.from_main(answer))
         return answer

@@ -192,20 +192,22 @@ class Session:
         if self.configuration.strategy.is_distributed:
             self._learn_placement()
         config = self.configuration
-        accelerator, strategy, hook = config.accelerator, config.strategy, config.plugin_manager.hook
+        accelerator, strategy, manager = config.accelerator, config.strategy, config.plugin_manager
         with loading.plugin_errors(strategy.plugin, f"setting up the strategy {strategy.name}"):
             strategy.setup(accelerator, config.device_indices)
         device: torch.device = call(strategy, "root_device", accelerator, config.device_indices, self._rank_info.local_process_index)
         check_device(accelerator)
         with loading.plugin_errors(accelerator.plugin, f"setting up {device}"):
-            hook.setup_device(device=device)
+            with manager.naming_failures("setup_device", handled=accelerator.plugin):
+                manager.hook.setup_device(device=device)
             device = torch.empty(0, device=device).device  # the device as tensors report it: the CPU has no index
         check_backward(accelerator, device)
         named = config.precision
         with loading.plugin_errors(named.plugin, f"making the precision {named.name} for {device}"):
-            precision: Precision = hook.make_precision(name=named.name, accelerator=accelerator, device=device)
+            with manager.naming_failures("make_precision", handled=named.plugin):
+                precision: Precision = manager.hook.make_precision(name=named.name, accelerator=accelerator, device=device)
             if not isinstance(precision, Precision):
-                owners = config.plugin_manager.other_owners("make_precision")
+                owners = manager.other_owners("make_precision")
                 raise wrong_hook_result("make_precision", precision, "a Precision", owners)
             precision.name, precision.plugin = precision.name or named.name, precision.plugin or named.plugin
             precision.setup(accelerator, device)
