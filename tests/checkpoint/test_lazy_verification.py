@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import gc
 import os
 import pickle
 import random
 import shutil
 import threading
+import weakref
 from pathlib import Path
 
 import pytest
@@ -327,3 +330,19 @@ def test_a_byte_that_is_damaged_anywhere_is_found_before_a_wrong_number_is_used(
             assert num_errors > 0, f"byte {place} with verify={mode!r}"
         invert_byte(file, place)
     assert loading.load(saved)["model_0"]["first"].equal(right["first"])
+
+
+@pytest.mark.parametrize("mode", ["full", "lazy"])
+def test_an_error_of_loading_keeps_nothing_in_memory(saved, mode):
+    invert_byte(data_file(saved), data_file(saved).stat().st_size // 2)
+    runtime, model, optimizer = prepared()
+    tensor = weakref.ref(model.first)
+    gc.disable()
+    try:
+        with contextlib.suppress(CheckpointError):
+            runtime.load_state(saved, verify=mode)
+            train_step(runtime, model, optimizer)
+        del runtime, model, optimizer
+        assert tensor() is None, "a cycle of references keeps the model until garbage is collected"
+    finally:
+        gc.enable()

@@ -102,3 +102,8 @@ def test_the_root_cause_is_shown():
     assert describe(error) == (
         "RuntimeError: Failed to load the backend extension (root cause: OSError: libhccl.so: cannot open shared object file)"
     )
+
+
+def test_an_accelkit_error_is_described_with_its_parts_apart():
+    error = accelkit.PluginError("setting up xpu failed", plugin="acme==1", why="no driver", hint="install it")
+    assert describe(error) == "PluginError: setting up xpu failed; plugin: acme==1; why: no driver; what to do: install it"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from accelkit import byte_size
 from accelkit.benchmarking.timing import Plan
 from accelkit.capabilities import Capabilities
+from accelkit.errors import message_in_one_line
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +43,7 @@ class NotSupportedError(Exception):
 
 def reason_of(error: Exception) -> str:
     """Return an error of an operator that the device lacks, which may be of any class, as a reason of one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return f"{type(error).__name__}: {message_in_one_line(error)[:300]}"
 
 
 def size_as_text(num_bytes: int) -> str:

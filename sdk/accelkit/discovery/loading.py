@@ -12,7 +12,7 @@ from typing import Any
 
 from accelkit.capabilities import Capabilities, check_capability_keys
 from accelkit.discovery import remedies
-from accelkit.errors import AccelkitError, BrokenPluginError
+from accelkit.errors import AccelkitError, BrokenPluginError, message_in_one_line
 from accelkit.types import FROM_CODE, OWN_DISTRIBUTION, Availability, Kind, PluginRecord
 
 BASES: Mapping[Kind, str] = {
@@ -183,7 +183,7 @@ def _resolve(value: str) -> Any:
 
 
 def _spell(error: BaseException) -> str:
-    text = " ".join(str(error).split())
+    text = message_in_one_line(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

@@ -14,7 +14,7 @@ from typing import Protocol
 import importlib_metadata
 
 from accelkit.discovery.device_table import BUILTIN_PACKAGE
-from accelkit.errors import shortened
+from accelkit.errors import message_in_one_line, shortened
 from accelkit.types import OWN_DISTRIBUTION, Kind, PluginRecord
 
 GROUPS: Mapping[str, Kind] = {
@@ -153,7 +153,7 @@ def _read(distribution: Distribution, folder: Path, text: str, complaint: str) -
     except configparser.Error as error:
         if "accelkit." not in text:
             return Installed(name, (), ())
-        reason = complaint or f"its entry_points.txt cannot be parsed: {' '.join(str(error).split())}"
+        reason = complaint or f"its entry_points.txt cannot be parsed: {message_in_one_line(error)}"
         return Installed(name, (), (blank.with_status("broken", reason, repair),))
     records = []
     for group, entry_name, value in entries:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from accelkit.atomic_file import atomic_file
-from accelkit.errors import CheckpointError, CollectiveError, PrepareError, UsageError
+from accelkit.errors import CheckpointError, CollectiveError, PrepareError, UsageError, message_in_one_line
 from accelkit.plugin_calls import call
 from accelkit.pytree import map_leaves
 from accelkit.runtime import seeding
@@ -289,8 +289,8 @@ def _restore(targets: dict[str, Any], parts: dict[str, Any], source: Path, unver
         except (RuntimeError, ValueError, KeyError) as error:
             if unverified is not None:
                 unverified.wait_for_all()  # damage explains any other error
-            why = " ".join(str(error).split())
-            raise CheckpointError(f"{name} ({type(thing).__name__}) rejects its state from {source}", why=why) from error
+            what = f"{name} ({type(thing).__name__}) rejects its state from {source}"
+            raise CheckpointError(what, why=message_in_one_line(error)) from error
 
 
 def _warn_of_lost_positions(names: Iterable[str], positions: dict[str, Any], source: Path) -> None:

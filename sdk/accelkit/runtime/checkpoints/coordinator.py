@@ -108,24 +108,27 @@ class Ranks:
             CheckpointError: On every process that is alive, if one of them raised an exception or died. The error names its rank.
         """
         own_outcome, error = self._attempt(blame, work)
-        if self.rank:
-            try:
-                self._send(own_outcome, 0)
-                outcome = self._receive(0)
-            except RuntimeError as lost:
-                raise _joint_error([_lost(0, lost)]) from (error or lost)
-            return cast(R, self._open(outcome, error))
-        everyone = [own_outcome, *(self._receive_or_lost(rank) for rank in range(1, self.size))]
-        outcomes: list[Any] = [[failure for failure in everyone if isinstance(failure, _Failure)]] * self.size
-        if not outcomes[0]:
-            combined, error = self._attempt(blame, lambda: combine([result[0] for result in everyone]))
-            outcomes = [[combined]] * self.size if isinstance(combined, _Failure) else [(item,) for item in combined[0]]
-        for rank in range(1, self.size):
-            try:
-                self._send(outcomes[rank], rank)
-            except RuntimeError:  # the process died after its work was done; the next communication with it will report that
-                continue
-        return cast(R, self._open(outcomes[0], error))
+        try:
+            if self.rank:
+                try:
+                    self._send(own_outcome, 0)
+                    outcome = self._receive(0)
+                except RuntimeError as lost:
+                    raise _joint_error([_lost(0, lost)]) from (error or lost)
+                return cast(R, self._open(outcome, error))
+            everyone = [own_outcome, *(self._receive_or_lost(rank) for rank in range(1, self.size))]
+            outcomes: list[Any] = [[failure for failure in everyone if isinstance(failure, _Failure)]] * self.size
+            if not outcomes[0]:
+                combined, error = self._attempt(blame, lambda: combine([result[0] for result in everyone]))
+                outcomes = [[combined]] * self.size if isinstance(combined, _Failure) else [(item,) for item in combined[0]]
+            for rank in range(1, self.size):
+                try:
+                    self._send(outcomes[rank], rank)
+                except RuntimeError:  # the process died after its work was done; the next communication with it will report that
+                    continue
+            return cast(R, self._open(outcomes[0], error))
+        finally:
+            del error  # the error that is raised refers to this frame: a cycle would keep the tensors that were loaded in memory
 
     def each(self, blame: Blame, work: Callable[[], T]) -> T:
         """Run ``work`` on every process and return this process's result once all have succeeded."""
@@ -141,8 +144,10 @@ class Ranks:
         try:
             return (work(),), None
         except Exception as error:  # _open raises it again on every process
-            known = error if isinstance(error, AccelkitError) else blame(error)
-            return _Failure(self.rank, socket.gethostname(), known.what, known.why, known.hint), error
+            return self._failure(error if isinstance(error, AccelkitError) else blame(error)), error
+
+    def _failure(self, error: AccelkitError) -> _Failure:
+        return _Failure(self.rank, socket.gethostname(), error.what, error.why, error.hint)
 
     def _open(self, outcome: Any, error: Exception | None) -> Any:
         if isinstance(outcome, tuple):
@@ -150,7 +155,10 @@ class Ranks:
         if self.size > 1:
             raise _joint_error(outcome) from error
         if isinstance(error, AccelkitError):
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # no cycle, as above
         (failure,) = outcome
         raise CheckpointError(failure.what, why=failure.why, hint=failure.hint) from error
 

@@ -48,14 +48,20 @@ def load_with_source(path: Path, *, layout: Layout = no_layout, ranks: Ranks | N
     """
     ranks, blame = ranks or Ranks(), _blame(path)
     with _opened(path, ranks) as (step, manifest):
-        reading: Future[dict[str, Any]] = Future()
+        parts: dict[str, Any] = {}
+        errors: list[Exception] = []
         with _verifying(step, manifest, _share(manifest, ranks)) as verifying:
             try:
-                reading.set_result(_read(step, manifest, _reader(step, manifest), ranks, layout=layout))
+                parts = _read(step, manifest, _reader(step, manifest), ranks, layout=layout)
             except Exception as error:  # raised below, unless a damaged file explains it
-                reading.set_exception(error)
-            ranks.each(blame, verifying.result)
-        return step, ranks.each(blame, reading.result)
+                errors.append(error)
+            try:
+                ranks.each(blame, lambda: _raise_first(verifying.result()))
+            except BaseException:
+                errors.clear()
+                raise
+        ranks.each(blame, lambda: _raise_first(errors))
+        return step, parts
 
 
 def load_unverified(path: Path, *, ranks: Ranks) -> tuple[Path, dict[str, Any], UnverifiedTensors | None]:
@@ -115,14 +121,31 @@ def _share(manifest: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _verifying(step: Path, manifest: dict[str, Any], names: Iterable[str]) -> Iterator[Future[None]]:
-    """Verify files in a thread while they are also read for loading. The second read finds them in the page cache."""
+def _verifying(step: Path, manifest: dict[str, Any], names: Iterable[str]) -> Iterator[Future[list[Exception]]]:
+    """Verify files in a thread while they are also read for loading. The second read finds them in the page cache.
+
+    The result is a list of the error, if there is one.
+    """
     is_left = threading.Event()
     with ThreadPoolExecutor(1, thread_name_prefix="accelkit_checkpoint") as pool:
         try:
-            yield pool.submit(check_contents, step, manifest, names, lambda: not is_left.is_set())
+            yield pool.submit(_errors_of, lambda: check_contents(step, manifest, names, lambda: not is_left.is_set()))
         finally:
             is_left.set()
+
+
+def _errors_of(work: Callable[[], None]) -> list[Exception]:
+    try:
+        work()
+    except Exception as error:
+        return [error]
+    return []
+
+
+def _raise_first(errors: list[Exception]) -> None:
+    """Raise the error, if there is one, and remove it: frames of its traceback have the list, and a cycle would keep tensors in memory."""
+    if errors:
+        raise errors.pop()
 
 
 def _has_blocks(manifest: dict[str, Any]) -> bool:
