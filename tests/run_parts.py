@@ -113,13 +113,14 @@ def run_all(parts: Sequence[Part], *, remove_environments: bool = False) -> int:
     environments = Environments(parts, RESULTS, remove=remove_environments)
     free_at_first = free_disk()
     outcomes: list[Outcome] = []
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         for part in parts:
             outcomes.append(run(part, environments))
     finally:
         print(report(outcomes), flush=True)
         print(f"Free disk: {free_at_first / GB:.0f} GB at the start, {environments.least_free_disk / GB:.0f} GB at the least", flush=True)
+        signal.signal(signal.SIGTERM, before)
         for part in parts[len(outcomes) :]:
             print(f"{part.name:<20}  not completed", flush=True)
     return int(any(outcome.exit_code for outcome in outcomes))
