@@ -120,9 +120,9 @@ def run_all(parts: Sequence[Part], *, remove_environments: bool = False) -> int:
     finally:
         print(report(outcomes), flush=True)
         print(f"Free disk: {free_at_first / GB:.0f} GB at the start, {environments.least_free_disk / GB:.0f} GB at the least", flush=True)
-        signal.signal(signal.SIGTERM, before)
         for part in parts[len(outcomes) :]:
             print(f"{part.name:<20}  not completed", flush=True)
+        signal.signal(signal.SIGTERM, before)
     return int(any(outcome.exit_code for outcome in outcomes))
 
 

@@ -39,7 +39,10 @@ class BackgroundSave:
                 error.what, why=error.why, hint=error.hint
             ) from error  # a new error, which has the traceback of this call
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # a cycle through its traceback would keep the state that was saved in memory
 
     def _run(self, work: Callable[[], object]) -> None:
         try:
