@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from accelkit_conformance import checks
+from accelkit_conformance.expectations import Expectation
 from accelkit_conformance.results import BAD, Result
 
 MANDATORY = (
@@ -22,7 +23,14 @@ profiling and bridges."""
 LEAST_RUN = 0.95
 
 
-def objections(tests: Sequence[str], results: Iterable[Result], *, is_whole: bool, expired: Sequence[str] = ()) -> list[str]:
+def objections(
+    tests: Sequence[str],
+    results: Iterable[Result],
+    *,
+    is_whole: bool,
+    expired: Sequence[str] = (),
+    torch_defects: Sequence[Expectation] = (),
+) -> list[str]:
     """Return the reasons why a run cannot be certified; an empty list if it can.
 
     Args:
@@ -30,6 +38,7 @@ def objections(tests: Sequence[str], results: Iterable[Result], *, is_whole: boo
         results: The results of the tests that were run.
         is_whole: Whether the run covered the whole profile, without a selection.
         expired: The declared failures that had expired when the run started.
+        torch_defects: The expected failures that torch causes, which may occur in every area.
     """
     found = {result.id: result for result in results}
     reasons = [] if is_whole else ["only a part of the profile was selected"]
@@ -40,7 +49,10 @@ def objections(tests: Sequence[str], results: Iterable[Result], *, is_whole: boo
         reasons.append(f"{counted(len(bad), 'test', 'tests')} failed: {some(bad)}")
     if flaky := [result.id for result in found.values() if result.kind == "flaky"]:
         reasons.append(f"{counted(len(flaky), 'test was', 'tests were')} flaky: {some(flaky)}")
-    declared = [result.id for result in found.values() if result.kind == "expected-failure" and checks.area_of(result.id) in MANDATORY]
+    excused = [result for result in found.values() if result.kind == "expected-failure" and checks.area_of(result.id) in MANDATORY]
+    declared = [
+        result.id for result in excused if not any(one.matches(result.id) and one.explanation == result.reason for one in torch_defects)
+    ]
     if declared:
         reasons.append(f"{counted(len(declared), 'failure is', 'failures are')} declared in mandatory areas: {some(declared)}")
     if expired:

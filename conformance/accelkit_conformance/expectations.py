@@ -17,6 +17,9 @@ given with ``--expected-failures``::
 Expectations are strict: one that matches no test is an error, and a test that passes although it is declared to fail is a
 failure. An expired one still counts as expected, so that a released wheel can be tested later, but the run cannot be certified
 and its report says so.
+
+The suite has a list of its own for accelerators, ``torch_defects.toml``: failures that are caused by torch and not by the device. They are
+not strict, because they need not occur on every device, and they do not prevent certification.
 """
 
 from __future__ import annotations
@@ -34,12 +37,15 @@ from typing import Any, Self
 
 import importlib_metadata
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
 
 from accelkit import UsageError
 
 GROUP = "accelkit.conformance"
 TIMEOUT = "timeout"
 """The value of ``error`` for a test that exceeds its time limit."""
+ORIGIN_OF_TORCH_DEFECTS = "accelkit_conformance/torch_defects.toml"
+"""The ``origin`` of expected failures that are defects of torch. The origin of all others is a file name, which has no slash."""
 _REQUIRED = ("test", "reason", "issue", "expires")
 
 
@@ -67,6 +73,16 @@ class Expectation:
     def holds_for(self, facts: Mapping[str, Any]) -> bool:
         """Return whether this expectation applies to an input. The vendor's expression is evaluated in a worker process."""
         return not self.sample or bool(eval(self.sample, {}, dict(facts)))  # noqa: S307 # the plugin's own code, which runs here anyway
+
+    @property
+    def is_torch_defect(self) -> bool:
+        """Whether torch causes the failure, and not the device."""
+        return self.origin == ORIGIN_OF_TORCH_DEFECTS
+
+    @property
+    def explanation(self) -> str:
+        """The reason in the results of tests that fail as expected."""
+        return f"{self.reason} ({self.issue})"
 
     @property
     def is_crash(self) -> bool:
@@ -107,6 +123,16 @@ def read(path: Path, torch_version: str) -> list[Expectation]:
     return [one for one in found if SpecifierSet(one.torch).contains(torch_version.partition("+")[0], prereleases=True)]
 
 
+def torch_defects(torch_version: str) -> list[Expectation]:
+    """Return the expected failures of accelerators that are caused by this version of torch: none, if it is not a valid version."""
+    try:
+        Version(torch_version)
+    except InvalidVersion:
+        return []
+    path = Path(__file__).with_name("torch_defects.toml")
+    return [dataclasses.replace(one, origin=ORIGIN_OF_TORCH_DEFECTS) for one in read(path, torch_version)]
+
+
 def _parse(path: Path, number: int, entry: Mapping[str, Any]) -> list[Expectation]:
     """Return one expectation for each test or glob that the entry names."""
     where = f"expected failure {number} of {path}"
@@ -132,11 +158,14 @@ def _parse(path: Path, number: int, entry: Mapping[str, Any]) -> list[Expectatio
 def expired(declared: Iterable[Mapping[str, Any]], started: str) -> list[str]:
     """Return those expected failures in a report that had already expired when the run started, each as ``test (date)``.
 
+    Defects of torch are left out: it is not the vendor who must look at them again.
+
     Args:
         declared: The expected failures, as they appear in the report.
         started: The date, or the date and time, at which the run started, in ISO 8601.
     """
-    return [f"{one['test']} ({one['expires']})" for one in declared if one["expires"] < started[:10]]
+    strict = [one for one in declared if one.get("origin") != ORIGIN_OF_TORCH_DEFECTS]
+    return [f"{one['test']} ({one['expires']})" for one in strict if one["expires"] < started[:10]]
 
 
 def file_of(distribution: str, name: str) -> Path | None:

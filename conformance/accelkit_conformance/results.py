@@ -34,7 +34,7 @@ MEANING: Mapping[Kind, str] = {
     "timeout": "no answer within the time limit, so the process was killed; a failure even if it passes when run again",
     "oom": "out of memory",
     "flaky": "it failed with an error, and passed when it was run again: neither a pass nor a failure, and never certified",
-    "expected-failure": "the test fails, as declared",
+    "expected-failure": "the test fails, as declared or because of a defect of torch",
     "unexpected-pass": "the test passes, although it is declared to fail",
     "unsupported": "the capability is declared none, or it is undeclared and raises an error or is missing",
     "over-unsupported": "the capability works, although it is declared none",

@@ -226,12 +226,15 @@ class Run:
     def report(self) -> Report:
         """Return the report on the results in the journal."""
         results = [self.journal.results[test] for test in self.tests if test in self.journal.results]
-        declared = [one.as_dict() for one in self.expectations]
+        failed = [result.id for result in results if result.kind == "expected-failure"]
+        torch_defects = [one for one in self.expectations if one.is_torch_defect]
+        declared = [one.as_dict() for one in self.expectations if not one.is_torch_defect or any(map(one.matches, failed))]
         objections = certification.objections(
             self.suite.tests,
             results,
             is_whole=not self.options.select and self.availability["status"] == "usable",
             expired=expectations.expired(declared, self.journal.started),
+            torch_defects=torch_defects,
         )
         seen = {name for result in results for name in result.seen}
         hello = dict(self.journal.hello)
@@ -273,11 +276,9 @@ class Run:
         path = self.options.expected_failures
         if path is None and self.record.kind == "accelerator":  # a plugin of another kind may have the name of an accelerator
             path = expectations.file_of(self.record.distribution, self.record.name)
-        if path is None:
-            return []
-        found = expectations.read(path, torch_version)
+        found = [] if path is None else expectations.read(path, torch_version)
         expectations.check_all_match(found, profiles.suite("full", torch_version, self.record.kind).tests)
-        return found
+        return [*found, *expectations.torch_defects(torch_version)] if self.record.kind == "accelerator" else found
 
     def _with_crash(self, result: Result) -> Result:
         """Return the result; if the test crashed earlier, according to the journal, return the crash, which a rerun does not undo."""

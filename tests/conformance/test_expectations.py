@@ -1,12 +1,13 @@
 """Expected failures and certification."""
 
+import dataclasses
 import datetime
 from pathlib import Path
 
 import pytest
 
 import accelkit
-from accelkit_conformance import certification, expectations
+from accelkit_conformance import certification, expectations, profiles
 from accelkit_conformance.results import Result
 
 GOOD = """
@@ -81,7 +82,8 @@ def test_one_that_matches_nothing_is_an_error(tmp_path, error_text):
     assert caught.value == error_text
 
 
-SHIPPED = sorted(Path(__file__).parents[2].glob("builtin_plugins/**/expected_failures*.toml"))
+TORCH_DEFECTS = Path(expectations.__file__).with_name("torch_defects.toml")
+SHIPPED = [TORCH_DEFECTS, *sorted(Path(__file__).parents[2].glob("builtin_plugins/**/expected_failures*.toml"))]
 
 
 def test_none_of_our_own_has_expired():
@@ -89,6 +91,19 @@ def test_none_of_our_own_has_expired():
     assert len(SHIPPED) == 4
     declared = [one.as_dict() for path in SHIPPED for one in expectations.read(path, "2.13.0")]
     assert expectations.expired(declared, str(datetime.datetime.now(tz=datetime.UTC).date())) == []
+
+
+@pytest.mark.parametrize("version", sorted(path.stem.removeprefix("torch-") for path in profiles.FOLDER.glob("torch-*.txt")))
+def test_every_defect_of_torch_is_that_of_a_test(version):
+    expectations.check_all_match(expectations.torch_defects(version), profiles.suite("full", version, "accelerator").tests)
+
+
+def test_defects_of_torch_are_those_of_a_version_and_do_not_expire_for_a_vendor():
+    everywhere = {one.test for one in expectations.torch_defects("2.13.0+cpu")}
+    assert "optimizers/many_tensors[SGD,bfloat16]" in everywhere - {one.test for one in expectations.torch_defects("2.14.0")}
+    assert expectations.torch_defects("no version") == []
+    declared = [one.as_dict() for one in expectations.torch_defects("2.13.0")]
+    assert expectations.expired(declared, "2999-01-01") == []
 
 
 def test_one_has_expired_on_the_day_after_its_date(tmp_path):
@@ -112,6 +127,17 @@ def test_what_is_whole_and_good_is_certified():
 def test_a_declared_failure_is_no_objection_outside_of_the_mandatory_areas():
     assert objected([*PASSED[:-1], Result(TESTS[-1], "expected-failure")]) == ""
     assert "declared in mandatory areas" in objected([Result(TESTS[0], "expected-failure"), *PASSED[1:]])
+
+
+def test_a_defect_of_torch_is_no_objection_in_a_mandatory_area():
+    defect = dataclasses.replace(expectations.torch_defects("2.13.0")[0], test="memory/*")
+
+    def objected_to(reason):
+        results = [Result(TESTS[0], "expected-failure", reason=reason), *PASSED[1:]]
+        return certification.objections(TESTS, results, is_whole=True, torch_defects=[defect])
+
+    assert objected_to(defect.explanation) == []
+    assert "declared in mandatory areas" in objected_to("another reason (https://example.org/1)")[0]
 
 
 @pytest.mark.parametrize("kind", ["fail", "crash", "timeout", "oom", "wrong-error", "unexpected-pass", "over-unsupported", "flaky"])

@@ -1,4 +1,4 @@
-"""Command-line options shared by several commands."""
+"""Options that several commands have."""
 
 from __future__ import annotations
 

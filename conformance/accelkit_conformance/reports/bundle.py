@@ -17,7 +17,7 @@ from typing import Any
 from accelkit import AccelkitError, UsageError, job_secret, untrusted_json
 from accelkit.errors import one_line, shortened
 from accelkit_conformance import certification, profiles
-from accelkit_conformance.expectations import Expectation, expired
+from accelkit_conformance.expectations import Expectation, expired, torch_defects
 from accelkit_conformance.report import Report, content_of, parsed, results_of, summarise
 from accelkit_conformance.reports import schema
 
@@ -190,7 +190,9 @@ def _check_results(report: Report, tests: list[str]) -> list[str]:
         problems.append(f"run.is_complete is {run['is_complete']}, but there are {len(results)} results for {run['chosen']} tests")
     is_whole = not run["selected"] and report["subject"]["availability"]["status"] == "usable"
     late = expired(report["expected_failures"], run["started"])
-    objections = certification.objections(tests, results, is_whole=is_whole, expired=late)
+    objections = certification.objections(
+        tests, results, is_whole=is_whole, expired=late, torch_defects=torch_defects(report["suite"]["torch"])
+    )
     said = report["certification"]
     if said["objections"] != objections or said["is_certified"] != (not objections):
         problems.append(f"the certification does not match the results; the correct objections are: {'; '.join(objections) or 'none'}")
