@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,7 +30,7 @@ def start(
     if not launcher:
         return preloaded.run([str(HERE / script), *rest], env, cwd=cwd, modules=["accelerate"])
     words = [word.format(port=free_port(), name=name) for word in launcher]
-    command = [sys.executable, *words, str(HERE / script), *rest]
+    command = [str(preloaded.programs("accelerate") / "python"), *words, str(HERE / script), *rest]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=280, env=env, cwd=cwd)
 
 

@@ -5,25 +5,24 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from device_checking_model import loader, small_net
+from preloaded_lightning import python
 
 PROGRAM = Path(__file__).with_name("lightning_ddp_program.py")
 SHARDED = Path(__file__).with_name("lightning_sharded_program.py")
-ACCELKIT_LAUNCH = [sys.executable, "-m", "accelkit", "launch", "--accelerator", "fake_xpu", "--devices", "2"]
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+ACCELKIT_LAUNCH = ["-m", "accelkit", "launch", "--accelerator", "fake_xpu", "--devices", "2"]
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
-def run(folder, *arguments, launcher=(sys.executable,), program=PROGRAM):
+def run(folder, package, *arguments, launcher=(), program=PROGRAM):
     """What each rank saw, in the order of ranks."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(PROGRAM.parent)}
-    result = subprocess.run(
-        [*launcher, str(program), str(folder), *arguments], capture_output=True, text=True, env=environment, timeout=240, check=False
-    )
+    command = [python(package), *launcher, program, folder, package, *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240, check=False)
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
     return [json.loads(path.read_text()) for path in sorted(folder.glob("rank*.json"))]
 

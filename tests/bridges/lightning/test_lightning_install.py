@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from device_checking_model import QUIET, loader, make_watched
+from preloaded_lightning import python
 
 import accelkit
 from accelkit.bridges.lightning import install, trainer_kwargs, uninstall
@@ -120,7 +120,7 @@ def test_lightning_cli(package, tmp_path):
     arguments += ["--trainer.logger=false", "--trainer.enable_progress_bar=false", "--trainer.enable_checkpointing=false"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "LIGHTNING_PACKAGE": package}
     result = subprocess.run(
-        [sys.executable, str(PROGRAM), *arguments], capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=240, check=False
+        [python(package), str(PROGRAM), *arguments], capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=240, check=False
     )
     assert result.returncode == 0, result.stderr[-4000:]
     ended = sorted(line for line in result.stdout.splitlines() if line.startswith("trained on"))

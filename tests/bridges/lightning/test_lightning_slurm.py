@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import os
 import subprocess
-import sys
 from pathlib import Path
+
+from preloaded_lightning import python
 
 from accelkit.bridges.lightning import trainer_kwargs
 
@@ -42,7 +43,7 @@ def test_a_job_that_is_told_to_end_saves_is_requeued_and_goes_on(tmp_path):
     environment = os.environ | STEP | {"PATH": f"{scontrol.parent}:{os.environ['PATH']}"}
 
     def turn(**more):
-        command = [sys.executable, str(PROGRAM), str(tmp_path / "work")]
+        command = [python(), str(PROGRAM), str(tmp_path / "work")]
         result = subprocess.run(command, capture_output=True, text=True, env=environment | more, timeout=240, check=False)
         assert result.returncode == 0, result.stderr[-4000:]
         return result.stdout.splitlines()[-1]

@@ -6,12 +6,12 @@ import importlib.util
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from device_checking_model import QUIET, parameters_of
+from preloaded_lightning import python
 from scaled_training import CLIPPED, NAME, Loss, batches, make_module, sgd
 from torch.utils.data import DataLoader
 
@@ -157,7 +157,7 @@ def test_each_process_sets_the_precision_up_for_its_device(vendor, tmp_path):
     environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), environment["PYTHONPATH"]])
     program = Path(__file__).with_name("lightning_vendor_precision_program.py")
     result = subprocess.run(
-        [sys.executable, str(program), str(tmp_path)], capture_output=True, text=True, env=environment, timeout=240, check=False
+        [python(), str(program), str(tmp_path)], capture_output=True, text=True, env=environment, timeout=240, check=False
     )
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
     ranks = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1)]
