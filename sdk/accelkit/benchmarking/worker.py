@@ -134,7 +134,7 @@ def _selected(request: Mapping[str, Any], name: str) -> list[Case]:
         name: The name by which the processes of collectives select the accelerator.
 
     Raises:
-        UsageError: If no measurement has such a name.
+        UsageError: If no measurement has a name that matches.
     """
     is_quick, select = request["is_quick"], request["select"]
     between = collectives.cases(is_quick, name, request["ranks"], request["seconds"] / 2)

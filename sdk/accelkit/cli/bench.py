@@ -48,7 +48,9 @@ def command() -> None:
     "--html", "html_path", metavar="PATH", type=click.Path(dir_okay=False), help="Write the report as one HTML page with diagrams."
 )
 @click.option("--quick", "is_quick", is_flag=True, help="Measure small sizes for a short time.")
-@click.option("--select", default="*", show_default=True, metavar="GLOB", help="Measure only what has such a name, as in 'matmul.*'.")
+@click.option(
+    "--select", default="*", show_default=True, metavar="GLOB", help="Run only the measurements whose names match GLOB, such as 'matmul.*'."
+)
 @click.option("--ranks", type=click.IntRange(2), default=2, show_default=True, help="Measure collectives between so many processes.")
 @IMPORT
 def run(*, name: str, json_path: str | None, html_path: str | None, is_quick: bool, select: str, ranks: int) -> None:

@@ -598,7 +598,7 @@ class Runtime:
 
         Of processes that compute on the same samples (tensor parallelism), only one contributes, so that each sample counts once.
         float16, bfloat16 and float8 are reduced in float32 and rounded once. Small integers and bools are reduced in a wider integer type;
-        a sum of bools is True if any of them is True. If every call is verified, host tensors of 103 bytes or less in total need a single
+        a sum of bools is True if any of them is True. If every call is verified, CPU tensors of 103 bytes or less in total need a single
         exchange and are added in the order of ranks.
 
         Args:
