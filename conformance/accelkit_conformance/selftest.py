@@ -246,7 +246,11 @@ def idle_checks(autopsies: Sequence[Autopsy]) -> list[str]:
 
 
 def scores(autopsies: Sequence[Autopsy]) -> list[dict[str, Any]]:
-    """Return, for each kind of plugin and area, the number of mutants and, for each profile, how many the area's tests detected."""
+    """Return the mutation scores, one row per kind of plugin and area.
+
+    A row has the number of mutants of the area and, under the name of each profile, how many of them the area's tests in that profile
+    detected.
+    """
     version = installed_version("torch") or ""
     rows: list[dict[str, Any]] = []
     for kind in checks.SUBJECT_KINDS:

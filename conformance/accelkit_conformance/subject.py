@@ -118,10 +118,10 @@ class Subject:
         return self.capabilities[f"dtype.{dtype}"] == "none"
 
     def needs(self, *dtypes: str) -> None:
-        """Skip the check on a device that lacks one of these dtypes.
+        """Require these dtypes of the device.
 
         Raises:
-            NotSupported: If the accelerator declares that the device does not have one of them.
+            NotSupported: If the accelerator declares that the device lacks one of them. The result of the check is then ``unsupported``.
         """
         lacking = [f"dtype.{dtype}" for dtype in dtypes if self.lacks(dtype)]
         if lacking:
@@ -139,10 +139,10 @@ class Subject:
         return others[0]
 
     def needs_devices(self, processes: int) -> None:
-        """Skip the check if the accelerator has fewer devices than ``processes``. The CPU supports any number of processes.
+        """Require a device for each of ``processes`` processes. The CPU supports any number of processes.
 
         Raises:
-            NotSupported: If it has fewer devices.
+            NotSupported: If the accelerator has fewer devices. The result of the check is then ``unsupported``.
         """
         try:
             self.accelerator.parse_devices(processes)

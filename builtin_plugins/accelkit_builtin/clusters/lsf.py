@@ -59,7 +59,13 @@ class LSFEnvironment(ClusterEnvironment):
 
     @property
     def local_world_size(self) -> int:
-        """Value of JSM_NAMESPACE_LOCAL_SIZE, else OMPI_COMM_WORLD_LOCAL_SIZE. Without them, it is known once the processes have joined."""
+        """Value of JSM_NAMESPACE_LOCAL_SIZE, else OMPI_COMM_WORLD_LOCAL_SIZE.
+
+        If neither is set, ``world_size`` if the rank file lists one host, else the number that the processes exchange.
+
+        Raises:
+            NotJoinedError: If the processes have to exchange it and have not joined the process group yet.
+        """
         size = self.world_size
         if self.text(*_LOCAL_SIZE) is not None:
             return self.number(*_LOCAL_SIZE, least=1, below=size + 1)
@@ -69,9 +75,10 @@ class LSFEnvironment(ClusterEnvironment):
     def node_rank(self) -> int:
         """Index of this host among the hosts of the rank file, if the job uses all of them.
 
-        Otherwise it is known once the processes have joined.
+        Otherwise, 0 if all processes run on one host, else the rank that the processes exchange.
 
         Raises:
+            NotJoinedError: If the processes have to exchange it and have not joined the process group yet.
             UsageError: If this host is not in the rank file.
         """
         nodes = self.known("num_nodes")
@@ -94,8 +101,11 @@ class LSFEnvironment(ClusterEnvironment):
     def num_nodes(self) -> int:
         """Number of hosts that the processes run on, which may be fewer than the allocated hosts that the rank file lists.
 
-        It is known from the start if all processes run on one host, or if the file lists two hosts and they run on both. Otherwise it
-        is known once the processes have joined.
+        It is known from the start if all processes run on one host, or if the file lists two hosts and they run on both. Otherwise, the
+        processes exchange it when they join the process group.
+
+        Raises:
+            NotJoinedError: If the processes have to exchange it and have not joined the process group yet.
         """
         local = self.known("local_world_size")
         if local == self.world_size:

@@ -120,9 +120,12 @@ class MPIEnvironment(ClusterEnvironment):
 
     @property
     def node_rank(self) -> int:
-        """0 if there is one machine, otherwise known once the processes have joined.
+        """0 if there is one machine, else the rank that the processes exchange.
 
         No launcher numbers the machines (OMPI_COMM_WORLD_NODE_RANK is the rank on the machine).
+
+        Raises:
+            NotJoinedError: If the processes have to exchange it and have not joined the process group yet.
         """
         return self.exchanged_value("node_rank", 0 if self.known("num_nodes") == 1 else None)
 

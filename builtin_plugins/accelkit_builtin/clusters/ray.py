@@ -11,8 +11,8 @@ class RayEnvironment(ClusterEnvironment):
     """Ray: this process is a worker of a Ray cluster and trains together with other actors, or alone.
 
     Protocol: Ray tells a process that it is a worker (RAY_RAYLET_PID), but not which one. ``ray.train``'s TorchTrainer sets RANK,
-    WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK, MASTER_ADDR and MASTER_PORT in its actors. ``variables`` creates them for
-    other actors.
+    WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK, MASTER_ADDR and MASTER_PORT in its actors. For actors that TorchTrainer
+    did not start, ``variables`` creates them.
     """
 
     launcher = "ray.train's TorchTrainer, or set RayEnvironment.variables in your own actors"
@@ -87,7 +87,11 @@ class RayEnvironment(ClusterEnvironment):
 
     @property
     def node_rank(self) -> int:
-        """Value of NODE_RANK. Without it, the rank is known once the processes have joined, or if all of them are on this machine."""
+        """Value of NODE_RANK. If it is not set, 0 if all processes are on this machine, else the rank that the processes exchange.
+
+        Raises:
+            NotJoinedError: If the processes have to exchange it and have not joined the process group yet.
+        """
         nodes = self.known("num_nodes")
         if self.text("NODE_RANK") is not None:
             return self.number("NODE_RANK", below=nodes or self.world_size)
@@ -97,7 +101,10 @@ class RayEnvironment(ClusterEnvironment):
     def num_nodes(self) -> int:
         """Value of NNODES, which TorchTrainer does not set.
 
-        Without it, the number is known once the processes have joined, or if all of them are on this machine.
+        If it is not set, 1 if all processes are on this machine, else the number that the processes exchange.
+
+        Raises:
+            NotJoinedError: If the processes have to exchange it and have not joined the process group yet.
         """
         if self.text("NNODES") is not None:
             return self.number("NNODES", least=1, below=self.world_size + 1)

@@ -59,7 +59,14 @@ class TorchElasticEnvironment(ClusterEnvironment):
 
     @property
     def local_world_size(self) -> int:
-        """Value of LOCAL_WORLD_SIZE or LOCAL_SIZE. If the launcher sets neither, it is known once the processes have joined the group."""
+        """Value of LOCAL_WORLD_SIZE or LOCAL_SIZE.
+
+        If neither is set, ``world_size`` if there is one machine, 1 if there are as many machines as processes, else the number that the
+        processes exchange.
+
+        Raises:
+            NotJoinedError: If the processes have to exchange it and have not joined the process group yet.
+        """
         size = self.world_size
         if self.text(*_LOCAL_SIZE) is not None:
             return self.number(*_LOCAL_SIZE, least=1, below=size + 1)
@@ -68,7 +75,13 @@ class TorchElasticEnvironment(ClusterEnvironment):
 
     @property
     def node_rank(self) -> int:
-        """Value of GROUP_RANK, CROSS_RANK or NODE_RANK. Without them, it is known once the processes have joined the group."""
+        """Value of GROUP_RANK, CROSS_RANK or NODE_RANK.
+
+        If none is set, 0 if there is one machine, else the rank that the processes exchange.
+
+        Raises:
+            NotJoinedError: If the processes have to exchange it and have not joined the process group yet.
+        """
         nodes = self.known("num_nodes")
         if self.text(*_NODE) is not None:
             return self.number(*_NODE, below=nodes or self.world_size)
@@ -76,7 +89,13 @@ class TorchElasticEnvironment(ClusterEnvironment):
 
     @property
     def num_nodes(self) -> int:
-        """Value of GROUP_WORLD_SIZE (the number of agents), CROSS_SIZE or NNODES, else known once the processes have joined."""
+        """Value of GROUP_WORLD_SIZE (the number of agents), CROSS_SIZE or NNODES.
+
+        If none is set, 1 if all processes are on this machine, else the number that the processes exchange.
+
+        Raises:
+            NotJoinedError: If the processes have to exchange it and have not joined the process group yet.
+        """
         if self.text(*_NODES) is not None:
             return self.number(*_NODES, least=1)
         size = self.world_size

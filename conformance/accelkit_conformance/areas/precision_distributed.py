@@ -48,8 +48,8 @@ def gradients_equal_one_process(subject: Subject, size: str, strategy: str) -> N
 
 @check("distributed", kind="precision", over=_CASES, is_distributed=True)
 def clipping_uses_the_norm_of_the_whole(subject: Subject, size: str, strategy: str) -> None:
-    """``clip_grad_norm_`` returns the norm of the gradients of the whole batch and model on every process, and a step with gradients
-    clipped to half of this norm matches the one in float64."""
+    """``clip_grad_norm_`` returns the norm of the gradients of the whole batch and model on every process. After it has clipped
+    them to half of this norm, the optimizer step matches a step in float64 with the same clipping."""
     import torch
 
     from accelkit_conformance.oracle.precision_declarations import declaration_of
@@ -104,7 +104,7 @@ def all_processes_skip_together(subject: Subject, size: str, strategy: str) -> N
 
 @check("distributed", kind="precision", over=_CASES, is_distributed=True)
 def accumulation_over_processes(subject: Subject, size: str, strategy: str) -> None:
-    """With ``gradient_accumulation_steps=2``, the step after two passes matches the one in float64 on the whole batch."""
+    """With ``gradient_accumulation_steps=2``, the step after two backward passes matches a step in float64 on the whole batch."""
     from accelkit_conformance.oracle.precision_models import ROWS
     from accelkit_conformance.oracle.precision_training import check_close, exact, mean_square, sgd, weights_of
 

@@ -93,7 +93,7 @@ def a_model_learns(subject: Subject) -> None:
 @check("training", kind="precision", over=["accumulate", "passes"])
 def accumulation_adds_up(subject: Subject, how: str) -> None:
     """The gradients of two backward passes before a step are accumulated: with ``gradient_accumulation_steps=2`` and ``accumulate``, the
-    result is their mean, otherwise their sum. The weights after the step that follows match those in float64."""
+    result is their mean, otherwise their sum. The weights after the next optimizer step match those in float64."""
     from accelkit_conformance.oracle.precision_training import check_close, exact, mean_square, sgd, trainer, weights_of
 
     is_mean = how == "accumulate"

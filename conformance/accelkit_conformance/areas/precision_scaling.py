@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 @check("smoke", kind="precision")
 def clipping_by_norm(subject: Subject) -> None:
-    """``clip_grad_norm_`` returns the norm of the unscaled gradients, and the step that follows matches the one in float64 with gradients
-    clipped to half of their norm."""
+    """``clip_grad_norm_`` returns the norm of the unscaled gradients. After it has clipped them to half of this norm, the optimizer step
+    matches a step in float64 with the same clipping."""
     import torch
 
     from accelkit_conformance.oracle.precision_declarations import declaration_of
@@ -38,8 +38,8 @@ def clipping_by_norm(subject: Subject) -> None:
 
 @check("training", kind="precision")
 def clipping_by_value(subject: Subject) -> None:
-    """``clip_grad_value_`` clips unscaled gradients, and the step that follows matches the one in float64 with gradients clipped to a
-    third of their largest value."""
+    """``clip_grad_value_`` clips the unscaled gradients. After it has clipped them to a third of their largest value, the optimizer step
+    matches a step in float64 with the same clipping."""
     import torch
 
     from accelkit_conformance.oracle.precision_training import check_close, exact, gradients_of, mean_square, sgd, trainer, weights_of

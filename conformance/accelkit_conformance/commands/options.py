@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Command-line options shared by several commands."""
 
 from __future__ import annotations
 

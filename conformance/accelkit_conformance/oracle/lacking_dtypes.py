@@ -52,10 +52,10 @@ def lacking_dtypes(subject: Subject, program: Callable[[], Any]) -> list[str]:
 
 
 def require_dtypes(subject: Subject, program: Callable[[], Any]) -> None:
-    """Skip the check if a program, when it runs on the CPU, uses a dtype that the device lacks.
+    """Require of the device every dtype that a program uses when it runs on the CPU.
 
     Raises:
-        NotSupported: If the device lacks such a dtype.
+        NotSupported: If the device lacks one of them. The result of the check is then ``unsupported``.
     """
     subject.needs(*lacking_dtypes(subject, program))
 

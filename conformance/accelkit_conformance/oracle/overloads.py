@@ -184,7 +184,15 @@ def _copied(nested: Any) -> Any:
 
 
 def calls_of(programs: Iterable[Callable[[], Any]], each: int = _EACH) -> list[tuple[Any, Any, Any]]:
-    """Return the functional ATen calls that these programs make on the CPU, as ``(func, args, kwargs)``: at most ``each`` per overload."""
+    """Return functional ATen calls that programs make on the CPU.
+
+    Args:
+        programs: The programs. One that raises an exception still contributes the calls before it.
+        each: The largest number of calls of one overload to return.
+
+    Returns:
+        The calls as ``(func, args, kwargs)``.
+    """
     mode = Calls(each)
     for program in programs:
         with contextlib.suppress(Exception), mode:  # calls before an error still count

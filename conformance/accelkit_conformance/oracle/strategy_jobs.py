@@ -107,10 +107,10 @@ def shared_folder(subject: Subject) -> Iterator[str]:
 
 @contextlib.contextmanager
 def saving() -> Iterator[None]:
-    """Skip the check if the strategy refuses to save its state.
+    """Return a context manager in which the strategy's state is saved.
 
     Raises:
-        NotSupported: If it refuses.
+        NotSupported: If the strategy refuses to save its state. The result of the check is then ``unsupported``.
     """
     try:
         yield

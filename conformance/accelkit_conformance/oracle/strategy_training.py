@@ -57,10 +57,10 @@ def agree(subject: Subject, problem: str) -> None:
 
 
 def check_is_suitable(subject: Subject) -> None:
-    """Skip the check if the strategy does not run on this accelerator or on this number of processes.
+    """Require a strategy that runs on this accelerator and on this number of processes.
 
     Raises:
-        NotSupported: If it does not.
+        NotSupported: If the strategy does not. The result of the check is then ``unsupported``.
     """
     if subject.world_size > 1 and not subject.cls.is_distributed:  # type: ignore[attr-defined]
         raise NotSupported(f"several processes: {DECLARED_NONE} (is_distributed is False)")

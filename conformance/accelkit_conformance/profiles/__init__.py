@@ -27,7 +27,7 @@ class Suite:
     Attributes:
         profile: The name of the profile.
         torch: The minor version of torch, such as ``2.13``.
-        tests: The ids of the tests, in the order of the list.
+        tests: The ids of the tests, in the order of the file of this version of torch.
         digest: The SHA-256 of the ids in hexadecimal.
     """
 

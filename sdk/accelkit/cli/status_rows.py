@@ -1,4 +1,4 @@
-"""The status of each plugin as a row. It comes from the plugin's metadata, from a new verdict, or from a cached verdict."""
+"""Rows of the tables of plugins. The status in a row comes from the plugin's metadata, or from a new or cached result of probing it."""
 
 from __future__ import annotations
 

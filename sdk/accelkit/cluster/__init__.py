@@ -1,1 +1,1 @@
-"""Detection of the cluster environment of a process, in this process or in a child process."""
+"""Detection of the cluster environment, either in this process itself or, for the command line, in a child process."""

@@ -55,7 +55,7 @@ def way_out(distributions: Sequence[str]) -> str:
 
 
 def explain(error: BaseException) -> BrokenPluginError:
-    """Return the error for a failed ``import torch``, which names the backend that failed and the root cause."""
+    """Return the error to raise if ``import torch`` failed. It states the root cause and, if it is known, the backend that failed."""
     text = str(error)
     if unreadable := inventory().unreadable:
         names = " ".join(unreadable)

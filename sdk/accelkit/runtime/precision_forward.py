@@ -104,7 +104,7 @@ def _behaviour(precision: Precision) -> Callable[[type], dict[str, Any]]:
 
 
 def forward_in_precision(cls: type) -> dict[str, Any]:
-    """Return the behaviour of a module whose forward pass runs in its precision."""
+    """Return the behaviour of a module whose forward pass runs in the precision that the module stores."""
     original: Any = cls
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -680,11 +680,11 @@ class Runtime:
         self._checkpointing.wait_for_saves()
 
     def load_state(self, path: str | Path, *, verify: Literal["full", "lazy"] = "full") -> None:
-        """Load a checkpoint of ``save_state`` into objects that were prepared in the same order.
+        """Load a checkpoint written by ``save_state`` into objects that were prepared in the same order.
 
-        The number of processes and the strategy may differ from those with which it was saved: each process reads what its own shards need.
-        Each process restores its own random state, or that of a process that had its share of the samples. A process without saved random
-        state derives a new one and warns.
+        The number of processes and the strategy may differ from those of the job that wrote the checkpoint: each process reads only what
+        its own shards need. Each process restores the random state of a saved process with the same ``data_parallel_index`` (usually, the
+        same rank). If there is none, it derives a new random state from that of another process, and warns.
 
         Args:
             path: The folder of one checkpoint, or the folder that contains all of them (then the latest is loaded).
@@ -694,8 +694,9 @@ class Runtime:
                 CheckpointError if it is damaged. Everything else is verified before it is restored.
 
         Raises:
-            CheckpointError: On every process, if the checkpoint is missing or damaged, or contains other objects. Nothing is restored in
-                that case, unless the cause is that an object rejected its state, or ``verify`` is ``lazy``.
+            CheckpointError: On every process, if the checkpoint is missing or damaged, or if its objects do not match those that were
+                prepared. Nothing has been restored then, with two exceptions: if an object rejected its state, or ``verify`` is ``lazy``,
+                some objects may already have been restored.
             UsageError: If ``verify`` is neither ``full`` nor ``lazy``.
         """
         self._checkpointing.load_state(Path(path), verify)

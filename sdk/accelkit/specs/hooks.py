@@ -37,7 +37,7 @@ hookimpl = pluggy.HookimplMarker("accelkit")
 
 
 class AcceleratorHooks:
-    """Hooks about the device. The accelerator's methods of the same names are called as well."""
+    """Hooks that are called for the device. The accelerator's methods of the same names are called as well."""
 
     @hookspec
     def setup_device(self, device: torch.device) -> None:
@@ -71,7 +71,7 @@ class AcceleratorHooks:
 
 
 class PrecisionHooks:
-    """Hooks about how numbers are stored and computed."""
+    """The hook that creates the precision, which determines the dtypes of storage and computation."""
 
     @hookspec(firstresult=True)
     def make_precision(self, name: str, accelerator: Accelerator, device: torch.device) -> Precision | None:
@@ -83,7 +83,7 @@ class PrecisionHooks:
 
 
 class ClusterEnvironmentHooks:
-    """Hooks about the launcher or scheduler of the job."""
+    """Hooks that detect the launcher or scheduler of the job, and are called when the job is preempted."""
 
     @hookspec
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:

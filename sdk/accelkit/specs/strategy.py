@@ -146,7 +146,7 @@ class Strategy:
         """Move the module to ``device``, and return it. Called before ``wrap_module``, unless the Runtime was told not to place anything.
 
         Args:
-            module: The module, in its precision.
+            module: The module, already converted by the precision plugin.
             device: The device of this process.
         """
         return module.to(device)
@@ -164,7 +164,7 @@ class Strategy:
         Override this method to use another wrapper.
 
         Args:
-            module: The module, already placed and in its precision.
+            module: The module, already converted by the precision plugin and placed.
             device: The device of this process.
         """
         return module

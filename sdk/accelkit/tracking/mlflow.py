@@ -21,7 +21,7 @@ _NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")
 
 
 class MLflow(Tracker):
-    """Records the run in MLflow. Needs the package ``mlflow``; ``mlflow-skinny`` is enough for a server.
+    """Records the run in MLflow. Needs the package ``mlflow``; ``mlflow-skinny`` is enough if a tracking server stores the run.
 
     Numbers become metrics, strings become tags, and hyperparameters become parameters, with names such as ``model/depth``. Characters
     that MLflow does not allow in names are replaced by ``_``.

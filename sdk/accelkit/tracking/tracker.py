@@ -25,7 +25,7 @@ class Tracker(abc.ABC):
     Attributes:
         name: The name of the tracker in warnings and checkpoints, and in ``Runtime(trackers=[name])``.
         package: The package to install with pip. An empty string if the tracker needs none.
-        module: The module of that package.
+        module: The name under which the package is imported. ``check`` looks for it.
     """
 
     name: str = ""

@@ -90,7 +90,7 @@ class BlockVerification:
         """Start the threads. The last one calls ``when_done``. The threads end early if the main thread ends."""
         for number in range(min(len(self._order), os.cpu_count() or 1, MOST_THREADS)):
             thread = threading.Thread(target=self._work, args=(when_done,), name=f"accelkit-verify-{number}")
-            with contextlib.suppress(RuntimeError):  # Python is shutting down; whoever uses a tensor verifies it
+            with contextlib.suppress(RuntimeError):  # Python is shutting down; the first use of a tensor verifies it
                 thread.start()
                 self._threads.append(thread)
 

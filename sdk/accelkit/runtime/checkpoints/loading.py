@@ -34,7 +34,7 @@ def load_with_source(path: Path, *, layout: Layout = no_layout, ranks: Ranks | N
     All processes of ``ranks`` must call this together. Each of them verifies some of the files.
 
     Args:
-        path: A step, or the folder that holds the steps. For the latter, the step that LATEST names is loaded, or else the newest.
+        path: A step, or the folder that holds the steps. ``step_dirs.find`` chooses among them.
         layout: A function that returns the DTensor whose layout a tensor should get, given the tensor's path (``model_0.layer.weight``)
             and global size. Only this process's shard is read then. Other tensors are read whole, on the CPU.
         ranks: The processes that load. The default is this process alone. Their number may differ from that of the processes that saved.

@@ -1,4 +1,7 @@
-"""Manage the folder of steps: list steps, find the latest, lock steps in use, and remove old ones."""
+"""Manage the folder of steps: list steps, find the latest, lock steps in use, and remove old ones.
+
+A step is one checkpoint: a folder ``step-N`` with a manifest. The file LATEST beside the steps names the step that was saved last.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +38,12 @@ def numbers(root: Path) -> list[int]:
 
 
 def find(path: Path) -> Path:
-    """Return the step folder that ``path`` refers to: ``path`` itself, the one that LATEST names, or the newest.
+    """Return ``path`` if it is a step, else the step in it that its file LATEST names, else the step in it with the highest number.
+
+    The last case applies if LATEST is missing or damaged, or if the step that it names does not exist.
 
     Raises:
-        CheckpointError: If there is no step.
+        CheckpointError: If ``path`` does not exist, or is no step and contains none.
     """
     hint = "create a checkpoint with rt.save_state(path)"
     if (path / MANIFEST).exists():

@@ -1,4 +1,4 @@
-"""Tensors that were loaded before their part of the checkpoint was verified. Whoever uses their values waits until it is.
+"""Tensors that were loaded before their part of the checkpoint was verified. A thread that uses their values waits until it is.
 
 Such a tensor temporarily has a subclass, whose ``__torch_function__`` torch calls before every operation on the tensor; torch changes the
 class of its lazily initialised parameters in the same way. As soon as the tensor is verified, its original class is restored, and nothing
@@ -31,11 +31,11 @@ class UnverifiedTensors:
     """The tensors that one checkpoint was loaded into and that have not been verified yet.
 
     Args:
-        blocks: The verification of the checkpoint's files.
+        verification: The verification of the checkpoint's blocks.
     """
 
-    def __init__(self, blocks: BlockVerification) -> None:
-        self._blocks = blocks
+    def __init__(self, verification: BlockVerification) -> None:
+        self._verification = verification
         self._marked: list[weakref.ref[torch.Tensor]] = []
         self._destinations: dict[int, torch.Tensor] = {}
         self._is_restoring = False
@@ -49,11 +49,11 @@ class UnverifiedTensors:
         Raises:
             CheckpointError: If it is verified now and damaged.
         """
-        if self._blocks.is_intact(key):
+        if self._verification.is_intact(key):
             return
         unverified = type(tensor) if type(tensor) in _VERIFIED else _UNVERIFIED.get(type(tensor))
         if unverified is None:
-            self._blocks.wait(key)
+            self._verification.wait(key)
             return
         tensor.__dict__[_RECORD] = (self, key)
         tensor.__class__ = unverified
@@ -65,7 +65,7 @@ class UnverifiedTensors:
         Raises:
             CheckpointError: If it is damaged.
         """
-        self._blocks.wait(key)
+        self._verification.wait(key)
 
     def wait_for_all(self) -> None:
         """Return once the whole checkpoint is verified.
@@ -73,7 +73,7 @@ class UnverifiedTensors:
         Raises:
             CheckpointError: If it is damaged.
         """
-        self._blocks.wait_for_all()
+        self._verification.wait_for_all()
         self._release_intact()
 
     def close(self) -> None:
@@ -83,7 +83,7 @@ class UnverifiedTensors:
             CheckpointError: If the checkpoint is damaged and no earlier error has reported it.
         """
         self.remove_hooks()
-        self._blocks.wait_for_all(once=True)
+        self._verification.wait_for_all(once=True)
         self._release_intact()
 
     @contextlib.contextmanager
@@ -109,11 +109,11 @@ class UnverifiedTensors:
                 hook = _BeforeUse(self)
                 self._hooks.append(module.register_forward_pre_hook(hook, prepend=True))
         self._hooks += [optimizer.register_step_pre_hook(_BeforeUse(self)) for optimizer in optimizers]
-        self._blocks.start(self._release_intact)
+        self._verification.start(self._release_intact)
 
     def stop(self) -> None:
         """End the threads. Tensors that have not been verified are verified when they are used."""
-        self._blocks.stop()
+        self._verification.stop()
 
     def remove_hooks(self) -> None:
         """Remove the hooks of ``start``. Other state has been loaded into the modules and optimizers."""
@@ -123,14 +123,14 @@ class UnverifiedTensors:
 
     def remove_finished_hooks(self) -> None:
         """Remove the hooks if everything is verified. Called between steps, because torch may iterate over the hooks during a step."""
-        if self._hooks and self._blocks.is_complete:
+        if self._hooks and self._verification.is_complete:
             self.remove_hooks()
 
     def _release_intact(self) -> None:
         for reference in self._marked:
             tensor = reference()
             record = None if tensor is None else tensor.__dict__.get(_RECORD)
-            if tensor is not None and record is not None and record[0] is self and self._blocks.is_intact(record[1]):
+            if tensor is not None and record is not None and record[0] is self and self._verification.is_intact(record[1]):
                 _release(tensor)
 
     def copy_into(self, target: torch.Tensor, source: torch.Tensor, key: str, arguments: Any) -> bool:

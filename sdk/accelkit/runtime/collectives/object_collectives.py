@@ -61,7 +61,7 @@ def broadcast(communicator: Communicator, data: Any, from_process: int = 0) -> A
 
 
 def send(data: Any, rank: int, group: dist.ProcessGroup | None = None) -> None:
-    """Send an object to the process with this rank in the job, which must call ``receive``."""
+    """Send an object to the process whose rank in the job is ``rank``. That process must call ``receive``."""
     text = job_secret.signed(pickle.dumps(data), dist.get_rank())
     device = _travelling_on(group)
     for part in (_LENGTH.pack(len(text)), text):
@@ -69,7 +69,7 @@ def send(data: Any, rank: int, group: dist.ProcessGroup | None = None) -> None:
 
 
 def receive(rank: int, group: dist.ProcessGroup | None = None) -> Any:
-    """Receive the object that the process with this rank in the job sends.
+    """Receive an object from the process whose rank in the job is ``rank``. That process must call ``send``.
 
     Raises:
         CollectiveError: If the object is not from a process of this job.

@@ -1,4 +1,4 @@
-"""Copies of a loader that begin later than the original, or read from another dataset or sampler."""
+"""Copies of a loader that start at a later sample or batch, or read from another dataset or sampler."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def in_order(sampler: Any, order: Order) -> Any:
 
 
 def starting_at(loader: Any, position: int, num_batches: int, order: Order | None = None) -> Any:
-    """Return a loader like this one that begins later. For a map-style dataset, skipped samples are not read.
+    """Return a copy of a loader that skips the first samples or batches. For a map-style dataset, skipped samples are not read.
 
     Args:
         loader: A DataLoader, or a loader that was divided among processes.
