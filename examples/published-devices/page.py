@@ -37,13 +37,13 @@ The numbers are not a ranking. These packages are young, none of them was writte
 none claims to have every operator. The plugins declare no capabilities. A test of a capability,
 such as a dtype or streams, is *not supported* if the device raises an error, computes in another
 dtype under autocast, or lacks what is tested. A test that needs something else that is missing,
-such as a second device, also counts as *not supported*. A test *failed* if the device computes a wrong
-result, violates behaviour that torch guarantees, or raises an error in a test that is not about a
-capability. A device without float32, for example, *fails* the test of a training step, but the
-tests of its operators in float32 count as *not supported*. The number of failures is larger than
-the number of defects on this page, because several tests may fail for the same reason, and because
-we list only those that we reproduced. A device that was run with an earlier state of the suite may
-have fewer tests.
+such as a second device, also counts as *not supported*. A test *failed* if the device computes a
+wrong result, violates behaviour that torch guarantees, or raises an error in a test that is not
+about a capability. A device without float32, for example, *fails* the test of a training step, but
+the tests of its operators in float32 count as *not supported*. The number of failures is larger
+than the number of defects on this page, because several tests may fail for the same reason, and
+because we list only those that we reproduced. A device that was run with an earlier state of the
+suite may have fewer tests.
 
 `make devices` installs each device in an environment of its own, as its users would. It runs the
 suite, the programs and `examples/digits.py`, and writes this page. `make devices NAMES=rgpu` runs

@@ -191,7 +191,7 @@ class CheckpointError(AccelkitError):
 
 
 class NotJoinedError(AccelkitError):
-    """The placement of the processes on machines was requested before they joined, and no environment variable gives it.
+    """The placement of the processes on machines was requested before they joined the process group, and no environment variable gives it.
 
     The processes exchange this information when they join.
     """

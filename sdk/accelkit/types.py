@@ -178,7 +178,8 @@ class RuntimeState:
     """A summary of a Runtime, passed to hooks and printed for users.
 
     Attributes:
-        devices, local_process_index, num_nodes: Empty (``devices``) or None until the processes join, unless they are known earlier.
+        devices, local_process_index, num_nodes: Empty (``devices``) or None until the processes join the process group, unless they are
+            known earlier.
     """
 
     accelerator: str

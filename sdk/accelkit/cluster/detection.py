@@ -223,7 +223,7 @@ def _priority(claim: Detection | None) -> int:
 def describe(environment: ClusterEnvironment) -> tuple[dict[str, Any], list[dict[str, str]]]:
     """Return all properties of the environment, and a dict with ``name``, ``what``, ``why`` and ``hint`` for each one that cannot be read.
 
-    A property that is not known before the processes join is None and does not count as an error.
+    A property that is not known before the processes join the process group is None and does not count as an error.
     """
     settings: dict[str, Any] = {}
     errors: list[dict[str, str]] = []

@@ -41,7 +41,7 @@ class Configuration:
     Attributes:
         device_indices: Indices of the devices that the job uses on this machine. While the number of processes on this machine is unknown,
             the indices up to that of this process's device.
-        num_nodes: Number of nodes; None if it is not known until the processes join.
+        num_nodes: Number of nodes; None if it is not known until the processes join the process group.
         devices_said, nodes_said: The devices and the number of nodes that the user requested; None if unspecified.
     """
 
@@ -66,7 +66,7 @@ class Configuration:
 
     @property
     def known_devices(self) -> tuple[int, ...]:
-        """Devices of this machine's processes; empty if they are not known until the processes join."""
+        """Devices of this machine's processes; empty if they are not known until the processes join the process group."""
         is_known = self.devices_said is not None or self.cluster.known("local_world_size") is not None
         return self.device_indices if is_known else ()
 

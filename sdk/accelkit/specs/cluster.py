@@ -27,7 +27,8 @@ class ClusterEnvironment(Variables):
             the errors of ``validate_settings``.
         nodes_flag: The launcher's flag for the number of machines, in the same form.
         preemption_poll_seconds: Seconds between two calls of ``is_preempted``. Ignored if ``is_preempted`` is not overridden.
-        placement: The placement that the processes worked out when they joined. None before that, or if all values were known already.
+        placement: The placement that the processes worked out when they joined the process group. None before that, or if all values
+            were known already.
     """
 
     processes_flag: str = "{} processes on each machine"
@@ -110,14 +111,14 @@ class ClusterEnvironment(Variables):
         return 0
 
     def exchanged_value(self, name: str, default: int | None = None) -> int:
-        """Return a value that the processes exchanged when they joined.
+        """Return a value that the processes exchanged when they joined the process group.
 
         Args:
             name: ``local_rank``, ``local_world_size``, ``node_rank`` or ``num_nodes``.
-            default: The value to return before the processes join, if it is already certain. None if it is not.
+            default: The value to return before they have joined, if it is already certain. None if it is not.
 
         Raises:
-            NotJoinedError: If the processes have not joined and there is no default.
+            NotJoinedError: If the processes have not joined the group and there is no default.
         """
         if self.placement is not None:
             return int(getattr(self.placement, name))
@@ -131,7 +132,7 @@ class ClusterEnvironment(Variables):
         )
 
     def known(self, name: str) -> int | None:
-        """Return the property ``name``, or None if it is not known before the processes join."""
+        """Return the property ``name``, or None if it is not known before the processes join the process group."""
         try:
             return int(getattr(self, name))
         except NotJoinedError:

@@ -53,7 +53,7 @@ def _start_accelerate() -> None:
     """Create Accelerate's ``PartialState``, without which its loggers raise an error. It uses the CPU and creates no process group.
 
     Raises:
-        UsageError: If the processes of the job have not joined. Accelerate would join them itself, on this process alone.
+        UsageError: If the processes of the job have not joined the process group. Accelerate would create one on this process alone.
     """
     accelerate, distributed = sys.modules.get("accelerate"), sys.modules.get("torch.distributed")
     if not hasattr(accelerate, "PartialState"):

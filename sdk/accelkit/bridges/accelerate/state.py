@@ -1,7 +1,7 @@
 """Accelerate's state of this process, ``PartialState``, filled from a Runtime.
 
 Accelerate would fill it from a fixed list of device types and vendors' packages. Here a Runtime has already selected and checked the
-device and joined the job. There is only one such state in a process.
+device and, in a job of several processes, joined the process group. There is only one such state in a process.
 """
 
 from __future__ import annotations
