@@ -17,7 +17,7 @@ def judge(subject: Subject, test: str, error: BaseException | None, expected: Se
     """Return the result of a check that has been called.
 
     Args:
-        subject: The subject, with the failures that were recorded for inputs of the check.
+        subject: The plugin under test, with the failures that were recorded for inputs of the check.
         test: The id of the test.
         error: The error that the check raised, or None.
         expected: The expected failures of the test.

@@ -69,7 +69,7 @@ class Worker:
     """Runs tests on one subject. The plugin is loaded at the start if the request needs hardware."""
 
     def __init__(self, request: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
-        """``say`` sends a message to the runner before a test has ended."""
+        """``say`` is a function that sends a message to the runner while a test is running: which call does not return, for example."""
         self._say = say
         self._number = request["worker"]
         self._expectations = [Expectation.from_dict(one) for one in request["expectations"]]

@@ -73,7 +73,10 @@ def rows() -> tuple[Row, ...]:
 
 
 def missing_attribute(owner: str, name: str) -> UnknownAttributeError | None:
-    """Return the error for an attribute that ``owner`` (``Runtime`` or ``accelkit``) lacks; None if no other library has the name."""
+    """Return the error for an attribute that ``owner`` (``Runtime`` or ``accelkit``) does not have but another library has.
+
+    The error says what to use instead. Returns None if ``peer_names.toml`` has no such attribute or function of another library.
+    """
     row = None if name.startswith("_") else _find(name, ("attributes", "functions"))
     if row is None:
         return None

@@ -1,4 +1,5 @@
-"""``torch.compile`` with the accelerator's backend changes no result: forward, backward, dynamic shapes, in-place operators, training."""
+"""``torch.compile`` with the accelerator's backend changes no result of the forward pass, the backward pass or training, even with dynamic
+shapes or in-place operators."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Gradients are clipped by the norm of the whole model, an infinite gradient of one process makes all of them skip the
-step, and a strategy that owns the optimizer makes a step and clears the gradients only when it is told to."""
+"""Gradients are clipped by the norm of the gradients of the whole model, an infinite gradient on one process makes all processes skip the
+step, and a strategy that owns the optimizer takes a step and clears the gradients only when it is told to."""
 
 from __future__ import annotations
 

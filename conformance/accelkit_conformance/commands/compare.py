@@ -1,4 +1,4 @@
-"""``accelkit conformance compare A B``."""
+"""``accelkit conformance compare A B``: show which tests got worse and which got better from report A to report B."""
 
 from __future__ import annotations
 

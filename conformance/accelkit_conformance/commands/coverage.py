@@ -1,4 +1,4 @@
-"""``accelkit conformance coverage NAME``."""
+"""``accelkit conformance coverage NAME``: show which operators an accelerator leaves to the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``accelkit conformance matrix DIR``."""
+"""``accelkit conformance matrix DIR``: show the reports in a folder side by side."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def command(folder: Path, html_path: Path | None, page_path: Path | None, kept: 
 
 
 def _summaries(folder: Path) -> list[tuple[Path, Report]]:
-    """Read the reports and summaries in a folder, sorted by kind and name. Other files are skipped, and named on standard error."""
+    """Return the reports and summaries in a folder, sorted by the kind and the name of the plugin. Other JSON files are skipped, and their
+    names are printed on standard error."""
     found = []
     for path in sorted(folder.glob("*.json")):
         if not path.is_file():

@@ -1,4 +1,4 @@
-"""``accelkit conformance next NAME``."""
+"""``accelkit conformance next NAME``: show what to build next for a new device."""
 
 from __future__ import annotations
 

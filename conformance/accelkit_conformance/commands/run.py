@@ -1,4 +1,4 @@
-"""``accelkit conformance run NAME``."""
+"""``accelkit conformance run NAME``: run the tests of a profile on a plugin, and write reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``accelkit conformance selftest``."""
+"""``accelkit conformance selftest``: run the suite on broken plugins, and show which of them it detects."""
 
 from __future__ import annotations
 

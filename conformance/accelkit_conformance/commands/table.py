@@ -1,4 +1,4 @@
-"""``accelkit conformance table REPORT``."""
+"""``accelkit conformance table REPORT``: print what is supported according to a report, or insert it into a Markdown page."""
 
 from __future__ import annotations
 

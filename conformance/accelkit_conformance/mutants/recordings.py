@@ -56,7 +56,7 @@ class KeepsOldRecordings(_Recorded):
 
 @mutant("profiling", "wrong places")
 class RecordsTheOperatorBefore(_Recorded):
-    """Work is recorded as that of the operator that was called before."""
+    """Each kernel and copy is recorded as work of the operator that ran the kernel or copy before it."""
 
     recording = "caller"
 

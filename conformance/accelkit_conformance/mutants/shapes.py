@@ -18,7 +18,7 @@ class HasFourDimensions(Broken):
 
 @mutant("operators", "dimensions")
 class CountsRowsIn16Bits(Broken):
-    """``bmm`` and ``softmax`` give the rows after the first 65,536 the results of the first rows."""
+    """In the results of ``bmm`` and ``softmax``, the rows after the first 65,536 repeat the first rows."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()

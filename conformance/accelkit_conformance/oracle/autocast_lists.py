@@ -1,7 +1,8 @@
 """The operators on autocast's lists, and their comparison with the CPU, where each is computed in the dtype that the lists prescribe.
 
 The lists are those of torch's devices (``AT_FORALL_LOWER_PRECISION_FP``, ``AT_FORALL_FP32``, ``AT_FORALL_FP32_SET_OPT_DTYPE`` and
-``AT_FORALL_PROMOTE`` in torch's ``ATen/autocast_mode.h``), in the names of torch's database of operators. The CPU's own list is shorter.
+``AT_FORALL_PROMOTE`` in torch's ``ATen/autocast_mode.h``), with the names of the operators in torch's ``op_db``. The CPU's own list is
+shorter.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def check_listed(subject: Subject, name: str, dtype: str) -> None:
     autocast computes in the lower dtype are called once more after autocast has ended.
 
     Args:
-        subject: The subject with the device.
+        subject: The plugin under test, with its device.
         name: The operator, from one of the lists of this module.
         dtype: The lower dtype: ``bfloat16`` or ``float16``.
 

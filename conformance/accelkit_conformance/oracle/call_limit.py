@@ -29,7 +29,7 @@ def limited(subject: Subject, what: str, seconds: float) -> Iterator[None]:
     call is interrupted. If it has not returned one second later, for example because it is not running Python code, this process ends.
 
     Args:
-        subject: The subject.
+        subject: The plugin under test.
         what: The call, such as the name of a hook, for messages.
         seconds: The time limit in seconds.
 

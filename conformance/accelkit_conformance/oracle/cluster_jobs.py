@@ -82,7 +82,7 @@ def run_job(subject: Subject, job: Sequence[Process], seconds: float) -> list[di
     """Run the processes of a job, which join a process group and reduce a tensor, and return their answers, ordered by rank.
 
     Args:
-        subject: The subject.
+        subject: The plugin under test.
         job: The processes, ordered by rank.
         seconds: The time in seconds for which a process waits for the others.
 

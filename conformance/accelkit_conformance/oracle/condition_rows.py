@@ -1,4 +1,7 @@
-"""The conditions under which checks repeat a call, and combinations of them that contain every pair (see :mod:`pairwise`)."""
+"""The conditions under which checks repeat a call, and combinations of them that contain every pair (see :mod:`pairwise`).
+
+An axis is one kind of condition, such as the size, the dtype or the memory layout. A combination has one condition of each axis.
+"""
 
 from __future__ import annotations
 
@@ -46,10 +49,10 @@ _STRIDED_ROWS: tuple[dict[str, str], ...] = (
 def rows(*, is_contiguous: bool) -> list[dict[str, str]]:
     """Return the combinations of conditions for calls with contiguous tensors, or for those in which a tensor is not contiguous.
 
-    In the recorded dtype, they contain every pair of conditions. In bfloat16 and float16, in which a small error may go unnoticed, they
-    contain every condition of the other axes at least once, but not every pair. Two additional combinations have six dimensions, and one
-    has more rows if the call is slow. If a tensor is not contiguous, there is also one combination for each mixed layout. The call
-    under ordinary conditions is not among them.
+    The combinations in the recorded dtype contain every pair of conditions. Those in bfloat16 and float16, in which a small error may go
+    unnoticed, contain every condition of the other axes at least once, but not every pair. In two more combinations, the tensors have six
+    dimensions. If all tensors are contiguous, there is also a combination that gives slow calls as many rows as other calls. If a tensor is
+    not contiguous, there is also one combination for each mixed layout. The call under ordinary conditions is not among the combinations.
     """
     if is_contiguous:
         axes = {**AXES, "layout": AXES["layout"][:1], "destination": tuple(one for one in AXES["destination"] if "strided" not in one)}

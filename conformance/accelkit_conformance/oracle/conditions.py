@@ -44,7 +44,7 @@ _NO_OUT = re.compile(r"mode$|_stack$")
 
 
 class ConditionedCall:
-    """An ATen call that was recorded on the CPU, to be repeated under conditions."""
+    """An ATen call that was recorded on the CPU and is repeated under other conditions, such as another size, dtype or memory layout."""
 
     def __init__(self, op: Any, func: Any, args: Any, kwargs: Any) -> None:
         """
@@ -88,19 +88,19 @@ class ConditionedCall:
     def check(self, subject: Subject, conditions: Conditions, length: int | None = None) -> None:
         """Make the call on the device and compare the results with those on the CPU.
 
-        If the CPU's result under the conditions differs from its result for contiguous arguments and a new tensor, the device may give
-        either. In torch 2.13, for example, ``gelu`` does not write to a strided ``out=``, and the pivots of ``_linalg_det`` depend on
-        strides. If the CPU rejects the conditions, the device may do so too. If the CPU writes outside the given tensor, nothing is
-        asserted.
+        The CPU's result under the conditions may differ from its result for contiguous arguments and a newly allocated output: in torch
+        2.13, for example, ``gelu`` does not write to a strided ``out=``, and the pivots of ``_linalg_det`` depend on strides. The device
+        may then return either of the two. If the CPU rejects the call, the device may do so too. If the CPU writes outside the given
+        output tensor, nothing is asserted.
 
         Args:
-            subject: The subject with the device.
+            subject: The plugin under test, with its device.
             conditions: Conditions that ``possible`` returned.
             length: The length of the dimension that the condition ``size`` changes. None for the default of this condition.
 
         Raises:
             AssertionError: If the results differ.
-            Exception: If the device rejects the call.
+            Exception: If the device rejects a call that the CPU accepts.
         """
         prepared = self._prepared(conditions["size"], conditions["values"], conditions["dtype"], length)
         if prepared is None:
@@ -241,7 +241,7 @@ def check_under_conditions(subject: Subject, overload: str, combinations: list[d
     skipped. Otherwise, the call is repeated ten times under ordinary conditions at the end.
 
     Args:
-        subject: The subject with the device.
+        subject: The plugin under test, with its device.
         overload: An overload of ``recorded_calls.overloads``.
         combinations: The combinations, as ``condition_rows.rows`` returns them.
     """
@@ -279,7 +279,7 @@ def check_under_conditions(subject: Subject, overload: str, combinations: list[d
 
 
 def reproduce(accelerator: str, overload: str, conditions: Conditions) -> None:
-    """Repeat a recorded call under conditions on an accelerator's first device. The program in a failure's report calls this.
+    """Repeat a recorded call under these conditions on an accelerator's first device. The program in a failure's report calls this.
 
     Raises:
         AssertionError: If the results differ from those on the CPU.

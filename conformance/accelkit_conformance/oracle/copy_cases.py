@@ -48,7 +48,7 @@ def check_every_copy(subject: Subject, direction: str) -> None:
     """Copy in one direction, in every case whose dtypes the device has.
 
     Args:
-        subject: The subject with the device.
+        subject: The plugin under test, with its device.
         direction: ``to_device``, ``to_host``, ``within_a_device`` or ``between_devices``.
     """
     host = torch.device("cpu")

@@ -45,7 +45,7 @@ def check_function(
     Does nothing if the device lacks a dtype that the function needs.
 
     Args:
-        subject: The subject with the device.
+        subject: The plugin under test, with its device.
         name: The name of the function, which is the seed of the output gradient.
         function: The function. It takes the inputs and returns one tensor.
         inputs: The inputs in float32 on the CPU. Their memory layout is kept.

@@ -1,4 +1,4 @@
-"""Calls that torch's database of operators does not make. Each function takes a device and gives the same results on every device."""
+"""Calls that torch's ``op_db`` does not make. Each function takes a device and gives the same results on every device."""
 
 from __future__ import annotations
 

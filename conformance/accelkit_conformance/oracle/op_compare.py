@@ -51,7 +51,7 @@ def compare_forward(
     """Run the operator on ``(input, args, kwargs)`` on the CPU and on the device, and compare every leaf of the results.
 
     Args:
-        subject: The subject with the device.
+        subject: The plugin under test, with its device.
         op: The OpInfo of the operator.
         given: The sample, as ``(input, args, kwargs)``.
         variant: The function to run on the device instead of the operator, in place or with ``out=``. It must return what the
@@ -131,7 +131,7 @@ def compare_backward(
     """Compare the gradients of all inputs that require them, for random output gradients, and return whether there were any.
 
     Args:
-        subject: The subject with the device.
+        subject: The plugin under test, with its device.
         op: The OpInfo of the operator.
         sample: The sample.
         given: The arguments of the sample, as ``(input, args, kwargs)``.

@@ -228,7 +228,7 @@ def check_overloads(subject: Subject, op: Any, calls: list[tuple[Any, Any, Any]]
     """Compare ATen calls and their variants on the device with the same calls on the CPU.
 
     Args:
-        subject: The subject with the device.
+        subject: The plugin under test, with its device.
         op: The OpInfo of the operator that makes the calls.
         calls: The calls, as ``calls_of`` returns them.
 

@@ -177,7 +177,7 @@ def check_close(
     """Check tensors against those in float64, within the tolerance of the precision under test.
 
     Args:
-        subject: The subject.
+        subject: The plugin under test.
         found: The tensors by name; only these are compared, because a precision may freeze parameters.
         truth: The tensors in float64.
         what: What the tensors are, for messages.

@@ -42,7 +42,7 @@ class Jobs:
     """Starts jobs one after another. A job of n processes runs on the first n worker processes.
 
     Attributes:
-        subject: The subject. During a job, its ``world_size`` is that of the job.
+        subject: The plugin under test. During a job, its ``world_size`` is that of the job.
         ports: The free ports for the jobs to come; each job uses up one.
     """
 

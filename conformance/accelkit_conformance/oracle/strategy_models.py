@@ -65,7 +65,7 @@ class UnusedModel(torch.nn.Module):
 
 
 class BufferedModel(torch.nn.Module):
-    """A model with a buffer that takes part in the forward pass and one that counts its passes."""
+    """A model with two buffers: one takes part in the forward pass, and the other counts the forward passes in training."""
 
     scale: torch.Tensor
     passes: torch.Tensor

@@ -42,7 +42,7 @@ def agree(subject: Subject, problem: str) -> None:
     The error describes the problem of the first rank that has one.
 
     Args:
-        subject: The subject.
+        subject: The plugin under test.
         problem: The problem of this process; empty if there is none.
 
     Raises:
@@ -115,7 +115,7 @@ class ModelPair:
     """A model that the strategy trains, and the same model, trained by one process on the CPU on the batches of the whole job.
 
     Args:
-        subject: The subject.
+        subject: The plugin under test.
         rt: The Runtime.
         model: The model, on the CPU.
         make_optimizer: A function that returns an optimizer for parameters. By default, a step subtracts the gradient.

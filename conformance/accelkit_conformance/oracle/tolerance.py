@@ -36,7 +36,7 @@ def check_result(
         phase, cancels, others, num_terms, num_stages: The arguments of ``accelkit.runtime.comparison.tolerance.difference``.
 
     Raises:
-        AssertionError: If the result is wrong. The message says how, and by how much.
+        AssertionError: If the result is wrong. The message says what is wrong, and by how much.
     """
     if not isinstance(reference, torch.Tensor):
         is_same = found == reference or (isinstance(found, float) and math.isnan(found) and math.isnan(reference))

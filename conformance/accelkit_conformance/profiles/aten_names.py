@@ -1,5 +1,5 @@
-"""The tests of an ATen operator. Tests have the names of torch's database of operators: ``aten::gelu_backward`` is tested by
-``nn.functional.gelu``. This module does not import torch.
+"""Find the tests of an ATen operator. Tests are named after the entries of torch's ``op_db``: ``aten::gelu_backward`` is tested by the
+tests of ``nn.functional.gelu``. This module does not import torch.
 """
 
 from __future__ import annotations

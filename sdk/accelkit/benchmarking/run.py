@@ -53,7 +53,7 @@ def measure(
         record,
         {"is_quick": is_quick, "select": select, "ranks": ranks, "seconds": seconds},
         failed=f"the speed of {record.name} cannot be measured",
-        hint="report it to the vendor; accelkit bench --select leaves measurements out",
+        hint=f"report it to the vendor; to run only measurements that work, use accelkit bench {record.name} --select GLOB",
         errors=(UsageError,),
     ) as process:  # not a probe: the device is used as by a program
         message = process.receive_first()

@@ -40,7 +40,7 @@ class Configuration:
 
     Attributes:
         device_indices: Indices of the devices that the job uses on this machine. While the number of processes on this machine is unknown,
-            the indices up to that of this process's device.
+            these are the indices from 0 up to and including the index of this process's device.
         num_nodes: Number of nodes; None if it is not known until the processes join the process group.
         devices_said, nodes_said: The devices and the number of nodes that the user requested; None if unspecified.
     """
@@ -207,7 +207,7 @@ def select_devices(accelerator: Accelerator, wanted: Devices | None, environment
     """Return the devices of this machine's processes: those that the user requested, or else one per process.
 
     Returns a single index if each process sees only its own device, as under ``srun --gpus-per-task=1``. If the number of processes
-    on this machine is not known until they join, returns the devices up to that of this process.
+    on this machine is not known until they join, returns the devices up to and including the device of this process.
     """
     if wanted is not None:
         return _indices(accelerator, wanted)

@@ -213,7 +213,7 @@ class Strategy:
     def clip_grad_norm_(
         self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float, **kwargs: Any
     ) -> torch.Tensor:
-        """Scale gradients in place so that their norm over the whole model is at most ``max_norm``.
+        """Scale gradients in place so that the norm of the gradients of the whole model is at most ``max_norm``.
 
         Called by ``Runtime.clip_grad_norm_`` on every process, before the step.
 

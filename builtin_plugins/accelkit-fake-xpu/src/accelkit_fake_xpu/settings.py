@@ -58,10 +58,10 @@ class Faults:
         copy_milliseconds: The additional duration of each copy, in milliseconds.
         first_call_milliseconds: The additional duration of the first call of each kernel in a process, as on a device that compiles its
             kernels when they are first called.
-        recording: How torch.profiler's recording of the device is wrong. Empty if it is right. ``no_kernels``: it has no kernels.
+        recording: What is wrong with torch.profiler's recording of the device. Empty if nothing is. ``no_kernels``: it has no kernels.
             ``twice``: it has everything twice. ``microseconds``: the kernels and copies take a thousandth of their time. ``early``: they
-            start 5 ms too early. ``caller``: they belong to the operator before. ``device``: they are all on device 0. ``stale``: it
-            has also those of the recordings before. ``no_frees``: it has no memory that is freed.
+            start 5 ms too early. ``caller``: each belongs to the operator that ran the one before. ``device``: they are all on device 0.
+            ``stale``: it also has those of earlier recordings. ``no_frees``: it has no memory that is freed.
     """
 
     oom_at: int = 0

@@ -77,7 +77,7 @@ class OperatorCall:
         return Outcome(leaves(results), self.inputs)
 
     def wrong(self, found: Outcome) -> str:
-        """Return how the outcome of the device is wrong. An empty string if it is right.
+        """Return a description of what is wrong with the device's outcome, or an empty string if it is correct.
 
         Raises:
             CannotCompare: If the operator fails on the CPU, or a result is not a strided tensor.

@@ -22,7 +22,7 @@ def is_random(operator: Any) -> bool:
 
 
 def wrong_draws(call: OperatorCall, found: Outcome) -> tuple[str, str]:
-    """Return how the results are wrong (an empty string if no error was found), and what was checked: ONLY_NAN or STATISTICS."""
+    """Return a description of what is wrong with the results ("" if no error was found), and what was checked: ONLY_NAN or STATISTICS."""
     results = [one.detach().to(_HOST) for one in found.results if isinstance(one, torch.Tensor)]
     has_nan = any(tensor.is_floating_point() and bool(tensor.isnan().any()) for tensor in call.given_inputs)
     for number, result in enumerate(results):
@@ -37,7 +37,7 @@ def wrong_draws(call: OperatorCall, found: Outcome) -> tuple[str, str]:
 
 
 def _wrong_dropout(values: torch.Tensor, p: float, is_training: bool, found: torch.Tensor, mask: torch.Tensor) -> str:
-    """Return how the results of a dropout are wrong. An empty string if no error was found.
+    """Return a description of what is wrong with the results of a dropout, or an empty string if no error was found.
 
     The mask must keep a share of about 1 - p of the elements. These must be scaled by 1 / (1 - p), and the others must be 0.
     """

@@ -75,7 +75,7 @@ def difference(
     num_terms: int = 1,
     num_stages: int = 1,
 ) -> str:
-    """Return how the values of a result are wrong, and by how much. An empty string if they are right.
+    """Return a description of how and by how much the values of a result are wrong, or an empty string if they are correct.
 
     All three tensors are on the CPU and have the same shape.
 
@@ -84,11 +84,11 @@ def difference(
         reference: The CPU's result.
         truth: The CPU's result in double precision, or None.
         phase: Whether elements are unique only up to sign or phase.
-        cancels: Whether to assume, if all elements of the truth are below 1e-6, that they are what is left after numbers around 1 have
-            cancelled, as happens in gradients. The absolute error is then checked instead.
-        others: The largest :func:`relative_error` of the CPU's results of the same call.
-        num_terms: The number of terms that an element of the result may add up. The device may add them one after another.
-        num_stages: The least number of operators that run one after another to compute the result.
+        cancels: If True and all elements of the truth are below 1e-6 in magnitude, assume that they are what is left after numbers around
+            1 have cancelled, as happens in gradients, and check the absolute error instead of the relative error.
+        others: The largest :func:`relative_error` among all of the CPU's results of the same call, if a call has several.
+        num_terms: The number of terms of which an element of the result may be the sum. The device may add them one after another.
+        num_stages: The smallest number of operators that have to run one after another to compute the result.
     """
     if found.layout is not torch.strided:
         found, reference, truth = found.to_dense(), reference.to_dense(), None if truth is None else truth.to_dense()

@@ -16,7 +16,11 @@ def register() -> None:
 
 
 def _create(store: Store, rank: int, size: int, timeout: timedelta) -> object:
-    """Return the backend of one process group. torch passes C++ backends to Python through a group, so one is created for it."""
+    """Return the backend of one process group: an instance of the C++ class that wraps gloo.
+
+    Python can get a backend that is written in C++ only from a process group, so this function creates a temporary group. ``wrap_gloo``
+    replaces gloo in this group by the C++ class.
+    """
     gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
     gloo._set_sequence_number_for_group()
     group = dist.ProcessGroup(store, rank, size)
