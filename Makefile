@@ -19,7 +19,7 @@ help:
 	@echo "make test-all            run every part and print a table of their times; .ci/run does this in a clean clone"
 	@echo "make coverage            list the lines of sdk/ that make test does not run; PARTS=\"test test-distributed\": other parts"
 	@echo "make demo                train a digit classifier on the device that auto selects, and on a plugin that is installed from a wheel"
-	@echo "make soak                the long tests: saves killed at every moment, every combination of answers to accelkit new"
+	@echo "make soak                the long tests: saving is killed at every write, accelkit new is run with every combination of answers"
 	@echo "make snapshots           rewrite the snapshot of all error texts: tests/error_texts/error_texts.ambr"
 	@echo "make cluster-parts       install what the tests of schedulers run: SLURM, Open MPI, MPICH, Ray, DeepSpeed (as root or with sudo)"
 	@echo "make docs                build the documentation site: build/docs/html"

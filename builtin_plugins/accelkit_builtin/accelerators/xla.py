@@ -136,7 +136,7 @@ class XLAAccelerator(Accelerator):
         """Do nothing: XLA's runtime does not release cached memory."""
 
     def memory_stats(self, device: torch.device) -> dict[str, float]:
-        """Return the memory statistics that the runtime reports for the whole device. Empty if it reports none, as on the CPU."""
+        """Return the memory statistics that torch_xla reports for the whole device. Empty if it reports none, as on the CPU."""
         import torch_xla.core.xla_model as xm
 
         try:

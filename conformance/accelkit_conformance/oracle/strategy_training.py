@@ -183,7 +183,7 @@ class ModelPair:
             return weights_of(self.rt.unwrap_model(self.model))
 
     def problem(self) -> str:
-        """Return how the strategy's weights differ from those of one process, naming the likely mistake; empty if they do not."""
+        """Return how the strategy's weights differ from those of one process, and the likely mistake, or "" if they do not differ."""
         names = [name for name, _ in self.single.named_parameters()]
         ours, theirs, own = self.weights(), weights_of(self.single), weights_of(self._own)
         if len(ours) != len(theirs):

@@ -51,7 +51,7 @@ class PreparedObjects:
         return innermost(self.loaders)
 
     def num_real_samples(self) -> int | None:
-        """Return the number of samples in the job's batch without the repeated ones, or None if no samples are repeated.
+        """Return the number of samples in the global batch without the repeated ones, or None if no samples are repeated.
 
         Samples are repeated only in the last batch of a loader, to fill it.
         """

@@ -1,6 +1,6 @@
 """Warning for a learning-rate scheduler whose length was taken from a loader before ``prepare``.
 
-On ``n`` processes, a prepared loader has an ``n``-th of the batches, and with gradient accumulation a scheduler steps once for several
+On ``n`` processes, a prepared loader has an ``n``-th of the batches, and with gradient accumulation a scheduler steps once every few
 batches. A scheduler that was made for more steps than the job takes never reaches the end of its schedule, and nothing else would report
 this.
 """
@@ -102,7 +102,7 @@ class _Steps:
             reasons.append(f"a scheduler steps once for {self._accumulation_steps} batches")
         wanted = "len(loader)" if self._accumulation_steps == 1 else "math.ceil(len(loader) / rt.gradient_accumulation_steps)"
         return (
-            f"which is {epochs} x {unit}, {per_epoch}. But {' and '.join(reasons)}: {_count(epochs, 'epoch')} "
+            f"which is {epochs} x {unit}, and {unit} is {per_epoch}. But {' and '.join(reasons)}: {_count(epochs, 'epoch')} "
             f"{'has' if epochs == 1 else 'have'} {_count(epochs * self.per_epoch, 'step')}, and the schedule would not reach its end. "
             f"Prepare the loader first, and create the scheduler from {wanted} of the prepared loader"
         )

@@ -167,11 +167,11 @@ def _options(given: Mapping[str, Any]) -> ProcessGroupOptions:
 
 
 def _check(runtime: Runtime) -> None:
-    """Check that Accelerate can use the Runtime's device, and that no variable names another one.
+    """Check that Accelerate can use the Runtime's device, and that no environment variable names a different device.
 
     Raises:
         UnsupportedError: If Accelerate cannot use the device or the strategy.
-        ContradictionError: If an environment variable names another device.
+        ContradictionError: If an environment variable names a different device.
     """
     chosen = runtime.accelerator
     if overrides(chosen, Accelerator, "step_end"):

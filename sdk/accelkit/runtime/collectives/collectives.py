@@ -124,7 +124,7 @@ class Collectives:
 
         Args:
             input_data: The data of this process.
-            num_samples: The number of samples in the job's batch, without the repeated ones that fill it. None if no samples are repeated.
+            num_samples: The number of samples in the global batch, without the repeated ones that fill it. None if no samples are repeated.
             use_gather_object: Whether to pickle tensors too.
         """
         if self._num_processes == 1:
