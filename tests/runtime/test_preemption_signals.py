@@ -47,8 +47,16 @@ def test_only_the_main_thread_can_watch(runtime, error_text):
     assert error == error_text
 
 
+class Noting:
+    @accelkit.hookimpl(wrapper=True)
+    def requeue(self):
+        return (yield)
+
+
 def test_a_job_without_a_queue_says_so_at_its_start(runtime, error_text):
     with pytest.raises(accelkit.UnsupportedError) as caught:
         accelkit.Runtime("cpu", requeue=True).watch_preemption()
     assert "requeue=True" in caught.value.what
     assert caught.value == error_text
+    with pytest.raises(accelkit.UnsupportedError, match="no hook plugin does"):
+        accelkit.Runtime("cpu", requeue=True, hooks=[Noting()]).watch_preemption()

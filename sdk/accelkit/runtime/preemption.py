@@ -74,7 +74,8 @@ def check_requeue(plugin_manager: PluginManager, cluster: ClusterEnvironment) ->
     able = [
         implementation
         for implementation in plugin_manager.hook.requeue.get_hookimpls()
-        if getattr(implementation.function, "__func__", None) is not ClusterEnvironment.requeue
+        if not (implementation.wrapper or implementation.hookwrapper)  # a wrapper requeues nothing itself
+        and getattr(implementation.function, "__func__", None) is not ClusterEnvironment.requeue
     ]
     if not able:
         raise UnsupportedError(
