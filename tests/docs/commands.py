@@ -67,7 +67,8 @@ class Shell:
         return self.bash(command, accepted)
 
     def bash(self, command: str, accepted: tuple[int, ...] = ()) -> str:
-        script = f'set -e; . {self.folder / _STATE}\n{command}\n{{ export -p; echo cd "$PWD"; }} > {self.folder / _STATE}'
+        # `set -e` ignores that a command before && or || fails: `(exit $?)` does not.
+        script = f'set -e; . {self.folder / _STATE}\n{command}\n(exit $?)\n{{ export -p; echo cd "$PWD"; }} > {self.folder / _STATE}'
         result = subprocess.run(
             ["bash", "-c", script],
             cwd=self.folder,

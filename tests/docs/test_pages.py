@@ -130,6 +130,11 @@ def test_digits_may_differ_and_dots_stand_for_anything():
         check_output("order", "a\nb\n", "b\na\n")
 
 
+def test_the_first_of_two_commands_in_a_line_must_work(tmp_path):
+    with pytest.raises(AssertionError, match="ended with 1"):
+        Shell(tmp_path, {}).run("cd nosuchfolder && accelkit list")
+
+
 def test_a_launchers_program_is_run(tmp_path):
     assert Shell(tmp_path, {}).run("srun --nodes 2 python -c 'print(6 * 7)'") == "42\n"
     with pytest.raises(AssertionError, match="starts no program"):
