@@ -32,7 +32,7 @@ def test_a_checkpoint_of_copied_shards_is_loaded_into_shards_of_parts_of_layers(
     run("fake_xpu", tmp_path, 4, f"trains {HYBRID}", f"loads {named(HYBRID)} {LAYERS}")
 
 
-@pytest.mark.parametrize("accelerator", ["cpu", "fake_xpu"])
+@pytest.mark.parametrize("accelerator", [pytest.param("cpu", marks=pytest.mark.soak), "fake_xpu"])
 def test_steps_are_those_of_one_process_and_a_checkpoint_changes_the_mesh(accelerator, tmp_path):
     cases = [
         f"trains {HYBRID}",
