@@ -82,6 +82,15 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--forbid-skips contains unknown markers: {', '.join(sorted(unknown))}")
 
 
+def pytest_sessionfinish() -> None:
+    """Save what ``make coverage`` has measured in this process: xdist kills a worker that takes more than ten seconds to end."""
+    if "COVERAGE_PROCESS_START" in os.environ:
+        import coverage
+
+        if (measured := coverage.Coverage.current()) is not None:
+            measured.save()
+
+
 @pytest.hookimpl(tryfirst=True)  # must run before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the tests of the part that is requested.
