@@ -71,7 +71,7 @@ audit: $(VENV)/.ready
 	$(BIN)/python tests/audit.py
 
 structure: $(VENV)/.ready
-	$(BIN)/python -m pytest -q tests/structure tests/docs/test_text_width.py --junit-xml build/tests/check.xml
+	$(BIN)/python -m pytest -q tests/structure tests/docs/test_text_width.py tests/docs/test_links.py --junit-xml build/tests/check.xml
 
 # The fake XPU's own tests run with device memory closed outside kernels and copies here, and open with the oldest and the newest torch.
 test: setup-test

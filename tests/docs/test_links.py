@@ -64,6 +64,13 @@ def test_pages_link_to_pages_and_not_to_source_files(path):
     assert [str(file) for file in files if not file.is_relative_to(ROOT / "docs") or file.suffix not in (".md", ".svg")] == []
 
 
+@pytest.mark.parametrize(("path", "hook"), [("README.md", True), ("builtin_plugins/accelkit-fake-xpu/README.md", False)])
+def test_what_a_package_index_shows_has_no_link_that_is_dead_there(path, hook):
+    """An index gives headings no anchors, and has no files: only of the first page does hatch_build.py mend the links to files."""
+    dead = r"#" if hook else r"(?!https://)"
+    assert [link for link in links((ROOT / path).read_text("utf-8")) if re.match(dead, link)] == []
+
+
 def test_what_leads_nowhere_is_found():
     page = ROOT / "docs" / "index.md"
     wrong = [
