@@ -233,7 +233,7 @@ PARTS ?= test
 COVERAGE := $(CURDIR)/build/coverage
 coverage: $(addprefix setup-,$(PARTS)) $(VENV)/.coverage
 	rm -rf $(COVERAGE) && mkdir -p $(COVERAGE)
-	COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml COVERAGE_FILE=$(COVERAGE)/data $(MAKE) --keep-going $(PARTS) || touch $(COVERAGE)/failed
+	COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml COVERAGE_SOURCE=$(CURDIR)/sdk/accelkit COVERAGE_FILE=$(COVERAGE)/data $(MAKE) --keep-going $(PARTS) || touch $(COVERAGE)/failed
 	$(BIN)/coverage combine --quiet --data-file $(COVERAGE)/data
 	$(BIN)/coverage report --data-file $(COVERAGE)/data --show-missing
 	@test ! -e $(COVERAGE)/failed || { echo "coverage: a test failed"; exit 1; }
