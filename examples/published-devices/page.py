@@ -27,10 +27,10 @@ _VARYING = re.compile(r"0x[0-9a-f]+|'[^']*'|\"[^\"]*\"|\d+")
 _INTRODUCTION = """\
 # Published devices
 
-We also run the conformance suite on devices that others publish for PyTorch, if they run without
-special hardware. This page is for their authors and users. It shows what trains, what passes, and
-the defects and limits that we found. For each of these, there is a program in plain torch, without
-accelkit, and what it printed. We wrote the plugins on this page. They are in
+We also run the [conformance suite](conformance.md) on devices that others publish for PyTorch, if
+they run without special hardware. This page is for their authors and users. It shows what trains,
+what passes, and the defects and limits that we found. For each of these, there is a program in
+plain torch, without accelkit, and what it printed. We wrote the plugins on this page. They are in
 `examples/published-devices`, and are not published.
 
 The numbers are not a ranking. These packages are young, none of them was written for accelkit, and

@@ -51,7 +51,7 @@ def command() -> None:
 @click.option(
     "--select", default="*", show_default=True, metavar="GLOB", help="Run only the measurements whose names match GLOB, such as 'matmul.*'."
 )
-@click.option("--ranks", type=click.IntRange(2), default=2, show_default=True, help="Measure collectives between so many processes.")
+@click.option("--ranks", type=click.IntRange(2), default=2, show_default=True, help="Measure collectives between this many processes.")
 @IMPORT
 def run(*, name: str, json_path: str | None, html_path: str | None, is_quick: bool, select: str, ranks: int) -> None:
     """Measure the first device of the accelerator NAME, and print one page with the results.
