@@ -82,7 +82,8 @@ def _failed(test: str, kind: Kind, failure: SampleFailure, before: str, after: s
 def _is_wrong(error: BaseException) -> bool:
     """Return whether an error shows that the device computes wrongly, rather than that it lacks an undeclared capability.
 
-    A device that lacks a capability raises an error. Where calls work without it, the check raises ``Absent``.
+    A device that lacks a capability usually raises an error. If a call works although the device lacks the
+    capability (for example, if autocast has no effect), the check raises ``Absent``.
     """
     return failed_step(error) == "comparison" and not isinstance(error, (WrongError, Absent))
 

@@ -29,8 +29,8 @@ class Peer:
 
     Attributes:
         title: Its name in a sentence.
-        package: The package that has the functions in the table, if there are any.
-        page: The page of the documentation that has the table, relative to ``docs``.
+        package: The package whose functions ``peer_names.toml`` lists, if it lists any.
+        page: The page of the documentation that shows the rows as a table, relative to ``docs``.
     """
 
     title: str
@@ -57,13 +57,13 @@ class Row:
 
 @functools.cache
 def peers() -> dict[str, Peer]:
-    """Return the classes and packages that the table is about, by key."""
+    """Return the classes and packages of other libraries that ``peer_names.toml`` covers, by key, such as ``fabric``."""
     return {key: Peer(**fields) for key, fields in _table()["peers"].items()}
 
 
 @functools.cache
 def rows() -> tuple[Row, ...]:
-    """Return all rows of the table, in its order."""
+    """Return all rows of ``peer_names.toml``, in the order of the file."""
     found: list[Row] = []
     kinds: tuple[Kind, ...] = ("attributes", "functions", "arguments")
     for kind in kinds:

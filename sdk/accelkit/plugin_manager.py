@@ -53,12 +53,12 @@ class PluginManager(pluggy.PluginManager):
         self._owners.append((plugin, owner))
 
     @contextlib.contextmanager
-    def naming_failures(self, hook: str, aftermath: str = "", handled: str | None = None) -> Iterator[None]:
+    def naming_failures(self, hook: str, hint: str = "", handled: str | None = None) -> Iterator[None]:
         """Return a context manager for calling a hook. It turns an error of an implementation into a HookError that names the plugin.
 
         Args:
             hook: The name of the hook.
-            aftermath: What the user should know about the state after the failure.
+            hint: The hint of the error, such as what was done before the hook failed. By default, it says how to go on without the plugin.
             handled: The ``dist==version`` of a plugin whose errors the caller handles. They are passed on unchanged, and so are errors
                 of no plugin. By default, the caller handles none.
 
@@ -73,7 +73,7 @@ class PluginManager(pluggy.PluginManager):
             owner = self._owner_of(error)
             if handled is not None and owner in ("", handled):
                 raise
-            hint = aftermath or "see the traceback above; omit the hook plugin, or report the error to its vendor"
+            hint = hint or "see the traceback above; omit the hook plugin, or report the error to its vendor"
             raise HookError(f"the hook {hook} failed", plugin=owner, why=describe(error), hint=hint) from error
 
     def owner_that_returns(self, hook: str, is_wrong: Callable[[Any], bool], **arguments: Any) -> str:

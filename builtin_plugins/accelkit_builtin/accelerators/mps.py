@@ -32,7 +32,7 @@ class MPSAccelerator(Accelerator):
 
     @classmethod
     def probe(cls) -> Availability:
-        """Return whether the platform and the macOS version support Metal. Does not import torch."""
+        """Return whether this platform and its version of macOS support torch's Metal backend (MPS). Does not import torch."""
         if platform.system() != "Darwin":
             return Availability.absent(
                 f"Metal is only available on macOS, and this system is {platform.system()}", "use a Mac with Apple silicon"

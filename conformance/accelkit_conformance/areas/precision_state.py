@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def _trained(subject: Subject) -> Trainer:
-    """Return a trainer that has made three steps. If the precision skips steps with infinite gradients, it has skipped one before them."""
+    """Return a trainer that has made three steps, after a skipped step if the precision skips steps with infinite gradients."""
     import torch
 
     from accelkit.specs.overrides import overrides

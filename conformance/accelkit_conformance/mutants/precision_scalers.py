@@ -23,7 +23,7 @@ class ClipsScaledGradients(Float16Mixed):
 
 @mutant("precision_scaling", "unscaling", kind="precision", base="16-mixed")
 class UnscalesAgain(Float16Mixed):
-    """Each call divides the gradients by the scale, even a second call before the same step."""
+    """Each call of ``unscale_gradients`` divides the gradients by the scale, even a second call before the same step."""
 
     def unscale_gradients(self, optimizer: Any) -> None:
         if id(optimizer) in self._unscaled:

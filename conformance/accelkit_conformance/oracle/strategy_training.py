@@ -256,9 +256,10 @@ _refusals: dict[tuple[str, str], bool] = {}
 
 
 def _refuses_float64(subject: Subject) -> bool:
-    """Return whether the strategy has an engine that raises UnsupportedError for ``64-true``. Every process must call this.
+    """Return whether this is a strategy with an engine that raises UnsupportedError for ``64-true``. Every process must call this.
 
-    Only engines are tried: other strategies do not compute themselves, so one that refuses a precision fails its checks.
+    Only an ``EngineStrategy`` is tried. Other strategies leave the computation to the precision, so they have no reason to refuse one, and
+    a strategy that does so fails its checks.
     """
     key = (subject.record.fingerprint, subject.accelerator.name)
     if key not in _refusals:

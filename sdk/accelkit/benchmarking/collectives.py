@@ -117,7 +117,11 @@ def _calls(device: torch.device, ranks: int, size: int) -> tuple[int, dict[str, 
 
 
 def _seconds(call: Callable[[], object], synchronize: Callable[[], None], plan: Plan) -> list[float]:
-    """Return the samples in seconds per call. The processes agree on the number of calls and samples: all must make the same."""
+    """Return the samples in seconds per call.
+
+    Each call is a collective, so all processes must make the same number of calls. They do, because ``_sample`` returns the same time on
+    each of them.
+    """
     call()
     once = _sample(call, synchronize, 1)
     repeat = max(1, min(1000, round(plan.round_seconds / once)))

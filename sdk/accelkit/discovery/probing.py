@@ -270,7 +270,15 @@ def _place(stack: str) -> str:
 
 
 def time_limit(limit: Limit) -> float:
-    """Return the time limit in seconds of the start of a child process, of a probe, of a trial without start and build, or of a build."""
+    """Return a time limit of a child process in seconds.
+
+    Args:
+        limit: The limit: for the start of the process and of torch (``start``), for a probe (``probe``), for a build (``build``), or for
+            everything else that the process does, such as the rest of a trial (``load``).
+
+    Raises:
+        UsageError: If the variable that sets the limit is not a positive number of seconds.
+    """
     variable, default = _LIMITS[limit]
     text = os.environ.get(variable, "")
     if not text:

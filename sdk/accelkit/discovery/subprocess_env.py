@@ -1,4 +1,4 @@
-"""Command, search path and environment of the child processes in which plugins run, and the signals that end them."""
+"""Command, search path and environment of the child processes in which plugins run, and the name of the signal that ended one."""
 
 from __future__ import annotations
 

@@ -156,18 +156,18 @@ class Preemption:
         Raises:
             SystemExit: With status 0 if the scheduler accepted the job again, or else with status 143 (128 + SIGTERM).
         """
-        aftermath = f"the checkpoint {saved} is complete and on disk; the job was not queued again"
-        with self._plugin_manager.naming_failures("preempted", aftermath):
+        hint = f"the checkpoint {saved} is complete and on disk; the job was not queued again"
+        with self._plugin_manager.naming_failures("preempted", hint):
             self._plugin_manager.hook.preempted(path=saved)
         self._trackers.close("interrupted")
         self._collectives.wait_for_everyone()
-        raise SystemExit(0 if self._requeue(aftermath) else 128 + signal.SIGTERM)
+        raise SystemExit(0 if self._requeue(hint) else 128 + signal.SIGTERM)
 
-    def _requeue(self, aftermath: str) -> bool:
+    def _requeue(self, hint: str) -> bool:
         """On the main process, call the hook ``requeue``. Return on all processes whether the scheduler accepted the job.
 
         Args:
-            aftermath: What the user should know about the state after a failure.
+            hint: The hint of the error if the hook fails. It says that the checkpoint is complete, and that the job was not queued again.
 
         Raises:
             AccelkitError: On the main process, if the cluster environment cannot queue the job, or if an implementation of the hook fails
@@ -178,7 +178,7 @@ class Preemption:
         answer = False
         try:
             if self._rank_info.is_main_process:
-                with self._plugin_manager.naming_failures("requeue", aftermath):
+                with self._plugin_manager.naming_failures("requeue", hint):
                     found = self._plugin_manager.hook.requeue()
                 if not isinstance(found, bool | None):
                     raise wrong_hook_result("requeue", found, "a bool or None", self._plugin_manager.other_owners("requeue"))

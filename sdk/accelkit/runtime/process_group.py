@@ -239,12 +239,13 @@ def _differences(hosts: Sequence[str], values: Sequence[dict[str, str]]) -> list
 
 
 def data_parallel_group(num_shares: int, seconds: float) -> dist.ProcessGroup:
-    """Create a process group that contains one process for each share of the samples, this process included. All processes call this.
+    """Return the data-parallel process group of this process, which contains one process for each share of the samples.
 
-    Processes with the same share have consecutive ranks (``Strategy.data_parallel_size``).
+    All processes must call this. Processes that get the same share of the samples have consecutive ranks, as
+    ``Strategy.data_parallel_size`` requires.
 
     Args:
-        num_shares: The number of shares.
+        num_shares: The number of shares into which the samples of a step are divided (``Strategy.data_parallel_size``).
         seconds: The timeout of the group in seconds.
     """
     size, timeout = dist.get_world_size(), datetime.timedelta(seconds=seconds)

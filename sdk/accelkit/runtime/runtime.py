@@ -878,15 +878,15 @@ class Runtime:
 
         Each operator runs on the device, and on the CPU with the same inputs, so errors do not accumulate. The tolerance is that of the
         conformance suite, for the dtype in which the operator runs. A wrong result is replaced by the right one, so that the operators
-        after it are tested too. Parameters, gradients, buffers and generators are left as they were. A step takes many times as long as
-        usual.
+        after it are tested too. Parameters, gradients, buffers and generators are left as they were. The two passes take many times as
+        long as usual.
 
         Args:
-            model: A prepared model, which stays in training or evaluation mode. It is not compiled, and gradients are not reduced.
+            model: A prepared model. It keeps its mode (training or evaluation). torch.compile is not used, and gradients are not reduced.
             batch: The batch. It is moved to the device.
             loss: A function ``loss(model, batch)`` that returns the loss. None calls the model with the batch (a dict as keyword arguments,
                 a tuple or list as positional ones) and uses the loss that the model returns, else a weighted mean of its outputs.
-            folder: The folder for programs that reproduce wrong results. None makes a temporary folder if there are any.
+            folder: The folder for programs that reproduce wrong results. None creates a temporary folder if a result is wrong.
 
         Returns:
             The report: ``print(report)`` shows it, and ``report.first`` is the first difference, or None.

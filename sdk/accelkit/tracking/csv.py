@@ -63,7 +63,7 @@ class CSV(MetricsFileTracker):
         return csv.DictWriter(file, self._columns, lineterminator="\n")
 
     def _rewrite(self, rows: list[dict[str, str]], further: Iterable[str] = ()) -> None:
-        """Replace the file by one with these rows, and with columns for their values and the values with further names."""
+        """Replace the file with one that contains these rows. It has a column for each name in them, and for each name in ``further``."""
         self._columns = list(dict.fromkeys([STEP, *(name for row in rows for name in row), *further]))
         self._num_rows = len(rows)
         with atomic_file(self._path, is_durable=False) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
