@@ -130,6 +130,18 @@ def test_a_hook_plugin_may_claim_the_process_for_a_third_party(monkeypatch):
     assert select_cluster(environ={}, further_claims=claims).decision.candidates[0].reason == "MINE is set"
 
 
+def test_an_environment_without_detection_of_its_own_claims_no_process():
+    class Mine(accelkit.ClusterEnvironment):
+        """It can be selected by name only."""
+
+    class Detector:
+        @hookimpl
+        def detect_cluster(self, environ):
+            return Mine(environ).detect_cluster(environ)
+
+    assert accelkit.Runtime(accelerator="cpu", hooks=[Detector()]).cluster.name == "local"
+
+
 def test_an_installed_environment_that_was_not_selected_is_listed_and_its_variables_cause_a_warning(plugin_site):
     source = "raise SystemExit('it must not be imported')"
     plugin_site.install("acme-launcher", source, entry_points="[accelkit.clusters]\nacme = acme_launcher:Environment\n")

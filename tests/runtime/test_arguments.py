@@ -80,6 +80,7 @@ def test_contradictions(arguments, text, error_text):
         ({"devices": "all"}, accelkit.DevicesError, "devices='all'"),
         ({"rng_types": ["cuda"]}, accelkit.UsageError, "'cuda'"),
         ({"gradient_accumulation_steps": 0}, accelkit.PrepareError, "gradient_accumulation_steps must be at least 1, got 0"),
+        ({"hooks": [accelkit.Strategy()]}, accelkit.UsageError, "hooks=[<strategy Strategy>]"),
     ],
 )
 def test_bad_arguments(arguments, error, text, error_text):

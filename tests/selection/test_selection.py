@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import subprocess
 import sys
 
 import pytest
 
 import accelkit
-from accelkit.selection import auto, decide, load_named, select
+from accelkit.discovery import catalog
+from accelkit.selection import auto, decide, load_named, resolve, select
 
 pytestmark = pytest.mark.usefixtures("forked_interpreters")
 
@@ -169,6 +171,56 @@ def test_gpu_says_which(monkeypatch, error_text):
     assert caught.value.what == error_text
     assert "cuda: " in caught.value.why
     assert "mps: " in caught.value.why
+
+
+def test_an_alias_stands_for_the_only_usable_device(plugin_site):
+    install(plugin_site, "xpu")
+    decision = select("gpu").decision
+    assert (decision.requested, decision.chosen, decision.plugin) == ("gpu", "xpu", "vendor-xpu==1.0")
+    assert decision.notes == ("gpu stands for xpu here",)
+    assert resolve("gpu").plugin == "vendor-xpu==1.0"
+
+
+def test_an_alias_of_two_usable_devices_is_ambiguous(plugin_site, monkeypatch, error_text):
+    install(plugin_site, "torch_tpu")
+    torch_version = importlib.metadata.version("torch")
+    plugin_site.install("torch_xla", version=torch_version.partition("+")[0])
+    monkeypatch.setenv("PJRT_DEVICE", "CUDA")
+    with pytest.raises(accelkit.AmbiguousError) as caught:
+        decide("tpu")
+    assert "'tpu'" in caught.value.what
+    assert "torch_tpu, xla" in caught.value.why
+    assert "accelerator='torch_tpu'" in caught.value.hint
+    assert caught.value == error_text
+
+
+def test_auto_names_a_disabled_plugin_and_its_reason(plugin_site, monkeypatch):
+    install(plugin_site, "some")
+    monkeypatch.setenv("ACCELKIT_DISABLE_PLUGINS", "vendor-some")
+    accelkit.refresh()
+    decision = select().decision
+    (disabled,) = [candidate for candidate in decision.candidates if candidate.name == "some"]
+    assert (decision.chosen, disabled.status) == ("cpu", "refused")
+    assert "ACCELKIT_DISABLE_PLUGINS" in disabled.reason
+
+
+def test_auto_warns_of_a_class_registered_from_code_whose_probe_fails(monkeypatch):
+    class Mine(accelkit.Accelerator):
+        device_type = "cpu"
+
+        @classmethod
+        def probe(cls):
+            raise RuntimeError("firmware too old")
+
+    monkeypatch.setattr(catalog, "_registered", {})
+    accelkit.register("mine", Mine)
+    try:
+        with pytest.warns(RuntimeWarning, match="firmware too old") as caught:
+            assert select().decision.chosen == "cpu"
+        assert "ignores the broken accelerator 'mine'" in str(caught[0].message)
+    finally:
+        monkeypatch.undo()
+        accelkit.refresh()
 
 
 def test_retired_names_say_so(error_text):

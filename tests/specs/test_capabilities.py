@@ -19,11 +19,26 @@ from accelkit.selection import select
         ({"native": "streams"}, r"native='streams' is a string; .* native=\['streams'\]"),
         ({"emulated": [3]}, r"a capability must be a string, got 3 \(int\)"),
         ({"native": [".x"]}, "'.x'"),
+        ({"native": ["fp8"], "none": ["fp8"]}, "'fp8' is declared as both native and none"),
     ],
 )
 def test_what_nobody_would_read_is_an_error(declared, says):
     with pytest.raises((TypeError, ValueError), match=says):
         Capabilities.declare(**declared)
+
+
+def test_a_support_that_does_not_exist_is_an_error():
+    with pytest.raises(ValueError, match="'fp8' must be one of native, emulated, none, undeclared, got 'partial'"):
+        Capabilities({"fp8": "partial"})
+
+
+def test_they_are_a_mapping_in_the_order_of_the_names():
+    declared = Capabilities.declare(native=["streams"], emulated=["fp8"], none=["graphs"])
+    assert list(declared) == ["fp8", "graphs", "streams"]
+    assert len(declared) == 3
+    assert ("graphs" in declared, "events" in declared, declared["events"]) == (True, False, "undeclared")
+    assert [key for key in (*declared, "events") if declared.can(key)] == ["fp8", "streams"]
+    assert repr(declared) == "Capabilities({'fp8': 'emulated', 'graphs': 'none', 'streams': 'native'})"
 
 
 def test_a_plugins_own_words_have_its_name_in_front():

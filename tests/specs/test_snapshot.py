@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import subprocess
@@ -63,6 +64,20 @@ def test_it_has_what_plugins_build_on_and_nothing_private():
     assert found["PrecisionHooks"]["members"]["make_precision"]["is_first_result"]
     assert found["Training"]["members"]["num_processes"] == {"form": "field", "type": "int"}
     assert not any(name.startswith("_") for one in found.values() for name in one["members"] if name != "__init__")
+
+
+def test_the_default_of_a_field_is_what_its_factory_makes():
+    @dataclasses.dataclass
+    class Options:
+        device_ids: list[int]
+        rank: int = 0
+        names: list[str] = dataclasses.field(default_factory=lambda: ["a"])
+
+    assert snapshot.record({Options: "made"})["specifications"]["Options"]["members"] == {
+        "device_ids": {"form": "field", "type": "list[int]"},
+        "rank": {"form": "field", "type": "int", "default": "0"},
+        "names": {"form": "field", "type": "list[str]", "default": "['a']"},
+    }
 
 
 def test_a_released_record_is_never_written_again(tmp_path, error_text):

@@ -275,6 +275,11 @@ def test_from_the_foundation():
             id="fields of what plugins are given reordered",
         ),
         pytest.param(
+            lambda now, _: now["Training"]["device"].update(default="None"),
+            [("Training.device", "has no default any more", "nobody", "nothing")],
+            id="a field of what plugins are given that has no default any more",
+        ),
+        pytest.param(
             lambda now, _: now["RuntimeState"].update(world=now["RuntimeState"]["num_nodes"]),
             [("RuntimeState.world", "is gone", "who uses it", "stop using it")],
             id="a field that is gone",
@@ -288,6 +293,11 @@ def test_from_the_foundation():
             lambda now, _: now["Availability"]["from_library"]["parameters"].pop(1),
             [("Availability.from_library", "takes hint too", "nobody", "nothing")],
             id="a parameter with a default of what plugins call",
+        ),
+        pytest.param(
+            lambda now, _: now["Availability"]["from_library"]["parameters"][1].update(default="'ask'"),
+            [("Availability.from_library", "takes '' for hint by default, no longer 'ask'", "nobody", "nothing")],
+            id="a parameter with another default of what plugins call",
         ),
         pytest.param(
             lambda now, _: now["Capabilities"]["can"].update(returns="str"),

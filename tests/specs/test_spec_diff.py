@@ -62,6 +62,24 @@ class Some(Accelerator):
         return Detection("some", 1, "x")
 """
 
+ADAPTED = """
+from accelkit import Accelerator, Availability
+
+class Some(Accelerator):
+    device_type = "some"
+
+    @classmethod
+    def probe(cls):
+        return Availability.usable()
+
+    @property
+    def autocast_device_type(self):
+        return "some"
+
+    def memory_stats(self, device) -> "dict[str, float]":
+        return {}
+"""
+
 ENGINE_STRATEGY = """
 from accelkit import EngineStrategy
 
@@ -236,6 +254,22 @@ def test_what_an_engine_strategy_requires_concerns_no_other_strategy(strategy, o
     strategy(source)
     path = older(lambda members: members["EngineStrategy"].pop("backward"))
     assert pairs(ask("some", "--spec-diff", path, code=1 if expected else 0)) == expected
+
+
+@pytest.mark.parametrize("has_adapted", [True, False])
+def test_a_member_that_has_the_new_form_or_returns_the_new_type_is_left_alone(plugin_site, older, has_adapted):
+    source = ADAPTED if has_adapted else ADAPTED.replace("@property", "").replace("dict[str, float]", "dict[str, int]")
+    plugin_site.install("vendor-some", source, accelerators={"some": "Some"})
+
+    def edit(members):
+        members["Accelerator"]["autocast_device_type"] = {"form": "attribute", "type": "str", "default": "''"}
+        members["Accelerator"]["memory_stats"]["returns"] = "dict[str, int]"
+
+    expected = [
+        ("Accelerator.memory_stats", "returns dict[str, float], no longer dict[str, int]"),
+        ("Accelerator.autocast_device_type", "was an attribute, and is a property"),
+    ]
+    assert pairs(ask("some", "--spec-diff", older(edit), code=0 if has_adapted else 1)) == ([] if has_adapted else expected)
 
 
 def test_hooks_concern_those_who_implement_them(plugin_site, older):

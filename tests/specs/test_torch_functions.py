@@ -11,6 +11,7 @@ from accelkit_fake_xpu.accelerator import FakeXPUAccelerator
 
 import accelkit
 from accelkit.runtime.seeding import seed_device
+from accelkit.specs import torch_functions
 
 MIB = 1 << 20
 
@@ -125,6 +126,35 @@ def test_errors_of_the_device_are_passed_on(device):
     with pytest.raises(ValueError, match="cpu"):
         accelerator.synchronize(torch.device("cpu"))
     assert not accelerator.calls
+
+
+def test_an_error_of_torch_accelerator_itself_is_passed_on(device):
+    with pytest.raises(RuntimeError, match="fake_xpu:99 does not exist"):
+        Bare().setup_device(torch.device("fake_xpu", 99))
+
+
+def test_a_function_that_torch_accelerator_lacks_is_named_with_the_version_of_torch(device):
+    with pytest.raises(accelkit.UnsupportedError) as caught:
+        torch_functions.call(Bare(), "defragment", device)
+    assert f"torch {torch.__version__} has no torch.accelerator.defragment" in caught.value.why
+    assert "torch.fake_xpu has no defragment" in caught.value.why
+
+
+def test_a_device_type_without_a_module_is_the_vendors_mistake(error_text):
+    class Nowhere(accelkit.Accelerator):
+        device_type = "hpu"  # a device type of torch whose module comes with the vendor's package
+
+    with pytest.raises(accelkit.BrokenPluginError) as caught:
+        Nowhere().auto_device_count()
+    assert "'hpu'" in caught.value.what
+    assert "torch._register_device_module" in caught.value.hint
+    assert caught.value.what == error_text
+
+
+def test_a_device_without_a_generator_has_no_state_to_save_or_restore(device):
+    assert Bare().get_rng_state(device) is None
+    with pytest.raises(accelkit.UnsupportedError, match="no random state to set"):
+        Bare().set_rng_state(torch.zeros(8, dtype=torch.uint8), device)
 
 
 def test_a_device_without_a_generator_warns_that_it_is_not_seeded(device):
