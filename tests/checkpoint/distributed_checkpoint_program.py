@@ -246,10 +246,20 @@ def exported(folder):
     return found
 
 
+class Versioned(Net):
+    """A model with a state that is no tensor."""
+
+    def get_extra_state(self):
+        return {"version": 3}
+
+    def set_extra_state(self, state):
+        assert state == {"version": 3}
+
+
 def export(env, folder, strategy):
     rt = runtime(env, strategy)
     torch.manual_seed(0)
-    model = rt.prepare(Net())
+    model = rt.prepare(Versioned())
     rt.save_model(model, folder, max_shard_size=100)
     state = rt.get_state_dict(model)
     if strategy == "fsdp" and env.global_rank:
@@ -258,6 +268,7 @@ def export(env, folder, strategy):
         assert state["first.weight"].shape == (5, 5)
         assert not isinstance(state["first.weight"], DTensor)
         assert "last.weight" in state
+        assert state["_extra_state"] == {"version": 3}
     rt.teardown()
 
 

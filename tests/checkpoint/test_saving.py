@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import random
 import subprocess
@@ -194,6 +195,9 @@ def test_a_part_of_a_file_is_a_file(tmp_path):
         assert part.seek(3, os.SEEK_CUR) == 7
         part.seek(50)
         assert part.read(1) == b""
+        with io.BufferedReader(FilePart(file, 10, 30)) as buffered:  # asks the part whether it can be read and sought
+            buffered.seek(2)
+            assert buffered.read(2) == bytes([12, 13])
         part.seek(0)
         part.close()
         file.seek(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import accelkit
 
@@ -127,6 +128,29 @@ def test_registered_objects_are_saved_too(rt, tmp_path, error_text):
     assert "state_dict" in caught.value.why
     assert "load_state_dict" in caught.value.why
     assert caught.value == error_text
+
+
+def test_a_position_in_an_epoch_of_a_loader_that_is_not_prepared_again_is_lost_with_a_warning(rt, tmp_path):
+    loader = rt.prepare(DataLoader(TensorDataset(torch.zeros(6)), batch_size=2))
+    finished = accelkit.Runtime(accelerator="cpu")
+    assert len(list(finished.prepare(DataLoader(TensorDataset(torch.zeros(6)))))) == 6
+    finished.save_state(tmp_path / "finished")
+    for _ in loader:
+        rt.save_state(tmp_path / "under way")
+        break
+    fresh = accelkit.Runtime(accelerator="cpu")
+    fresh.load_state(tmp_path / "finished")  # without a warning
+    with pytest.warns(UserWarning, match="under way.*in the middle of an epoch of loader_0, which is not prepared"):
+        fresh.load_state(tmp_path / "under way")
+
+
+def test_save_writes_on_one_process_of_each_machine(tmp_path):
+    class SecondOfItsMachine(accelkit.ClusterEnvironment):
+        creates_processes_externally = True
+        world_size, global_rank, local_rank, num_nodes = 4, 3, 1, 2
+
+    accelkit.Runtime(accelerator="cpu", cluster=SecondOfItsMachine(), devices=2).save({}, tmp_path / "file.pt")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_save_is_whole_or_not_at_all(rt, tmp_path):

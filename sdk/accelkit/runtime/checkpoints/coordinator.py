@@ -68,8 +68,6 @@ class Ranks:
                 hour if it is less.
             num_shares: As for the constructor.
         """
-        if not dist.is_initialized() or dist.get_world_size() == 1:
-            return cls()
         world = dist.group.WORLD
         if world not in _groups:
             timeout = datetime.timedelta(seconds=max(seconds, SECONDS))
