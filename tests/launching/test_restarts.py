@@ -7,6 +7,11 @@ import time
 
 from free_port import free_port
 from launch_command import FAMILY, GLOO
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+
+from accelkit.launching.job import HERE
+from accelkit.launching.rendezvous import OrderedRendezvous, address_towards, in_this_process
 
 CPU = ("--accelerator", "cpu", "--devices", 2)
 KILLED_ONCE = "if rank == {rank} and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n    os.kill(os.getpid(), signal.SIGKILL)"
@@ -55,6 +60,39 @@ def test_ctrl_c_on_one_machine_ends_the_other(launch, script):
     nodes[1].wait(130)
     nodes[0].wait(1)
     assert "it received SIGINT" in nodes[0].err
+
+
+def test_a_machine_that_loses_the_host_of_the_rendezvous_ends_its_processes_and_says_so(launch, script):
+    nodes = _nodes(launch, script(FAMILY, "import time; time.sleep(600)"))
+    nodes[0].until_noted(4)
+    nodes[0].process.kill()
+    nodes[1].process.wait(timeout=60)
+    nodes[0].wait(-9)
+    nodes[1].wait(1)
+    assert "lost the connection to the other machines of the job: " in nodes[1].err
+    assert nodes[1].logs().is_dir()
+    assert "Traceback" not in nodes[1].err
+
+
+def test_a_machine_that_comes_after_another_has_ended_the_job_starts_nothing(launch, script):
+    port = free_port()
+    parameters = RendezvousParameters("c10d", f"127.0.0.1:{port}", "accelkit", min_nodes=2, max_nodes=2, is_host=True)
+    other = get_rendezvous_handler(parameters)
+    other.shutdown()
+    late = _node(launch, script("print('started')"), 1, port).wait(4)
+    assert f"did not find each other at 127.0.0.1:{port}\n  why: another machine has ended the job\n" in late.err
+    assert late.out == ""
+
+
+def test_a_machine_that_waits_in_vain_for_another_reports_its_own_error(launch, script):
+    hang = "if rank == 1:\n    signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    path = script(FAMILY, GLOO, hang, "total()")
+    nodes = _nodes(launch, path, "--devices", 1, "--timeout", "3", "--grace-period", "1")
+    for node in nodes:
+        node.wait(1)
+    assert "rank 0 failed first: " in nodes[0].report()
+    assert "it failed because another process did not respond" in nodes[0].report()
+    assert "ended the job: rank 0 failed first: " in nodes[1].err
 
 
 def test_machines_that_do_not_agree_on_their_ranks(launch, script):
@@ -108,3 +146,16 @@ def test_a_port_that_is_taken_is_told(launch, script):
         one = launch(*CPU, *meeting, script("")).wait(4)
     assert f"did not find each other at 127.0.0.1:{port}" in one.err
     assert "the port is in use on this machine. If another program uses it, choose another --main-port" in one.err
+
+
+def test_the_rendezvous_is_closed_for_later_rounds():
+    rendezvous = OrderedRendezvous(in_this_process("7"), None, HERE)
+    assert not rendezvous.is_closed()
+    rendezvous.set_closed()
+    assert rendezvous.is_closed()
+    assert (rendezvous.get_backend(), rendezvous.get_run_id()) == ("c10d", "7")
+
+
+def test_the_address_of_this_machine_depends_on_the_other_one():
+    assert address_towards("127.0.0.1:29400") == "127.0.0.1"
+    assert address_towards("255.255.255.255:29400") == "255.255.255.255", "a socket cannot be connected with this one"

@@ -14,6 +14,7 @@ import torch
 import worker_functions
 
 import accelkit
+from accelkit.launching import device_allocation, spawn_launcher
 from accelkit.launching.spawn_launcher import launch
 
 CPU = {"accelerator": "cpu", "devices": 2}
@@ -109,6 +110,18 @@ def test_a_failure_arrives_with_its_rank_and_traceback(tmp_path, how, told, erro
 def test_a_rank_that_is_still_exiting_when_another_has_lost_it_is_told_as_finished(tmp_path):
     with pytest.raises(accelkit.RankFailedError, match="possibly waiting for rank 1, which had finished"):
         launch(worker_functions.exit_slowly, str(tmp_path), **CPU)
+
+
+def test_a_process_that_ignores_the_signal_is_killed(monkeypatch):
+    monkeypatch.setattr(spawn_launcher, "_GRACE_SECONDS", 0.5)
+    with pytest.raises(accelkit.RankFailedError, match="rank 1 failed first: ZeroDivisionError: mine") as caught:
+        launch(worker_functions.ignore_sigterm, **CPU)
+    assert "rank 0: was running, and was ended with SIGKILL" in caught.value.why
+
+
+def test_the_processes_share_the_cores(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert launch(worker_functions.give, torch.get_num_threads, **CPU) == max(1, device_allocation.cores() // 2)
 
 
 def test_what_cannot_travel_is_said(error_text):

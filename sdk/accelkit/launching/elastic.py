@@ -15,9 +15,17 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from torch.distributed import DistError
 from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.multiprocessing import SignalException
-from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousError, RendezvousHandler, RendezvousParameters
+from torch.distributed.elastic.rendezvous import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousHandler,
+    RendezvousParameters,
+    RendezvousTimeoutError,
+)
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from accelkit.errors import UnavailableError, UsageError
@@ -28,6 +36,11 @@ from accelkit.launching.rendezvous import OrderedRendezvous, address_towards, in
 
 _SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 _WAIT_SECONDS = 300
+_REASONS: dict[type[Exception], str] = {
+    RendezvousClosedError: "another machine has ended the job",
+    RendezvousTimeoutError: "not all machines started the job in time",
+}
+"""The reasons for errors to which torch gives no text."""
 
 
 def run(job: Job, say: Say) -> int:
@@ -77,10 +90,10 @@ def _run(job: Job, folder: Path, say: Say, signals: _Signals) -> int:
     except SignalException as error:
         agent.announce_signal(error.sigval.name)
         raise
-    except RendezvousError as error:
+    except (RendezvousError, DistError) as error:  # the latter is raised by the store, if the machine that hosts it has gone
         if not agent.has_started:
             raise _rendezvous_error(job, error) from error
-        say(f"lost the connection to the other machines of the job: {error}; logs: {folder}")
+        say(f"lost the connection to the other machines of the job: {_reason(error)}; logs: {folder}")
     finally:
         with contextlib.suppress(RendezvousError):
             handler.shutdown()
@@ -128,7 +141,7 @@ def _rendezvous(job: Job) -> OrderedRendezvous:
 
 
 def _rendezvous_error(job: Job, error: Exception) -> UnavailableError:
-    why = str(error.__cause__ or error).partition("\n")[0][:300]
+    why = _reason(error)
     hint = "start accelkit launch on every machine, with the same --main-address and --main-port, which all machines must be able to reach"
     if "EADDRINUSE" in why:
         hint = (
@@ -140,6 +153,10 @@ def _rendezvous_error(job: Job, error: Exception) -> UnavailableError:
         why=why,
         hint=hint,
     )
+
+
+def _reason(error: Exception) -> str:
+    return _REASONS.get(type(error)) or str(error.__cause__ or error).partition("\n")[0][:300]
 
 
 def _folder(log_dir: Path | None) -> Path:

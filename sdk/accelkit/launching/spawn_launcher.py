@@ -154,9 +154,10 @@ def _end(processes: list[Any], endings: list[Ending], number: signal.Signals) ->
             ending.sent = number
             os.kill(process.pid, number)
     deadline = time.monotonic() + _GRACE_SECONDS
-    for process in processes:
+    for process, ending in zip(processes, endings, strict=False):
         process.join(max(0.0, deadline - time.monotonic()))
         if process.exitcode is None:
+            ending.sent = signal.SIGKILL
             process.kill()
             process.join(_GRACE_SECONDS)
         child_processes.end_group(process.pid)
