@@ -55,6 +55,11 @@ def test_a_rank_that_was_ended_while_it_exited_is_told_by_its_own_exit_code(tmp_
 
 
 @pytest.mark.smoke
+def test_a_signal_without_a_name_is_told_by_its_number(tmp_path):
+    assert [str(Ending(0, tmp_path, exit_code=code)) for code in (-9, -40)] == ["killed by SIGKILL", "killed by signal 40"]
+
+
+@pytest.mark.smoke
 def test_of_ranks_that_waited_for_each_other_the_one_that_names_the_missing_rank_is_told_first(tmp_path):
     texts = ("RuntimeError: Timed out waiting 5000ms for recv operation", "CollectiveError: reduce (call 1) timed out waiting for rank 0")
     bare, named = (

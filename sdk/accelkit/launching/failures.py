@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from accelkit.discovery.subprocess_env import signal_name
+
 ERROR_FILE = "error.json"
 PEER_SECONDS = 5.0
 """The time for which a launcher waits for the end of a process whose connection was lost."""
@@ -91,11 +93,9 @@ class Ending:
             return str(self.record["error"]).partition("\n")[0][:200]
         if self.sent is not None:
             return f"was running, and was ended with {self.sent.name}"
-        if self.exit_code is None:
-            return "running"
-        if self.exit_code < 0:
-            return f"killed by {_signal_name(-self.exit_code)}"
-        return f"exit code {self.exit_code}" if self.exit_code else "finished"
+        if not self.exit_code:
+            return "finished"
+        return f"killed by {signal_name(self.exit_code)}" if self.exit_code < 0 else f"exit code {self.exit_code}"
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
@@ -167,10 +167,3 @@ def _evidence(cause: Ending) -> list[str]:
     if not lines:
         return ["  it raised no exception and wrote nothing to standard error"]
     return [f"  it raised no exception; the last lines of its standard error ({log}) are:", *lines[-_SHOWN_LINES:]]
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
