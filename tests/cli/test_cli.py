@@ -368,6 +368,13 @@ def test_a_terminal_gets_colour_unless_it_does_not_want_it():
     assert "\x1b[32m" not in on_terminal(NO_COLOR="1", **terminal)
 
 
+def test_a_narrow_terminal_gets_no_descriptions():
+    wide, narrow = (on_terminal(TERM="xterm-256color", COLUMNS=columns) for columns in ("200", "100"))
+    assert "DESCRIPTION" in wide
+    assert "STATUS" in narrow
+    assert "DESCRIPTION" not in narrow
+
+
 def test_a_closed_pipe_is_no_error():
     result = subprocess.run(
         f"{sys.executable} -m accelkit list --all | head -1", shell=True, capture_output=True, text=True, check=True, env=os.environ

@@ -280,7 +280,8 @@ def test_why_explains(run_why):
     answer = json.loads(run_why("--json", **STEP, ACCELKIT_CLUSTER="mpi", **OPEN_MPI, PMIX_NAMESPACE="9").stdout)
     assert (answer["schema"], answer["chosen"], answer["source"]) == ("accelkit.why.cluster/1", "mpi", "ACCELKIT_CLUSTER")
     assert (answer["settings"]["main_port"], answer["errors"]) == (10144, [])
-    assert len(answer["warnings"]) == 1
+    (warning,) = answer["warnings"]
+    assert run_why(**STEP, ACCELKIT_CLUSTER="mpi", **OPEN_MPI, PMIX_NAMESPACE="9").stderr == f"warning: {warning}\n"
 
 
 def test_why_shows_what_cannot_be_read_and_exits_2(run_why, error_text):
@@ -308,4 +309,14 @@ def test_why_survives_a_third_party_that_ends_the_process(run_why, plugin_site, 
     assert result.returncode == 3
     assert "ended with exit code 3" in result.stderr
     assert "ACCELKIT_CLUSTER=local" in result.stderr
+    assert result.stderr == error_text
+
+
+def test_why_ends_a_third_party_that_hangs(run_why, plugin_site, error_text):
+    source = "import accelkit, time\nclass Slow(accelkit.ClusterEnvironment):\n    'Slow.'\n"
+    hangs = "    @property\n    def world_size(self):\n        time.sleep(600)\n"
+    plugin_site.install("vendor-slow", source + hangs, entry_points="[accelkit.clusters]\nslow = vendor_slow:Slow")
+    result = run_why("slow", ACCELKIT_LOAD_TIMEOUT="2")
+    assert result.returncode == 3
+    assert "it exceeded the time limit of 2 s (ACCELKIT_LOAD_TIMEOUT)" in result.stderr
     assert result.stderr == error_text

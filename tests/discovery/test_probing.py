@@ -119,6 +119,15 @@ def test_a_trial_finds_a_lie(plugin_site, error_text):
     assert verdict.reason == error_text
 
 
+@pytest.mark.usefixtures("forked_interpreters")
+def test_a_check_that_returns_no_availability_is_a_mistake_of_the_plugin(plugin_site):
+    source = CLASS.format(probe="return Availability.usable()") + "\n    def check(self):\n        return True\n"
+    plugin_site.install("vendor-some", source, accelerators={"some": "Some"})
+    verdict = probing.ask(catalog.find("accelerator", "some"), is_trial=True)
+    assert verdict.status == "broken"
+    assert verdict.reason == "check() of some returned True: it must return an Availability"
+
+
 @pytest.mark.parametrize(
     ("fails", "helps"),
     [

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
 import time
 
-from accelkit.launching.log_tee import Screen
+import pytest
+
+from accelkit.launching.log_tee import Screen, Streams
 
 
 def test_lines_of_two_processes_are_not_torn():
@@ -43,3 +46,27 @@ def test_a_reader_that_has_gone_stops_nothing():
     out.close()
     screen.write(b"more\n")
     screen.write_lines(b"and more", b"[1]: ")
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("is_held_open", [False, True])
+def test_what_a_process_wrote_last_is_shown_and_kept_without_a_newline(tmp_path, is_held_open):
+    """A daemon that a process has left behind may hold its pipe open for ever."""
+    out, streams = io.BytesIO(), Streams()
+    screen = Screen(out)
+    pipes = [os.pipe(), os.pipe()]
+    for rank, (reading, _) in enumerate(pipes):
+        streams.add(reading, tmp_path / f"{rank}.log", screen, rank)
+    streams.start()
+    for rank, (_, writing) in enumerate(pipes):
+        os.write(writing, b"rank %d\nthe end" % rank)
+        if not is_held_open:
+            os.close(writing)
+    streams.close()
+    assert sorted(out.getvalue().splitlines()) == [b"[1]: rank 1", b"[1]: the end", b"rank 0", b"the end"]
+    assert [(tmp_path / f"{rank}.log").read_bytes() for rank in (0, 1)] == [b"rank 0\nthe end", b"rank 1\nthe end"]
+    if is_held_open:
+        with pytest.raises(BrokenPipeError):
+            os.write(pipes[0][1], b"nobody reads this")
+        for _, writing in pipes:
+            os.close(writing)

@@ -181,6 +181,7 @@ def test_every_public_name_is_there_and_documented():
         if name != "__version__":
             assert inspect.getdoc(value), f"accelkit.{name} has no docstring"
     assert set(errors.__all__) - {"printable"} <= set(accelkit.__all__), "every error is public"
+    assert dir(accelkit) == sorted(accelkit.__all__), "a completion shows names that are imported only when they are used"
     with pytest.raises(AttributeError, match="has no attribute 'nope'"):
         _ = accelkit.nope
 

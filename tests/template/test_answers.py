@@ -16,6 +16,7 @@ from command_runner import command_runner
 
 import accelkit
 from accelkit.cli import main
+from accelkit.cli import new as new_command
 from accelkit.cli.new import find_template
 from accelkit.discovery import device_table
 
@@ -114,6 +115,15 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path):
     assert list((tmp_path / "accelkit-acme").iterdir()) == []
 
 
+def test_an_output_folder_that_is_a_file_is_named(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    answer = new(tmp_path / "file", "--no-input")
+    assert answer.exit_code == 2
+    assert f"the package cannot be written into {tmp_path / 'file'}\n  why: " in answer.stderr
+    assert "what to do: use another --output-dir" in answer.stderr
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 def test_no_temporary_file_is_left_behind(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
@@ -201,3 +211,12 @@ def test_without_accelkit_and_without_cookiecutter(tmp_path):
 
 def test_the_template_is_of_this_version():
     assert json.loads((find_template() / "cookiecutter.json").read_text())["_accelkit_version"] == accelkit.__version__
+
+
+def test_a_template_that_is_not_there_is_an_installation_to_repair(tmp_path, monkeypatch):
+    places = (tmp_path / "installed", tmp_path / "source")
+    monkeypatch.setattr(new_command, "_PLACES", places)
+    answer = new(tmp_path, "--no-input")
+    assert answer.exit_code == 2
+    assert f"the template for plugins was not found\n  why: it is neither {places[0]} nor {places[1]}" in answer.stderr
+    assert "what to do: pip install --force-reinstall --no-deps accelkit" in answer.stderr

@@ -225,6 +225,12 @@ def test_the_library_is_one_for_each_torch_and_source(monkeypatch, tmp_path):
     assert len({first, other, CppLibrary("fake_xpu", sources).path}) == 3
 
 
+def test_without_torch(monkeypatch, tmp_path):
+    """The plugin is installed without its dependencies, as with pip install --no-deps."""
+    monkeypatch.setattr(sys, "path", [])
+    assert CppLibrary("small", tmp_path).problem() == ("torch is not installed", "pip install torch")
+
+
 def test_without_a_compiler(cache, monkeypatch):
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(cache))
