@@ -48,6 +48,13 @@ def test_what_pytorch_has_for_cuda_too_may_not_be_missing(name, dtype):
         missing(name, dtype)
 
 
+def test_sparse_results_are_compared_element_by_element():
+    right, wrong = torch.eye(2), torch.tensor([[1.0, 0.0], [0.5, 1.0]])
+    assert difference(right.to_sparse(), right.to_sparse(), right.double().to_sparse()) == ""
+    assert "0.5" in difference(wrong.to_sparse(), right.to_sparse(), right.double().to_sparse())
+    assert "0.5" in difference(wrong.to_sparse(), right.to_sparse(), None)
+
+
 def missing(name, dtype, overload=""):
     with may_be_missing(opdb.operators()[name], (torch.ones(2, dtype=dtype), (), {}), overload):
         raise NotImplementedError("no kernel\nand more")

@@ -122,6 +122,7 @@ def reduce():
     assert rt.reduce(alone, "none") is alone
     raises(ValueError, lambda: rt.reduce(alone, "median"), "'median'", "sum, mean")
     raises(TypeError, lambda: rt.reduce(["text"]), "reduce", "str")
+    raises(TypeError, lambda: rt.reduce(alone, 3), "reduction is 3", "torch.distributed.ReduceOp")
     total = rt.reduce(mine([1.0]).requires_grad_())
     assert not total.requires_grad
     both = rt.reduce({"a": mine([rank]), "b": [torch.tensor(rank)]})
@@ -229,6 +230,16 @@ def metrics():
         else:
             assert len(rt.gather_for_metrics(batch)["n"]) == 2 * size
     assert len(rt.gather_for_metrics(batch)["n"]) == 2 * size
+
+
+def memory():
+    """A device that is full is not an error of the other processes."""
+    if ACCELERATOR != "fake_xpu":
+        return
+    part = mine([float(rank)] * 2000)
+    with torch.fake_xpu.fault("oom@1"):
+        raises(torch.OutOfMemoryError, lambda: rt.gather(part))
+    same(rt.gather(part), [float(other) for other in everyone for _ in range(2000)])
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import accelkit
 from accelkit.runtime.data import partition
 
 SHORT = {"ACCELKIT_TIMEOUT": "8"}  # the processes must also join within it, on a busy machine
-CASES = ("gather", "differing", "reduce", "gradients", "broadcast", "pad", "metrics", "first", "places")
+CASES = ("gather", "differing", "reduce", "gradients", "broadcast", "pad", "metrics", "memory", "first", "places")
 
 
 @pytest.mark.parametrize(
@@ -106,6 +106,8 @@ def test_one_process_runs_what_is_for_a_process():
     assert rt.is_last_process
     assert rt.on_process(process_index=3)(lambda: "ran")() == "ran"
     assert rt.on_local_process(lambda: "ran", local_process_index=1)() == "ran"
+    assert rt.on_local_process(local_process_index=1)(lambda: "ran")() == "ran"
+    assert rt.on_local_process()(lambda: "ran")() == "ran"
     assert rt.on_last_process(lambda: "ran")() == "ran"
 
 

@@ -55,6 +55,13 @@ def shares(source, world, **options):
     return [list(ShardedBatches(source, world, rank, **options)) for rank in range(world)]
 
 
+def test_a_short_batch_is_dropped_if_the_users_sampler_says_so():
+    source = Batches([0, 1, 2, 3], [4, 5], batch_size=4)
+    assert shares(source, 2, split=True) == [[[0, 1], [4, 5]], [[2, 3], [0, 1]]]
+    source.drop_last = True
+    assert shares(source, 2, split=True) == [[[0, 1]], [[2, 3]]]
+
+
 def in_rounds(of_ranks):
     """Samples in the order of the job's batches, as a gather would give them."""
     return [sample for turn in itertools.zip_longest(*of_ranks, fillvalue=()) for batch in turn for sample in batch]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import pickle
 import random
 
 import pytest
@@ -13,11 +16,18 @@ from accelkit.runtime.data.division import Division
 from accelkit.runtime.data.epoch_followers import EpochFollowers
 from accelkit.runtime.data.loader_state import Epochs
 from accelkit.runtime.data.order_states import OrderStates
+from accelkit.runtime.data.resume import LaterBatches
+from accelkit.runtime.data.samplers import ShardedDataset, SharedOrder
 
 
 class Stream(IterableDataset):
+    name = "eight"
+
     def __iter__(self):
         return iter(range(8))
+
+    def __len__(self):
+        return 8
 
 
 class OwnBatches(BatchSampler):
@@ -70,6 +80,18 @@ def test_a_position_that_means_something_else_now_is_refused(before, now):
     assert now.checked_position(saved(before, 0)) == 0
     with pytest.raises(accelkit.CheckpointError):
         now.checked_position(saved(before, 8))
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_what_divides_or_shortens_a_stream_can_be_copied_and_passes_attributes_and_length_on(copied):
+    stream = Stream()
+    later = copied(LaterBatches(DataLoader(stream, batch_size=3), 1))
+    assert (later.batch_size, len(later), [batch.tolist() for batch in later]) == (3, 2, [[3, 4, 5], [6, 7]])
+    assert [batch.tolist() for batch in later.starting_at(0, 1)] == [[6, 7]]
+    share = copied(ShardedDataset(stream, num_processes=2, process_index=1, share=3))
+    assert (share.name, len(share), list(share)) == ("eight", 6, [3, 4, 5, 1, 2, 3])
+    order = copied(SharedOrder(BatchSampler(SequentialSampler(range(8)), 3, False), contextlib.nullcontext))
+    assert (order.batch_size, len(order), list(order)) == (3, 3, [[0, 1, 2], [3, 4, 5], [6, 7]])
 
 
 def test_followers_are_told_and_the_users_epoch_is_noticed():

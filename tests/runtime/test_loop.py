@@ -87,6 +87,26 @@ def test_clipping(rt):
     assert max(p.grad.abs().max() for p in model.parameters()) <= 0.1
 
 
+def test_gradients_of_a_precision_that_does_not_scale_them_are_left_as_they_are(rt):
+    model = rt.prepare(nn.Linear(3, 1))
+    rt.backward(model(torch.ones(1, 3)).sum())
+    rt.unscale_gradients()
+    assert model.weight.grad.tolist() == [[1, 1, 1]]
+
+
+def test_a_strategy_that_cannot_join_uneven_inputs_is_named(error_text):
+    class Strict(accelkit.Strategy):
+        def join(self, modules):
+            return None
+
+    rt = accelkit.Runtime(accelerator="cpu", strategy=Strict())
+    with pytest.raises(accelkit.UnsupportedError) as caught:
+        rt.join_uneven_inputs([rt.prepare(nn.Linear(1, 1))])
+    assert "'Strict'" in caught.value.what
+    assert "even_batches=True" in caught.value.hint
+    assert caught.value == error_text
+
+
 def test_the_end_of_an_outer_loop_is_not_the_end_of_the_inner_one():
     """Both loaders are prepared; the outer one is at its last batch all the while, and an evaluation may run inside."""
     rt = accelkit.Runtime(accelerator="cpu", gradient_accumulation_steps=2)

@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import accelkit
+from accelkit.runtime.dynamic_subclass import restore_class, swap_class
 
 LOAD = """
 import pickle, sys
@@ -65,6 +66,46 @@ def test_what_was_prepared_goes_on_in_another_process(prepared, tmp_path):
     result = subprocess.run([sys.executable, "-c", LOAD, str(tmp_path / "things.pkl")], capture_output=True, text=True, check=False)
     assert result.stdout.split("\n")[0] == "fake_xpu:0 [False, True, True] 2 2.0", result.stderr
     assert model(torch.ones(1, 4, device=rt.device)).shape == (1, 1)
+
+
+def doubling(cls):
+    """A behaviour of ``swap_class``."""
+    return {"step": lambda self: 2 * cls.step(self)}
+
+
+class Plain:
+    def __init__(self, size):
+        self.size = size
+
+    def step(self):
+        return self.size
+
+
+class Rebuilt(Plain):
+    """Its copies are made by a call of its own."""
+
+    def __reduce__(self):
+        return Rebuilt, (self.size,)
+
+
+class Named(Plain):
+    """There is one, and a pickle of it is its name."""
+
+    def __reduce__(self):
+        return "ONE"
+
+
+ONE = Named(3)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_a_copy_of_an_object_with_a_swapped_class_is_made_as_its_class_says(copied):
+    twin = copied(swap_class(Plain(3), doubling))
+    assert (twin.step(), restore_class(twin, doubling), type(twin), twin.step()) == (6, True, Plain, 3)
+    assert type(copied(swap_class(Rebuilt(3), doubling))) is Rebuilt
+    swap_class(ONE, doubling)
+    assert copied(ONE) is ONE
+    assert restore_class(ONE, doubling)
 
 
 def test_a_copied_loader_is_the_runtimes_when_it_is_prepared(prepared):

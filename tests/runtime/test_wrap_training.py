@@ -115,6 +115,24 @@ def test_the_loop_trains_as_without(steps, scheduler_is_made):
         torch.testing.assert_close(mine, expected, rtol=1e-6, atol=1e-7)
 
 
+def test_a_step_that_the_engine_skips_is_none_of_the_schedulers():
+    class Skipping(MyEngineStrategy):
+        def step(self, optimizer):
+            return len(self.calls) > 1 and super().step(optimizer)
+
+    model, _, batches = made()
+    rt = accelkit.Runtime("cpu", strategy=Skipping())
+    engine, optimizer = rt.prepare(model, sgd(model))
+    scheduler = rt.prepare(halving(optimizer))
+    seen = []
+    for batch in batches[:2]:
+        rt.backward(engine(batch).mean())
+        optimizer.step()
+        scheduler.step()
+        seen.append((rt.optimizer_step_was_skipped, optimizer.param_groups[0]["lr"]))
+    assert seen == [(True, 0.1), (False, 0.05)]
+
+
 def test_hooks_of_the_optimizer_run_once_a_step():
     model, _, batches = made()
     rt = accelkit.Runtime("cpu", strategy=MyEngineStrategy())
