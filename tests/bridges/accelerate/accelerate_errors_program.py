@@ -160,6 +160,13 @@ def model_elsewhere():
     return chosen.prepare(torch.nn.Linear(1, 1, device=accelkit.device("fake_xpu")))
 
 
+def device_map():
+    """A model that transformers has distributed over devices: it keeps the map as an attribute."""
+    model = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Linear(1, 1))
+    model.hf_device_map = {"0": 0, "1": 1}
+    return accelerator().prepare_model(model)
+
+
 def forked():
     from accelerate import notebook_launcher
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 
@@ -9,7 +10,7 @@ import pytest
 from programs import start
 
 import accelkit
-from accelkit.bridges.accelerate.compat import check_version
+from accelkit.bridges.accelerate.compat import check_version, import_accelerate
 from accelkit.bridges.accelerate.precision import wanted_precision
 
 REFUSED = {
@@ -67,6 +68,12 @@ def test_accelerate_launch_for_the_cpu_is_an_error(tmp_path):
     assert "ACCELERATE_USE_CPU=True" in result.stderr
 
 
+def test_accelerate_refuses_a_device_map_also_on_devices_that_are_not_numbered_as_the_ranks():
+    words = ["-m", "accelkit", "launch", "--accelerator", "fake_xpu", "--devices", "1,0"]
+    result = start("accelerate_errors_program.py", "device_map", launcher=words)
+    assert result.stdout.count("ValueError You can't train a model that has been loaded with `device_map='auto'`") == 2, result.stderr
+
+
 @pytest.mark.parametrize("version", ["1.10.0", "1.12.3", "1.15.0", "1.15.7"])
 def test_versions_that_are_known(version):
     check_version(version)
@@ -77,6 +84,17 @@ def test_a_version_that_is_not_known_is_refused(version, error_text):
     with pytest.raises(accelkit.UnsupportedError) as caught:
         check_version(version)
     assert f"accelerate {version}" in caught.value.what
+    assert caught.value == error_text
+
+
+def test_an_accelerate_with_another_shared_state_is_refused(monkeypatch, error_text):
+    """Another Accelerate is stood in for by this one, in which an entry has another name."""
+    state = importlib.import_module("accelerate.state").PartialState
+    renamed = ["local_rank" if name == "local_process_index" else name for name in state._known_attrs]
+    monkeypatch.setattr(state, "_known_attrs", renamed)
+    with pytest.raises(accelkit.UnsupportedError) as caught:
+        import_accelerate()
+    assert "these entries differ: local_process_index, local_rank" in caught.value.why
     assert caught.value == error_text
 
 

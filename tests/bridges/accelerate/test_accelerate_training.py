@@ -114,12 +114,18 @@ def test_what_accelerate_can_pickle_can_be_pickled(mixed, tmp_path):
     assert elsewhere["outputs"] == ["fake_xpu:0"] * 8
 
 
-@pytest.mark.smoke
-def test_install_is_undone():
-    (seen,) = run("accelerate_program.py", "cleaned", "fake_xpu", "no", "-")
+@pytest.mark.parametrize(
+    ("variable", "afterwards"),
+    [
+        pytest.param({}, "cpu", marks=pytest.mark.smoke),
+        pytest.param({"ACCELERATE_TORCH_DEVICE": "fake_xpu:1"}, "fake_xpu:1", marks=pytest.mark.newest_peers),
+    ],
+)
+def test_install_is_undone(variable, afterwards):
+    (seen,) = run("accelerate_program.py", "cleaned", "fake_xpu", "no", "-", **variable)
     assert seen["pickled"] == [True, "mine", "fake_xpu:0", True]
     assert seen["mine"] == ["mine", "fake_xpu:0", "Mine", True, True]
     assert (seen["again"], seen["state"]) == ("fake_xpu:0", "fake_xpu:0")
     assert seen["all replaced"]
     assert seen["restored"]
-    assert seen["afterwards"] == ["Accelerator", "cpu"]
+    assert seen["afterwards"] == ["Accelerator", afterwards]

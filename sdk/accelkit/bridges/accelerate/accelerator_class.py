@@ -126,12 +126,8 @@ class Bridged(accelerate.Accelerator):  # type: ignore[misc] # accelerate has no
                 )
         with contextlib.ExitStack() as stack:
             stack.enter_context(keeping_parameters())
-            if self.use_distributed and self.device.index not in (None, self.local_process_index):
-                if self.verify_device_map(model):
-                    raise UnsupportedError(
-                        f"{type(model).__name__} is distributed over devices by a device_map",
-                        why="this is not possible in a job with several processes",
-                    )
+            is_other_index = self.use_distributed and self.device.index not in (None, self.local_process_index)
+            if is_other_index and not self.verify_device_map(model):  # Accelerate refuses a model that has a device_map
                 stack.enter_context(
                     patch_environment(ACCELERATE_BYPASS_DEVICE_MAP="true")
                 )  # otherwise, Accelerate passes the local rank to DDP as the device
