@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from device_checking_model import QUIET, loader, make_watched
 from accelkit.bridges.lightning import fabric_kwargs, install, trainer_kwargs
 
 folder, package, how, precision = sys.argv[1:]
+if how == "one_device_each":
+    os.environ["FAKE_XPU_VISIBLE_DEVICES"] = os.environ["LOCAL_RANK"]  # as a scheduler does that gives each process its own device
 pl = importlib.import_module("lightning.pytorch" if package == "lightning" else package)
 dtype = {"32-true": torch.float32, "16-mixed": torch.float16}[precision]
 
@@ -54,7 +57,7 @@ if __name__ == "__main__":
     if how == "bare_names":
         install()
         trainer, model, found = train_in_trainer(names | {"devices": 2})
-    elif how == "launched":
+    elif how in ("launched", "one_device_each"):
         trainer, model, found = train_in_trainer(trainer_kwargs(**names, package=package))
     elif how == "fabric":
         trainer, model, found = train_in_fabric(fabric_kwargs(**names, devices=2))
@@ -62,4 +65,7 @@ if __name__ == "__main__":
         trainer, model, found = train_in_trainer(trainer_kwargs(**names, devices=2, package=package))
     found |= {"world_size": trainer.world_size, "parameters": [float(p.detach().double().sum()) for p in model.parameters()]}
     found |= {"environment": [cls.__name__ for cls in type(trainer.strategy.cluster_environment).__mro__]}
+    if how == "one_device_each":
+        found["auto_device_count"] = trainer.accelerator.auto_device_count()
+        found["device_on_machine"] = torch.fake_xpu.get_device_properties(0).index_on_machine
     (Path(folder) / f"rank{trainer.global_rank}.json").write_text(json.dumps(found))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 import torch
 from device_checking_model import QUIET, loader, make_watched
@@ -93,6 +95,16 @@ def test_in_a_runtime(theirs, error_text):
     assert "devices=3" in caught.value.what
     assert "fake_xpu" in caught.value.what
     assert caught.value == error_text
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "fabric"])
+def test_the_memory_is_the_statistics_of_one_that_has_none(framework, theirs):
+    """Fabric's accelerators lack the method. The Trainer's inherit one that raises NotImplementedError."""
+    base = importlib.import_module(f"lightning.{framework}.accelerators").Accelerator
+    methods = {name: method for name, method in vars(theirs).items() if not name.startswith("_") and name != "get_device_stats"}
+    rt = accelkit.Runtime(accelerator=from_lightning(type("Plain", (base,), methods))(), devices=[1])
+    kept = torch.ones(1000, device=rt.device)
+    assert rt.device_stats()["memory.allocated.bytes"] >= kept.nbytes
 
 
 def test_by_name(theirs, package, monkeypatch):

@@ -27,8 +27,8 @@ def run(folder, package, *arguments, launcher=(), program=PROGRAM):
     return [json.loads(path.read_text()) for path in sorted(folder.glob("rank*.json"))]
 
 
-def assert_trained_together(ranks, steps=4):
-    assert [one["device"] for one in ranks] == ["fake_xpu:0", "fake_xpu:1"]
+def assert_trained_together(ranks, steps=4, devices=("fake_xpu:0", "fake_xpu:1")):
+    assert [one["device"] for one in ranks] == [*devices]
     assert [one["world_size"] for one in ranks] == [2, 2]
     assert {one["steps"] for one in ranks} == {steps}, "half of the batches each"
     assert ranks[0]["parameters"] == ranks[1]["parameters"]
@@ -62,6 +62,15 @@ def test_processes_that_a_launcher_started(launcher, tmp_path):
     ranks = run(tmp_path, "lightning", "launched", "32-true", launcher=launcher)
     assert_trained_together(ranks)
     assert ranks[0]["environment"][:2] == ["TorchElasticEnvironment", "PluginEnvironment"]
+
+
+@pytest.mark.newest_peers
+def test_processes_of_which_each_sees_only_its_own_device(tmp_path):
+    """Each calls its device 0, and Lightning counts one device for each process."""
+    ranks = run(tmp_path, "lightning", "one_device_each", "32-true", launcher=TORCHRUN)
+    assert_trained_together(ranks, devices=("fake_xpu:0", "fake_xpu:0"))
+    assert [one["device_on_machine"] for one in ranks] == [0, 1]
+    assert [one["auto_device_count"] for one in ranks] == [2, 2]
 
 
 @pytest.mark.parametrize("package", ["lightning", pytest.param("pytorch_lightning", marks=pytest.mark.soak)])

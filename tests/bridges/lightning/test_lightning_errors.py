@@ -59,18 +59,20 @@ def test_a_package_that_is_not_there(monkeypatch, error_text):
     monkeypatch.setattr(sys, "path", [])
     for name in [name for name in sys.modules if name.partition(".")[0] == "lightning_fabric"]:
         monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(accelkit.UnavailableError) as caught:
-        fabric_kwargs("cpu", package="lightning_fabric")
-    assert "Fabric" in caught.value.what
-    assert "pip install 'accelkit[lightning]'" in caught.value.hint
-    assert caught.value == error_text
+    for call in (lambda: fabric_kwargs("cpu", package="lightning_fabric"), lambda: install(package="lightning_fabric")):
+        with pytest.raises(accelkit.UnavailableError) as caught:
+            call()
+        assert "Fabric" in caught.value.what
+        assert "pip install 'accelkit[lightning]'" in caught.value.hint
+        assert caught.value == error_text
 
 
 def test_a_package_that_is_none_of_lightnings(error_text):
-    with pytest.raises(accelkit.UnknownNameError) as caught:
-        trainer_kwargs("cpu", package="torch")
-    assert "package='torch'" in caught.value.what
-    assert caught.value == error_text
+    for call in (lambda: trainer_kwargs("cpu", package="torch"), lambda: install(package="torch")):
+        with pytest.raises(accelkit.UnknownNameError) as caught:
+            call()
+        assert "package='torch'" in caught.value.what
+        assert caught.value == error_text
 
 
 def test_more_devices_than_there_are():

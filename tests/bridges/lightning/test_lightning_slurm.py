@@ -30,6 +30,7 @@ def test_accelkits_environment_is_a_slurm_environment(package, monkeypatch):
     assert isinstance(environment, environments.SLURMEnvironment)
     assert arguments["devices"] == 2
     assert (environment.world_size(), environment.global_rank(), environment.local_rank(), environment.node_rank()) == (2, 1, 1, 0)
+    assert environment.detect(), "the processes belong to this environment"
     assert environment.main_address == "localhost"
     assert environment.auto_requeue
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from device_checking_model import loader, loss_of, make_watched, parameters_of
 
+import accelkit
 from accelkit.bridges.lightning import trainer_kwargs
 
 DEVICES = [pytest.param("cpu", marks=pytest.mark.newest_peers), "fake_xpu"]
@@ -21,6 +22,7 @@ def test_fit_validate_test_and_predict(device, pl, make_trainer):
     before = loss_of(make_watched(pl, device))
     assert trainer.strategy.root_device.type == device
     assert isinstance(trainer.accelerator, pl.accelerators.Accelerator)
+    assert trainer.accelerator.name() == device
     trainer.fit(model, loader(), loader())
     assert trainer.global_step == 8
     assert model.seen["gradient"] == 8 * 3
@@ -52,6 +54,42 @@ def test_precisions(device, precision, dtype, pl, make_trainer):
     assert all(not torch.equal(one, other) for one, other in zip(before, parameters_of(model), strict=True))
     expected = torch.float32 if "mixed" in precision else dtype
     assert {parameter.dtype for parameter in model.parameters()} == {expected}
+
+
+def test_a_precision_plugin_of_lightnings_own_for_the_device_is_used_as_it_is(pl, make_trainer):
+    precision = pl.plugins.MixedPrecision("bf16-mixed", device="fake_xpu")
+    model, trainer = make_watched(pl, "fake_xpu", torch.bfloat16), make_trainer("fake_xpu", given={"plugins": [precision]}, max_epochs=1)
+    assert trainer.precision_plugin is precision
+    trainer.fit(model, loader())
+    assert model.seen["gradient"] == 4 * 3
+
+
+def test_a_strategy_of_the_users_own_is_used_as_it_is(pl, make_trainer):
+    class Tying(pl.strategies.SingleDeviceStrategy):
+        def model_to_device(self):
+            super().model_to_device()
+            self.model.net.out.weight = self.model.net.into.weight
+
+    strategy = Tying(device="fake_xpu:0")
+    model, trainer = make_watched(pl, "fake_xpu"), make_trainer("fake_xpu", given={"strategy": strategy}, max_epochs=1)
+    assert trainer.strategy is strategy
+    assert type(strategy) is Tying
+    trainer.fit(model, loader())
+    assert model.seen["gradient"] == 4 * 3
+
+
+def test_a_trainer_that_has_not_trained_can_tear_its_device_down(make_trainer):
+    class Counting(accelkit.Accelerator):
+        device_type = "cpu"
+        num_teardowns = 0
+
+        @accelkit.hookimpl
+        def teardown(self):
+            self.num_teardowns += 1
+
+    accelerator = Counting()
+    make_trainer(accelerator).strategy.teardown()
+    assert accelerator.num_teardowns == 1
 
 
 @pytest.mark.parametrize("device", DEVICES)

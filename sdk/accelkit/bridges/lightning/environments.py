@@ -76,7 +76,7 @@ def make_environment(framework: Framework, cluster: ClusterEnvironment) -> Any:
 
 
 class LightningCluster(ClusterEnvironment):
-    """An accelkit cluster environment that delegates to a Lightning cluster environment."""
+    """What a process needs to join the process group, from a Lightning cluster environment."""
 
     def __init__(self, environment: Any) -> None:
         super().__init__()
@@ -85,24 +85,12 @@ class LightningCluster(ClusterEnvironment):
         self.plugin = getattr(getattr(environment, "plugin", None), "plugin", "") or type(environment).__module__.partition(".")[0]
 
     @property
-    def creates_processes_externally(self) -> bool:
-        return bool(self._environment.creates_processes_externally)
-
-    @property
     def world_size(self) -> int:
         return int(self._environment.world_size())
 
     @property
     def global_rank(self) -> int:
         return int(self._environment.global_rank())
-
-    @property
-    def local_rank(self) -> int:
-        return int(self._environment.local_rank())
-
-    @property
-    def node_rank(self) -> int:
-        return int(self._environment.node_rank())
 
     @property
     def main_address(self) -> str:

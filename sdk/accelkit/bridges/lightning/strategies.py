@@ -19,7 +19,7 @@ from accelkit.bridges.lightning.compat import Framework
 from accelkit.bridges.lightning.environments import LightningCluster
 from accelkit.bridges.lightning.parameter_swapping import SwappingParameters
 from accelkit.bridges.lightning.plugin_precision import PluginPrecision
-from accelkit.discovery import loading
+from accelkit.discovery import device_table, loading
 from accelkit.errors import ContradictionError, UnknownNameError, UnsupportedError
 from accelkit.runtime.module_placement import ParameterMoves, follow_parameters, moving
 from accelkit.runtime.process_group import join
@@ -250,9 +250,8 @@ def _meshes_of_any_device_type() -> Iterator[None]:
     before = device_mesh.init_device_mesh
 
     def init(device_type: str, mesh_shape: tuple[int, ...], **options: Any) -> device_mesh.DeviceMesh:
-        if device_type.isalpha():
-            return before(device_type, mesh_shape, **options)
-        return device_mesh.DeviceMesh(device_type, torch.arange(math.prod(mesh_shape)).view(mesh_shape), **options)
+        ranks = torch.arange(math.prod(mesh_shape), device=device_table.host_name()).view(mesh_shape)
+        return device_mesh.DeviceMesh(device_type, ranks, **options)
 
     device_mesh.init_device_mesh = init
     try:
