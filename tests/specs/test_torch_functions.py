@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import types
 import warnings
 
@@ -138,6 +140,46 @@ def test_a_function_that_torch_accelerator_lacks_is_named_with_the_version_of_to
         torch_functions.call(Bare(), "defragment", device)
     assert f"torch {torch.__version__} has no torch.accelerator.defragment" in caught.value.why
     assert "torch.fake_xpu has no defragment" in caught.value.why
+
+
+PYTHON_DEVICE = """
+import types, torch, accelkit
+
+class Hooks(torch._C._acc.PrivateUse1Hooks):
+    def is_available(self):
+        return True
+    def has_primary_context(self, index):
+        return True
+
+class Guard(torch._C._acc.DeviceGuard):
+    def type_(self):
+        return torch._C._autograd.DeviceType.PrivateUse1
+
+class Written(accelkit.Accelerator):
+    device_type = "written"
+
+hooks, guard = Hooks(), Guard()
+torch.utils.rename_privateuse1_backend("written")
+torch._C._acc.register_python_privateuseone_device_guard(guard)
+torch._C._acc.register_python_privateuseone_hook(hooks)
+torch._register_device_module("written", types.SimpleNamespace(memory_allocated=lambda device: 7))
+device = torch.device("written", 0)
+print(torch.accelerator.current_accelerator(), Written().memory_stats(device))
+try:
+    accelkit.specs.torch_functions.call(Written(), "max_memory_allocated", device)
+except accelkit.UnsupportedError as error:
+    print(error.why)
+"""
+
+
+@pytest.mark.skipif(not hasattr(torch._C, "_acc"), reason="this torch has no devices written in Python")
+def test_what_torch_accelerator_does_not_implement_for_a_device_is_called_in_its_module():
+    result = subprocess.run([sys.executable, "-c", PYTHON_DEVICE], capture_output=True, text=True, check=True)
+    used, why = result.stdout.splitlines()
+    assert used == "written {'memory.allocated.bytes': 7.0}"
+    assert "torch.accelerator.max_memory_allocated: " in why
+    assert "Allocator for written is not a DeviceAllocator" in why
+    assert why.endswith("torch.written has no max_memory_allocated")
 
 
 def test_a_device_type_without_a_module_is_the_vendors_mistake(error_text):
