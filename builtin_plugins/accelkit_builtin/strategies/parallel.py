@@ -152,7 +152,10 @@ class ParallelStrategy(FSDPStrategy):
         """Create the mesh with the dimensions ``replicate``, ``shard`` and ``tensor``, and return it."""
         import torch.distributed as dist
 
-        self._mesh = make_mesh(device.type, self.parallel_options.sizes(dist.get_world_size()))
+        sizes = self.parallel_options.sizes(dist.get_world_size())
+        self._mesh = make_mesh(device.type, sizes)
+        if sizes["tensor"] > 1:
+            self._mesh["shard", "tensor"]._flatten()  # with a process group of both dimensions, torch reduces norms over both at once
         return self._mesh
 
     def teardown(self) -> None:
