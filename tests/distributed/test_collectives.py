@@ -92,7 +92,7 @@ def test_one_process_meets_nobody():
         "rt.wait_for_everyone(); rt.gather(x, sync_grads=True); rt.reduce(x, 'max'); rt.broadcast(x); rt.pad_across_processes(x)\n"
         "rt.gather_for_metrics(['a'], use_gather_object=True)\n"
         "with rt.local_main_process_first(), rt.split_between_processes([1, 2]) as share: assert share == [1, 2]\n"
-        "print(sorted(name for name in set(sys.modules) - before if name.endswith(('.calls', '.reducing', '.objects'))))\n"
+        "print(sorted(name for name in set(sys.modules) - before if name.endswith(('.operations', '.reduction', '.object_collectives'))))\n"
         "assert not torch.distributed.is_initialized()\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -101,6 +101,11 @@ def test_one_process_meets_nobody():
 
 
 @pytest.mark.smoke
+def test_one_process_refuses_what_several_refuse():
+    with pytest.raises(TypeError, match="reduction is 3; a name or a torch.distributed.ReduceOp is expected"):
+        accelkit.Runtime("cpu").reduce(torch.ones(1), 3)
+
+
 def test_one_process_runs_what_is_for_a_process():
     rt = accelkit.Runtime("cpu")
     assert rt.is_last_process

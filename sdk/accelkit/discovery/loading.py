@@ -165,7 +165,7 @@ def remedy(error: BaseException, plugin: str) -> str:
             or f"reinstall {distribution}; if that does not help, report the problem with the output of accelkit env"
         )
     if distribution == FROM_CODE:
-        return f"this program's own code in {rest} provided the plugin; see the traceback above"
+        return f"correct it: the plugin is this program's own code, in {rest}"
     disable = f"ACCELKIT_DISABLE_PLUGINS={distribution} disables it"
     if cause := remedies.by_cause(error):
         return f"{cause}, or report it to the vendor of {distribution}; {disable}"

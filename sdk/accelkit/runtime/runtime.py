@@ -612,7 +612,7 @@ class Runtime:
             New tensors, the same on all processes. In a job of one process, ``tensor`` itself if ``scale`` is 1.
 
         Raises:
-            TypeError: For the mean of integers, and for the maximum or minimum of complex numbers.
+            TypeError: For the mean of integers, for the maximum or minimum of complex numbers, and for a reduction of any other type.
         """
         return self._collectives.reduce(tensor, reduction, scale, group=group)
 

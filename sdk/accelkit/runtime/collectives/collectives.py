@@ -139,16 +139,19 @@ class Collectives:
 
     def reduce(self, tensor: T, reduction: Operation = "sum", scale: float = 1.0, *, group: dist.ProcessGroup | None = None) -> T:
         """See ``Runtime.reduce``."""
-        if isinstance(reduction, str) and reduction not in REDUCTIONS:
+        if not isinstance(reduction, str):
+            from accelkit.runtime.collectives.reduction import named
+
+            reduction = named(reduction)
+        elif reduction not in REDUCTIONS:
             raise ValueError(f"reduction must be one of {', '.join(REDUCTIONS)}, or a torch.distributed.ReduceOp, got {reduction!r}")
         tensors_of(tensor, "reduce")
         if reduction == "none":
             return tensor
         if self._num_processes > 1:
             from accelkit.runtime.collectives import operations
-            from accelkit.runtime.collectives.reduction import named
 
-            tensor = operations.reduce(self._communicator_of_samples(group), tensor, named(reduction))
+            tensor = operations.reduce(self._communicator_of_samples(group), tensor, reduction)
         return tensor if scale == 1.0 else map_leaves(lambda leaf: leaf * scale, tensor)
 
     def broadcast(self, tensor: T, from_process: int = 0, *, group: dist.ProcessGroup | None = None) -> T:
