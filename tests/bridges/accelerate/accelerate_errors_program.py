@@ -13,18 +13,40 @@ from accelkit import AccelkitError
 from accelkit.bridges.accelerate import accelerator, install
 
 
-def fsdp():
+def sharding(version=2):
     from accelerate.utils import FullyShardedDataParallelPlugin
 
-    return accelerator("fake_xpu", fsdp_plugin=FullyShardedDataParallelPlugin())
+    return FullyShardedDataParallelPlugin(fsdp_version=version)
 
 
-def installed_fsdp():
+def fsdp1():
+    return accelerator("fake_xpu", fsdp_plugin=sharding(1))
+
+
+def installed_fsdp1():
     from accelerate import Accelerator
-    from accelerate.utils import FullyShardedDataParallelPlugin
 
     install("fake_xpu")
-    return Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin())
+    return Accelerator(fsdp_plugin=sharding(1))
+
+
+def fsdp1_by_variable():
+    """As ``accelerate launch --use_fsdp`` asks for it."""
+    os.environ["ACCELERATE_USE_FSDP"] = "true"
+    return accelerator("fake_xpu")
+
+
+def fsdp_on_the_cpu():
+    return accelerator("cpu", fsdp_plugin=sharding())
+
+
+def fsdp_in_fp16():
+    return accelerator("fake_xpu", fsdp_plugin=sharding(), mixed_precision="fp16")
+
+
+def fsdp_too_late():
+    accelerator("fake_xpu")
+    return accelerator("fake_xpu", fsdp_plugin=sharding())
 
 
 def deepspeed():
@@ -37,9 +59,15 @@ def megatron():
     return accelerator("fake_xpu")
 
 
-def parallelism():
-    os.environ["ACCELERATE_USE_PARALLELISM_CONFIG"] = "true"
+def tensor_parallelism():
+    os.environ |= {"ACCELERATE_USE_PARALLELISM_CONFIG": "true", "PARALLELISM_CONFIG_TP_SIZE": "2"}
     return accelerator("fake_xpu")
+
+
+def context_parallelism():
+    from accelerate import ParallelismConfig
+
+    return accelerator("fake_xpu", parallelism_config=ParallelismConfig(cp_size=2))
 
 
 def sagemaker():

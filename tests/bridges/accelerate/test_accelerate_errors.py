@@ -7,18 +7,22 @@ import subprocess
 import sys
 
 import pytest
-from programs import start
+from programs import LAUNCHERS, start
 
 import accelkit
 from accelkit.bridges.accelerate.compat import check_version, import_accelerate
 from accelkit.bridges.accelerate.precision import wanted_precision
 
 REFUSED = {
-    "fsdp": ("UnsupportedError", "FSDP", "fake_xpu", 'accelkit.Runtime(strategy="fsdp")'),
-    "installed_fsdp": ("UnsupportedError", "FSDP", "fake_xpu"),
+    "fsdp1": ("UnsupportedError", "FSDP", "fake_xpu", "fsdp_version=2"),
+    "installed_fsdp1": ("UnsupportedError", "FSDP", "fake_xpu", "--fsdp_version 2"),
+    "fsdp1_by_variable": ("UnsupportedError", "FSDP", "fake_xpu", "fsdp_version=2"),
+    "fsdp_on_the_cpu": ("UnsupportedError", "FSDP", "cpu", "Runtime(strategy='fsdp')"),
+    "fsdp_in_fp16": ("UnsupportedError", "FSDP", "fake_xpu", "mixed_precision='bf16'"),
     "deepspeed": ("UnsupportedError", "DeepSpeed", "ACCELERATE_USE_DEEPSPEED=true"),
     "megatron": ("UnsupportedError", "Megatron-LM"),
-    "parallelism": ("UnsupportedError", "ParallelismConfig"),
+    "tensor_parallelism": ("UnsupportedError", "ParallelismConfig(tp_size=2)", 'accelkit.Runtime(strategy="parallel")'),
+    "context_parallelism": ("UnsupportedError", "ParallelismConfig(cp_size=2)"),
     "sagemaker": ("UnsupportedError", "SageMaker", "ACCELERATE_USE_SAGEMAKER=true"),
     "cpu_affinity": ("UnsupportedError", "CPU affinity", "ACCELERATE_CPU_AFFINITY=1"),
     "fp8": ("UnsupportedError", "mixed_precision=fp8", "no, fp16, bf16"),
@@ -58,6 +62,13 @@ def test_it_is_an_error_that_says_why(what, error_text):
     assert result.stdout.startswith(kind), result.stdout
     assert all(text in result.stdout for text in texts), result.stdout
     assert kind == "ValueError" or result.stdout == error_text, "a ValueError is Accelerate's own"
+
+
+def test_a_second_accelerator_that_shards_unlike_the_first_is_an_error():
+    """Accelerate itself would ignore the request."""
+    result = start("accelerate_errors_program.py", "fsdp_too_late", launcher=LAUNCHERS["accelkit launch"], name="fake_xpu")
+    assert result.stdout.count("ContradictionError FSDP was requested, but an earlier Accelerator of this process does not shard") == 2
+    assert result.stdout.count("pass fsdp_plugin to the first Accelerator") == 2
 
 
 def test_accelerate_launch_for_the_cpu_is_an_error(tmp_path):

@@ -27,13 +27,19 @@ def test_it_trains_evaluates_and_goes_on_from_a_checkpoint_alike(name, mixed, tm
     assert seen["resumed alike"], "weights, optimizer, scale, data order, and dropout on the device"
 
 
-def test_it_trains_on_two_devices(tmp_path):
-    ranks = run("transformers_trainer_program.py", "-", "no", tmp_path, launcher=LAUNCHERS["accelkit launch"], name="fake_xpu")
-    assert {(seen["device"], *seen["devices"], seen["wrapped"]) for seen in ranks} == {
-        (device, device, "DistributedDataParallel") for device in ("fake_xpu:0", "fake_xpu:1")
-    }
-    assert {seen["steps"] for seen in ranks} == {12}
-    assert all(seen["resumed alike"] and seen["tied"] for seen in ranks)
+def test_it_trains_on_two_devices_and_sharded_alike(tmp_path):
+    losses = []
+    for kind, wrapped in ([], "DistributedDataParallel"), (["fsdp"], "FSDPGPT2LMHeadModel"):
+        program = ("transformers_trainer_program.py", "-", "no", tmp_path / wrapped, *kind)
+        ranks = run(*program, launcher=LAUNCHERS["accelkit launch"], name="fake_xpu")
+        assert {(seen["device"], *seen["devices"], seen["wrapped"], seen["sharded"]) for seen in ranks} == {
+            (device, device, wrapped, bool(kind)) for device in ("fake_xpu:0", "fake_xpu:1")
+        }
+        assert {seen["steps"] for seen in ranks} == {12}
+        assert all(seen["resumed alike"] and seen["tied"] for seen in ranks)
+        losses += [seen["losses"] for seen in ranks]
+    for others in losses[1:]:
+        assert others == pytest.approx(losses[0], rel=1e-5)
 
 
 def test_arguments_that_ask_for_the_cpu_are_an_error():

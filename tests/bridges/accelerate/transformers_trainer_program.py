@@ -1,6 +1,6 @@
 """transformers.Trainer on a plugin's device, offline.
 
-``transformers_trainer_program.py ACCELERATOR PRECISION FOLDER`` prints one line of JSON.
+``transformers_trainer_program.py ACCELERATOR PRECISION FOLDER [fsdp]`` prints one line of JSON.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import sys
 
 import torch
 
-NAME, MIXED, FOLDER = sys.argv[1:4]
+NAME, MIXED, FOLDER, *FSDP = sys.argv[1:]
 
 
 class Counting(torch.utils.data.Dataset):
@@ -42,6 +42,8 @@ def main():
             learning_rate=0.02,
             lr_scheduler_type="constant",
             fp16=MIXED == "fp16",
+            fsdp=bool(FSDP),
+            fsdp_config={"transformer_layer_cls_to_wrap": ["GPT2Block"]},
             save_steps=2 if "WORLD_SIZE" in os.environ else 4,
             logging_steps=1,
             report_to=[],
@@ -52,16 +54,21 @@ def main():
             GPT2LMHeadModel(config), arguments, train_dataset=Counting(), eval_dataset=Counting(), callbacks=[DeviceRandomStateCallback()]
         )
 
+    def whole(tensor):
+        return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # FSDP leaves some whole after an evaluation
+
     def weights(trainer):
-        return [parameter.detach().cpu().clone() for parameter in trainer.model.parameters()]
+        return [whole(parameter.detach()).cpu().clone() for parameter in trainer.model.parameters()]
 
     trainer = make()
     trainer.train()
+    sharded = [hasattr(parameter, "full_tensor") for parameter in trainer.model.parameters()]
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     model, wrapped = trainer.model, trainer.model_wrapped
     found = {
         "device": str(trainer.args.device),
         "devices": sorted({str(parameter.device) for parameter in model.parameters()}),
+        "sharded": all(sharded),
         "tied": model.lm_head.weight is model.transformer.wte.weight,
         "mixed": trainer.accelerator.mixed_precision,
         "scaler": trainer.accelerator.scaler is not None,

@@ -1,6 +1,8 @@
-"""Sharded on two devices by Lightning's ModelParallelStrategy: ``lightning_sharded_program.py FOLDER PACKAGE HOW PRECISION``.
+"""Sharded on two devices inside Lightning: ``lightning_sharded_program.py FOLDER PACKAGE HOW PRECISION ACCELERATOR``.
 
-Each rank leaves in FOLDER what it saw, and the whole parameters after two epochs, between which the Trainer's were saved and resumed.
+HOW is ``arguments``, ``bare_names`` or ``fabric`` with a ModelParallelStrategy of the user's, or these after ``fsdp_`` with the strategy
+``fsdp``. Each rank leaves in FOLDER what it saw, and the whole parameters after two epochs, between which the Trainer's were saved and
+resumed.
 """
 
 import importlib
@@ -18,7 +20,8 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from accelkit.bridges.lightning import fabric_kwargs, install, trainer_kwargs
 
-folder, package, how, precision = sys.argv[1:]
+folder, package, how, precision, accelerator = sys.argv[1:]
+by_name, how = how.startswith("fsdp_"), how.removeprefix("fsdp_")
 pl = importlib.import_module("lightning.pytorch" if package == "lightning" else package)
 found = {"devices": [], "steps": 0}
 
@@ -41,12 +44,17 @@ class Module(pl.LightningModule):
 
     def configure_model(self):
         self.net = self.net or small_net()
-        shard(self.net, self.device_mesh)
+        if not by_name:
+            shard(self.net, self.device_mesh)
 
     def training_step(self, batch):
         x, y = batch
         see(x, *self.parameters())
         return nn.functional.mse_loss(self.net(x).float(), y)
+
+    def validation_step(self, batch):
+        x, y = batch
+        self.log("val_loss", nn.functional.mse_loss(self.net(x).float(), y), sync_dist=True)
 
     def train_dataloader(self):
         dataset = loader().dataset
@@ -63,8 +71,8 @@ class Module(pl.LightningModule):
 
 def in_trainer():
     def make(epochs):
-        strategy = pl.strategies.ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1)
-        given = {"accelerator": "fake_xpu", "devices": 2, "strategy": strategy, "precision": precision}
+        strategy = "fsdp" if by_name else pl.strategies.ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1)
+        given = {"accelerator": accelerator, "devices": 2, "strategy": strategy, "precision": precision}
         if how == "arguments":
             given = trainer_kwargs(**given, package=package)
         return pl.Trainer(**given, **QUIET, max_epochs=epochs, logger=False, default_root_dir=folder)
@@ -78,15 +86,17 @@ def in_trainer():
     found["checkpoint_is_sharded"] = checkpoint.is_dir()
     model, trainer = Module(), make(2)
     trainer.fit(model, ckpt_path=str(checkpoint))
+    if by_name:
+        found["names"] = sorted(torch.load(checkpoint)["state_dict"])
+        found["val_loss"] = [make(2).validate(model, loader(), verbose=False)[0]["val_loss"] for _ in range(2)]  # it is sharded already
     return trainer, model.net
 
 
 def in_fabric():
     prefix = "lightning.fabric" if package == "lightning" else "lightning_fabric"
-    strategy = importlib.import_module(f"{prefix}.strategies").ModelParallelStrategy(
-        parallelize_fn=shard, data_parallel_size=2, tensor_parallel_size=1
-    )
-    arguments = fabric_kwargs("fake_xpu", devices=2, strategy=strategy, precision=precision, package=package)
+    theirs = importlib.import_module(f"{prefix}.strategies").ModelParallelStrategy
+    strategy = "fsdp" if by_name else theirs(parallelize_fn=shard, data_parallel_size=2, tensor_parallel_size=1)
+    arguments = fabric_kwargs(accelerator, devices=2, strategy=strategy, precision=precision, package=package)
     fabric = importlib.import_module(prefix).Fabric(**arguments)
     fabric.launch()
     net = fabric.setup(small_net())

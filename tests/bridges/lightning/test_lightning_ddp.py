@@ -79,26 +79,36 @@ def test_fabric(package, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("how", "package", "precision"),
+    ("how", "package", "precision", "accelerator"),
     [
-        ("arguments", "lightning", "32-true"),
-        ("bare_names", "pytorch_lightning", "bf16-mixed"),
-        pytest.param("arguments", "pytorch_lightning", "bf16-mixed", marks=pytest.mark.soak),
-        pytest.param("bare_names", "lightning", "bf16-mixed", marks=pytest.mark.soak),
-        ("fabric", "lightning", "32-true"),
+        ("arguments", "lightning", "32-true", "fake_xpu"),
+        ("bare_names", "pytorch_lightning", "bf16-mixed", "fake_xpu"),
+        pytest.param("arguments", "pytorch_lightning", "bf16-mixed", "fake_xpu", marks=pytest.mark.soak),
+        pytest.param("bare_names", "lightning", "bf16-mixed", "fake_xpu", marks=pytest.mark.soak),
+        ("fabric", "lightning", "32-true", "fake_xpu"),
+        ("fsdp_arguments", "lightning", "32-true", "cpu"),
+        ("fsdp_bare_names", "pytorch_lightning", "bf16-mixed", "fake_xpu"),
+        ("fsdp_fabric", "lightning", "32-true", "fake_xpu"),
     ],
 )
-def test_sharded_by_lightnings_own_strategy(how, package, precision, tmp_path):
-    """As a plain loop on the CPU trains, on batches of both processes together."""
-    ranks = run(tmp_path, package, how, precision, program=SHARDED)
-    assert [one["devices"] for one in ranks] == [["fake_xpu:0"], ["fake_xpu:1"]]
+def test_sharded(how, package, precision, accelerator, tmp_path):
+    """By accelkit's fsdp or by Lightning's strategy: the weights of a plain loop on the CPU, on batches of both processes together."""
+    ranks = run(tmp_path, package, how, precision, accelerator, program=SHARDED)
+    devices = ["cpu", "cpu"] if accelerator == "cpu" else ["fake_xpu:0", "fake_xpu:1"]
+    assert [one["devices"] for one in ranks] == [[device] for device in devices]
+    is_trainer, by_name = not how.endswith("fabric"), how.startswith("fsdp_")
     for one in ranks:
         assert one["steps"] == 4
         assert one["is_sharded"]
-        assert how == "fabric" or one["checkpoint_is_sharded"]
-        assert "fake_xpu:fxccl" in one["backends"]
+        if is_trainer:
+            assert one["checkpoint_is_sharded"] is not by_name
+        if is_trainer and by_name:
+            assert one["val_loss"][0] == one["val_loss"][1] == ranks[0]["val_loss"][0]
+        assert accelerator == "cpu" or "fake_xpu:fxccl" in one["backends"]
     assert ranks[0]["parameters"] == ranks[1]["parameters"]
     net = small_net()
+    if is_trainer and by_name:
+        assert ranks[0]["names"] == sorted(f"net.{name}" for name in net.state_dict())
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.05)
     for x, y in [*loader(batch_size=16), *loader(batch_size=16)]:
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16-mixed"):
@@ -106,5 +116,9 @@ def test_sharded_by_lightnings_own_strategy(how, package, precision, tmp_path):
         torch.nn.functional.mse_loss(result.float(), y).backward()
         optimizer.step()
         optimizer.zero_grad()
+    tolerance = {"rtol": 1e-5 if precision == "32-true" else 2e-2, "atol": 1e-5}
     for found, expected in zip(ranks[0]["parameters"], net.parameters(), strict=True):
-        torch.testing.assert_close(torch.tensor(found), expected.detach(), rtol=1e-5 if precision == "32-true" else 2e-2, atol=1e-5)
+        torch.testing.assert_close(torch.tensor(found), expected.detach(), **tolerance)
+    if is_trainer and by_name:
+        x, y = loader().dataset.tensors
+        torch.testing.assert_close(ranks[0]["val_loss"][0], torch.nn.functional.mse_loss(net(x), y).item(), **tolerance)

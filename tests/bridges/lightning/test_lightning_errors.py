@@ -92,13 +92,13 @@ def test_an_accelerator_that_is_not_available_passes_its_reason_on(plugin_site, 
     assert caught.value == error_text
 
 
-@pytest.mark.parametrize("name", ["fsdp", "fsdp_cpu_offload", "deepspeed_stage_2"])
+@pytest.mark.parametrize("name", ["fsdp_cpu_offload", "deepspeed_stage_2"])
 def test_strategies_that_lightning_gives_to_cuda_only(name):
     refused(
         accelkit.UnsupportedError,
         f"the bridge to Lightning does not support strategy '{name}' on fake_xpu",
         "why: Lightning supports it only on CUDA devices",
-        "use strategy='ddp'",
+        "use strategy='fsdp' or 'ddp'",
         strategy=name,
     )
 
@@ -108,10 +108,11 @@ def test_strategies_that_pickle_or_fork(name):
     refused(accelkit.UnsupportedError, f"strategy '{name}'", "would pickle or fork a process", strategy=name)
 
 
-@pytest.mark.parametrize("precision", ["16-mixed", "64-true"])
-def test_a_precision_in_which_lightning_does_not_shard(precision):
-    strategy = importlib.import_module("lightning.pytorch.strategies").ModelParallelStrategy()
-    what = f"the bridge to Lightning does not support precision '{precision}' with ModelParallelStrategy on fake_xpu"
+@pytest.mark.parametrize(("name", "precision"), [("ModelParallelStrategy", "16-mixed"), ("FSDPStrategy", "64-true")])
+def test_a_precision_in_which_lightning_does_not_shard(name, precision):
+    theirs = importlib.import_module("lightning.pytorch.strategies").ModelParallelStrategy
+    strategy = theirs() if name == theirs.__name__ else "fsdp"
+    what = f"the bridge to Lightning does not support precision '{precision}' with {name} on fake_xpu"
     refused(accelkit.UnsupportedError, what, "bf16-mixed", strategy=strategy, precision=precision, devices=2, package="lightning")
 
 

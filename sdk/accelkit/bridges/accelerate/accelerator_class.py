@@ -12,13 +12,16 @@ from typing import Any
 
 import accelerate
 import torch
+from accelerate import parallelism_config
 from accelerate.state import AcceleratorState
 from accelerate.utils import InitProcessGroupKwargs, patch_environment
 
 from accelkit.bridges.accelerate import random_state
 from accelkit.bridges.accelerate.precision import check_precision, make_scaler, wanted_precision
+from accelkit.bridges.accelerate.sharding import is_sharding, sharding_on
 from accelkit.bridges.accelerate.state import Wanted, ensure_state, installed, runtime_named
-from accelkit.bridges.accelerate.unsupported import refuse_arguments
+from accelkit.bridges.accelerate.unsupported import refuse_arguments, refuse_sharding
+from accelkit.bridges.meshes import meshes_of_any_device_type
 from accelkit.discovery import device_table
 from accelkit.errors import PrepareError, UnsupportedError
 from accelkit.runtime import Runtime
@@ -77,7 +80,8 @@ class Bridged(accelerate.Accelerator):  # type: ignore[misc] # accelerate has no
         already = AcceleratorState._shared_state.get("_mixed_precision")
         mixed = already if already is not None and given.get("mixed_precision") is None else wanted_precision(given.get("mixed_precision"))
         check_precision(mixed, self.runtime)
-        with _withheld(mixed, already):
+        refuse_sharding(given, os.environ, self.runtime, mixed)
+        with _withheld(mixed, already), meshes_of_any_device_type(parallelism_config):
             super().__init__(**given | {"mixed_precision": "no" if mixed == _FP16 and already in (None, _FP16) else mixed})
         if mixed == _FP16:
             self.native_amp = True
@@ -101,11 +105,12 @@ class Bridged(accelerate.Accelerator):  # type: ignore[misc] # accelerate has no
             return super().prepare(*arguments, device_placement=device_placement)  # raises Accelerate's error
         order = sorted(range(len(arguments)), key=lambda index: not isinstance(arguments[index], torch.nn.Module))
         placements = None if device_placement is None else [device_placement[index] for index in order]
-        result = super().prepare(*(arguments[index] for index in order), device_placement=placements)
+        with sharding_on(self.device) if is_sharding() else contextlib.nullcontext():
+            result = super().prepare(*(arguments[index] for index in order), device_placement=placements)
         found = dict(zip(order, result if len(order) > 1 else (result,), strict=True))
         for index, thing in enumerate(arguments):
             placed = self.device_placement if device_placement is None or device_placement[index] is None else device_placement[index]
-            if isinstance(thing, torch.optim.Optimizer) and placed:
+            if isinstance(thing, torch.optim.Optimizer) and placed and not is_sharding():  # FSDP2 may keep parameters on the host
                 self._check_optimizer(thing)
         return tuple(found[index] for index in range(len(arguments))) if len(order) > 1 else result
 

@@ -5,25 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from accelkit.errors import UnsupportedError
+from accelerate import ParallelismConfig
+from accelerate.state import AcceleratorState
+
+from accelkit.bridges.accelerate.sharding import is_sharding
+from accelkit.bridges.checked_strategy import checked_strategy
+from accelkit.discovery import device_table
+from accelkit.errors import ContradictionError, UnsupportedError
+from accelkit.runtime import Runtime
 
 _ARGUMENTS = {
     "deepspeed_plugin": "DeepSpeed",
     "deepspeed_plugins": "DeepSpeed",
-    "fsdp_plugin": "FSDP",
     "megatron_lm_plugin": "Megatron-LM",
     "torch_tp_plugin": "tensor parallelism",
-    "parallelism_config": "ParallelismConfig",
 }
 _VARIABLES = {
     "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
-    "ACCELERATE_USE_FSDP": "FSDP",
     "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
-    "ACCELERATE_USE_PARALLELISM_CONFIG": "ParallelismConfig",
     "ACCELERATE_USE_SAGEMAKER": "SageMaker's data parallelism",
     "ACCELERATE_CPU_AFFINITY": "setting the CPU affinity",
 }
-_INSTEAD = {"DeepSpeed": 'accelkit.Runtime(strategy="deepspeed")', "FSDP": 'accelkit.Runtime(strategy="fsdp")'}
+_SIZES = {"tp_size": "tensor parallelism", "cp_size": "context parallelism", "sp_size": "sequence parallelism"}
+"""The sizes of ``ParallelismConfig`` that must be 1, and what other sizes request."""
+_INSTEAD = {"DeepSpeed": 'accelkit.Runtime(strategy="deepspeed")', "tensor parallelism": 'accelkit.Runtime(strategy="parallel")'}
 _STRATEGIES = ("single_device", "ddp")
 
 
@@ -42,11 +47,55 @@ def refuse_arguments(arguments: Mapping[str, Any], environ: Mapping[str, str], n
         if arguments.get(argument) is not None:
             raise _refusal(what, f"{argument}=", name)
     for variable, what in _VARIABLES.items():
-        if environ.get(variable, "").lower() in ("1", "true", "yes", "on", "y", "t"):
+        if _is_set(environ, variable):
             raise _refusal(what, f"{variable}={environ[variable]}", name)
+    parallel = arguments.get("parallelism_config")
+    if parallel is None and _is_set(environ, "ACCELERATE_USE_PARALLELISM_CONFIG"):
+        parallel = ParallelismConfig()  # of variables
+    for size, what in _SIZES.items() if parallel is not None else ():
+        if (given := getattr(parallel, size, 1)) != 1:  # Accelerate 1.10 has no sp_size
+            raise _refusal(what, f"ParallelismConfig({size}={given})", name)
     for handler in arguments.get("kwargs_handlers") or ():
         if "Recipe" in type(handler).__name__:
             raise _refusal("fp8", type(handler).__name__, name)
+
+
+def refuse_sharding(arguments: Mapping[str, Any], environ: Mapping[str, str], runtime: Runtime, mixed_precision: str) -> None:
+    """Check that the sharding that was requested from ``Accelerator``, if any, is FSDP2, on a device and in a precision for which it works.
+
+    Args:
+        arguments, environ: As for ``refuse_arguments``.
+        runtime: The Runtime of the device.
+        mixed_precision: Accelerate's name of the precision.
+
+    Raises:
+        UnsupportedError: If it is not, or if the device lacks what FSDP2 needs.
+        ContradictionError: If an earlier Accelerator of this process does not shard. Accelerate has one state for the whole process.
+    """
+    plugin, state = arguments.get("fsdp_plugin"), AcceleratorState._shared_state
+    if plugin is None and (state or not _is_set(environ, "ACCELERATE_USE_FSDP")):  # the first Accelerator of a process determines it
+        return
+    name = runtime.accelerator.name
+    version = str(environ.get("FSDP_VERSION", "1") if plugin is None else plugin.fsdp_version)
+    if version != "2":
+        why = "it supports FSDP2; FSDP1 works only on devices that torch itself supports"
+        hint = "use FullyShardedDataParallelPlugin(fsdp_version=2), or accelerate launch --fsdp_version 2"
+    elif runtime.accelerator.device_type == device_table.host_name():
+        why = "Accelerate shards only on accelerators; on the CPU, it would train with DDP without saying so"
+        hint = "use accelkit.Runtime(strategy='fsdp') without Accelerate"
+    elif mixed_precision == "fp16":
+        why = "Accelerate's gradient scaler for FSDP works only on devices that torch itself supports"
+        hint = "use mixed_precision='bf16', or accelkit.Runtime(strategy='fsdp', precision='16-mixed') without Accelerate"
+    else:
+        if state and not is_sharding() and runtime.num_processes > 1:
+            raise ContradictionError(
+                "FSDP was requested, but an earlier Accelerator of this process does not shard",
+                why="Accelerate has one state for the whole process, and would ignore the request",
+                hint="pass fsdp_plugin to the first Accelerator",
+            )
+        checked_strategy("fsdp", runtime.accelerator)
+        return
+    raise UnsupportedError(f"the bridge to Accelerate does not support FSDP as it was requested for {name}", why=why, hint=hint)
 
 
 def refuse_strategy(strategy: str, name: str) -> None:
@@ -77,6 +126,10 @@ def _refusal(what: str, source: str, name: str) -> UnsupportedError:
     instead = _INSTEAD.get(what)
     return UnsupportedError(
         f"the bridge to Accelerate does not support {what} for {name}",
-        why=f"{source} requests it, but the bridge supports only single devices, DDP, fp16 and bf16",
+        why=f"{source} requests it, but the bridge supports only single devices, DDP, FSDP2, fp16 and bf16",
         hint=f"use {instead} without Accelerate, or remove {source}" if instead else f"remove {source}",
     )
+
+
+def _is_set(environ: Mapping[str, str], variable: str) -> bool:
+    return environ.get(variable, "").lower() in ("1", "true", "yes", "on", "y", "t")

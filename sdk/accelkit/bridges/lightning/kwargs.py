@@ -47,8 +47,9 @@ def trainer_kwargs(
         devices: The devices, as for ``parse_devices``. ``auto`` uses ACCELKIT_DEVICES, or else one device for each process that a
             launcher started, or else all devices (one with ``strategy="single_device"``).
         num_nodes: The number of machines. None takes it from the cluster environment.
-        strategy: ``auto``, ``single_device``, ``ddp``, ``ddp_find_unused_parameters_true``, ``ddp_find_unused_parameters_false``, or an
-            instance of your own strategy class or of Lightning's ``ModelParallelStrategy``.
+        strategy: ``auto``, ``single_device``, ``ddp``, ``ddp_find_unused_parameters_true``, ``ddp_find_unused_parameters_false``,
+            ``fsdp`` (accelkit's, with torch's FSDP2), or an instance of your own strategy class or of Lightning's
+            ``ModelParallelStrategy``.
         precision: The precision, as for ``accelkit.Runtime``: a name or an instance.
         cluster: The cluster environment, as for ``accelkit.Runtime``: a name or an instance. None detects it.
         plugins: Further Lightning plugins. A precision or cluster environment among them replaces that of accelkit.
@@ -161,7 +162,7 @@ def _strategy(framework: Framework, strategy: Any, plugin: Accelerator, device: 
             why=f"{num_processes} devices of {plugin.name} were requested, or one process was started for each",
             hint=f"use strategy='auto' for {plugin.default_distributed_strategy!r}, or devices=1",
         )
-    return strategies.make_strategy(framework, name, plugin, device)
+    return strategies.make_strategy(framework, name, plugin, device, num_processes)
 
 
 def _precision(

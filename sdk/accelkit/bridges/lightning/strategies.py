@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch.distributed import device_mesh
 
+from accelkit.bridges.checked_strategy import checked_strategy
 from accelkit.bridges.lightning.compat import Framework
 from accelkit.bridges.lightning.environments import LightningCluster
-from accelkit.bridges.lightning.parameter_swapping import SwappingParameters
 from accelkit.bridges.lightning.plugin_precision import PluginPrecision
-from accelkit.discovery import device_table, loading
+from accelkit.bridges.lightning.sharding import NAME as FSDP
+from accelkit.bridges.lightning.sharding import make_sharded
+from accelkit.bridges.meshes import meshes_of_any_device_type
+from accelkit.bridges.parameter_swapping import SwappingParameters
 from accelkit.errors import ContradictionError, UnknownNameError, UnsupportedError
 from accelkit.runtime.module_placement import ParameterMoves, follow_parameters, moving
 from accelkit.runtime.process_group import join
-from accelkit.selection import load_named
 from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.process_group import ProcessGroupOptions
 
@@ -35,7 +35,7 @@ DDP_OPTIONS: dict[str, dict[str, Any]] = {
 _SHARDED = ("32-true", "bf16-mixed", "bf16-true", "16-true")
 _IN_PROCESS = "Lightning would pickle or fork a process that already uses the device"
 _CUDA_ONLY = "Lightning supports it only on CUDA devices"
-_FSDP = f"{_CUDA_ONLY}; to shard on other devices, use its ModelParallelStrategy with fully_shard in configure_model"
+_FSDP = f"{_CUDA_ONLY}; accelkit's strategy='fsdp' shards on every device"
 _REFUSED = {"fsdp": _FSDP, "deepspeed": _CUDA_ONLY, "ddp_": _IN_PROCESS, "dp": _CUDA_ONLY}
 
 
@@ -148,8 +148,8 @@ class FabricDDP(Joining, FabricPlacing):
         return torch.nn.parallel.DistributedDataParallel(module, **self.options)
 
 
-def make_strategy(framework: Framework, name: str, plugin: Accelerator, device: torch.device) -> Any:
-    """Create Lightning's strategy ``name`` for a device of this plugin.
+def make_strategy(framework: Framework, name: str, plugin: Accelerator, device: torch.device, num_processes: int) -> Any:
+    """Create Lightning's strategy ``name`` for a device of this plugin, in a job of ``num_processes`` processes.
 
     Raises:
         UnsupportedError: If Lightning does not support the strategy on this device.
@@ -162,13 +162,14 @@ def make_strategy(framework: Framework, name: str, plugin: Accelerator, device: 
     if name in DDP_OPTIONS:
         ddp = TrainerDDP if framework.is_trainer else FabricDDP
         options = DDP_OPTIONS[name]
-        loaded = load_named("strategy", "ddp")
-        loading.instantiate(loaded.cls, loaded.record).check(plugin)
+        checked_strategy("ddp", plugin)
         attributes = {"plugin": plugin, "options": options, "__module__": __name__}
         return type("DDPStrategy", (ddp, strategies.DDPStrategy), attributes)(**options)
+    if name == FSDP:
+        return _joining_first(make_sharded(framework, checked_strategy(name, plugin), num_processes), plugin, framework)
     known = framework.strategy_registry.available_strategies()
     if name not in known:
-        near = difflib.get_close_matches(name, ["single_device", *DDP_OPTIONS], n=1)
+        near = difflib.get_close_matches(name, ["single_device", FSDP, *DDP_OPTIONS], n=1)
         raise UnknownNameError(
             f"Lightning has no strategy named {name!r}",
             why=f"its strategies are {', '.join(sorted(known))}",
@@ -195,7 +196,7 @@ def check_given(framework: Framework, strategy: Any, plugin: Accelerator, device
                 why="Lightning trains on the device of the strategy, not on that of the accelerator",
                 hint="omit strategy, or use strategy='single_device'",
             )
-        return make_strategy(framework, "single_device", plugin, device)
+        return make_strategy(framework, "single_device", plugin, device, num_processes=1)
     if type(strategy) is strategies.ModelParallelStrategy:  # keep the object, because the user configured its mesh and parallelize_fn
         return _joining_first(strategy, plugin, framework)
     raise _refusal(type(strategy).__name__, plugin)
@@ -225,7 +226,7 @@ def _joining_first(strategy: Any, plugin: Accelerator, framework: Framework) -> 
 
     def setup_environment(self: Any) -> None:
         _join(self, plugin)
-        with _meshes_of_any_device_type():
+        with meshes_of_any_device_type():
             parent.setup_environment(self)
 
     @contextlib.contextmanager
@@ -244,22 +245,6 @@ def _joining_first(strategy: Any, plugin: Accelerator, framework: Framework) -> 
     return strategy
 
 
-@contextlib.contextmanager
-def _meshes_of_any_device_type() -> Iterator[None]:
-    """Make ``init_device_mesh``, which Lightning calls, accept device types that do not consist only of letters, as DeviceMesh does."""
-    before = device_mesh.init_device_mesh
-
-    def init(device_type: str, mesh_shape: tuple[int, ...], **options: Any) -> device_mesh.DeviceMesh:
-        ranks = torch.arange(math.prod(mesh_shape), device=device_table.host_name()).view(mesh_shape)
-        return device_mesh.DeviceMesh(device_type, ranks, **options)
-
-    device_mesh.init_device_mesh = init
-    try:
-        yield
-    finally:
-        device_mesh.init_device_mesh = before
-
-
 def _refusal(name: str, plugin: Accelerator) -> UnsupportedError:
     lowered = name.lower()
     why = next(
@@ -271,5 +256,5 @@ def _refusal(name: str, plugin: Accelerator) -> UnsupportedError:
         f"the bridge to Lightning does not support strategy {name!r} on {plugin.name}",
         plugin=plugin.plugin,
         why=why,
-        hint=f"use strategy={' or '.join(map(repr, DDP_OPTIONS))}, or use accelkit.Runtime without Lightning, which has other strategies",
+        hint="use strategy='fsdp' or 'ddp', or use accelkit.Runtime without Lightning, which has other strategies",
     )

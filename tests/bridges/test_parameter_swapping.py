@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from accelkit.bridges.lightning.parameter_swapping import SwappingParameters
+from accelkit.bridges.parameter_swapping import SwappingParameters
 
 DEVICE = "fake_xpu:0"
 

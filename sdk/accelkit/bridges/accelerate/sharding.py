@@ -1,0 +1,48 @@
+"""FSDP2 of Accelerate on a plugin's device: the mesh and the moves of parameters that torch makes by itself only for its own devices."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from accelerate.state import AcceleratorState
+from torch.distributed import fsdp
+from torch.distributed.device_mesh import DeviceMesh
+
+from accelkit.bridges.meshes import make_mesh
+from accelkit.bridges.parameter_swapping import SwappingParameters
+
+
+def is_sharding() -> bool:
+    """Return whether the Accelerators of this process shard models. Unlike ``Accelerator.is_fsdp2``, it accepts a state that was reset."""
+    return AcceleratorState._shared_state.get("fsdp_plugin") is not None
+
+
+@contextlib.contextmanager
+def sharding_on(device: torch.device) -> Iterator[None]:
+    """Inside the block, make ``fully_shard`` use a mesh of this type of device unless it is given one, and move parameters there.
+
+    Without a mesh, torch would make one of the accelerator that it considers the current one, and it refuses names such as
+    ``fake_xpu``. Accelerate imports ``fully_shard`` when it prepares a model.
+    """
+    before = fsdp.fully_shard
+
+    @functools.wraps(before)
+    def fully_shard(module: Any, *, mesh: DeviceMesh | None = None, **options: Any) -> Any:
+        with SwappingParameters():
+            return before(module, mesh=mesh if mesh is not None else _mesh(device.type, dist.group.WORLD), **options)
+
+    fsdp.fully_shard = fully_shard
+    try:
+        yield
+    finally:
+        fsdp.fully_shard = before
+
+
+@functools.lru_cache(maxsize=1)
+def _mesh(device_type: str, group: Any) -> DeviceMesh:
+    return make_mesh(device_type, (dist.get_world_size(group),), mesh_dim_names=("shard",))

@@ -1,0 +1,21 @@
+"""accelkit's strategies, whose checks of a device count in other frameworks too."""
+
+from __future__ import annotations
+
+from accelkit.discovery import loading
+from accelkit.selection import load_named
+from accelkit.specs.accelerator import Accelerator
+from accelkit.specs.strategy import Strategy
+
+
+def checked_strategy(name: str, accelerator: Accelerator) -> Strategy:
+    """Load a strategy by name, and let it check that the accelerator has what it needs.
+
+    Raises:
+        UnsupportedError: If the accelerator lacks something.
+        UnknownNameError, PluginError: If the strategy cannot be loaded.
+    """
+    loaded = load_named("strategy", name)
+    strategy: Strategy = loading.instantiate(loaded.cls, loaded.record)
+    strategy.check(accelerator)
+    return strategy
