@@ -211,26 +211,26 @@ def test_of_a_cluster_environment_that_is_read_too_early():
     assert_quoted("cluster-environment.md", "local_rank is not known before the processes of the job join", caught.value)
 
 
-def step_log(**methods):
-    return type("StepLog", (), {name: hookimpl(method) for name, method in methods.items()})
+def run_log(**methods):
+    return type("RunLog", (), {name: hookimpl(method) for name, method in methods.items()})
 
 
 def without_yield():
-    return type("StepLog", (), {"setup_device": hookimpl(wrapper=True)(lambda self, device: None)})
+    return type("RunLog", (), {"setup_device": hookimpl(wrapper=True)(lambda self, device: None)})
 
 
 @pytest.mark.parametrize(
     ("plugin", "quote"),
     [
-        (step_log(checkpoint_save=lambda self, path: None)(), "StepLog.checkpoint_save implements an unknown hook"),
-        (step_log(checkpoint_save=lambda self, path: None)(), "did you mean 'checkpoint_saved'?"),
+        (run_log(checkpoint_save=lambda self, path: None)(), "RunLog.checkpoint_save implements an unknown hook"),
+        (run_log(checkpoint_save=lambda self, path: None)(), "did you mean 'checkpoint_saved'?"),
         (
-            step_log(checkpoint_saved=lambda self, folder: None)(),
-            "StepLog.checkpoint_saved has an unknown argument",
+            run_log(checkpoint_saved=lambda self, folder: None)(),
+            "RunLog.checkpoint_saved has an unknown argument",
         ),
-        (step_log(), "the hook plugin StepLog is a class"),
-        (without_yield()(), "a hook of StepLog cannot be registered"),
-        (step_log(get_device_stats=lambda self, device: 21)(), "it returned 21 (int) instead of a dict of statistics by name"),
+        (run_log(), "the hook plugin RunLog is a class"),
+        (without_yield()(), "a hook of RunLog cannot be registered"),
+        (run_log(get_device_stats=lambda self, device: 21)(), "it returned 21 (int) instead of a dict of statistics by name"),
     ],
 )
 def test_of_a_hook_plugin(plugin, quote):

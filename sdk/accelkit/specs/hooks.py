@@ -6,12 +6,12 @@ strategy, and the hook plugins that the user enabled by name. An implementation 
 
     from accelkit import hookimpl
 
-    class StepLog:
+    class RunLog:
         @hookimpl
         def checkpoint_saved(self, path):
             print("saved", path)
 
-    rt = accelkit.Runtime(hooks=[StepLog()])
+    rt = accelkit.Runtime(hooks=[RunLog()])
 
 No hook is called in a training step.
 """
@@ -78,7 +78,8 @@ class PrecisionHooks:
         """Create the precision ``name`` for ``device``, or return None.
 
         Called once by the Runtime of each process, at first use. The first result that is not None is used. The accelerator's own
-        implementation is called before the precision plugin that is called ``name``. A wrapper may replace the result of either.
+        implementation and those of hook plugins are called first, then the precision plugin named ``name``. A wrapper may replace the
+        result of any of them.
         """
 
 
@@ -87,11 +88,11 @@ class ClusterEnvironmentHooks:
 
     @hookspec
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
-        """Return a claim on a process with these variables, or None. Must not change ``environ``.
+        """Return a ``Detection`` if ``environ`` belongs to a cluster environment, otherwise None. Must not change ``environ``.
 
         Called once on every process by a Runtime that was given no cluster environment, before any device is used. Results are
-        collected from the built-in environments and from the hook plugins that the user enabled, and the claim with the highest
-        priority wins. A negative priority is not a claim. ``accelkit why --cluster`` shows its reason.
+        collected from the built-in environments and from the hook plugins that the user enabled, and the ``Detection`` with the highest
+        priority is used. One with a negative priority is never used, but ``accelkit why --cluster`` shows its reason.
         """
 
     @hookspec

@@ -1,4 +1,4 @@
-"""A device index that is out of range is accepted, and the tensor is on device 0. On other devices, torch raises an error."""
+"""A device index that is out of range is accepted, and the tensor is on device 0. On CUDA devices, this raises an error."""
 
 import torch
 import torch_openreg

@@ -1,4 +1,4 @@
-"""A matrix product of a tensor on openreg and one on the CPU raises no error. torch raises a RuntimeError on other devices."""
+"""A matrix product of a tensor on openreg and one on the CPU raises no error. On torch's own devices, it raises a RuntimeError."""
 
 import torch
 import torch_openreg

@@ -1,5 +1,5 @@
-"""An error that a backward pass raises, such as one of the server or of a hook, aborts the process. On other
-devices, torch raises the error."""
+"""An error that a backward pass raises, such as one of the server or of a hook, aborts the process. On torch's
+own devices, the error is raised in the program."""
 
 import subprocess
 import sys

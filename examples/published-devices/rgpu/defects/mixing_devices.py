@@ -1,4 +1,4 @@
-"""An operator with one tensor on rgpu and one on the CPU silently copies the latter. On other devices, torch raises a RuntimeError."""
+"""An operator with one tensor on rgpu and one on the CPU silently copies the latter. On torch's own devices, this raises a RuntimeError."""
 
 import rgpu
 import torch

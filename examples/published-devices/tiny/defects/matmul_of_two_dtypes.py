@@ -1,4 +1,4 @@
-"""A matrix product of float32 and int64 raises no error. On other devices, torch raises a RuntimeError."""
+"""A matrix product of float32 and int64 raises no error. On torch's own devices, it raises a RuntimeError."""
 
 import extra.torch_backend.backend
 import torch

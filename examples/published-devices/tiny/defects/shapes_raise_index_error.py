@@ -1,4 +1,4 @@
-"""An operator on tensors whose shapes cannot be broadcast raises an IndexError. On other devices, it raises a RuntimeError."""
+"""An operator on tensors whose shapes cannot be broadcast raises an IndexError. On torch's own devices, it raises a RuntimeError."""
 
 import extra.torch_backend.backend
 import torch
