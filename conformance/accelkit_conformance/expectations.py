@@ -71,7 +71,10 @@ class Expectation:
         return not self.dtypes or any(parameter in self.dtypes for parameter in parameters)
 
     def holds_for(self, facts: Mapping[str, Any]) -> bool:
-        """Return whether this expectation applies to an input. The vendor's expression is evaluated in a worker process."""
+        """Return whether this expectation applies to an input, by evaluating ``sample`` with the variables in ``facts``.
+
+        Called only in worker processes, because ``sample`` is code of the plugin.
+        """
         return not self.sample or bool(eval(self.sample, {}, dict(facts)))  # noqa: S307 # the plugin's own code, which runs here anyway
 
     @property

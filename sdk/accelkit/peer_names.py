@@ -40,13 +40,13 @@ class Peer:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """Names of other libraries that have the same replacement in accelkit.
+    """Names in the APIs of other libraries, all of which have the same replacement in accelkit.
 
     Attributes:
         kind: What the names are: attributes of a class, functions of a package, or arguments of a constructor.
         peers: The keys of the libraries that have these names, such as ``fabric``. :func:`peers` has their titles.
         names: The names.
-        instead: What to write instead, in Markdown. Links are relative to a page in a folder of ``docs``.
+        instead: What to write instead, in Markdown. Links are relative to a page in a subfolder of ``docs``, such as ``docs/guides``.
     """
 
     kind: Kind

@@ -166,7 +166,13 @@ class Decision:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Detection:
-    """A cluster environment's claim on this process. The claim with the highest priority wins. A negative priority is not a claim."""
+    """The answer of ``detect_cluster``: a cluster environment that this process may belong to.
+
+    Attributes:
+        name: The name of the cluster environment.
+        priority: The ``Detection`` with the highest priority is used. Negative if the process does not belong to the environment.
+        reason: Why it does, or does not. ``accelkit why --cluster`` shows it.
+    """
 
     name: str
     priority: int

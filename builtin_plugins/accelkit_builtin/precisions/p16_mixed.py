@@ -25,9 +25,9 @@ class GradScalerOptions:
 
     Args:
         init_scale: The initial scale.
-        growth_factor: The factor applied to the scale after ``growth_interval`` steps without an infinite gradient.
-        backoff_factor: The factor applied to the scale after a step with an infinite gradient.
-        growth_interval: The number of steps without an infinite gradient after which the scale grows.
+        growth_factor: The factor applied to the scale after ``growth_interval`` steps without an infinite or NaN gradient.
+        backoff_factor: The factor applied to the scale after a step with an infinite or NaN gradient.
+        growth_interval: The number of steps without an infinite or NaN gradient after which the scale grows.
     """
 
     init_scale: float = 65536.0

@@ -151,7 +151,7 @@ class DeepSpeedStrategy(EngineStrategy):
         """Run the engine's step, which also clips and clears gradients.
 
         Returns:
-            False if the engine skipped the step because of an infinite gradient.
+            False if the engine skipped the step because a gradient was infinite or NaN.
         """
         engine = self._engine
         engine.step()

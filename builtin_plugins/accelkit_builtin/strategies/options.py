@@ -15,7 +15,7 @@ def checked_options(options: Options | None, kind: type[Options], example: str) 
     Args:
         options: The argument of the strategy.
         kind: The class of the options. The strategy has the same name, with ``Strategy`` instead of ``Options``.
-        example: What to write instead, for the error.
+        example: A correct call, which the error shows.
 
     Raises:
         UsageError: If the options are not an instance of ``kind``.

@@ -137,7 +137,7 @@ class ForgetsTheDtype(Broken):
 
 @mutant("operators", "the form of a result")
 class ForgetsKeepdim(Broken):
-    """Reductions ignore keepdim and always drop the reduced dimensions."""
+    """The results of ``sum``, ``mean`` and ``amax`` over dimensions lose all dimensions of size 1, even with ``keepdim=True``."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()

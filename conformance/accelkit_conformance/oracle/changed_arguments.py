@@ -12,7 +12,12 @@ from accelkit_conformance.oracle.sample_transfer import has_memory, tensors
 def check_inputs(there: Any, here: Any, given: Any) -> None:
     """Check that a call on the device has changed only those storages of its arguments that the call on the CPU has changed.
 
-    On a device without memory addresses, only the values of the arguments can be read, not the memory around them.
+    On a device whose tensors have no data pointer, such as XLA, only the values of the arguments are compared, not the memory around them.
+
+    Args:
+        there: The arguments of the call on the device, after the call.
+        here: The arguments of the call on the CPU, after the call.
+        given: The arguments before the calls, on the CPU.
     """
     for mine, theirs, original in zip(tensors(there), tensors(here), tensors(given), strict=True):
         if original.layout is torch.strided and not has_memory(mine):

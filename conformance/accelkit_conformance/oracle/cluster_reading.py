@@ -23,23 +23,23 @@ Answers = dict[str, Any]
 
 
 def own_processes(subject: Subject) -> list[Process]:
-    """Return the recorded processes of the plugin's own jobs, followed by those of the jobs that are generated from its descriptions."""
+    """Return the processes of jobs in the plugin's cluster environment: those that were recorded, then those made from descriptions."""
     made_up = [one for description in own_descriptions(subject) for shape in description.shapes for one in description.job(*shape)]
     return [*own_recordings(subject), *made_up]
 
 
 def own_recordings(subject: Subject) -> list[Process]:
-    """Return the recorded processes of the plugin's own jobs."""
+    """Return the recorded processes of jobs in the plugin's cluster environment."""
     return [one for one in _shipped(subject)[0] if one.environment == subject.record.name]
 
 
 def own_descriptions(subject: Subject) -> list[Description]:
-    """Return the plugin's descriptions of its jobs."""
+    """Return the descriptions of jobs in the plugin's cluster environment."""
     return [one for one in _shipped(subject)[1] if one.expected["environment"] == subject.record.name]
 
 
 def own_jobs(subject: Subject) -> list[list[Process]]:
-    """Return the plugin's jobs: those that have been recorded completely, and those that are generated. Each is ordered by rank.
+    """Return the jobs in the plugin's cluster environment, each ordered by rank: those recorded completely, and those that are generated.
 
     Raises:
         NotSupported: If there is none.

@@ -179,7 +179,10 @@ def _trained(hooks: Sequence[object]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def restored_state() -> Iterator[list[str]]:
-    """Context manager that restores the state of the process, and fills the list that it yields with the names of what was changed."""
+    """Context manager that restores the environment variables, the working directory, torch's default dtype and the grad mode.
+
+    It yields a list, to which it adds at the end the names of those that were changed.
+    """
     import torch
 
     def state() -> dict[str, object]:

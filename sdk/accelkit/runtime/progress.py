@@ -54,7 +54,7 @@ class ProgressBar(Generic[T]):
 
 
 class ProgressBars:
-    """The progress bars of a process. One live display of rich draws them below each other.
+    """The progress bars of a process. A single live display of the ``rich`` library draws them one below another.
 
     A nested bar is removed when it ends. The outermost bar stays on the screen.
 

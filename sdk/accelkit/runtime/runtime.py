@@ -516,8 +516,8 @@ class Runtime:
             optimizer: The optimizers whose gradients are unscaled; None means all prepared optimizers.
 
         Raises:
-            UsageError: If gradients are not complete inside ``accumulate``. The next backward pass would add scaled gradients to
-                unscaled ones.
+            UsageError: If the precision scales gradients, and more backward passes follow in ``accumulate`` before the next optimizer
+                step. They would add scaled gradients to unscaled ones.
         """
         self._gradients.unscale_gradients(optimizer)
 
@@ -704,7 +704,7 @@ class Runtime:
     def save(self, obj: Any, f: str | Path) -> None:
         """Call ``torch.save`` once per machine. The file is written atomically: it is complete or does not exist.
 
-        Tensors on a device without memory addresses (XLA) are saved as host tensors, because otherwise loading them would need that device.
+        Tensors that have no data pointer, as on XLA, are saved as host tensors, because otherwise loading them would need the device.
         """
         self._checkpointing.save(obj, Path(f))
 

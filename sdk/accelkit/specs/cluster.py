@@ -38,10 +38,10 @@ class ClusterEnvironment(Variables):
 
     @hookimpl
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
-        """Return this environment's claim on a process with these variables, or None if none of them belongs to this environment.
+        """Return a ``Detection`` if ``environ`` has variables of this environment, otherwise None.
 
-        The claim with the highest priority wins. A ``Detection`` with a negative priority is not a claim; its reason explains
-        why a process that has some of this environment's variables is nevertheless not one of its processes.
+        The ``Detection`` with the highest priority is used. One with a negative priority is never used; its reason explains why a process
+        that has some of this environment's variables is nevertheless not one of its processes.
 
         A job calls this method only on built-in environments. To have the environment of a third party detected, users enable a hook plugin
         that implements the hook of the same name, which may call this method; otherwise they select the environment by name.

@@ -96,8 +96,8 @@ class EngineStrategy(Strategy, abc.ABC):
         """Apply the gradients of all backward passes since the last step. Called by the optimizer's ``step``.
 
         Returns:
-            Whether the gradients were applied. False if a gradient was infinite, in which case the optimizer's schedulers do not step
-            either.
+            Whether the gradients were applied. False if a gradient was infinite or NaN, in which case the optimizer's schedulers do not
+            step either.
         """
 
     @abc.abstractmethod

@@ -27,7 +27,7 @@ class HostStagedGroup(_ProcessGroup):  # type: ignore[misc] # torch's stubs decl
     """A process group for tensors on any device, which are copied to the host, passed to gloo and copied back.
 
     All calls except ``send`` and ``recv`` are complete when they return. Contiguous tensors that are already on the host are passed to
-    gloo without a copy.
+    gloo without a copy, except by ``alltoall``.
     """
 
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:

@@ -99,7 +99,7 @@ def carried(communicator: Communicator, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def on_communicator_device(communicator: Communicator, tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor on the first of these devices for which the group has a backend: its own, this process's device, the host."""
+    """Return the tensor on a device for which the group has a backend: the tensor's device, otherwise this process's device or the host."""
     if communicator.can_move(tensor):
         return tensor
     return tensor.to(communicator.device) if communicator.device.type in communicator.device_types else tensor.cpu()

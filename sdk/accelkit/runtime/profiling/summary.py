@@ -104,12 +104,14 @@ class Summary:
 
 
 def summarize(profiler: torch.profiler.profile, device: torch.device, *, has_partial_step: bool = False) -> Summary:
-    """Return the summary of a profiler that has recorded shapes and memory, in the thread that called its ``step``.
+    """Return the summary of a profiler that has recorded shapes and memory.
+
+    The phases other than the backward pass and collectives are those of the thread that called the profiler's ``step``.
 
     Args:
         profiler: The profiler, after its last recorded step.
         device: The device whose work and memory are of interest.
-        has_partial_step: Whether the program left the profiler before the last step that it was to record had ended.
+        has_partial_step: Whether the last recorded step is incomplete, because the program left the profiler's context during it.
     """
     assert profiler.profiler is not None
     results = profiler.profiler.kineto_results

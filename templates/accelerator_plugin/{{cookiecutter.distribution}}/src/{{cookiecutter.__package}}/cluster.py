@@ -19,7 +19,7 @@ class {{ cookiecutter.__class }}Environment(ClusterEnvironment):
     nodes_flag = "{} machines"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
-        """Return a claim that ranks above a scheduler in whose job the launcher runs (30 to 60), and below torchrun (100)."""
+        """Return a Detection with a priority above that of a scheduler that runs the launcher (30 to 60), and below torchrun's (100)."""
         if environ.get("{{ cookiecutter.accelerator | upper }}_JOB"):
             return Detection("{{ cookiecutter.accelerator }}_cluster", 70, "{{ cookiecutter.accelerator | upper }}_JOB is set")
         return None
