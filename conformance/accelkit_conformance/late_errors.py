@@ -44,15 +44,17 @@ def _copy_number(subject: Subject) -> None:
 
 @contextlib.contextmanager
 def raises(subject: Subject, *errors: type[BaseException], about: str = "", doing: str, may_be_absent: bool = False) -> Iterator[None]:
-    """Assert that the block raises an error of one of these classes whose text contains ``about``, ignoring case. A device that computes
-    asynchronously may report the error late, when it is waited for at the end of the block.
+    """Assert that the block raises an error of one of these classes whose text contains ``about``, ignoring case.
+
+    At the end of the block, this function waits for the device, because an asynchronous device may report the error late.
 
     Args:
-        may_be_absent: Whether a device without the capability that is tested may raise no error.
+        may_be_absent: Whether a missing error can mean that the device lacks the tested capability. ``Absent`` is then raised instead of a
+            plain AssertionError.
 
     Raises:
         AssertionError: If no error is raised; the subclass ``Absent`` if ``may_be_absent`` is True.
-        WrongError: If a different error is raised.
+        WrongError: If the error has another class, or its text does not contain ``about``.
     """
     try:
         yield

@@ -66,7 +66,8 @@ def main() -> None:
 
 
 class Worker:
-    """Runs tests on one subject. The plugin is loaded at the start if the request needs hardware."""
+    """Run tests on one subject. The constructor imports the plugin and, if the tests need hardware, also loads the accelerators on which
+    they run."""
 
     def __init__(self, request: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
         """``say`` is a function that sends a message to the runner while a test is running: which call does not return, for example."""

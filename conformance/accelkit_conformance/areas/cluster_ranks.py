@@ -140,8 +140,9 @@ def _check_machines(everyone: list[dict[str, Any]], place: str) -> None:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def generated_jobs_have_the_right_ranks(subject: Subject) -> None:
-    """In jobs of several shapes that are generated from the plugin's description, every rank and size is right on every process. What
-    depends on which machine each process runs on needs to be right only after the processes have exchanged this information."""
+    """In jobs of several shapes that are generated from the plugin's description, every rank and size is right on every process. A
+    value that depends on which machines the processes run on, such as a local rank, needs to be right only after the processes have told
+    each other their machines."""
     descriptions = own_descriptions(subject)
     if not descriptions:
         raise NotSupported(f"generated jobs: {DECLARED_NONE}, because the plugin ships no description of a job")

@@ -62,7 +62,11 @@ def module(subject: Subject, name: str) -> None:
 
 
 def _run_on_cpu(info: Any, given: Any) -> Any:
-    """Run a module on the CPU, and return its state and its results."""
+    """Run a module on the CPU, and return its state, arguments and results, whose dtypes the device needs for the comparison.
+
+    A module whose constructor has float64 arguments is not run, and only these are returned. A module without a forward input is not run
+    either, and only its state is returned.
+    """
     import torch
 
     from accelkit_conformance.oracle.sample_transfer import tensors

@@ -1,5 +1,5 @@
-"""Autocast computes in the lower dtype or in float32, as torch's lists of operators specify; the gradient scaler skips steps that
-overflowed; accelkit's precisions compute and store in the dtypes that their names state."""
+"""Autocast computes in its dtype (bfloat16 or float16) or in float32, as torch's lists of operators specify; the gradient scaler skips
+steps that overflowed; accelkit's precisions compute and store in the dtypes that their names state."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _listed() -> Iterator[Case]:
 
 @check("full", requires=["autocast.{0}"], over=_lower)
 def lower_precision_list(subject: Subject, dtype: str, name: str) -> None:
-    """Under autocast, a matrix product, convolution or attention of float32 arguments returns the lower dtype. The values and the
+    """Under autocast, a matrix product, convolution or attention of float32 arguments returns the dtype of autocast. The values and the
     gradients are those that the CPU gives for arguments of this dtype; the gradients are float32. After autocast, the call returns float32.
     """
     from accelkit_conformance.oracle.autocast_lists import check_listed
@@ -45,8 +45,9 @@ def lower_precision_list(subject: Subject, dtype: str, name: str) -> None:
 
 @check("full", requires=["autocast.{0}", "autocast_float32_list"], over=_listed)
 def listed_operators(subject: Subject, dtype: str, name: str) -> None:
-    """Under autocast, an operator on one of the autocast lists of torch's own devices computes in the lower dtype, in float32 or in the
-    widest dtype of its arguments, as the list says. The values and the gradients are those that the CPU gives for arguments of that dtype.
+    """Under autocast, an operator on one of the autocast lists of torch's own devices computes in the dtype of autocast, in float32 or in
+    the widest dtype of its arguments, as the list says. The values and the gradients are those that the CPU gives for arguments of that
+    dtype.
     """
     from accelkit_conformance.oracle.autocast_lists import check_listed
 

@@ -46,9 +46,9 @@ def _long_matmul(subject: Subject) -> Callable[[], float]:
 
 @check("training", requires=["profiler"])
 def kernels_have_the_time_that_they_take(subject: Subject) -> None:
-    """Work is recorded for a matmul that takes 10 ms or more (or has 8192 rows). In total, it takes at least a third of the time until
-    the device has finished the matmul, and not more than that time. The matmul is recorded three times, and the one in which the host
-    waited least counts."""
+    """The profiler records the kernels of a matmul that takes 10 ms or more (or has 8192 rows). In total, the kernels take between a third
+    and 105% of the elapsed time, which is measured from the call until the device has finished. There are three recordings, and the one
+    with the largest ratio of kernel time to elapsed time counts."""
     matmul = _long_matmul(subject)
     found = []
     for _ in range(_RECORDINGS):
@@ -87,8 +87,8 @@ def kernels_start_after_their_call(subject: Subject) -> None:
 
 @check("training", requires=["profiler"])
 def time_belongs_to_the_operator_that_was_called(subject: Subject) -> None:
-    """Of a matmul that takes 10 ms or more and an addition of four numbers after it, the matmul has more of the device's time, and both
-    have some."""
+    """If an addition of four numbers follows a matmul that takes 10 ms or more, the profiler attributes device time to both operators,
+    and more of it to the matmul."""
     import torch
 
     matmul = _long_matmul(subject)

@@ -29,8 +29,8 @@ def steps_equal_one_process(subject: Subject, size: str) -> None:
 
 @check("distributed", kind="strategy", over=SIZES, is_distributed=True)
 def uneven_batches(subject: Subject, size: str) -> None:
-    """If the processes have batches of different sizes, and each loss is divided by the number of samples of all of them, a step is the
-    same as in a single process."""
+    """If the processes have batches of different sizes, and each process divides the sum of its losses by the mean number
+    of samples per process, a step is the same as in a single process."""
     from accelkit_conformance.oracle.strategy_models import BlockModel
     from accelkit_conformance.oracle.strategy_training import training
 

@@ -1,4 +1,5 @@
-"""Cluster environments that claim processes of others, or do not claim their own."""
+"""Cluster environments with a wrong ``detect_cluster``: they claim processes that another launcher started, or return a claim that has the
+wrong form or priority, or that comes from the wrong source."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ class DetectsFromProcess(SlurmEnvironment):
 
 @mutant("cluster_detection", "claim_sources", kind="cluster", base="slurm")
 class DetectionRaises(SlurmEnvironment):
-    """``detect_cluster`` raises an error, instead of returning None, if SLURM_STEP_ID is set to something else than a number."""
+    """``detect_cluster`` raises an error instead of returning None if SLURM_STEP_ID is not a number."""
 
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
         int(environ.get("SLURM_STEP_ID") or 0)

@@ -28,7 +28,7 @@ class MethodForProperty(TorchElasticEnvironment):
 
 @mutant("cluster_ranks", "types", kind="cluster", base="slurm")
 class JobNumber(SlurmEnvironment):
-    """``job_id`` is an int, which is compared with the text that the scheduler prints."""
+    """``job_id`` is an int instead of a str, so it never equals the job ID that the scheduler prints."""
 
     @property
     def job_id(self) -> str | None:

@@ -20,7 +20,7 @@ class AutocastsAnotherDevice(Broken):
 
 @mutant("precision", "autocast")
 class LowersSoftmax(Broken):
-    """Under autocast, softmax and losses return the lower dtype."""
+    """Under autocast, softmax and losses return results in the dtype of autocast instead of float32."""
 
     def install(self) -> None:
         _change_under_autocast(
@@ -72,7 +72,7 @@ class ForgetsToUnscale(Broken):
 
 @mutant("precision", "values under autocast")
 class RoundsWhatNeedsRange(Broken):
-    """Under autocast, softmax and losses are computed in the lower dtype, and the results are cast to float32."""
+    """Under autocast, softmax and losses are computed in the dtype of autocast, and the results are cast to float32."""
 
     def install(self) -> None:
         _change_under_autocast(
@@ -99,7 +99,8 @@ class KeepsVectorsInFloat32(Broken):
 
 @mutant("precision", "autocast's lists")
 class LowersSomeLosses(Broken):
-    """Under autocast, the Huber loss, the Kullback-Leibler divergence and cosine similarity return the lower dtype."""
+    """Under autocast, the Huber loss, the Kullback-Leibler divergence and cosine similarity return results in the dtype of autocast instead
+    of float32."""
 
     def install(self) -> None:
         _change_under_autocast(("huber_loss", "kl_div", "cosine_similarity"), lambda result, lower: result.to(lower))

@@ -1,7 +1,7 @@
 """The fake XPU with a generated fault, which can be replaced while the process runs.
 
-``python -m accelkit_conformance.mutants.switchable`` is the child process of ``generated.operators``: it prints the operators of the
-installed torch.
+``generated.operators`` runs ``python -m accelkit_conformance.mutants.switchable`` in a child process. It prints the operators of the
+installed torch that can be given a fault, each with the kinds of fault that apply to it.
 """
 
 from __future__ import annotations

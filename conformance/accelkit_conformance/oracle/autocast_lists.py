@@ -30,10 +30,10 @@ LOWER_EVERYWHERE = (
     *(f"nn.functional.conv{kind}{ndim}d" for kind in ("", "_transpose") for ndim in (1, 2, 3)),
     "nn.functional.scaled_dot_product_attention",
 )  # fmt: skip
-"""Operators that autocast computes in the lower dtype on every device, the CPU included."""
+"""Operators that autocast computes in its dtype on every device, the CPU included."""
 
 LOWER = ("addmv", "addr", "einsum", "linalg.multi_dot", "mv")
-"""Further operators that autocast computes in the lower dtype on torch's devices."""
+"""Further operators that autocast computes in its dtype on torch's devices."""
 
 FLOAT32 = (
     "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log1p", "log2", "logsumexp", "pow", "reciprocal", "rsqrt",
@@ -48,10 +48,10 @@ FLOAT32 = (
         "poisson_nll", "smooth_l1", "soft_margin", "triplet_margin",
     )),
 )  # fmt: skip
-"""Operators that autocast computes in float32, even if their arguments have the lower dtype.
+"""Operators that autocast computes in float32, even if their arguments have the dtype of autocast.
 
-``linalg.matrix_norm``, on which ``norm`` for matrices relies, is on torch's list too, but torch refuses arguments of a lower dtype before
-autocast can cast them.
+``linalg.matrix_norm``, on which ``norm`` for matrices relies, is on torch's list too, but torch refuses arguments in bfloat16 and float16
+before autocast can cast them.
 """
 
 PROMOTED = (
@@ -65,16 +65,16 @@ def check_listed(subject: Subject, name: str, dtype: str) -> None:
     """Compare an operator under autocast on the device with the CPU, where the arguments are first cast as autocast's lists prescribe.
 
     The values and the gradients of every floating-point argument are compared, for a few samples of torch's database. Operators that
-    autocast computes in the lower dtype are called once more after autocast has ended.
+    autocast computes in its dtype are called once more after autocast has ended.
 
     Args:
         subject: The plugin under test, with its device.
         name: The operator, from one of the lists of this module.
-        dtype: The lower dtype: ``bfloat16`` or ``float16``.
+        dtype: The dtype of autocast: ``bfloat16`` or ``float16``.
 
     Raises:
         AssertionError: If a result has another dtype, or other values.
-        Absent: If a result has the dtype that it has without autocast, or the lower one instead of float32.
+        Absent: If a result has the dtype that it has without autocast, or that of autocast instead of float32.
     """
     lower = opdb.dtype_of(dtype)
     is_lower = name in LOWER_EVERYWHERE or name in LOWER
@@ -117,7 +117,7 @@ def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _lowered(given: Any, dtype: torch.dtype, *, only_first: bool) -> Any:
-    """Return the arguments with the floating-point tensors, or only the first of them, in the lower dtype."""
+    """Return the arguments with the floating-point tensors, or only the first of them, in the dtype of autocast."""
     first = next((one for one in tensors(given) if one.is_floating_point()), None)
 
     def lower(one: torch.Tensor) -> torch.Tensor:

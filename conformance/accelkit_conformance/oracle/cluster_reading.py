@@ -99,7 +99,7 @@ def read(environment: ClusterEnvironment, name: str) -> Any:
 
 @contextlib.contextmanager
 def accelkit_errors_only(doing: str) -> Iterator[None]:
-    """Context manager for calls to the plugin. It ignores warnings, and lets errors of accelkit pass.
+    """Context manager for calls to the plugin. Warnings are ignored. An AccelkitError or AssertionError propagates unchanged.
 
     Raises:
         AssertionError: If the block raises any other error.

@@ -137,8 +137,8 @@ def compare_backward(
         given: The arguments of the sample, as ``(input, args, kwargs)``.
         variant: The function to run on the device instead of the operator.
         expected: The function to run on the CPU instead of the operator.
-        compared: The dtype to which gradients are rounded before their values are compared, if they were computed in a lower dtype than
-            they have. None compares them as they are.
+        compared: The dtype to which gradients are rounded before their values are compared, if they were computed with less
+            precision than their dtype has. None compares them as they are.
 
     Raises:
         AssertionError: If the gradients differ.
@@ -208,10 +208,9 @@ class _Draws(TorchDispatchMode):
 def _watching_draws(op: Any) -> Iterator[_Draws]:
     """Detect whether calls of this operator inside the block draw random numbers on the CPU.
 
-    They do if the state of the generator has changed after the block.
-
-    torch's OpInfos of random operators seed the generator and restore it (``wrapper_set_seed``), so that a device which draws like
-    the CPU gives the same results. For these operators, the draws are detected from the ATen operators that they call.
+    Usually, the state of the CPU's generator is compared before and after the block. Some OpInfos of torch seed the generator and restore
+    its state (``wrapper_set_seed``), so this comparison would find nothing. For these, a dispatch mode detects calls of ATen operators
+    with the tag ``nondeterministic_seeded``.
     """
     draws = _Draws()
     code = getattr(getattr(op, "op", op), "__code__", None)

@@ -125,7 +125,8 @@ def _measured(result: Result) -> Iterator[tuple[Samples, bool]]:
 
 
 def _round_values(low: float, high: float) -> list[float]:
-    """Return the values 1, 2 and 5 times a power of 10 from the last below ``low`` to the first above ``high``."""
+    """Return the ticks of an axis, each 1, 2 or 5 times a power of 10: from the largest that is at most ``low`` to the smallest that is at
+    least ``high``."""
     exponents = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
     values = [factor * 10.0**exponent for exponent in exponents for factor in (1, 2, 5)]
     first = max(index for index, value in enumerate(values) if value <= low)

@@ -120,7 +120,7 @@ def find(kind: Kind, name: str) -> PluginRecord:
     if distribution:
         wanted = normalized(distribution)
         records = [record for record in records if normalized(record.distribution) == wanted]
-    if not records and (spelled := device_table.other_spelling(kind, name)) != name:
+    if not records and (spelled := device_table.canonical_name(kind, name)) != name:
         return find(kind, spelled)
     if not records:
         raise _unknown(kind, name)

@@ -30,8 +30,8 @@ def not_offered(kind: Kind, name: str) -> tuple[str, str] | None:
     return (entry["reason"], entry["hint"]) if entry else None
 
 
-def other_spelling(kind: Kind, name: str) -> str:
-    """Return the name that ``name`` is an alternative spelling of, or ``name`` itself if there is none."""
+def canonical_name(kind: Kind, name: str) -> str:
+    """Return the canonical name if ``name`` is an alternative spelling of it, and otherwise ``name`` itself."""
     spelled: str = _other_names()["alias"].get(kind, {}).get(name, name)
     return spelled
 

@@ -56,7 +56,7 @@ class Installed:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TorchBackend:
-    """An entry point in the group that ``import torch`` imports by itself."""
+    """An entry point in the group ``torch.backends``, which ``import torch`` loads automatically."""
 
     name: str
     value: str
@@ -74,8 +74,9 @@ class Inventory:
 
     Attributes:
         installed: The distributions that provide plugins for accelkit.
-        torch_backends: The entry points that ``import torch`` imports by itself.
-        unreadable: All distributions whose entry points cannot be decoded. Python's own reader fails on them.
+        torch_backends: The entry points that ``import torch`` loads automatically (the group ``torch.backends``).
+        unreadable: The names of the distributions whose ``entry_points.txt`` is not UTF-8, cannot be read or is too large. If one of them
+            is not UTF-8, ``importlib.metadata.entry_points()`` raises an error.
     """
 
     installed: tuple[Installed, ...]

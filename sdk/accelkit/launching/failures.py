@@ -32,10 +32,12 @@ class Ending:
     Attributes:
         rank: The global rank of the process.
         folder: The folder that holds its logs.
-        exit_code: The exit code as in Python, which is minus the signal's number for a signal. None while the process runs.
+        exit_code: The exit code, as ``subprocess.Popen.returncode``: the negative number of the signal that killed the process, if one did.
+            None while the process runs.
         at: The time at which the launcher saw the process end, in seconds since the epoch.
         sent: The signal with which the launcher ended the process, if it had not ended by itself.
-        record: What the process wrote about its error (see ``worker_main.write_error``). None if it could not write anything.
+        record: What the process wrote about its error (see ``worker_main.write_error``). None if it wrote nothing, or if
+            a signal of the launcher caused the error.
     """
 
     rank: int
@@ -82,7 +84,7 @@ class Ending:
 
     @property
     def shell_code(self) -> int:
-        """The exit code for a shell: 128 plus the signal's number for a signal, never 0 for a failure."""
+        """The exit code for a shell: 128 plus the signal's number if a signal killed the process, never 0 for a failure."""
         code = self.exit_code if self.exit_code and self.sent is None else int((self.record or {}).get("exit_code", 1))
         return 128 - code if code < 0 else code or 1
 

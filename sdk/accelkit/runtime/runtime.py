@@ -758,9 +758,9 @@ class Runtime:
         self._trackers.log(values, step)
 
     def log_hyperparameters(self, values: Any) -> None:
-        """Record hyperparameters with all trackers, on the main process only: at the first ``log``, or now if that has been called.
+        """Record hyperparameters with all trackers, on the main process only: at once if ``log`` has opened them, or else when it does.
 
-        Trackers also record the selected device, precision and strategy, the Decision, and the versions.
+        Trackers also record the selected device, precision and strategy, the ``decision``, and the versions of accelkit, torch and Python.
 
         Args:
             values: A dict, which may contain further dicts, an ``argparse.Namespace``, or an instance of a dataclass.

@@ -68,7 +68,10 @@ def load_named(kind: Kind, name: str) -> Loaded:
 
 
 def try_unless_known(record: PluginRecord) -> Availability:
-    """Probe a built-in plugin in this process, or try a third-party plugin in a child process unless it worked before.
+    """Return the Availability of a plugin that can be used.
+
+    A built-in accelerator is probed in this process, and other built-in plugins are not checked. A third-party plugin is loaded and
+    checked in a child process, unless the cache says that this has worked before.
 
     Raises:
         BrokenPluginError, UnavailableError: If the plugin is broken or not available.
