@@ -10,6 +10,8 @@ import sys
 
 import pytest
 
+from accelkit.cli import main
+
 pytestmark = pytest.mark.usefixtures("forked_interpreters")
 
 CLASS = """
@@ -339,6 +341,8 @@ def test_help_version_and_completion():
         check=False,
     )
     assert "cuda" in completed.stdout
+    with main.make_context("accelkit", ["--help"], resilient_parsing=True) as context:
+        assert {"list", "why", "doctor"} <= {item.value for item in main.shell_complete(context, "")}
 
 
 def on_terminal(**environ):

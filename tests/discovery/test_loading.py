@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -107,3 +108,12 @@ def test_the_root_cause_is_shown():
 def test_an_accelkit_error_is_described_with_its_parts_apart():
     error = accelkit.PluginError("setting up xpu failed", plugin="acme==1", why="no driver", hint="install it")
     assert describe(error) == "PluginError: setting up xpu failed; plugin: acme==1; why: no driver; what to do: install it"
+
+
+def test_a_plugin_is_loaded_in_a_thread_where_signals_have_no_handlers(plugin_site):
+    plugin_site.install("vendor-good", "import accelkit\nclass Good(accelkit.Accelerator): pass", accelerators={"good": "Good"})
+    plugin_site.install("vendor-bad", "raise KeyboardInterrupt", accelerators={"bad": "Bad"})
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(loading.load_class, catalog.find("accelerator", "good")).result().__name__ == "Good"
+        with pytest.raises(accelkit.BrokenPluginError, match="KeyboardInterrupt"):
+            pool.submit(loading.load_class, catalog.find("accelerator", "bad")).result()

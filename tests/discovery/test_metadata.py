@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from email.parser import Parser
 
 import importlib_metadata
+import pytest
 from packaging.utils import canonicalize_name
 
 import accelkit
+from accelkit.discovery import autoload
 from accelkit.discovery.catalog import inventory
 from accelkit.discovery.metadata import headers, installed_version, normalized
 
@@ -39,6 +42,20 @@ def test_a_distribution_whose_entry_points_cannot_be_read_is_noted(plugin_site):
     accelkit.refresh()
     assert "vendor-some" in inventory().unreadable, "import torch would fail on it"
     assert "some" not in {record.name for record in accelkit.plugins()}
+
+
+@pytest.mark.parametrize("before", ["1", None])
+def test_torch_is_imported_without_backends_whose_entry_points_cannot_be_read(plugin_site, monkeypatch, before):
+    info = plugin_site.install("vendor-some", accelerators={"some": "Some"})
+    (info / "entry_points.txt").unlink()
+    (info / "entry_points.txt").symlink_to("entry_points.txt")
+    accelkit.refresh()
+    monkeypatch.setenv(autoload.VARIABLE, "1")
+    if before is None:
+        monkeypatch.delenv(autoload.VARIABLE)
+    with pytest.warns(RuntimeWarning, match="pip install --force-reinstall vendor-some"), autoload._autoload_that_can_work():
+        assert os.environ[autoload.VARIABLE] == "0"
+    assert os.environ.get(autoload.VARIABLE) == before
 
 
 def test_metadata_that_is_not_text_does_not_hide_a_plugin(plugin_site):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 import time
 
 import pytest
 from launch_command import FAMILY, GLOO
 
 from accelkit.launching.failures import Ending, describe, first
+from accelkit.launching.worker_main import write_error
 
 TWO = ("--accelerator", "cpu", "--devices", 2)
 
@@ -162,3 +164,10 @@ def test_a_temporary_folder_of_logs_goes_with_success_and_stays_with_failure(lau
     assert one.logs().parent == tmp_path
     logs = [(one.logs() / "restart-0" / f"rank-{rank}" / "stdout.log").read_text() for rank in (0, 1)]
     assert "x" * 100000 + "\n" in logs, "the process that failed first is there; the other one may have been ended before it wrote"
+
+
+def test_an_error_that_cannot_be_written_is_shown(tmp_path, capsys, monkeypatch):
+    for name in ("last_type", "last_value", "last_traceback"):
+        monkeypatch.setattr(sys, name, None, raising=False)
+    write_error(str(tmp_path / "removed" / "error.json"), ValueError("mine"), None, 1)
+    assert f"accelkit: the error could not be written to {tmp_path}/removed/error.json: " in capsys.readouterr().err

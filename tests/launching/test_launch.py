@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -68,6 +69,16 @@ def test_a_module_is_run_as_python_runs_it(launch, script, tmp_path):
     assert shown["OMP_NUM_THREADS"] == "3", "the user's own is kept"
     assert "[0]" not in one.out, "one process has no prefix"
     assert "1 process\n" in one.err
+
+
+@pytest.mark.parametrize("kind", ["folder", "archive"])
+def test_a_folder_and_an_archive_are_run_as_python_runs_them(launch, script, tmp_path, kind):
+    script("import json, sys, own; print(json.dumps([sys.argv, sys.path[0], own.NUMBER, __name__]))", name="program/__main__.py")
+    script("NUMBER = 7", name="program/own.py")
+    program = tmp_path / "program"
+    if kind == "archive":
+        program = shutil.make_archive(str(program), "zip", program)
+    assert json.loads(launch(*CPU, program, "x").wait().out) == [[str(program), "x"], str(program), 7, "__main__"]
 
 
 def test_the_user_s_numbering_of_devices_reaches_every_process(launch, script):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 
 import pytest
+import torch
+from torch.overrides import TorchFunctionMode
 
-from accelkit import Accelerator, Availability
+from accelkit import Accelerator, Availability, ClusterEnvironment
 
 
 @pytest.mark.parametrize(
@@ -35,3 +37,27 @@ def test_a_package_that_is_installed_is_not_imported(tmp_path, monkeypatch):
 
     assert Installed.probe() == Availability.usable("torch_acme.backend is installed")
     assert "torch_acme" not in sys.modules
+
+
+def test_a_device_that_computes_wrongly_fails_the_default_check():
+    class Wrong(TorchFunctionMode):
+        def __torch_function__(self, function, types, arguments=(), named=None):
+            result = function(*arguments, **(named or {}))
+            return result + 1 if function.__name__ == "add" else result
+
+    class Host(Accelerator):
+        device_type = "cpu"
+
+    assert Host().check().is_usable
+    with Wrong():
+        assert Host().check() == Availability.broken("[0, 1, 2, 3] + 1 gave [2.0, 3.0, 4.0, 5.0] on cpu:0")
+
+
+def test_a_cluster_environment_is_shown_with_its_name():
+    class Acme(ClusterEnvironment):
+        pass
+
+    environment = Acme()
+    assert repr(environment) == "<cluster environment Acme>"
+    environment.name = "acme"
+    assert repr(environment) == "<cluster environment acme>"

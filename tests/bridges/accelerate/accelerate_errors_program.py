@@ -59,6 +59,12 @@ def megatron():
     return accelerator("fake_xpu")
 
 
+def tensor_parallelism_by_plugin():
+    from accelerate.utils import TorchTensorParallelPlugin
+
+    return accelerator("fake_xpu", torch_tp_plugin=TorchTensorParallelPlugin(tp_size=2))
+
+
 def tensor_parallelism():
     os.environ |= {"ACCELERATE_USE_PARALLELISM_CONFIG": "true", "PARALLELISM_CONFIG_TP_SIZE": "2"}
     return accelerator("fake_xpu")

@@ -22,6 +22,7 @@ REFUSED = {
     "deepspeed": ("UnsupportedError", "DeepSpeed", "ACCELERATE_USE_DEEPSPEED=true"),
     "megatron": ("UnsupportedError", "Megatron-LM"),
     "tensor_parallelism": ("UnsupportedError", "ParallelismConfig(tp_size=2)", 'accelkit.Runtime(strategy="parallel")'),
+    "tensor_parallelism_by_plugin": ("UnsupportedError", "torch_tp_plugin=", "tensor parallelism"),
     "context_parallelism": ("UnsupportedError", "ParallelismConfig(cp_size=2)"),
     "sagemaker": ("UnsupportedError", "SageMaker", "ACCELERATE_USE_SAGEMAKER=true"),
     "cpu_affinity": ("UnsupportedError", "CPU affinity", "ACCELERATE_CPU_AFFINITY=1"),

@@ -8,6 +8,7 @@ product is True if all are True.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -83,14 +84,12 @@ def reduce_rows(rows: torch.Tensor, like: torch.Tensor, op: str) -> torch.Tensor
     return _narrowed(values / len(rows) if op == "mean" else values, like, op)
 
 
-def named(op: Operation) -> Operation:
-    """Return the name of the operation if it has one, and the operation itself otherwise. The name of ``ReduceOp.AVG`` is ``mean``.
+def named(op: Any) -> Operation:
+    """Return the name of one of torch's operations if it has one, and the operation itself otherwise. The name of ``AVG`` is ``mean``.
 
     Raises:
-        TypeError: If ``op`` is neither a name nor a ``torch.distributed.ReduceOp``.
+        TypeError: If ``op`` is no ``torch.distributed.ReduceOp``.
     """
-    if isinstance(op, str):
-        return op
     if not isinstance(op, dist.ReduceOp | dist.ReduceOp.RedOpType):
         raise TypeError(f"reduction is {op!r}; a name or a torch.distributed.ReduceOp is expected")
     if op == dist.ReduceOp.AVG:
