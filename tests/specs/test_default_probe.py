@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 import pytest
-import torch
 from torch.overrides import TorchFunctionMode
 
 from accelkit import Accelerator, Availability, ClusterEnvironment
