@@ -1,4 +1,4 @@
-"""A program that makes the process group itself, of the device's backend and no other, and then a Runtime."""
+"""A program that makes the process group itself, and then a Runtime: ``existing_process_group_program.py BACKENDS FOLDER``."""
 
 import json
 import os
@@ -13,8 +13,13 @@ from torch.utils.data import DataLoader
 import accelkit
 
 torch.fake_xpu.set_device(int(os.environ["LOCAL_RANK"]))
-dist.init_process_group("fake_xpu:fxccl")
+dist.init_process_group(sys.argv[1])
 rt = accelkit.Runtime("fake_xpu")
+try:
+    rt.wait_for_everyone()
+except accelkit.UnsupportedError as error:
+    print("refused:", " ".join(str(error).split()))
+    sys.exit()
 rank = rt.process_index
 found = {"first": rt.is_preempted()}
 if rank == 1:
@@ -27,11 +32,11 @@ model = rt.prepare(torch.nn.Linear(2, 1))
 optimizer = rt.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
 rt.backward(model(torch.full((1, 2), float(rank), device=rt.device)).sum())
 optimizer.step()
-rt.save_state(sys.argv[1])
+rt.save_state(sys.argv[2])
 with torch.no_grad():
     saved = [parameter.clone() for parameter in model.parameters()]
     for parameter in model.parameters():
         parameter.zero_()
-rt.load_state(sys.argv[1])
+rt.load_state(sys.argv[2])
 found["loaded"] = all(torch.equal(one, other) for one, other in zip(saved, model.parameters(), strict=True))
 print("result:", json.dumps(found))

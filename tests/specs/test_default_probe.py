@@ -60,3 +60,10 @@ def test_a_cluster_environment_is_shown_with_its_name():
     assert repr(environment) == "<cluster environment Acme>"
     environment.name = "acme"
     assert repr(environment) == "<cluster environment acme>"
+
+
+def test_batches_are_copied_by_the_runtime_unless_the_accelerator_does():
+    class Host(Accelerator):
+        device_type = "cpu"
+
+    assert Host().upload(iter(()), Host().device(0)) is None
