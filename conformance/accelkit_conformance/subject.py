@@ -6,14 +6,16 @@ import contextlib
 import dataclasses
 import gc
 import hashlib
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from accelkit import Accelerator, AccelkitError, BrokenPluginError, Capabilities, ClusterEnvironment, PluginRecord
+from accelkit import Accelerator, AccelkitError, BrokenPluginError, Capabilities, PluginRecord
 from accelkit.discovery import loading
 from accelkit_conformance.expectations import Expectation
 from accelkit_conformance.results import DECLARED_NONE, NotSupported
+from accelkit_conformance.worker_cluster import WorkerCluster
 
 if TYPE_CHECKING:
     import torch
@@ -168,7 +170,7 @@ class Subject:
             options.setdefault(self.record.kind, self.plugin())
         if self.world_size > 1:
             self.needs_devices(self.world_size)
-            options = {"cluster": Ranks(self.rank, self.world_size), "devices": self.world_size, **options}
+            options = {"cluster": WorkerCluster(self.rank, self.world_size), "devices": self.world_size, **options}
         return Runtime(accelerator=self.accelerator, **{"devices": [self.devices.index(self.device)], **options})
 
     def synchronize(self) -> None:
@@ -193,6 +195,16 @@ class Subject:
         """Like ``allocated``, after collecting the garbage of earlier tests, which could otherwise be freed at any moment."""
         gc.collect()
         return self.allocated()
+
+    def allocated_after(self, expected: float, seconds: float = 5) -> float:
+        """Like ``allocated``, after waiting until no more than ``expected`` bytes are allocated, or for at most ``seconds``.
+
+        The autograd engine's thread for the device may free its last tensors only after ``backward`` has returned or raised.
+        """
+        deadline = time.monotonic() + seconds
+        while (allocated := self.allocated_before()) > expected and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return allocated
 
     def function(self, name: str) -> Callable[..., Any]:
         """Return a function of the device's module.
@@ -253,34 +265,6 @@ class Subject:
         """Prepare for the next check: set its expectations and clear the state of the last one."""
         self.expectations, self.failures, self.passed_though_expected, self.unsupported = expectations, [], [], []
         self.num_samples = 0
-
-
-class Ranks(ClusterEnvironment):
-    """The cluster environment of worker processes that run a check together on one machine. They have a process group already."""
-
-    def __init__(self, rank: int, size: int) -> None:
-        super().__init__()
-        self._rank, self._size = rank, size
-
-    @property
-    def creates_processes_externally(self) -> bool:
-        return True
-
-    @property
-    def world_size(self) -> int:
-        return self._size
-
-    @property
-    def global_rank(self) -> int:
-        return self._rank
-
-    @property
-    def local_rank(self) -> int:
-        return self._rank
-
-    @property
-    def local_world_size(self) -> int:
-        return self._size
 
 
 def device_index(test: str, num_devices: int) -> int:

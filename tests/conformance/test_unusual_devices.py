@@ -42,6 +42,12 @@ def test_streams_events_and_memory_need_no_module(run):
     assert {result.id: result.reason for result in run("BareModule", *tests) if result.kind != "pass"} == {}
 
 
+def test_memory_that_another_thread_frees_a_moment_later_is_no_leak(run):
+    tests = ["memory/errors_leave_nothing", "memory/out_of_memory_in_an_operator", "memory/training_does_not_leak"]
+    tests += [f"memory/operators_leave_nothing[{name}]" for name in ("mul", "matmul")]
+    assert {result.id: result.reason for result in run("FreesLate", *tests) if result.kind != "pass"} == {}
+
+
 def test_a_device_with_one_stream_does_not_support_streams(run):
     (result,) = run("OneStream", "streams/current_stream_is_kept")
     assert (result.kind, "the device has only one" in result.reason) == ("unsupported", True), result

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 import types
 from typing import Any
 
@@ -166,6 +168,16 @@ class CannotCopy(_Undeclared):
 
     def instead(self, call: Any) -> Any:
         raise NotImplementedError("no kernel for aten::set_")
+
+
+class FreesLate(Broken):
+    """A device on which another thread releases the last reference to a product, and to the result of a backward pass, a moment late."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if name in ("mul.Tensor", "sgn"):
+            threading.Thread(target=lambda held: time.sleep(0.2), args=[result], daemon=True).start()
+        return result
 
 
 class Compiles(FakeXPUAccelerator):
