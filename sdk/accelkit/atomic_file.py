@@ -39,13 +39,15 @@ def atomic_file(path: Path, *, writer: str = "", is_durable: bool = True, mode: 
 
 
 def is_replaceable(path: Path) -> bool:
-    """Return whether a path can be replaced by a file: it is not a device or a pipe such as /dev/stdout."""
+    """Return whether ``path`` is a file or does not exist. Anything else, such as a device or a pipe, must not be replaced by a file."""
     return path.is_file() or not path.exists()
 
 
 @contextlib.contextmanager
 def output_file(path: Path) -> Iterator[Path]:
-    """Yield a path to write to, for a file that a user has named: as ``atomic_file``, or ``path`` itself if it must not be replaced.
+    """Yield a path to which to write a file that a user has named.
+
+    It is the temporary path of ``atomic_file``, or ``path`` itself if that must not be replaced, such as /dev/stdout.
 
     Raises:
         OSError: If the file cannot be written.

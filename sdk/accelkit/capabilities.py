@@ -74,6 +74,12 @@ class Capabilities(Mapping[str, Support]):
 
     @classmethod
     def declare(cls, *, native: Iterable[str] = (), emulated: Iterable[str] = (), none: Iterable[str] = ()) -> Self:
+        """Return capabilities in which each key has the support of the argument that lists it.
+
+        Raises:
+            TypeError: If an argument is a string, or holds anything other than strings.
+            ValueError: If a key is unknown or is listed twice.
+        """
         declared: dict[str, Support] = {}
         for support, keys in (("native", native), ("emulated", emulated), ("none", none)):
             if isinstance(keys, str):

@@ -42,7 +42,7 @@ class _Guard:
                 self._start()
 
     def add(self, leader: int) -> None:
-        """Guard the process group that ``leader`` leads or will lead. It is killed if this process ends before ``remove``."""
+        """Guard the process group that ``leader`` leads or will lead. It is killed if this process ends before ``remove`` is called."""
         with self._lock:
             self._groups.add(leader)
             if self._process is None or self._process.poll() is not None:
@@ -127,7 +127,7 @@ def kill(process: subprocess.Popen[Any]) -> None:
 
 
 def interrupt(process: subprocess.Popen[Any], seconds: float) -> None:
-    """Send SIGINT to the process and its group, and wait until the process ends, for at most ``seconds``.
+    """Send SIGINT to the process and its group, and wait until the process ends, for at most ``seconds``. Does nothing on Windows.
 
     A process that is interrupted can clean up. A process that is killed leaves behind, for example, the lock of torch's
     ``cpp_extension``, and every later process that needs the extension then waits for ever.

@@ -1,4 +1,4 @@
-"""The C++ compiler: the command, and the errors of running it."""
+"""Find and run the C++ compiler."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ class BuildError(RuntimeError):
 
 
 def compiler_command() -> tuple[str, ...]:
-    """Return the compiler's command, from CXX or the first of the usual names that is installed."""
+    """Return the command of the C++ compiler: the value of CXX, or the first of c++, g++ and clang++ that is installed.
+
+    Raises:
+        BuildError: If CXX names a program that does not exist, or no compiler is installed.
+    """
     chosen = shlex.split(os.environ.get("CXX", ""))
     names = [chosen[0]] if chosen else ["c++", "g++", "clang++"]
     for name in names:

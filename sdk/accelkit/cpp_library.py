@@ -48,11 +48,11 @@ class CppLibrary:
             capitals, chooses another cache folder.
         sources: The folder with the ``.cpp`` and ``.h`` files.
         exclude: Names of ``.cpp`` files that are not compiled.
-        flags: More flags of the compiler, such as ``-O3``, or ``-I`` with a folder of headers.
-        links: More flags of the linker, such as ``-lacme`` for the vendor's own library.
+        flags: Additional flags for the compiler, such as ``-O3``, or ``-I`` with a folder of headers.
+        links: Additional flags for the linker, such as ``-lacme`` for the vendor's own library.
         unity: Groups of names of ``.cpp`` files. The files of a group are compiled as one, in this order (a unity build). Most of the
-            time to compile a small file goes to torch's headers, which the files of a group share. They also share names: two of them
-            cannot define the same function, even in an anonymous namespace. Names that are excluded or do not exist are ignored.
+            time to compile a small file is spent on torch's headers, which are compiled only once for the group. Two files of a group
+            cannot define the same function, even in an anonymous namespace. Names of files that are excluded or do not exist are ignored.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class CppLibrary:
 
     @property
     def cache_folder(self) -> Path:
-        """The folder of the compiled library: the variable ``NAME_CACHE_DIR``, or ``accelkit-NAME`` in the user's cache folder."""
+        """The folder of the compiled library: the value of ``NAME_CACHE_DIR``, or ``accelkit-NAME`` in the user's cache folder."""
         if chosen := os.environ.get(self.cache_variable):
             return Path(chosen)
         import platformdirs
@@ -93,9 +93,9 @@ class CppLibrary:
         return self.cache_folder / f"{self.name}-{torch_version()}-{self._digest(*self._surroundings(), self._links)}.so"
 
     def _prebuilt(self, torch: str | None = None) -> Path:
-        """Return the path that the library has in a wheel for a minor version of torch, by default the installed one's.
+        """Return the path of the library in a wheel, for the minor version ``torch`` or by default that of the installed torch.
 
-        The file name depends on all flags except those that give folders, because folders may be elsewhere on the machine of a user.
+        The file name depends on all flags except those that name folders, because these folders may be elsewhere on a user's machine.
         """
         flags = [word for word in (*self._flags, *self._links) if not word.startswith(("-I", "-L", "-Wl,-rpath"))]
         file = f"{self.name}-torch{torch or _minor_version()}-{self._digest(platform.machine(), flags)}.so"
@@ -239,7 +239,10 @@ class CppLibrary:
                     old.unlink(missing_ok=True)
 
     def _kept_objects(self, folder: Path, units: Sequence[CompilationUnit]) -> dict[CompilationUnit, Path]:
-        """Return for each unit the path of the object file that is kept between builds. It depends on its sources and on every header."""
+        """Return for each unit the path of the object file that is kept between builds.
+
+        The path depends on the content of the unit's sources and of all headers.
+        """
         common = hashlib.sha256(repr((*self._surroundings(), compiler_command())).encode())
         prefix = f"{self.name}-{torch_version()}-{common.hexdigest()[:8]}"
         for path in sorted(self._sources.glob("*.h")):

@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
 
 def device_name(device: torch.device) -> str:
-    """Return the name of a device for people, such as ``NVIDIA H100``. If it has none, return the device's, as in ``acme:0``.
+    """Return the name that the driver reports for a device, such as ``NVIDIA H100``, or ``str(device)`` if it reports none.
 
-    It never raises an error. Initialises the driver.
+    If the driver raises an error, the returned text contains it. Initialises the driver.
     """
     import torch
 

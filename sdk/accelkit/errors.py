@@ -21,7 +21,7 @@
     ├── UnsupportedError                 1  this device, precision or strategy does not support the request
     ├── CheckpointError                  1  a checkpoint cannot be saved or loaded
     ├── UntrustedFileError               1  another user could have written a file that would be trusted or executed
-    ├── NotJoinedError                   1  a value that the processes exchange when they join was requested too early
+    ├── NotJoinedError                   1  a value that the processes exchange when they join the process group was requested before
     ├── CollectiveError                  1  the processes of a job did not take part in the same collective
     └── RankFailedError                  1  a process of the job failed
 """

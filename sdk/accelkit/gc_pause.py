@@ -26,10 +26,10 @@ def collector_paused() -> Iterator[None]:
 
 
 def pause_collector_until_exit() -> None:
-    """Disable garbage collection for the rest of this process, including the collections while the interpreter exits.
+    """Disable garbage collection for the rest of this process, including the collections that the interpreter makes when it exits.
 
-    For child processes of accelkit that end after a few seconds: a third of the time of a process that imports torch and ends is spent
-    on looking for garbage, of which there is hardly any.
+    This is for child processes of accelkit that end after a few seconds. A process that imports torch and then exits spends a third of its
+    time looking for garbage, although there is hardly any.
     """
     gc.disable()
     atexit.register(gc.freeze)

@@ -28,9 +28,9 @@ class Peer:
     """A class or package of another library.
 
     Attributes:
-        title: Its name in a sentence.
+        title: The name of the class or package, as it is written in a sentence.
         package: The package whose functions ``peer_names.toml`` lists, if it lists any.
-        page: The page of the documentation that shows the rows as a table, relative to ``docs``.
+        page: The page of the documentation that shows the peer's names in a table, relative to ``docs``.
     """
 
     title: str

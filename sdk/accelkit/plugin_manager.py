@@ -77,9 +77,14 @@ class PluginManager(pluggy.PluginManager):
             raise HookError(f"the hook {hook} failed", plugin=owner, why=describe(error), hint=hint) from error
 
     def owner_that_returns(self, hook: str, is_wrong: Callable[[Any], bool], **arguments: Any) -> str:
-        """Return the ``dist==version`` of the first plugin whose implementation returns a wrong value, or "" if there is none.
+        """Return the ``dist==version`` of the first plugin that returns a wrong value from a hook, or "" if there is none.
 
         The implementations are called one by one.
+
+        Args:
+            hook: The name of the hook.
+            is_wrong: Whether a value that an implementation returned is wrong.
+            **arguments: The arguments of the hook.
         """
         for plugin, owner in self._owners:
             others = [other for other, _ in self._owners if other is not plugin]

@@ -78,7 +78,7 @@ def _way(path: Path) -> list[Path]:
 
 @functools.cache
 def _check_above(path: Path) -> None:
-    """Check that nobody else can write to a folder or link above a path. This is cached: a path that is private stays private."""
+    """Check that nobody else can write to a folder or link above a path. The result is cached, because a private path stays private."""
     _check(path, is_above=True)
 
 
@@ -115,7 +115,7 @@ def _not_private(path: Path, why: str, command: str) -> UntrustedFileError:
 
 @functools.cache
 def _outside_this_namespace() -> set[int]:
-    """Return the user id that stands for all users outside this user namespace, or an empty set if there are none.
+    """Return a set with the user id that stands for all users outside this user namespace, or an empty set if no user is outside it.
 
     In a rootless container, the owner of ``/home`` has this id.
     """

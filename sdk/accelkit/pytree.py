@@ -62,7 +62,7 @@ def _mapped(function: Callable[[Any], Any], data: Any, is_leaf: Callable[[Any], 
 
 
 def leaves(data: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
-    """Return every leaf, in the order in which ``map_leaves`` visits them."""
+    """Return the leaves of ``data`` in the order in which ``map_leaves`` visits them."""
     found: list[Any] = []
 
     def collect(leaf: Any) -> Any:

@@ -27,7 +27,7 @@ _barrier: Callable[[], _Barrier | None] = lambda: None  # noqa: E731 # replaced 
 
 
 def set_job(ranks: _Ranks, barrier: _Barrier) -> None:
-    """Set the job whose ranks the loggers of this process use. Every Runtime calls this when it is created, so the newest one counts."""
+    """Set the job whose ranks the loggers of this process use. Every Runtime calls this when it is created, so the newest one is used."""
     global _ranks, _barrier
     _ranks, _barrier = ranks, weakref.ref(barrier)
 

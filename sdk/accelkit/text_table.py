@@ -9,7 +9,7 @@ def aligned(rows: Sequence[Sequence[str]], *, has_numbers: bool = False, widest:
     """Return one line for each row, with the cells of each column aligned.
 
     Args:
-        rows: The rows, all with the same number of cells, the headings among them.
+        rows: The rows, including the one with the headings. All have the same number of cells.
         has_numbers: Whether all columns but the first contain numbers. Their cells are then aligned on the right.
         widest: The largest width of a column in characters. A longer cell shifts the rest of its own row. None means no limit.
     """

@@ -61,7 +61,8 @@ class Availability:
     def from_library(cls, soname: str, hint: str = "") -> Self:
         """Return ``usable`` if the dynamic loader can open the shared library ``soname``.
 
-        Opening a driver's library runs its constructors but does not create a device context.
+        Otherwise, return ``absent`` if the library does not exist, or ``broken`` if it cannot be opened for another reason. The reason is
+        the loader's error. Opening a driver's library runs its constructors but does not create a device context.
         """
         try:
             ctypes.CDLL(soname)
@@ -123,7 +124,7 @@ class PluginRecord:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Candidate:
-    """An accelerator considered during selection, and what became of it."""
+    """An accelerator in a ``Decision``, with its status and the reason for it."""
 
     name: str
     plugin: str
@@ -170,8 +171,8 @@ class Detection:
 
     Attributes:
         name: The name of the cluster environment.
-        priority: The ``Detection`` with the highest priority is used. Negative if the process does not belong to the environment.
-        reason: Why it does, or does not. ``accelkit why --cluster`` shows it.
+        priority: The ``Detection`` with the highest priority is used. It is negative if the process does not belong to the environment.
+        reason: Why the process belongs to the environment, or why not. ``accelkit why --cluster`` shows it.
     """
 
     name: str

@@ -141,7 +141,8 @@ class Agent(SimpleElasticAgent):
     def _everybody_has_finished(self, size: int | None) -> bool:
         """Return whether the processes of all machines have finished.
 
-        Machines whose processes have finished keep monitoring, because another machine may still fail, and then all start again.
+        A machine whose processes have finished continues to monitor the job, because a process of another machine may still fail. The
+        processes of all machines are then restarted.
         """
         store = self._rendezvous_handler.store
         assert self._ranks is not None
@@ -182,7 +183,7 @@ class Agent(SimpleElasticAgent):
         self.leave()
 
     def leave(self) -> None:
-        """Give the other machines time to see how the job ended."""
+        """Wait for a few seconds, so that the other machines can read how the job ended."""
         size = self.get_worker_group().group_world_size
         if size not in (None, 1):
             linger(self._rendezvous_handler.store, size)

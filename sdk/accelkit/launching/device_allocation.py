@@ -44,7 +44,7 @@ class Choice:
 def choose(accelerator: str | Accelerator | None = None, devices: Devices | None = None) -> Choice:
     """Select and load an accelerator and determine its devices.
 
-    This imports torch if the accelerator needs it for that, and does not initialise a driver.
+    This imports torch if the accelerator needs it to count devices. It does not initialise a driver.
 
     Args:
         accelerator: The accelerator, as in ``select``.
@@ -68,8 +68,8 @@ def choose(accelerator: str | Accelerator | None = None, devices: Devices | None
 def threads_each(num_processes: int) -> int | None:
     """Return the number of threads that torch should use in each process, which is an equal share of the cores of this machine.
 
-    None if the number need not be set. By default, torch uses all cores in every process, which is slow, and ``torchrun`` sets one
-    thread, which leaves cores idle.
+    Return None if there is only one process, or the user has set OMP_NUM_THREADS. By default, torch uses all cores in every process,
+    which is slow, and ``torchrun`` sets one thread, which leaves cores idle.
     """
     if num_processes == 1 or os.environ.get(THREADS_VARIABLE):
         return None

@@ -14,7 +14,7 @@ from accelkit.discovery.subprocess_env import signal_name
 
 ERROR_FILE = "error.json"
 PEER_SECONDS = 5.0
-"""The time for which a launcher waits for the end of a process whose connection was lost."""
+"""The time in seconds for which a launcher waits until a process whose connection was lost has ended."""
 
 _SHOWN_LINES = 20
 _LOST_PEER = re.compile(
@@ -32,10 +32,10 @@ class Ending:
     Attributes:
         rank: The global rank of the process.
         folder: The folder that holds its logs.
-        exit_code: The exit code, as ``subprocess.Popen.returncode``: the negative number of the signal that killed the process, if one did.
-            None while the process runs.
+        exit_code: The exit code, or minus the number of the signal that killed the process, as in ``subprocess.Popen.returncode``. None
+            while the process runs.
         at: The time at which the launcher saw the process end, in seconds since the epoch.
-        sent: The signal with which the launcher ended the process, if it had not ended by itself.
+        sent: The signal with which the launcher ended the process. None if the process ended by itself.
         record: What the process wrote about its error (see ``worker_main.write_error``). None if it wrote nothing, or if
             a signal of the launcher caused the error.
     """
@@ -127,10 +127,10 @@ def _has_lost_a_peer(record: Mapping[str, Any]) -> bool:
 
 
 def first(endings: Sequence[Ending]) -> Ending | None:
-    """Return the failure that caused the others: the earliest one.
+    """Return the failure that caused the others, or None if no process failed.
 
-    Failures due to a lost peer come after all others. If every rank lost a peer, a CollectiveError from the log of collective calls comes
-    before torch's errors, which do not say which rank is missing.
+    It is the earliest failure that is not due to a lost peer. If every process that failed lost a peer, it is the earliest CollectiveError
+    from the log of collective calls. torch's own errors come last, because they do not say which rank is missing.
     """
     failed = [ending for ending in endings if ending.has_failed]
     return min(failed, key=lambda ending: (ending.has_lost_a_peer, not ending.names_a_peer, ending.failed_at), default=None)

@@ -33,6 +33,7 @@ def torchrun_variables(
 ) -> dict[str, str]:
     """Return the variables that torchrun sets. All processes have the same role.
 
+    A job on one machine also gets the variable that makes gloo use the loopback interface.
     See https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables.
     """
     return {
@@ -57,7 +58,7 @@ def torchrun_variables(
 def _on_loopback() -> dict[str, str]:
     """Return variables for a job on one machine that make gloo listen on the loopback interface, which other machines cannot reach.
 
-    Empty if the user chose an interface.
+    Return an empty dict if the user chose an interface, or if no loopback interface was found.
     """
     if _GLOO_INTERFACE in os.environ or not hasattr(socket, "if_nameindex"):
         return {}

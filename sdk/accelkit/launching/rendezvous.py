@@ -50,11 +50,11 @@ class OrderedRendezvous(RendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        """Always True: rank 0 is a client of the store, too."""
+        """Always True: the agent hosts the store, so rank 0 connects to it like every other process."""
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Wait for the other machines.
+        """Wait for the other machines, and return this machine's rank, the number of machines, and the addresses of the stores.
 
         Raises:
             ContradictionError: If the ranks that the user specified are not 0 to n - 1, each once, or only some machines have one.
@@ -159,9 +159,9 @@ def _stores_unshared() -> Iterator[None]:
 
 
 def linger(store: Any, size: int) -> None:
-    """Wait until every machine of the round has called this, but at most a few seconds.
+    """Wait until every machine of the round has called this, but at most five seconds.
 
-    The store may end with this process while other machines still read from it.
+    Without this wait, the process that hosts the store could exit while other machines still read from the store.
     """
     deadline = time.monotonic() + _FAREWELL_SECONDS
     with contextlib.suppress(RuntimeError):  # from torch.distributed: the store no longer exists

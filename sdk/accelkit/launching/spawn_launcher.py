@@ -58,9 +58,10 @@ def launch(
         The function's return value on rank 0, with tensors on the CPU.
 
     Raises:
-        RankFailedError: If a process failed. It has the traceback of the process that failed first. No process is left running.
+        RankFailedError: If a process failed. The error has the traceback of the process that failed first. No process is left running.
         UnsupportedError: If the function cannot be sent to another process, or this process can no longer be forked.
         ContradictionError: If a launcher started this process.
+        AccelkitError: If the accelerator or its devices cannot be used.
     """
     _refuse_nesting()
     choice = device_allocation.choose(accelerator, devices)
@@ -120,9 +121,9 @@ def _run(task: Task | bytes, count: int, method: StartMethod, folder: Path) -> N
 
 
 def _start(process: Any) -> None:
-    """Start a process, and multiprocessing's helper if needed.
+    """Start a process, and multiprocessing's helper process if it is not running yet.
 
-    Neither imports anything from the current directory before it has our ``sys.path``.
+    Neither process imports anything from the current directory before it has received the ``sys.path`` of this process.
     """
     before = os.environ.get(spawn_worker.SAFE_PATH)
     spawn_worker.set_safe_path("1")
@@ -133,7 +134,7 @@ def _start(process: Any) -> None:
 
 
 def _watch(processes: list[Any], endings: list[Ending]) -> None:
-    """Wait until every process has ended, or one has failed and a peer that it lost has had the time to end."""
+    """Wait until every process has ended or one has failed. If it failed because it lost a peer, give the peer time to end."""
     deadline = math.inf
     while any(ending.exit_code is None for ending in endings) and time.monotonic() < deadline:
         wait([p.sentinel for p, ending in zip(processes, endings, strict=True) if ending.exit_code is None], timeout=_POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""Repeated reading of the statistics of devices, in a child process: a plugin that crashes or hangs does not affect this one."""
+"""Repeated reading of the statistics of devices, in a child process. A plugin that crashes or hangs there does not affect this process."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Monitor:
     """A child process that reads the statistics of devices whenever ``sample`` is called. It may initialise the driver.
 
     Args:
-        record: The accelerator.
+        record: The accelerator's record.
         devices: The devices, as in ``Runtime(devices=)``.
 
     Use it as a context manager. Entering raises the errors of ``sample``, and ``DevicesError`` if there are no such devices.

@@ -26,7 +26,7 @@ def find_executable_batch_size(
     preparation: Preparation,
     accumulation: Accumulation,
 ) -> R:
-    """Call ``function(batch_size)`` with half the batch size each time, until it does not run out of memory on any process.
+    """Call ``function(batch_size)``, and halve the batch size until no process runs out of memory. Return what the last call returned.
 
     See ``Runtime.find_executable_batch_size``.
     """

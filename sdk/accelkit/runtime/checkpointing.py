@@ -118,7 +118,7 @@ class Checkpointing:
             self._background.wait()
 
     def close(self) -> None:
-        """Wait until all background saves are complete and what was loaded is verified.
+        """Wait until all background saves are complete and what was loaded has been verified.
 
         Raises:
             CheckpointError: If the last save failed, or what was loaded is damaged and no earlier error has reported it.
@@ -129,7 +129,7 @@ class Checkpointing:
             unverified.close()
 
     def _verify_loaded(self, ranks: Ranks) -> None:
-        """Wait until what was loaded is verified. Raise CheckpointError on every process if it is damaged."""
+        """Wait until what was loaded has been verified. Raise CheckpointError on every process if it is damaged."""
         if self._unverified is not None:
             ranks.each(_failure("what was loaded could not be verified"), self._unverified.wait_for_all)
 

@@ -139,7 +139,7 @@ def _check_against(
 
 
 def strategy_or_default(given: str | Strategy | None, default: str) -> str | Strategy:
-    """Return the strategy of the argument or, if none is given, of ACCELKIT_STRATEGY or the default. ``auto`` means that none is given."""
+    """Return ``given``, or else the value of ACCELKIT_STRATEGY, or else ``default``. None, ``auto`` and an empty value are skipped."""
     requested = (given, os.environ.get("ACCELKIT_STRATEGY"))
     return next((one for one in requested if one is not None and one not in ("", AUTO)), default)
 
@@ -179,12 +179,12 @@ def _hook_plugin(hook: str | object) -> tuple[object, str]:
 
 
 def select_precision(precision: Any, accelerator: Accelerator) -> Precision:
-    """Return the precision with this name, or this instance, if the accelerator declares support for it.
+    """Return an instance of the precision, unless the accelerator declares that it does not support this precision.
 
-    None means ACCELKIT_PRECISION or 32-true.
+    ``precision`` is a name or an instance. None means the value of ACCELKIT_PRECISION, or else ``32-true``.
 
     Raises:
-        UnsupportedError, UnknownNameError, PluginError: If it cannot be used. The error says why, and what to do.
+        UnsupportedError, UsageError, PluginError: If the precision cannot be used. The error says why, and what to do.
     """
     precision = precision if precision is not None else os.environ.get("ACCELKIT_PRECISION") or _DEFAULT_PRECISION
     if isinstance(precision, int) and not isinstance(precision, bool):
@@ -206,8 +206,8 @@ def select_precision(precision: Any, accelerator: Accelerator) -> Precision:
 def select_devices(accelerator: Accelerator, wanted: Devices | None, environment: ClusterEnvironment) -> list[int]:
     """Return the devices of this machine's processes: those that the user requested, or else one per process.
 
-    Returns a single index if each process sees only its own device, as under ``srun --gpus-per-task=1``. If the number of processes
-    on this machine is not known until they join, returns the devices up to and including the device of this process.
+    Returns a single index if each process sees only its own device, as under ``srun --gpus-per-task=1``. If the number of processes on
+    this machine is not known until they join the process group, returns the devices up to and including the device of this process.
     """
     if wanted is not None:
         return _indices(accelerator, wanted)
@@ -254,7 +254,7 @@ def _cluster(cluster: str | ClusterEnvironment | None, plugin_manager: PluginMan
 
 
 def _further_claims(plugin_manager: PluginManager) -> list[Detection]:
-    """Return the claims of the hook plugins on this process."""
+    """Return what the hook plugins detect: the cluster environments that this process may belong to."""
     environ = MappingProxyType(os.environ)
     with plugin_manager.naming_failures("detect_cluster"):
         claims: list[Detection] = plugin_manager.hook.detect_cluster(environ=environ)

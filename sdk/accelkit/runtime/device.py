@@ -22,8 +22,8 @@ def device(name: str | Accelerator | None = None, index: int | None = None) -> t
     Args:
         name: The accelerator: a name, ``dist:name``, ``torch:<device_type>``, ``auto`` or an instance. None means ACCELKIT_ACCELERATOR, or
             else ``auto``.
-        index: The index of the device. In a job of several processes, None means the device of this process. Otherwise, it means the
-            first device in ACCELKIT_DEVICES, or the first of all devices if that is not set.
+        index: The index of the device. In a job of several processes, None means the device of this process. In a single process, None
+            means the first device in ACCELKIT_DEVICES, or the first of all devices if ACCELKIT_DEVICES is not set.
 
     Raises:
         UnknownNameError, UnavailableError, AmbiguousError, PluginError: If the accelerator cannot be used. The error says why, and what

@@ -1,8 +1,8 @@
 """Change the behaviour of an object in place by swapping its class for a cached subclass.
 
 The object keeps its identity, its ``isinstance`` checks, its attributes and its class name. It can be pickled and deep-copied. The copy has
-the same behaviour, unless the class has a ``__reduce__`` that makes copies by a call of its own. There is one subclass for each combination
-of class and behaviour.
+the same behaviour, unless the class defines a ``__reduce__`` that creates copies in its own way. There is one subclass for each
+combination of class and behaviour.
 """
 
 from __future__ import annotations

@@ -162,8 +162,8 @@ def _check_step(moves: ParameterMoves, optimizer: torch.optim.Optimizer) -> None
 def warn_of_holders_at_first_step(moves: ParameterMoves, optimizer: torch.optim.Optimizer) -> None:
     """Make a prepared optimizer warn at its first step if objects still hold replaced parameters.
 
-    An average of weights, for example, would average weights that no longer change. ``prepare`` itself cannot detect this, because the
-    program may pass the new parameters to such an object in its next line. The search takes tens of milliseconds.
+    An object that averages weights, for example, would average weights that no longer change. ``prepare`` itself cannot detect this,
+    because the program may pass the new parameters to the object in its next line. The search takes tens of milliseconds.
     """
     _before_first_step(optimizer, lambda _: _warn_of_holders(moves))
 

@@ -61,7 +61,7 @@ def apply_to_forward(module: torch.nn.Module, precision: Precision) -> None:
     """Make every forward pass of ``module`` run in this precision, in place. Does nothing if the precision does not change forward passes.
 
     Raises:
-        PrepareError: If the module's ``forward`` was replaced on the instance, because it would hide the ``forward`` of a subclass.
+        PrepareError: If an attribute of the instance replaces ``forward``, because it would hide the ``forward`` of the new class.
     """
     if not overrides(precision, Precision, "convert_input", "forward_context", "convert_output"):
         return

@@ -21,7 +21,7 @@ class RankInfo:
 
     Args:
         cluster: The cluster environment, which provides the ranks.
-        strategy: The strategy, which determines how many processes compute on the same samples. None means one.
+        strategy: The strategy, which determines how many processes compute on the same samples. None means that no two processes do.
     """
 
     def __init__(self, cluster: ClusterEnvironment, strategy: Strategy | None = None) -> None:

@@ -84,18 +84,18 @@ class Runtime:
         cpu: Whether to use the CPU regardless of the environment.
         seed: The seed for the generators of Python, NumPy and torch (seeded now) and of the device (seeded at its first use).
         device_placement: Whether ``prepare`` moves modules and batches to the device.
-        split_batches: Whether a loader's batch is that of all processes together. Otherwise, it is the batch of one process.
+        split_batches: Whether the batch size of a loader counts the samples of all processes. Otherwise, it counts those of one process.
         even_batches: Whether the last batches are filled with samples from the beginning, so that all processes get the same number
             of batches.
         dispatch_batches: Whether the main process reads the data for all processes. None means only for iterable datasets.
-        rng_types: The generators that are synchronised across processes: any of ``torch``, the device's name and ``generator``.
+        rng_types: The generators that are synchronised across processes: any of ``torch``, the device type and ``generator`` (default).
         gradient_accumulation_steps: Number of backward passes per optimizer step, inside ``accumulate``.
         num_nodes: Number of machines in the job.
         process_group: Backend and timeout of the job's process group.
         requeue: Whether ``save_and_stop_if_preempted`` puts the job back into the scheduler's queue.
-        trackers: Where ``log`` records values: names (``csv``, ``jsonl``, ``tensorboard``, ``mlflow``, ``wandb``), instances of
-            ``accelkit.tracking.Tracker``, functions ``f(values, step)``, trackers of Accelerate and loggers of Lightning. A tracker that
-            fails does not end the run: the Runtime warns once and no longer calls it.
+        trackers: The trackers with which ``log`` records values: names (``csv``, ``jsonl``, ``tensorboard``, ``mlflow``, ``wandb``),
+            instances of ``accelkit.tracking.Tracker``, functions ``f(values, step)``, trackers of Accelerate and loggers of Lightning. If a
+            tracker fails, the run goes on: the Runtime warns once and no longer calls the tracker.
 
     Attributes:
         accelerator: The selected accelerator, an instance of its plugin's class.
@@ -208,7 +208,7 @@ class Runtime:
 
     @property
     def split_batches(self) -> bool:
-        """Whether a loader's batch is the global batch, as given to the constructor."""
+        """Whether the batch size of a loader counts the samples of all processes, as given to the constructor."""
         return self._options.split_batches
 
     @property
@@ -380,8 +380,8 @@ class Runtime:
         Other precisions change the class of a module to a subclass. Loaders are wrapped.
 
         Args:
-            objects: Modules, optimizers, schedulers and DataLoaders, in any order and number. A copy of a prepared loader, such as
-                pickle makes, becomes a loader of this Runtime.
+            objects: Modules, optimizers, schedulers and DataLoaders, in any order and number. A copy of a prepared loader, made for
+                example by pickle, becomes a loader of this Runtime.
             device_placement: For each object, whether the object or its batches are moved to the device. None means the
                 ``device_placement`` of the Runtime.
 
@@ -414,7 +414,7 @@ class Runtime:
         return loaders.laid_out(loaders.move(batch, self.device, non_blocking), self.strategy)
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
-        """Return a loader that skips the first ``num_batches`` batches and yields the rest of the epoch, to resume in its middle."""
+        """Return a loader that skips the first ``num_batches`` batches and yields the others, to resume in the middle of an epoch."""
         return loaders.skip_batches(dataloader, num_batches)
 
     def free_memory(self, *objects: Any) -> tuple[None, ...]:
@@ -450,7 +450,7 @@ class Runtime:
 
     @property
     def optimizer_step_was_skipped(self) -> bool:
-        """Whether any optimizer's last step was skipped because a gradient was infinite or NaN (``16-mixed``)."""
+        """Whether any optimizer's last step was skipped because a gradient was infinite or NaN, as can happen with ``16-mixed``."""
         return self._session.stepping.has_skipped
 
     def accumulate(self, *models: torch.nn.Module) -> AbstractContextManager[None]:
@@ -743,7 +743,7 @@ class Runtime:
     # -- experiment tracking -------------------------------------------------------------------------------------------
 
     def log(self, values: Mapping[str, Any], step: int | None = None) -> None:
-        """Record values with all trackers, on the main process only. Load a checkpoint before the first call, which opens them.
+        """Record values with all trackers, on the main process only. The first call opens the trackers; load a checkpoint before it.
 
         Checkpoints contain the position of each tracker, so a program that loads one continues the curves of the run that saved it.
 
@@ -758,7 +758,7 @@ class Runtime:
         self._trackers.log(values, step)
 
     def log_hyperparameters(self, values: Any) -> None:
-        """Record hyperparameters with all trackers, on the main process only: at once if ``log`` has opened them, or else when it does.
+        """Record hyperparameters with all trackers, on the main process only: at once, or when ``log`` opens the trackers.
 
         Trackers also record the selected device, precision and strategy, the ``decision``, and the versions of accelkit, torch and Python.
 
@@ -842,7 +842,7 @@ class Runtime:
     def profile(
         self, *, wait: int = 0, warmup: int = 1, active: int = 3, folder: str | Path | None = None, with_stack: bool = False
     ) -> Profiler:
-        """Return a context manager that records some steps of a training loop with torch.profiler. Prepare the models before.
+        """Return a context manager that records some steps of a training loop with torch.profiler. Prepare the models before this call.
 
         Call the method ``step`` of the result after each step of the loop. Afterwards, ``print(profiler.summary)`` shows how long
         loading, copies, the forward and the backward pass, the optimizer and collectives take, and what stands out. Steps that are
@@ -967,8 +967,8 @@ class Runtime:
         Args:
             seed: The seed.
             per_process: Whether each process has a seed of its own, ``seed + data_parallel_index``, so that dropout, noise and augmentation
-                differ between processes, except between those that compute on the same samples. Create the model before that, with equal
-                seeds, because all processes need equal weights. The order of a prepared loader does not depend on this: rank 0 draws it.
+                differ between processes, except between those that compute on the same samples. Create the model before this call, with
+                equal seeds, because all processes need equal weights. Rank 0 draws the order of a prepared loader in both cases.
 
         Returns:
             The seed of this process.
@@ -1004,7 +1004,7 @@ class Runtime:
         return self._session.device_stats()
 
     def teardown(self) -> None:
-        """Wait for saves and verification, close trackers, leave the process group and tear down the device. The next use starts again."""
+        """Wait for saves and verification, close trackers, leave the process group and tear down the device. Its next use sets it up."""
         self._checkpointing.close()
         self._trackers.close("finished")
         self._preemption.forget()

@@ -104,7 +104,7 @@ def check_rng_types(rng_types: Sequence[str] | None, device_type: str) -> tuple[
     """Return the generators that are synchronised across processes before each epoch. With one process, nothing is synchronised.
 
     Raises:
-        UsageError: If a name is not ``torch``, the device's name or ``generator``.
+        UsageError: If a name is not ``torch``, the device type or ``generator``.
     """
     known = ("torch", device_type, "generator")
     for name in rng_types or ():

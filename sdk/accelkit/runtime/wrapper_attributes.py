@@ -21,9 +21,9 @@ _CHILD = "_accelkit_wrapped"
 def show_attributes_of(module: torch.nn.Module, wrapper: torch.nn.Module) -> None:
     """Make public attributes and methods of the module available on its wrapper, unless the wrapper has an attribute of the same name.
 
-    Does nothing if the module is not a child of the wrapper. Reading a layer of the module from the wrapper raises AttributeError, and a
-    method that runs a layer must not return tensors that require gradients: the strategy would not see that forward pass, and the
-    gradients would not be averaged.
+    Does nothing if the module is not a child of the wrapper. Reading a layer of the module from the wrapper raises AttributeError. A method
+    that runs a layer must not return tensors that require gradients, because the strategy does not see that forward pass and would not
+    average the gradients.
     """
     for name, child in wrapper.named_children():
         if child is module:

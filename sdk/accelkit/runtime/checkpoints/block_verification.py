@@ -58,7 +58,7 @@ class BlockVerification:
         """Return once every block of a tensor is verified.
 
         Raises:
-            CheckpointError: If one of them is damaged, each time. The error names the file and the tensor.
+            CheckpointError: If one of the blocks is damaged, on every call. The error names the file and the tensor.
         """
         for block in self._blocks_of[key]:
             if why := self._outcome(block):
@@ -71,7 +71,7 @@ class BlockVerification:
             once: If True, no error is raised if an error of this checkpoint has been raised before.
 
         Raises:
-            CheckpointError: If one of them is damaged.
+            CheckpointError: If one of the blocks is damaged.
         """
         for block in self._order:
             if (why := self._outcome(block)) and not (once and self._has_raised):
@@ -87,7 +87,7 @@ class BlockVerification:
         return all(self._outcomes.get(block) == "" for block in self._order)
 
     def start(self, when_done: Callable[[], None]) -> None:
-        """Start the threads. The last one calls ``when_done``. The threads end early if the main thread ends."""
+        """Start the threads. The last one to finish calls ``when_done``. The threads end early if the main thread ends."""
         for number in range(min(len(self._order), os.cpu_count() or 1, MOST_THREADS)):
             thread = threading.Thread(target=self._work, args=(when_done,), name=f"accelkit-verify-{number}")
             with contextlib.suppress(RuntimeError):  # Python is shutting down; the first use of a tensor verifies it

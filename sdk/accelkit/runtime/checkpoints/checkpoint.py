@@ -55,7 +55,7 @@ def save(
         ranks: The processes that save. The default is this process alone.
 
     Returns:
-        ``root/step-N``. The checkpoint is on disk, also if the machine loses power.
+        The folder ``root/step-N``. The checkpoint is on disk and survives a loss of power.
 
     Raises:
         CheckpointError: On every process, if any process has a value that could not be loaded safely again or fails to write, or if the

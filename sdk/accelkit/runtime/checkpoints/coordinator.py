@@ -46,7 +46,7 @@ class Ranks:
         num_shares: The number of shares into which the job divides its samples. None means one share for each process.
 
     Attributes:
-        num_shares: That number.
+        num_shares: The number of shares into which the job divides its samples.
         copies: The number of processes, of consecutive ranks, that compute on the same samples.
     """
 

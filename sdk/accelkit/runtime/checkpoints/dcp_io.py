@@ -1,7 +1,7 @@
 """Tensors in files of torch.distributed.checkpoint. Every process writes its shards and reads what its own layout needs.
 
 The steps are those of ``SavePlanner`` and ``StorageWriter`` (local plan, global plan, write, finish). They are called one by one, so that
-between them the processes can exchange accelkit's own messages. If a process dies, these tell which one.
+between them the processes can exchange accelkit's own messages. If a process dies, these messages show which one.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ class TensorReader:
             wanted: Pairs of path and key.
             layout: A function that takes a path and a global size and returns the DTensor whose layout to use, or None for a plain whole
                 tensor in main memory.
-            mapped: Keys of tensors that are only copied from, once. If possible, their files are mapped into memory instead of read.
-                Their memory may not be aligned.
+            mapped: Keys of tensors whose values the caller copies once and does not use otherwise. If possible, their files are mapped into
+                memory instead of read. Their memory may not be aligned.
         """
         passes: list[dict[str, torch.Tensor]] = []
         for path, key in wanted:

@@ -1,4 +1,4 @@
-"""Read the index that torch.distributed.checkpoint writes, a pickle. Reading it calls nothing that is not part of an index."""
+"""Read the index that torch.distributed.checkpoint writes, which is a pickle. Only classes and functions of an index are called."""
 
 from __future__ import annotations
 

@@ -41,10 +41,11 @@ def load_with_source(path: Path, *, layout: Layout = no_layout, ranks: Ranks | N
 
     Returns:
         The step's folder, and state dicts by name. A part that each process saved separately is a dict with one item: the index of a
-        share of the samples (usually, the rank), and the state of a process with that share. It is this process's index if it was saved.
+        share of the samples (usually, the rank), and the state of a process with that share. If this process's share was saved, the index
+        is that of this share.
 
     Raises:
-        CheckpointError: On every process, if there is no checkpoint, it is damaged (the error names the file), or it is too new.
+        CheckpointError: On every process, if there is no checkpoint, it is damaged (the error names the file), or a newer accelkit wrote it.
     """
     ranks, blame = ranks or Ranks(), _blame(path)
     with _opened(path, ranks) as (step, manifest):
@@ -70,11 +71,11 @@ def load_unverified(path: Path, *, ranks: Ranks) -> tuple[Path, dict[str, Any], 
     All processes of ``ranks`` must call this together. Each process will verify the blocks that it has read and some of the others.
 
     Returns:
-        The step's folder and its parts, as ``load_with_source`` does, and the tensors that have not been verified. They are None if the
-        whole checkpoint has been verified, because it has no checksums of blocks or the operating system is Windows.
+        The step's folder and its parts, as ``load_with_source`` does, and the tensors that have not been verified. The last item is None if
+        the whole checkpoint has been verified, because it has no checksums of blocks or the operating system is Windows.
 
     Raises:
-        CheckpointError: As ``load_with_source``, as far as the checkpoint has been verified.
+        CheckpointError: In the same cases as ``load_with_source``, as far as the checkpoint has been verified.
     """
     with _opened(path, ranks) as (step, manifest):
         if _has_blocks(manifest) and hasattr(os, "preadv"):
@@ -90,7 +91,7 @@ def _blame(path: Path) -> Callable[[Exception], CheckpointError]:
 
 @contextlib.contextmanager
 def _opened(path: Path, ranks: Ranks) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Return the step's folder and its manifest, once every process has them. Rank 0 holds a lock for all processes inside the block."""
+    """Yield the step's folder and its manifest, once every process has them. Rank 0 holds a lock for all processes inside the block."""
     blame = _blame(path)
     with contextlib.ExitStack() as stack:
         step = path / ranks.from_main(blame, lambda: str(_find_and_hold(path, stack).relative_to(path)))
@@ -143,7 +144,10 @@ def _errors_of(work: Callable[[], None]) -> list[Exception]:
 
 
 def _raise_first(errors: list[Exception]) -> None:
-    """Raise the error, if there is one, and remove it: frames of its traceback have the list, and a cycle would keep tensors in memory."""
+    """Raise the error, if there is one, and remove it from the list.
+
+    Frames of its traceback refer to the list, and such a cycle would keep tensors in memory.
+    """
     if errors:
         raise errors.pop()
 
@@ -197,7 +201,11 @@ def _read(
     layout: Layout = no_layout,
     unverified: UnverifiedTensors | None = None,
 ) -> dict[str, Any]:
-    """Return the parts of a checkpoint. What is neither verified nor a tensor in ``unverified`` is verified before it is read."""
+    """Return the parts of a checkpoint.
+
+    If ``unverified`` is given, tensors of models and optimizers are read without verification and added to it. Everything else is verified
+    before it is read.
+    """
 
     def read(wanted: list[tuple[str, str]], layout: Layout) -> None:
         if unverified is not None:

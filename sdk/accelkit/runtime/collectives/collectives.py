@@ -68,7 +68,7 @@ class Collectives:
     def verify(self, name: str, payload: bytes = b"") -> Sequence[bytes]:
         """Wait until every process of the job makes the call ``name``, and return the payloads of all processes, in the order of ranks.
 
-        A payload may have at most ``fingerprint.INLINE_BYTES``. Only for jobs of several processes.
+        A payload may have at most ``fingerprint.INLINE_BYTES`` bytes. Call this only in jobs of several processes.
 
         Raises:
             CollectiveError: If a process makes another call, or none before the timeout.

@@ -33,7 +33,7 @@ INLINE_BYTES = PACKET_BYTES - _HEAD.size
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verified:
-    """Result of ``verify``. If the call was left unverified, it says nothing about the other processes.
+    """Result of ``verify``. If the call was left unverified, the result says nothing about the other processes.
 
     Attributes:
         call: The call.

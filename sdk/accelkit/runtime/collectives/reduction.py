@@ -88,7 +88,7 @@ def named(op: Any) -> Operation:
     """Return the name of one of torch's operations if it has one, and the operation itself otherwise. The name of ``AVG`` is ``mean``.
 
     Raises:
-        TypeError: If ``op`` is no ``torch.distributed.ReduceOp``.
+        TypeError: If ``op`` is not a ``torch.distributed.ReduceOp``.
     """
     if not isinstance(op, dist.ReduceOp | dist.ReduceOp.RedOpType):
         raise TypeError(f"reduction is {op!r}; a name or a torch.distributed.ReduceOp is expected")

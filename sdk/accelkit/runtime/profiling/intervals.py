@@ -1,4 +1,4 @@
-"""Sets of intervals on a time line. A set is a sorted list of disjoint (start, end)."""
+"""Sets of intervals on a time line. A set is a sorted list of disjoint pairs ``(start, end)``."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Profiler:
         )
 
     def step(self) -> None:
-        """End a step of the loop. Call this after each of them, in the thread that runs the loop."""
+        """End a step of the loop. Call this after each step, in the thread that runs the loop."""
         self._num_left -= 1
         self.torch_profiler.step()
 

@@ -1,4 +1,4 @@
-"""The summary of profiled steps: which part of a step takes how long, and what stands out.
+"""The summary of profiled steps: how long each part of a step takes, and what stands out.
 
 It is made from the events of torch.profiler. torch records the iterators of a DataLoader, the nodes of the backward pass and the steps
 of optimizers by itself. ``Profiler`` adds a range for the forward pass of each prepared module.
@@ -76,13 +76,13 @@ class Summary:
         phases: The time in ms per step by phase. The sum is ``step_ms``. It is the time on the host: a device that works asynchronously
             may still be working on an earlier phase.
         device_ms: The time in ms per step in which the device was working. None if torch.profiler does not record this device.
-        operators: The operators that take most time.
+        operators: The operators that take the most time.
         copies: The copies between devices.
         fallbacks: The operators that ran on the CPU because the device does not implement them.
         peak_bytes: The highest number of bytes allocated on the device during the steps. None if its allocator does not report them to
             torch.profiler.
         peak_at: The phase and the operator that reached this peak.
-        findings: What stands out, a sentence each.
+        findings: What stands out, one sentence for each finding.
     """
 
     device: str
