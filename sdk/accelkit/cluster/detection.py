@@ -1,8 +1,8 @@
-"""Detect the cluster environment from a process's variables, and record every candidate's claim. This module does not import torch.
+"""Detect the cluster environment from a process's variables, and record every candidate. This module does not import torch.
 
 An argument takes precedence over ``ACCELKIT_CLUSTER``, which takes precedence over detection. Detection queries the built-in environments
-and hook plugins. A third-party environment is used only if it is named, or if a hook plugin that the user enabled claims the process for
-it.
+and hook plugins. Each answers with a claim, a ``Detection``, if it recognises its variables. A third-party environment is used only if it
+is named, or if a hook plugin that the user enabled claims the process for it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ClusterCandidate:
         status: ``chosen``; ``claimed`` (it claimed the process, but another claim has a higher priority); ``declined`` (some of its
             variables are set, and the reason says why they do not count); ``absent`` (none of its variables is set); ``not asked`` (it
             is a third party's, and neither the user nor a hook plugin selected it).
-        priority: That of its claim. Negative if it declined; None if it is absent, was not asked or was selected by name.
+        priority: The priority of its claim. Negative if it declined; None if it is absent, was not asked or was selected by name.
         reason: The reason that the environment gave.
     """
 

@@ -1,4 +1,4 @@
-"""Compatibility of a plugin with the installed accelkit and torch. It is read from Requires-Dist before the plugin is imported."""
+"""Compatibility of a plugin with the installed accelkit and torch, according to its Requires-Dist. The plugin is not imported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _VERSION = re.compile(r"([0-9]+(?:\.[0-9]+)*)(?:(?:a|b|rc|\.post|\.dev)[0-9]+)*(
 
 
 def objection(requirements: Sequence[str], version_of: Callable[[str], str | None]) -> tuple[PluginStatus, str, str] | None:
-    """Return (status, reason, hint) if the requirements are not met, else None.
+    """Return (status, reason, hint) if the requirements are not met or cannot be read, else None.
 
     Markers are evaluated for this interpreter. Base releases are compared and pre-releases are allowed, so that a vendor's own build of
     torch (``2.13.0a0+acme``) satisfies ``torch>=2.13``.
@@ -35,9 +35,8 @@ def objection(requirements: Sequence[str], version_of: Callable[[str], str | Non
 def _is_satisfied(line: str, version_of: Callable[[str], str | None]) -> bool:
     """Return True if a requirement of the form ``name`` or ``name>=1.2`` is met, or concerns a package other than accelkit and torch.
 
-    For any other requirement, the result is False, and the requirement is then checked with packaging.
-
-    Most plugins require ``accelkit>=0.1``, and importing packaging's parser takes 15 ms.
+    For any other requirement, the result is False, and the requirement is then checked with packaging. Most plugins require only
+    ``accelkit>=0.1``, so this saves the import of packaging's parser, which takes 15 ms.
     """
     plain = _PLAIN.fullmatch(line)
     if plain is None:

@@ -1,8 +1,8 @@
 """A digest of what decides whether a device is present, which is much cheaper to compute than a probe in a child process.
 
 It changes if the machine is restarted; if a device file, a PCI device or a driver appears, disappears or changes its permissions; if a
-package or system library is installed; and if an environment variable is set. It does not change if, for example, a server on the
-network is started, so results that depend on it must also expire.
+package or system library is installed; and if an environment variable changes. It does not change if, for example, a server on the
+network is started. Results that are kept for a digest must therefore also expire.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ GROUPS: Mapping[str, Kind] = {
 }
 TORCH_GROUP = "torch.backends"
 _CONFORMANCE_GROUP = "accelkit.conformance"  # read by the conformance suite
-_SIMILARITY = 0.85  # of a group's name to one of accelkit's, above which it is taken for a misspelling
+_SIMILARITY = 0.85  # if a group's name is at least this similar to one of accelkit's groups, it is taken for a misspelling
 _LARGEST = 100_000  # maximum number of characters in an entry_points.txt
 _LONGEST_NAME = 200  # maximum number of characters in a distribution's name, or in an entry point's name or value
 _LONGEST_SUMMARY = 512  # maximum number of characters in a summary, as on PyPI

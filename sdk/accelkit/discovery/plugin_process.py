@@ -35,12 +35,12 @@ AnyMessage = TypeVar("AnyMessage", bound=Message)
 
 
 class PluginProcess(Generic[AnyMessage]):
-    """The process. Use it as a context manager; leaving it ends the process.
+    """A child process that uses a plugin. Use it as a context manager; leaving the context ends the process.
 
     Args:
         worker: The module that the process runs. It uses ``plugin_worker``.
-        message: The class of its messages.
-        record: The accelerator.
+        message: The class of the messages that the process sends.
+        record: The accelerator's record.
         request: What the process is to do, besides the accelerator.
         failed: The first part of an error, as in ``the speed of acme cannot be measured``.
         hint: What a user can do if the plugin fails.
@@ -93,7 +93,7 @@ class PluginProcess(Generic[AnyMessage]):
         return self._process.poll()
 
     def send(self, line: str = "") -> None:
-        """Send a line. Does nothing if the process has ended: the next ``receive`` says so."""
+        """Send a line. Does nothing if the process has ended: the next ``receive`` raises the error."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(line.encode() + b"\n")

@@ -197,7 +197,7 @@ def _trial(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Ava
 
 
 def _call_checks(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:
-    """Import a hook plugin and call its ``doctor_checks`` through a plugin manager, which also calls a wrapper."""
+    """Import a hook plugin and call its ``doctor_checks`` through a plugin manager, so that hook wrappers are called too."""
     from accelkit.plugin_manager import PluginManager
 
     reached("import")

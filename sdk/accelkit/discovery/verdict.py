@@ -24,7 +24,7 @@ class Verdict:
         description: The first line of the class's docstring.
         device_type, is_simulated, device_count, capabilities: Facts about an accelerator. The last two are known only after a trial.
         checks: The results of the plugin's own doctor checks, by name.
-        checked: The reason that the plugin's own ``check()`` returned in a trial; "" if it inherits ``check()``, which adds numbers.
+        checked: The reason that the plugin's own ``check()`` returned in a trial. "" if the plugin has the default ``check()``.
         definitions: The members that its class defines. Empty unless the question (see ``probing``) was ``definitions``.
         mistakes: The findings of the static checks. Empty unless the question was ``mistakes``.
         seconds: The duration in seconds.

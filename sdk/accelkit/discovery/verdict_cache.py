@@ -68,12 +68,13 @@ def tried(records: Sequence[PluginRecord]) -> dict[PluginRecord, Verdict]:
 def probed(records: Sequence[PluginRecord], *, is_fresh: bool = False) -> dict[PluginRecord, Verdict]:
     """Return the verdict of a probe for each record.
 
-    A plugin is probed in a child process, unless a cached result still holds: that its device is simulated, which depends on the
-    installed version only, or, while the machine's state is the same and not longer than ten minutes, that its device is usable or absent.
+    A plugin is probed in a child process, unless a cached result is still valid. Whether a device is simulated depends only on the
+    installed version, so the result for a simulated device stays valid. The result that a device is usable or absent is valid for ten
+    minutes, as long as the state of the machine does not change.
 
     Args:
-        records: The records.
-        is_fresh: Whether to probe all of them again.
+        records: The records of the plugins.
+        is_fresh: Whether to probe all plugins again.
     """
     if not records:
         return {}

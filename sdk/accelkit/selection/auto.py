@@ -64,7 +64,7 @@ def choose(*, is_fresh: bool = False) -> Choice:
 def _is_candidate(record: PluginRecord) -> bool:
     """Return whether ``auto`` considers this accelerator.
 
-    It does not consider ``torch:<device_type>``, which needs a device type, and fallbacks for vendors whose packages are not installed.
+    It considers neither ``torch:<device_type>``, which needs a device type, nor fallbacks for vendors whose packages are not installed.
     """
     return record.name != GENERIC and (not record.is_fallback or device_table.has_package(record.name))
 
@@ -77,7 +77,7 @@ def _in_order(name: str) -> PluginRecord:
 
 
 def choose_for_alias(alias: str, *, is_fresh: bool = False) -> Choice:
-    """Choose the usable accelerator among those that the alias means.
+    """Choose the usable accelerator among those for which the alias stands.
 
     Args:
         alias: The alias.

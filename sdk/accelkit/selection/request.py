@@ -60,6 +60,8 @@ def select(accelerator: str | Accelerator | None = None, *, devices: Devices | N
         UnknownNameError, UnavailableError, AmbiguousError, PluginError: If no accelerator can be selected. The text says why and what
             to do.
         ContradictionError: If ``cpu`` and ``accelerator`` name different devices.
+        UsageError: If ``accelerator`` is neither a name nor an instance.
+        AccelkitError: If the module or the probe of a plugin calls this while the plugin is being probed.
     """
     _refuse_nesting()
     wanted: Devices | None = devices if devices is not None else os.environ.get(DEVICES_VARIABLE) or None
@@ -92,7 +94,7 @@ def decide(accelerator: str | None = None, *, is_fresh: bool = False) -> Decisio
             results of the probes of ``auto`` and the aliases. This may initialise drivers in the child process.
 
     Raises:
-        The same errors as ``select``.
+        AccelkitError: In the same cases as ``select``.
     """
     _refuse_nesting()
     return _decide(accelerator, is_fresh=is_fresh)[0]

@@ -45,7 +45,8 @@ def load_with_source(path: Path, *, layout: Layout = no_layout, ranks: Ranks | N
         is that of this share.
 
     Raises:
-        CheckpointError: On every process, if there is no checkpoint, it is damaged (the error names the file), or a newer accelkit wrote it.
+        CheckpointError: On every process, if there is no checkpoint, if it is damaged (the error names the file), or if it was written by a
+            newer accelkit.
     """
     ranks, blame = ranks or Ranks(), _blame(path)
     with _opened(path, ranks) as (step, manifest):

@@ -1,8 +1,9 @@
-"""Tensors that were loaded before their part of the checkpoint was verified. A thread that uses their values waits until it is.
+"""Tensors that were loaded before their part of the checkpoint was verified. A thread that uses their values waits for the verification.
 
-Such a tensor temporarily has a subclass, whose ``__torch_function__`` torch calls before every operation on the tensor; torch changes the
-class of its lazily initialised parameters in the same way. As soon as the tensor is verified, its original class is restored, and nothing
-is left that costs time. C++ code that does not call ``__torch_function__`` is preceded by the hooks of the prepared modules and optimizers.
+The class of such a tensor is temporarily a subclass, whose ``__torch_function__`` torch calls before every operation on the tensor; torch
+changes the class of its lazily initialised parameters in the same way. As soon as the tensor is verified, its original class is restored,
+and nothing is left that costs time. Some C++ code does not call ``__torch_function__``. Hooks of the prepared modules and optimizers
+therefore verify the tensors before each forward pass and optimizer step.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class UnverifiedTensors:
         self._hooks: list[Any] = []
 
     def mark(self, tensor: torch.Tensor, key: str) -> None:
-        """Make the tensor wait for the verification of what is stored under ``key``, at its first use.
+        """Make the first use of the tensor wait until what is stored under ``key`` is verified.
 
         A tensor that has a class of its own (such as a DTensor) is verified now.
 
@@ -90,7 +91,7 @@ class UnverifiedTensors:
     def restoring(self, modules: Iterable[torch.nn.Module]) -> Iterator[None]:
         """Let ``load_state_dict`` copy unverified values inside the block.
 
-        What they are copied into is unverified too, if it is a parameter or buffer of ``modules``. Any other copy waits.
+        A parameter or buffer of ``modules`` into which they are copied becomes unverified too. Any other copy waits for the verification.
         """
         self._destinations = {id(tensor): tensor for module in modules for tensor in _tensors_of_module(module)}
         self._is_restoring = True
@@ -116,7 +117,7 @@ class UnverifiedTensors:
         self._verification.stop()
 
     def remove_hooks(self) -> None:
-        """Remove the hooks of ``start``. Other state has been loaded into the modules and optimizers."""
+        """Remove the hooks that ``start`` registered, because other state has been loaded, or the Runtime is closed."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()

@@ -148,9 +148,9 @@ def is_equal_choice(values: torch.Tensor, found: torch.Tensor, reference: torch.
 
 
 def _magnitudes(t: torch.Tensor) -> torch.Tensor:
-    """Return the magnitude of the complex number of each part, for real and imaginary parts that alternate.
+    """Return, for each of the alternating real and imaginary parts, the magnitude of the complex number to which it belongs.
 
-    If it is NaN or infinite, it is the magnitude of the part alone.
+    If this magnitude is NaN or infinite, that of the part alone is returned instead.
     """
     whole = torch.hypot(t[0::2], t[1::2]).repeat_interleave(2)
     return torch.where(torch.isfinite(whole), whole, t.abs())

@@ -48,10 +48,10 @@ class _Message:
 
 
 class DispatchedBatches(Sharded):
-    """Loader whose source only rank 0 reads, which sends each process its batch. Iterating over it is a collective: every process
-    must request the same number of batches.
+    """Loader whose source only rank 0 reads. Rank 0 sends each process its batch.
 
-    If a process requests fewer, the others raise a CollectiveError that names the process, after the group's timeout.
+    Iterating over the loader is a collective: every process must request the same number of batches. If a process requests fewer, the
+    others raise a CollectiveError that names the process, after the group's timeout.
 
     Tensors of any dtype are sent via gloo and arrive on the CPU. Everything else is pickled by rank 0.
 

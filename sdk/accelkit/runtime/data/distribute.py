@@ -47,10 +47,10 @@ def prepare_loader(
         num_processes: The number of processes in the job. It must be more than one. Iterating over the returned loader is a collective of
             the default process group.
         process_index: The index of this process.
-        split_batches: Whether a batch of ``loader`` is for the whole job. Otherwise it is for one process.
+        split_batches: Whether a batch of ``loader`` is divided among all processes of the job. Otherwise, it is for one process.
         even_batches: Whether to fill the last batches of an epoch with samples from its beginning, so that every process gets the same
             number of full batches.
-        dispatch_batches: Whether only rank 0 reads and sends each process its share. None means True for iterable datasets only.
+        dispatch_batches: Whether only rank 0 reads the data and sends each process its share. None means True for iterable datasets only.
         rng_types: The generators that are synchronised between processes before each epoch (see ``OrderStates``).
         accelerator: The accelerator that owns the device and its generator.
         strategy: The strategy that lays out batches on the device.

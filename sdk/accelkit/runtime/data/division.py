@@ -28,7 +28,7 @@ class Division:
         copies: The number of processes that get the same share.
         step: The number of the loader's batches that the job takes in one step.
         is_shared: Whether the loader's own sampler or DataPipe gives each process its share.
-        is_dispatched: Whether only rank 0 reads, and sends the other ranks their shares.
+        is_dispatched: Whether only rank 0 reads the data, and sends the other ranks their shares.
         is_stream: Whether the dataset is iterable-style rather than map-style.
         unit: The number of samples in a batch of the loader, the last of which may have fewer. None if the user wrote the batch sampler.
         batch_stride: The amount by which one batch of the loader advances the position.
@@ -60,7 +60,7 @@ class Division:
         return self.num_processes * self.copies == 1
 
     def description(self) -> dict[str, Any]:
-        """Return the settings that decide which samples the job takes in a step, and the settings that the order of samples depends on."""
+        """Return the settings that decide which samples the job takes in a step, and those on which the order of the samples depends."""
         _, sampler = index_sampler(self.loader)
         length = None
         if not self.is_stream:
@@ -112,7 +112,7 @@ class Division:
         return position
 
     def _reading(self) -> list[int]:
-        """Return the numbers on which the order of a stream depends if workers read it: of workers, samples per batch, and readers."""
+        """Return what the order of a stream depends on if workers read it: the numbers of workers, of samples per batch and of readers."""
         readers = 1 if self.is_dispatched else self.num_processes
         is_split = self.step < self.num_processes and not self.is_shared
         return [self.loader.num_workers, self.stride // self.num_processes if is_split else self.batch_stride, readers]

@@ -120,7 +120,10 @@ class PreparedLoader:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the loop is at the last batch of an epoch. False again after the loop. Loops over ``skip_batches`` set it too."""
+        """Whether the loop is at the last batch of an epoch. False again after the loop.
+
+        A loop over a loader that ``skip_batches`` made from this one counts as well.
+        """
         return self.epochs.active.is_at_end
 
     @property

@@ -24,9 +24,9 @@ class OrderStates:
 
     Args:
         division: The loader and the processes that share it. Several processes need a process group.
-        rng_types: The generators to synchronise. ``generator`` means the generators described above. If ``torch`` or the device's
-            name is given, torch's host generator or the device's generator keeps the synchronised state after the order is drawn.
-        accelerator: The accelerator whose generator is synchronised if ``rng_types`` contains the device's name.
+        rng_types: The generators to synchronise. ``generator`` means the generators described above. If ``torch`` or the device type is
+            given, torch's host generator or the device's generator keeps the synchronised state after the order is drawn.
+        accelerator: The accelerator whose generator is synchronised if ``rng_types`` contains the device type.
         device: The device of that generator; None means the current one.
         number: The index of the loader among those that the Runtime prepared. It identifies the loader in errors and in the call that
             starts an epoch.

@@ -53,7 +53,10 @@ def samples_per_batch(loader: DataLoader[Any]) -> int | None:
 
 
 def in_order(sampler: Any, order: Order) -> Any:
-    """Return a sampler like this one that draws its order inside a context. A copy of torch's ``BatchSampler`` is a ``BatchSampler``."""
+    """Return a sampler like this one that draws its order inside the context that ``order()`` returns.
+
+    For torch's own ``BatchSampler``, the result is a ``BatchSampler`` too.
+    """
     if type(sampler) is BatchSampler:
         return BatchSampler(SharedOrder(sampler.sampler, order), sampler.batch_size, sampler.drop_last)
     return SharedOrder(sampler, order)
