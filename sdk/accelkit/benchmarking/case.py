@@ -42,12 +42,12 @@ class NotSupportedError(Exception):
 
 
 def reason_of(error: Exception) -> str:
-    """Return an error of an operator that the device lacks, which may be of any class, as a reason of one line."""
+    """Return an error as a reason in one line. An operator that the device lacks may raise an error of any class."""
     return f"{type(error).__name__}: {message_in_one_line(error)[:300]}"
 
 
 def size_as_text(num_bytes: int) -> str:
-    """Return a whole number of a unit as the part of a name, such as ``64KiB``."""
+    """Return a size as a part of a measurement's name, such as ``64KiB``. The size must be a whole number of its unit."""
     return byte_size.as_text(num_bytes).replace(" ", "").replace(".0", "")
 
 
@@ -123,7 +123,7 @@ class Case:
     def shortest(self, peaks: Mapping[str, float]) -> tuple[float, str]:
         """Return the shortest time of a call in seconds that the peaks allow, and the resource that determines it.
 
-        This is the roofline model (Williams, Waterman, Patterson, 2009): a call takes at least as long as the resource of which it needs
-        most. The time is 0 if no peak is known.
+        This is the roofline model (Williams, Waterman, Patterson, 2009): a call takes at least as long as the slowest of its resources
+        needs for its part of the work. The time is 0 if no peak is known.
         """
         return max(((amount / peaks[name], name) for name, amount in self.work.items() if name in peaks), default=(0.0, ""))

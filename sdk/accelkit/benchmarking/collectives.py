@@ -26,7 +26,7 @@ _Outcomes = Mapping[tuple[str, int], Sequence[float] | str]
 
 
 def cases(is_quick: bool, accelerator: str, ranks: int, seconds: float) -> list[Case]:
-    """Return the measurements. The first one that is made starts the processes and measures all.
+    """Return the measurements. The first of them that is made starts the processes, which then make all of them.
 
     Args:
         is_quick: Whether to measure small sizes for a short time.
@@ -57,7 +57,7 @@ def _look_up(outcomes: Callable[[], _Outcomes], kind: str, size: int, target: Ta
 
 
 def _outcomes(accelerator: str, ranks: int, sizes: Sequence[int], plan: Plan, seconds: float) -> _Outcomes:
-    """Return the samples in GB/s of each collective and size, or the reason for which there are none."""
+    """Return the samples in GB/s of each collective and size, or the reason why there are none."""
     from accelkit.launching import spawn_launcher
     from accelkit.specs.process_group import ProcessGroupOptions
 
@@ -102,7 +102,7 @@ def _measure(runtime: Runtime, sizes: Sequence[int], plan: Plan) -> _Outcomes:
 
 
 def _calls(device: torch.device, ranks: int, size: int) -> tuple[int, dict[str, Callable[[], object]]]:
-    """Return the bytes of the whole tensor, whose parts the processes send or receive, and the calls."""
+    """Return the size in bytes of the whole tensor, parts of which the processes send or receive, and the call of each collective."""
     import torch
     import torch.distributed as dist
 

@@ -27,10 +27,10 @@ class Change:
         unit: Its unit.
         old: The old median, or None if it was not measured.
         new: The new median, or None if it is not measured.
-        speed: The new speed divided by the old. For ``%``, it is 1 plus the difference in percent of 100. None if one is missing or the old
-            one is 0.
-        p: The probability of such a difference by chance, corrected for the number of measurements. None if one is missing.
-        verdict: ``lost`` if it is no longer measured, ``new`` if it was not measured before.
+        speed: The new speed divided by the old one. For a result in percent, it is 1 plus the difference between the new and the old result
+            divided by 100. None if a median is missing or the old speed is 0.
+        p: The probability of such a difference by chance, corrected for the number of measurements. None if a median is missing.
+        verdict: ``lost`` if it is no longer measured, ``new`` if it was not measured before, otherwise ``slower``, ``faster`` or ``same``.
     """
 
     name: str

@@ -15,7 +15,7 @@ _CONVOLUTIONS, _QUICK_CONVOLUTIONS = ((32, 64, 56), (32, 256, 14)), ((4, 16, 32)
 
 
 def cases(is_quick: bool) -> list[Case]:
-    """Return the measurements. The peak of each dtype is the fastest matmul, so matmuls come first."""
+    """Return the measurements. Matmuls come first, because the fastest matmul of each dtype is taken as the peak of the dtype."""
     matmuls = [_matmul_case(dtype, size) for dtype in _ITEM_SIZES for size in (_QUICK_MATMULS if is_quick else _MATMULS)]
     reductions = [_reduction_case(name, size) for name in ("sum", "softmax") for size in (_QUICK_REDUCED if is_quick else _REDUCED)]
     attention = [
@@ -44,7 +44,7 @@ def _matmul(target: Target, *, dtype: str, size: int) -> Callable[[], object]:
 
 
 def _reduction_case(name: str, size: int) -> Case:
-    """A sum reads each element once; softmax, over rows of 1024, also writes each."""
+    """Return the measurement of a reduction. A sum reads each element once. Softmax, over rows of 1024 elements, also writes each once."""
     size_in_bytes = size * 4.0 * (2 if name == "softmax" else 1)
     prepare = functools.partial(_reduction, name=name, size=size)
     return Case(f"reduction.{name}.{size}", "GB/s", prepare, size_in_bytes, {MEMORY: size_in_bytes})
@@ -58,7 +58,10 @@ def _reduction(target: Target, *, name: str, size: int) -> Callable[[], object]:
 
 
 def _attention_case(dtype: str, shape: tuple[int, int, int, int]) -> Case:
-    """Two matmuls for each head: queries by keys, and weights by values. The weights need not be in memory."""
+    """Return the measurement of attention: for each head, a matmul of queries and keys, and one of weights and values.
+
+    The weights need not be written to memory.
+    """
     batch, heads, length, width = shape
     flops, size_in_bytes = 4.0 * batch * heads * length**2 * width, 4.0 * batch * heads * length * width * _ITEM_SIZES[dtype]
     prepare = functools.partial(_attention, dtype=dtype, shape=shape)
@@ -75,7 +78,7 @@ def _attention(target: Target, *, dtype: str, shape: tuple[int, ...]) -> Callabl
 
 
 def _convolution_case(dtype: str, shape: tuple[int, int, int]) -> Case:
-    """A 3x3 kernel with as many output as input channels, on square images, with padding."""
+    """Return the measurement of a convolution of square images by a 3x3 kernel, with padding, and as many output as input channels."""
     batch, channels, side = shape
     flops = 2.0 * batch * channels**2 * side**2 * 9
     size_in_bytes = (2.0 * batch * channels * side**2 + 9 * channels**2) * _ITEM_SIZES[dtype]

@@ -99,7 +99,10 @@ def by_size(results: Iterable[Result], group: str) -> Plot | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Axis:
-    """A logarithmic axis from one value and its place to another. If the values are equal, they are in the middle."""
+    """A logarithmic axis from ``low`` to ``high``, whose places in pixels are ``begin`` and ``end``.
+
+    If both values are equal, their place is the middle of the axis.
+    """
 
     low: float
     high: float
@@ -125,8 +128,7 @@ def _measured(result: Result) -> Iterator[tuple[Samples, bool]]:
 
 
 def _round_values(low: float, high: float) -> list[float]:
-    """Return the ticks of an axis, each 1, 2 or 5 times a power of 10: from the largest that is at most ``low`` to the smallest that is at
-    least ``high``."""
+    """Return the ticks of an axis that contains ``low`` and ``high``. Each tick is 1, 2 or 5 times a power of 10."""
     exponents = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
     values = [factor * 10.0**exponent for exponent in exponents for factor in (1, 2, 5)]
     first = max(index for index, value in enumerate(values) if value <= low)

@@ -36,7 +36,7 @@ def measure(
     """Measure the first device of an accelerator, and return the report. Initialises the driver, in a child process.
 
     Args:
-        record: The accelerator.
+        record: The accelerator's record.
         is_quick: Whether to measure small sizes for a short time.
         select: A pattern for the names of measurements, as in a shell.
         report_progress: Called before each measurement with its name, its number and the number of measurements.

@@ -17,7 +17,7 @@ class Plan:
         rounds: The number of samples.
         round_seconds: The shortest time of a sample. A sample of a short call is the mean of several calls.
         most_seconds: No more samples are taken after this time, except the first three.
-        longest_call: A measurement is left out if one call is expected to take more seconds.
+        longest_call: A measurement is left out if one call is expected to take more than this number of seconds.
     """
 
     rounds: int

@@ -95,8 +95,8 @@ def _copy_from_peer(target: Target, plan: Plan, *, size: int) -> list[float]:
 def _overlap(target: Target, plan: Plan) -> list[float]:
     """Return the share of the shorter of a copy and a matmul that is hidden behind the other, in percent.
 
-    Each sample is ``(copy + matmul - both) / min(copy, matmul)``, in which both run on different streams. Noise can make it slightly less
-    than 0 or more than 100.
+    Each sample is ``(copy + matmul - both) / min(copy, matmul)``, where ``both`` is the time of a copy and a matmul on different streams.
+    Noise can make it slightly less than 0 or more than 100.
     """
     import torch
 

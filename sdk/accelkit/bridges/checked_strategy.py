@@ -1,4 +1,4 @@
-"""accelkit's strategies, whose checks of a device count in other frameworks too."""
+"""Load accelkit's strategies for other frameworks, to check that a device supports them."""
 
 from __future__ import annotations
 

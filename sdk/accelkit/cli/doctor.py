@@ -94,7 +94,7 @@ def _mistakes(records: Sequence[PluginRecord], verdicts: Mapping[PluginRecord, V
 
 
 def _installation() -> Iterator[tuple[str, Availability]]:
-    """Check what all plugins depend on."""
+    """Check what all plugins depend on, and yield the name and the result of each check."""
     yield "torch import", _import_torch()
     conflict = autoload.privateuse1_conflict()
     yield "PrivateUse1 backends", Availability.broken(conflict) if conflict else Availability.usable()

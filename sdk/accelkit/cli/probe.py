@@ -34,7 +34,7 @@ def command(name: str, is_json: bool) -> None:
 
 
 def try_out(record: PluginRecord) -> Verdict:
-    """Try an accelerator in a child process.
+    """Try an accelerator in a child process, and return the verdict.
 
     Raises:
         UnavailableError: If its device is absent.

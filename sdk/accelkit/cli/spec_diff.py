@@ -1,5 +1,6 @@
-"""``accelkit info [NAME] --spec-diff OLD``: show what has changed in the specifications since version OLD, and what must change in all
-plugins or, if given, in the plugin NAME.
+"""``accelkit info [NAME] --spec-diff OLD``: show what has changed in the specifications since version OLD.
+
+Also show what must change in plugins: in the plugin NAME if it is given, otherwise in all of them.
 """
 
 from __future__ import annotations

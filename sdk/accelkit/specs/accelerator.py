@@ -14,8 +14,8 @@ A complete accelerator for a device that follows PyTorch's conventions (``torch.
         def probe(cls):
             return Availability.from_library("libacme.so", hint="install the ACME driver")
 
-Lifecycle: class (from the entry point) -> ``probe()`` -> instance -> ``build()`` (only in the child process of a trial) -> ``load()`` ->
-``check()`` -> ``setup_device(device)`` -> ``teardown()``.
+Lifecycle: class (from the entry point) -> ``probe()`` -> instance -> ``build()`` (only in a child process in which the plugin is tried) ->
+``load()`` -> ``check()`` -> ``setup_device(device)`` -> ``teardown()``.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Accelerator:
         is_simulated: Whether the device has no hardware behind it. ``auto`` never chooses a simulated device.
         declared_capabilities: The capabilities of the device. The conformance tests check the plugin against them.
 
-    ``name`` and ``plugin`` (``dist==version``) are set when the class is loaded.
+    ``name`` and ``plugin`` (``dist==version``) are set when accelkit creates the instance.
     """
 
     device_type: ClassVar[str] = ""
@@ -184,7 +184,7 @@ class Accelerator:
         return torch_functions.device_module(self)
 
     def synchronize(self, device: torch.device) -> None:
-        """Wait until all work queued on ``device`` has finished. Called by ``check``, benchmarks and the conformance tests.
+        """Wait until all work queued on ``device`` has finished. Called by ``check``, the Runtime, benchmarks and the conformance tests.
 
         Raises:
             UnsupportedError: If neither ``torch.accelerator`` nor the device's module can wait for the device.
@@ -194,7 +194,7 @@ class Accelerator:
     # -- memory and statistics ----------------------------------------------------------------------------------------
 
     def empty_cache(self) -> None:
-        """Return the allocator's cached memory to the device, if it has a cache. Called by ``teardown`` and ``Runtime.free_memory``."""
+        """Return the allocator's cached memory to the device, if it has a cache. Called by ``teardown`` and the Runtime."""
         torch_functions.empty_cache(self)
 
     def memory_stats(self, device: torch.device) -> dict[str, float]:
@@ -205,7 +205,7 @@ class Accelerator:
         return torch_functions.memory_stats(self, device)
 
     def reset_peak_memory_stats(self, device: torch.device) -> None:
-        """Set the peak to the bytes allocated now, if the device records a peak. Called by benchmarks and the conformance tests.
+        """Set the peak to the bytes allocated now, if the device records a peak. Called by the Runtime, benchmarks and conformance tests.
 
         Raises:
             UnsupportedError: If the device records a peak that cannot be reset.
@@ -229,7 +229,7 @@ class Accelerator:
     # -- random state -------------------------------------------------------------------------------------------------
 
     def manual_seed(self, seed: int) -> None:
-        """Seed the generators of all devices of this kind. Called at first use of the device if the Runtime was given a seed.
+        """Seed the generators of all devices of this kind. Called if the Runtime was given a seed, and by ``Runtime.seed_everything``.
 
         Raises:
             UnsupportedError: If the device's module has neither ``manual_seed_all`` nor ``manual_seed``. A Runtime then warns.

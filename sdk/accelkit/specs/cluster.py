@@ -115,7 +115,7 @@ class ClusterEnvironment(Variables):
 
         Args:
             name: ``local_rank``, ``local_world_size``, ``node_rank`` or ``num_nodes``.
-            default: The value to return before they have joined, if it is already certain. None if it is not.
+            default: The value to return before the processes have joined, if it is already certain. None if it is not.
 
         Raises:
             NotJoinedError: If the processes have not joined the group and there is no default.
@@ -139,7 +139,7 @@ class ClusterEnvironment(Variables):
             return None
 
     def needs_placement_exchange(self) -> bool:
-        """Return whether the processes have to send each other a ``Place`` to work out their placement, the same on all processes."""
+        """Return whether the processes have to exchange a ``Place`` to work out their placement. All processes get the same result."""
         for name in PLACEMENT if self.placement is None else ():
             with contextlib.suppress(AccelkitError):  # any other error does not mean that the value is unknown
                 if self.known(name) is None:

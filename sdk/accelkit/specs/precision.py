@@ -24,7 +24,7 @@ class Precision:
     A method that a subclass does not override costs nothing: the runtime checks once which methods are overridden.
 
     Attributes:
-        name: The name that the precision was selected by, such as ``bf16-mixed``. Set when the class is loaded.
+        name: The name by which the precision was selected, such as ``bf16-mixed``. Set when accelkit creates the instance.
         plugin: The plugin's ``dist==version``.
         required_capabilities: The capabilities that the accelerator must not have declared as ``none``, such as
             ``("autocast.bfloat16",)``.
@@ -57,7 +57,7 @@ class Precision:
         return module
 
     def convert_input(self, data: T) -> T:
-        """Convert the arguments of a forward pass (in any nesting, with tensors of any dtype) to the dtype that the precision computes in.
+        """Convert the arguments of a forward pass (in any nesting, with tensors of any dtype) to the dtype in which the precision computes.
 
         Called before each forward pass of a prepared module: once with the tuple of positional arguments, once with the dict of keyword
         arguments.
@@ -119,7 +119,7 @@ class Precision:
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of this precision for a checkpoint (such as a scaler's state). Called on the processes that save it."""
+        """Return the state of this precision for a checkpoint, such as a scaler's. Called by ``Runtime.save_state`` on every process."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

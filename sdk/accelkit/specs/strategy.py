@@ -44,7 +44,7 @@ class Strategy:
         is_distributed: Whether the strategy trains with one process per device and a process group of all processes (even if there is
             only one).
         drives_all_devices: Whether one process drives all devices of its machine as if they were one.
-        name: The name that the strategy was selected by. Set when the class is loaded.
+        name: The name by which the strategy was selected. Set when accelkit creates the instance.
         plugin: The plugin's ``dist==version``.
     """
 
@@ -143,7 +143,7 @@ class Strategy:
         return accelerator.process_group_backend
 
     def place_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
-        """Move the module to ``device``, and return it. Called before ``wrap_module``, unless the Runtime was told not to place anything.
+        """Move the module to ``device``, and return it. Called before ``wrap_module``, unless ``device_placement`` is False.
 
         Args:
             module: The module, already converted by the precision plugin.

@@ -70,7 +70,11 @@ class Tracker(abc.ABC):
         return {}
 
     def rewind(self, state: Mapping[str, Any] | None) -> None:
-        """Go back to an earlier position of the run, because the program has loaded a checkpoint after it had logged values."""
+        """Go back to an earlier position of the run. Called if the program loads a checkpoint after it has logged values.
+
+        Args:
+            state: The result of ``state()`` in the checkpoint. None if the checkpoint has none of this tracker.
+        """
         self.close("interrupted")
         self.open(state)
 

@@ -94,7 +94,10 @@ def _filled_state(self: Any, cpu: bool = False, **named: Any) -> None:
 
 
 def _move_keeping_parameters(self: torch.nn.Module, *arguments: Any, **named: Any) -> torch.nn.Module:
-    """Replaces ``Module.to``, which Trainer calls directly. A module that leaves the host keeps its Parameters and their ties."""
+    """The replacement for ``Module.to``, which ``transformers.Trainer`` calls directly.
+
+    A module that leaves the host keeps its Parameter objects, and tied parameters stay tied.
+    """
     if any(not parameter.is_cpu for parameter in self.parameters()):
         return _move(self, *arguments, **named)
     with keeping_parameters():

@@ -69,7 +69,8 @@ def refuse_sharding(arguments: Mapping[str, Any], environ: Mapping[str, str], ru
         mixed_precision: Accelerate's name of the precision.
 
     Raises:
-        UnsupportedError: If it is not, or if the device lacks what FSDP2 needs.
+        UnsupportedError: If it is any other sharding, if it does not work on the device or in the precision, or if the device lacks what
+            FSDP2 needs.
         ContradictionError: If an earlier Accelerator of this process does not shard. Accelerate has one state for the whole process.
     """
     plugin, state = arguments.get("fsdp_plugin"), AcceleratorState._shared_state
@@ -113,7 +114,7 @@ def refuse_strategy(strategy: str, name: str) -> None:
 
 
 def refuse_lazy(name: str, plugin: str) -> UnsupportedError:
-    """Return the error for a device that traces lazily, and so needs a call at the end of each step. Accelerate makes it only for XLA."""
+    """Return the error for a device that traces lazily. It needs a call at the end of each step, which Accelerate makes only for XLA."""
     return UnsupportedError(
         f"the bridge to Accelerate does not support {name}",
         plugin=plugin,

@@ -57,7 +57,7 @@ class PluginAccelerator:
 
     @classmethod
     def is_available(cls) -> bool:
-        """Return whether the plugin's probe finds the hardware and there is at least one device. Never raises."""
+        """Return whether the plugin's probe finds the hardware and there is at least one device. An error counts as False."""
         try:
             return cls.plugin.probe().is_usable and cls.plugin.auto_device_count() > 0
         except Exception:  # Lightning requires a bool, never an error; accelkit why gives the reason

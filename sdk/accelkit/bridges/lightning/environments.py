@@ -76,7 +76,7 @@ def make_environment(framework: Framework, cluster: ClusterEnvironment) -> Any:
 
 
 class LightningCluster(ClusterEnvironment):
-    """What a process needs to join the process group, from a Lightning cluster environment."""
+    """A Lightning cluster environment as an accelkit cluster environment, with only what a process needs to join the process group."""
 
     def __init__(self, environment: Any) -> None:
         super().__init__()

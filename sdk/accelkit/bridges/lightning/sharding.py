@@ -1,4 +1,4 @@
-"""accelkit's strategy ``fsdp`` inside Lightning: a ModelParallelStrategy of Lightning's that shards the user's whole module by itself.
+"""accelkit's strategy ``fsdp`` in Lightning: a subclass of Lightning's ModelParallelStrategy that itself shards the user's whole module.
 
 Lightning's own strategy ``fsdp`` uses torch's FSDP1, which supports only CUDA. Its ModelParallelStrategy supports FSDP2, but leaves the
 calls of ``fully_shard`` to the user.
@@ -91,11 +91,11 @@ class TrainerSharding(Theirs):
 
 
 def make_sharded(framework: Framework, sharding: Strategy, num_processes: int) -> Any:
-    """Create a ModelParallelStrategy of Lightning's that shards with an accelkit strategy over all processes.
+    """Create an instance of a subclass of Lightning's ModelParallelStrategy that shards over all processes with an accelkit strategy.
 
     Args:
         framework: The framework.
-        sharding: The strategy ``fsdp``, which is checked already.
+        sharding: The strategy ``fsdp``, which has been checked.
         num_processes: The number of processes of the job.
     """
     strategies = framework.part("strategies")

@@ -11,7 +11,7 @@ from accelkit.specs.api_snapshot.signature_diff import differences
 from accelkit.specs.api_snapshot.snapshot import Record
 
 Concern = Literal["nobody", "who overrides it", "who inherits it", "who uses it", "everybody"]
-"""The plugins that must change. To use a member means to override, call, read or create it; to leave it means to inherit it unchanged."""
+"""The plugins that must change. To use a member means to override, call, read or create it; to inherit it means not to override it."""
 
 Aspect = Literal["added", "removed", "renamed", "form", "parameters", "returns", "type", "default", "requirement", "marker"]
 

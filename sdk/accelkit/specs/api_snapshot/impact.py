@@ -1,4 +1,4 @@
-"""Find the changes of the specifications that affect a plugin, from what it defines and mentions and which changes it has adapted to."""
+"""Find the changes of the specifications that affect a plugin, given what its class defines and which names its code mentions."""
 
 from __future__ import annotations
 

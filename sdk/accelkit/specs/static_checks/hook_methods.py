@@ -69,8 +69,10 @@ def wrong_hooks(cls: type) -> Iterator[tuple[str, str, str]]:
 
 
 def unused_hooks(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
-    """Find hook implementations that are never called, because they lack the marker or their name is not that of a hook. Also find
-    wrappers that do not yield, and hook plugins that implement no hook."""
+    """Find hook implementations that are never called, because they lack the marker or their name is not that of a hook.
+
+    Also find wrappers that do not yield, and hook plugins that implement no hook.
+    """
     for name, value in plugin.own.items():
         if not is_method(value) or name in plugin.specified:
             continue

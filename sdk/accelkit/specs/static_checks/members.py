@@ -47,8 +47,10 @@ def misspelt(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
 
 
 def wrong_form(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
-    """Find methods where the specification has properties or attributes, and the reverse; also coroutines, and generators that lack
-    ``contextlib.contextmanager``."""
+    """Find methods where the specification has properties or attributes, and the reverse.
+
+    Also find coroutines, and generators that lack ``contextlib.contextmanager``.
+    """
     for name, mine in plugin.own.items():
         if name not in plugin.specified:
             continue

@@ -21,7 +21,7 @@ class PluginClass:
 
     Attributes:
         kind: The kind of the plugin.
-        cls: Its class.
+        cls: The class.
     """
 
     kind: Kind
@@ -66,7 +66,7 @@ class PluginClass:
 
 
 Rule = Callable[[PluginClass], Iterator[tuple[str, str, str]]]
-"""Yields what, why and hint of each mistake."""
+"""A function that yields ``what``, ``why`` and ``hint`` of each mistake that it finds (see ``Finding``)."""
 
 
 def function_of(value: Any) -> Any:

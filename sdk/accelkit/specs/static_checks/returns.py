@@ -37,7 +37,8 @@ _READ = ("os.environ", "self.environ", "environ")
 def wrong_results(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
     """Find methods and properties that certainly return a value of a built-in type that the specification does not allow.
 
-    A return annotation that is a built-in type is checked instead of the ``return`` statements if the specification does not allow it.
+    If the annotation of a method says that it returns a built-in type that the specification does not allow, only this is reported, and
+    the ``return`` statements are not examined.
     """
     for name, mine in plugin.own.items():
         theirs = plugin.specified.get(name, specified_hooks().get(name))
