@@ -45,16 +45,16 @@ class Everything:
         self.calls.append("detect_cluster")
 
     @hookimpl
-    def configured(self, state):
-        self.calls.append(f"configured {state.accelerator}")
+    def runtime_created(self, state):
+        self.calls.append(f"runtime_created {state.accelerator}")
 
     @hookimpl
-    def launched(self, state):
-        self.calls.append(f"launched {state.num_processes}")
+    def process_group_initialized(self, state):
+        self.calls.append(f"process_group_initialized {state.num_processes}")
 
     @hookimpl
-    def preempted(self, path):
-        self.calls.append(f"preempted {path.name}")
+    def job_preempted(self, path):
+        self.calls.append(f"job_preempted {path.name}")
 
     @hookimpl
     def requeue(self):
@@ -86,15 +86,15 @@ def test_every_hook_is_called_in_the_life_of_a_runtime(tmp_path):
     assert signal.getsignal(signal.SIGTERM) == before, "teardown gives the signals back"
     assert hooks.calls == [
         "detect_cluster",
-        "configured cpu",
+        "runtime_created cpu",
         "setup_device",
         "make_precision 32-true",
-        "launched 1",
+        "process_group_initialized 1",
         "get_device_stats",
         "saved step-0",
         "loaded step-0",
         "saved step-1",
-        "preempted step-1",
+        "job_preempted step-1",
         "requeue",
         "teardown",
     ]
@@ -177,7 +177,7 @@ class Failing:
 
 class NoGenerator:
     @hookimpl(wrapper=True)
-    def configured(self, state):
+    def runtime_created(self, state):
         return None
 
 

@@ -33,11 +33,11 @@ def test_a_plugin_that_works_passes():
 @pytest.mark.parametrize(
     ("mutant", "test", "text"),
     [
-        ("raises_at_start", "hooks_calls/events_return_in_time", "configured raised AttributeError"),
+        ("raises_at_start", "hooks_calls/events_return_in_time", "runtime_created raised AttributeError"),
         ("waits_for_server", "hooks_calls/events_return_in_time", "setup_device did not return within 2 s: it was at hook_plugins.py"),
         ("statistic_is_text", "hooks_calls/statistics_are_numbers_by_name", "room.temperature is '21 C' (str) instead of a number"),
         ("requeue_says_what", "hooks_calls/requeue_returns_a_bool_or_none", "requeue returned 'not requeued' (str)"),
-        ("sets_variables", "hooks_calls/process_is_unchanged", "configured changed os.environ['HOOK_LOG_RUN']"),
+        ("sets_variables", "hooks_calls/process_is_unchanged", "runtime_created changed os.environ['HOOK_LOG_RUN']"),
         ("drops_precision", "hooks_order/wrappers_pass_results_on", "the wrapper of make_precision returned None"),
         ("swallows_errors", "hooks_order/wrappers_pass_errors_on", "the wrapper of setup_device swallowed the error"),
     ],

@@ -38,6 +38,7 @@ def test_from_the_foundation():
         ("Precision.for_accelerator", "is gone", "who uses it", "remove it: accelkit neither calls nor provides it"),
         ("Accelerator.is_available", "is gone", "who uses it", "remove it: accelkit neither calls nor provides it"),
         ("Detection.rank", "is gone", "who uses it", "stop using it"),
+        ("RuntimeHooks.configured", "is gone", "who uses it", "remove it: accelkit neither calls nor provides it"),
         ("Detection.priority", "is new, without a default", "who uses it", "pass priority where you create the object"),
         (
             "ClusterEnvironment.validate_settings",
@@ -66,7 +67,7 @@ def test_from_the_foundation():
     added = found["Strategy.join", "is new, with a default"]
     assert (added.aspect, added.concerns, added.what_to_do, added.old) == ("added", "nobody", "nothing", "")
     assert added.new == "join(modules: Sequence[torch.nn.Module]) -> AbstractContextManager[Any] | None"
-    assert found["RuntimeHooks.launched", "is new"].concerns == "nobody"
+    assert found["RuntimeHooks.process_group_initialized", "is new"].concerns == "nobody"
     assert found["Training", "is new"].concerns == "nobody"
     gone = found["Precision.for_accelerator", "is gone"]
     assert (gone.aspect, gone.new) == ("removed", "")
@@ -195,25 +196,25 @@ def test_from_the_foundation():
             id="a parameter of a method that is a hook",
         ),
         pytest.param(
-            lambda now, _: now["RuntimeHooks"].__delitem__("configured"),
-            [("RuntimeHooks.configured", "is new", "nobody", "nothing")],
+            lambda now, _: now["RuntimeHooks"].__delitem__("runtime_created"),
+            [("RuntimeHooks.runtime_created", "is new", "nobody", "nothing")],
             id="a hook",
         ),
         pytest.param(
-            lambda now, _: now["RuntimeHooks"]["launched"]["parameters"].clear(),
-            [("RuntimeHooks.launched", "takes state too", "nobody", "nothing")],
+            lambda now, _: now["RuntimeHooks"]["process_group_initialized"]["parameters"].clear(),
+            [("RuntimeHooks.process_group_initialized", "takes state too", "nobody", "nothing")],
             id="an argument of a hook",
         ),
         pytest.param(
-            lambda now, _: now["RuntimeHooks"]["launched"]["parameters"].append({"name": "rank", "type": "int"}),
-            [("RuntimeHooks.launched", "has no rank any more", "who overrides it", "remove rank")],
+            lambda now, _: now["RuntimeHooks"]["process_group_initialized"]["parameters"].append({"name": "rank", "type": "int"}),
+            [("RuntimeHooks.process_group_initialized", "has no rank any more", "who overrides it", "remove rank")],
             id="an argument of a hook is gone",
         ),
         pytest.param(
-            lambda now, _: now["RuntimeHooks"]["launched"]["parameters"][0].update(name="runtime"),
+            lambda now, _: now["RuntimeHooks"]["process_group_initialized"]["parameters"][0].update(name="runtime"),
             [
-                ("RuntimeHooks.launched", "takes state too", "nobody", "nothing"),
-                ("RuntimeHooks.launched", "has no runtime any more", "who overrides it", "remove runtime"),
+                ("RuntimeHooks.process_group_initialized", "takes state too", "nobody", "nothing"),
+                ("RuntimeHooks.process_group_initialized", "has no runtime any more", "who overrides it", "remove runtime"),
             ],
             id="an argument of a hook is renamed",
         ),

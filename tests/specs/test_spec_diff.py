@@ -93,10 +93,10 @@ from accelkit import hookimpl
 
 class Log:
     @hookimpl
-    def launched(self, rank):
+    def process_group_initialized(self, rank):
         pass
 
-    def configured(self, rank):
+    def runtime_created(self, rank):
         "Not marked: it is no hook."
 """
 ODD = """
@@ -276,10 +276,10 @@ def test_hooks_concern_those_who_implement_them(plugin_site, older):
     plugin_site.install("vendor-log", HOOKS, entry_points="[accelkit.hooks]\nlog = vendor_log:Log")
 
     def edit(members):
-        for name in ("launched", "configured", "checkpoint_saved"):
+        for name in ("process_group_initialized", "runtime_created", "checkpoint_saved"):
             members["RuntimeHooks"][name]["parameters"].append({"name": "rank", "type": "int"})
 
-    assert pairs(ask("log", "--spec-diff", older(edit), code=1)) == [("RuntimeHooks.launched", "has no rank any more")]
+    assert pairs(ask("log", "--spec-diff", older(edit), code=1)) == [("RuntimeHooks.process_group_initialized", "has no rank any more")]
 
 
 @pytest.mark.parametrize(

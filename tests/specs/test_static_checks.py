@@ -121,8 +121,8 @@ class UnusualHooks:
     """Subsets of the arguments, a wrapper, and a method of its own."""
 
     @hookimpl
-    def configured(self):
-        self.show("configured")
+    def runtime_created(self):
+        self.show("runtime_created")
 
     @hookimpl(wrapper=True)
     def setup_device(self, device):

@@ -1,4 +1,4 @@
-"""The code uses the field's words. The words of its first version are listed with those that replaced them."""
+"""The code uses the field's words. Words that it used before are listed with those that replaced them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ REPLACED = {
     "attendance": "call_log",
     "blaming": "plugin_errors",
     "come": "record_call",
+    "configured": "runtime_created",
     "crew": "WorkerGroup",
     "doomed": "renamed",
     "guilty": "failed",
     "lane": "Executor",
     "lanes": "parallel",
+    "launched": "process_group_initialized",
     "meet": "verify",
     "meeting": "rendezvous",
     "met": "verified",
     "obituary": "retirement",
+    "preempted": "job_preempted",
     "settle": "wait_for_threads",
     "settling": "thread_shutdown",
     "strangers": "unknown",

@@ -238,15 +238,15 @@ class DeepSpeedStrategy(EngineStrategy):
             )
         if not max_norm > 0:
             raise UsageError(f"max_norm={max_norm!r} is invalid", why="it must be a positive number")
-        configured = engine.gradient_clipping()
-        if configured and configured != max_norm:
+        norm_in_config = engine.gradient_clipping()
+        if norm_in_config and norm_in_config != max_norm:
             raise ContradictionError(
-                f"max_norm={max_norm!r} contradicts gradient_clipping={configured!r} in DeepSpeed's configuration",
+                f"max_norm={max_norm!r} contradicts gradient_clipping={norm_in_config!r} in DeepSpeed's configuration",
                 why="DeepSpeed would clip every step by the configured value",
                 hint='set gradient_clipping to "auto"',
             )
         norm = torch.full((), float("nan"), device=engine.device)
-        self._clipping = (configured, norm)
+        self._clipping = (norm_in_config, norm)
         engine.optimizer.clip_grad = float(max_norm)
         return norm
 

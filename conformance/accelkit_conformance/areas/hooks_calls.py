@@ -16,7 +16,15 @@ from accelkit_conformance.oracle.hook_calls import HookCalls, new_plugin, train
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
-_EVENTS = ("configured", "launched", "checkpoint_saved", "checkpoint_loaded", "preempted", "setup_device", "teardown")
+_EVENTS = (
+    "runtime_created",
+    "process_group_initialized",
+    "checkpoint_saved",
+    "checkpoint_loaded",
+    "job_preempted",
+    "setup_device",
+    "teardown",
+)
 _TRAINING_SECONDS = 20.0
 
 

@@ -64,7 +64,7 @@ def errors_name_the_hook_plugin_that_failed(subject: Subject) -> None:
     from accelkit import HookError
 
     calls = HookCalls(subject)
-    for hook in calls.implemented(("configured", "checkpoint_saved", "checkpoint_loaded", "setup_device", "teardown")):
+    for hook in calls.implemented(("runtime_created", "checkpoint_saved", "checkpoint_loaded", "setup_device", "teardown")):
         try:
             calls.call_with_failing_plugin(hook)
         except HookError as error:

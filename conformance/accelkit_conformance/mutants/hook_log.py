@@ -20,8 +20,8 @@ class HookLog:
         self.lines: list[str] = []
 
     @hookimpl
-    def configured(self, state: RuntimeState) -> None:
-        self.lines.append(f"configured {state.accelerator}")
+    def runtime_created(self, state: RuntimeState) -> None:
+        self.lines.append(f"created {state.accelerator}")
 
     @hookimpl
     def checkpoint_saved(self, path: Path) -> None:

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @mutant("hooks_calls", "hook_failures", kind="hooks", base="hook_log")
 class RaisesAtStart(HookLog):
-    """``configured`` reads an attribute that the state does not have."""
+    """``runtime_created`` reads an attribute that the state does not have."""
 
     @hookimpl
-    def configured(self, state: RuntimeState) -> None:
+    def runtime_created(self, state: RuntimeState) -> None:
         self.lines.append(state.device_name)  # type: ignore[attr-defined]
 
 
@@ -150,7 +150,7 @@ class UsesRandomNumbers(HookLog):
     """``checkpoint_saved`` and the statistics use torch's random numbers, so the program trains differently."""
 
     @hookimpl
-    def configured(self, state: RuntimeState) -> None:
+    def runtime_created(self, state: RuntimeState) -> None:
         import torch
 
         self.lines.append(f"run {torch.randint(1_000_000, ()).item()}")
@@ -158,10 +158,10 @@ class UsesRandomNumbers(HookLog):
 
 @mutant("hooks_calls", "hook_side_effects", kind="hooks", base="hook_log")
 class SetsVariables(HookLog):
-    """``configured`` sets an environment variable, which all programs that the user starts then inherit."""
+    """``runtime_created`` sets an environment variable, which all programs that the user starts then inherit."""
 
     @hookimpl
-    def configured(self, state: RuntimeState) -> None:
+    def runtime_created(self, state: RuntimeState) -> None:
         os.environ["HOOK_LOG_RUN"] = state.accelerator
 
 

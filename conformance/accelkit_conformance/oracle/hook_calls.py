@@ -117,7 +117,7 @@ def _arguments(hook: str, folder: Path) -> dict[str, Any]:
 
     from accelkit import Runtime
 
-    if hook in ("configured", "launched"):
+    if hook in ("runtime_created", "process_group_initialized"):
         return {"state": Runtime("cpu").state}
     if hook in ("setup_device", "get_device_stats"):
         return {"device": torch.device("cpu")}
@@ -125,7 +125,7 @@ def _arguments(hook: str, folder: Path) -> dict[str, Any]:
         return {"name": "32-true", "accelerator": Runtime("cpu").accelerator, "device": torch.device("cpu")}
     if hook == "detect_cluster":
         return {"environ": {}}
-    return {"path": folder} if hook in ("checkpoint_saved", "checkpoint_loaded", "preempted") else {}
+    return {"path": folder} if hook in ("checkpoint_saved", "checkpoint_loaded", "job_preempted") else {}
 
 
 def inner_result(hook: str) -> Any:

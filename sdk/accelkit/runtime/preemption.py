@@ -93,8 +93,8 @@ class Preemption:
         cluster: The cluster environment, which is polled if it overrides ``is_preempted``.
         rank_info: This process's place in the job.
         collectives: The collectives of the job, by which all processes get the same result.
-        plugin_manager: The plugins. The hook ``preempted`` tells them that the job stops, and the hook ``requeue`` puts it back into the
-            queue.
+        plugin_manager: The plugins. The hook ``job_preempted`` tells them that the job stops, and the hook ``requeue`` puts it
+            back into the queue.
         trackers: The trackers, which write everything as soon as a preemption is known.
         has_to_requeue: Whether the job is put back into the scheduler's queue.
     """
@@ -148,7 +148,7 @@ class Preemption:
         return is_preempted
 
     def stop(self, saved: Path) -> NoReturn:
-        """Call the hook ``preempted``, requeue the job if requested, and exit.
+        """Call the hook ``job_preempted``, requeue the job if requested, and exit.
 
         Args:
             saved: The checkpoint, which all processes must have finished saving.
@@ -157,8 +157,8 @@ class Preemption:
             SystemExit: With status 0 if the scheduler accepted the job again, or else with status 143 (128 + SIGTERM).
         """
         hint = f"the checkpoint {saved} is complete and on disk; the job was not queued again"
-        with self._plugin_manager.naming_failures("preempted", hint):
-            self._plugin_manager.hook.preempted(path=saved)
+        with self._plugin_manager.naming_failures("job_preempted", hint):
+            self._plugin_manager.hook.job_preempted(path=saved)
         self._trackers.close("interrupted")
         self._collectives.wait_for_everyone()
         raise SystemExit(0 if self._requeue(hint) else 128 + signal.SIGTERM)

@@ -176,8 +176,8 @@ class Runtime:
         self._checkpointing = Checkpointing(self._session, self._rank_info, self._collectives, self._objects, track, timeout=group.seconds)
         self._preemption = Preemption(self.cluster, self._rank_info, self._collectives, self.plugin_manager, track, has_to_requeue=requeue)
         self._stop_trigger = StopTrigger(self._collectives)
-        with self.plugin_manager.naming_failures("configured"):
-            self.plugin_manager.hook.configured(state=self.state)
+        with self.plugin_manager.naming_failures("runtime_created"):
+            self.plugin_manager.hook.runtime_created(state=self.state)
 
     # -- what was selected --------------------------------------------------------------------------------------------
 

@@ -243,5 +243,5 @@ class Session:
         if (size := self._rank_info.data_parallel_size) < self._rank_info.num_processes:
             self._data_group = process_group.data_parallel_group(size, options.seconds)
         self._mesh = call(config.strategy, "device_mesh", device)
-        with config.plugin_manager.naming_failures("launched"):
-            config.plugin_manager.hook.launched(state=self.state())
+        with config.plugin_manager.naming_failures("process_group_initialized"):
+            config.plugin_manager.hook.process_group_initialized(state=self.state())

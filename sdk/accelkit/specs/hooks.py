@@ -96,7 +96,7 @@ class ClusterEnvironmentHooks:
         """
 
     @hookspec
-    def preempted(self, path: Path) -> None:
+    def job_preempted(self, path: Path) -> None:
         """Called on every process of a job that was told to end, after its state was saved at ``path`` and before it is requeued.
 
         Results are ignored.
@@ -115,11 +115,11 @@ class RuntimeHooks:
     """Events of the runtime. Results are ignored."""
 
     @hookspec
-    def configured(self, state: RuntimeState) -> None:
+    def runtime_created(self, state: RuntimeState) -> None:
         """Called once at the end of ``Runtime.__init__`` on every process. The driver has not been initialised yet."""
 
     @hookspec
-    def launched(self, state: RuntimeState) -> None:
+    def process_group_initialized(self, state: RuntimeState) -> None:
         """Called once by the Runtime of each process if its strategy is distributed.
 
         At that time, all processes have joined the process group and have checked that they run with the same settings.
