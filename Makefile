@@ -291,7 +291,7 @@ conformance-kinds: compiler $(VENV)/.fake_xpu $(VENV)/.precisions $(VENV)/.deeps
 		$(BIN)/accelkit conformance run $${one#*-} --kind $${one%%-*} $$on --profile $(PROFILE) --certify -n $(WORKERS) --json build/conformance/$$one.json || exit 1; \
 	done
 	rm -rf $(HOOK_PLUGIN)
-	$(BIN)/accelkit new --no-input --output-dir $(HOOK_PLUGIN) facets=hooks
+	$(BIN)/accelkit new --no-input --output-dir $(HOOK_PLUGIN) components=hooks
 	$(PIP) --no-deps --no-build-isolation --target $(HOOK_PLUGIN)/site $(HOOK_PLUGIN)/accelkit-acme
 	PYTHONPATH=$(HOOK_PLUGIN)/site $(BIN)/accelkit conformance run acme_hooks --kind hooks \
 		--profile $(PROFILE) --certify -n $(WORKERS) --json build/conformance/hooks-acme_hooks.json
@@ -319,7 +319,7 @@ ASAN := build/asan
 IN_ASAN := PYTHONPATH=$(CURDIR)/$(ASAN)/site ACME_CACHE_DIR=$(CURDIR)/$(ASAN)/cache ACME_CXXFLAGS="-g -fsanitize=address"
 asan: compiler $(VENV)/.ready
 	rm -rf $(ASAN)
-	$(BIN)/accelkit new --no-input --output-dir $(ASAN) facets=accelerator,backend
+	$(BIN)/accelkit new --no-input --output-dir $(ASAN) components=accelerator,backend
 	$(PIP) --no-deps --no-build-isolation --target $(ASAN)/site $(ASAN)/accelkit-acme
 	$(IN_ASAN) $(BIN)/python -c "from accelkit_acme.build import LIBRARY; LIBRARY.build()"
 	$(IN_ASAN) LD_PRELOAD=$$(c++ -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 \

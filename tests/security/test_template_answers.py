@@ -11,7 +11,7 @@ from accelkit.errors import UsageError
 RUN = "{{ cycler.__init__.__globals__.os.mkdir('ran') }}"
 
 
-@pytest.mark.parametrize("question", ["vendor", "distribution", "accelerator", "torch_device", "facets", "author", "email", "licence"])
+@pytest.mark.parametrize("question", ["vendor", "distribution", "accelerator", "torch_device", "components", "author", "email", "licence"])
 @pytest.mark.parametrize("answer", [RUN, "{{", "{{ 1/0 }}", "{% for x in range(10**9) %}{% endfor %}", "{#"])
 def test_no_answer_is_rendered(tmp_path, monkeypatch, question, answer, error_text):
     monkeypatch.chdir(tmp_path)

@@ -17,6 +17,8 @@ REPLACED = {
     "configured": "runtime_created",
     "crew": "WorkerGroup",
     "doomed": "renamed",
+    "facet": "component",
+    "facets": "components",
     "guilty": "failed",
     "lane": "Executor",
     "lanes": "parallel",

@@ -70,10 +70,10 @@ class Clean:
         return sorted((row["kind"], row["name"], row["status"]) for row in rows if row["distribution"] == distribution)
 
 
-def names(facets: str, name: str = "acme") -> list[tuple[str, str, str]]:
-    """What a package with these facets is to offer. The facet ``backend`` is a part of the accelerator."""
+def names(components: str, name: str = "acme") -> list[tuple[str, str, str]]:
+    """What a package with these components is to offer. The component ``backend`` is a part of the accelerator."""
     suffixes = {"accelerator": "", "precision": "-bf16", "cluster": "_cluster", "strategy": "_parallel", "hooks": "_hooks"}
-    return sorted((facet, name + suffixes[facet], "available") for facet in facets.split(",") if facet != "backend")
+    return sorted((component, name + suffixes[component], "available") for component in components.split(",") if component != "backend")
 
 
 def check_rendered(package: Path) -> None:

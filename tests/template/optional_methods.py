@@ -31,7 +31,7 @@ BY_HAND = {
     "strategy": ((accelkit.Strategy,), {"is_distributed", "wrap_module", "unwrap_module", "no_sync", "join"}),
     "hooks": (HOOK_SPECIFICATIONS, {"setup_device", "checkpoint_saved"}),
 }
-"""The classes of each facet, and what its file in the template writes out."""
+"""The classes of each component, and what its file in the template writes out."""
 SET_BY_LOADING = {"name", "plugin"}
 OF_THE_SPECIFICATION = {"placement", "exchanged_value", "known", "needs_placement_exchange", "place", "resolve_placement"}
 """What a plugin calls and need not define: how processes tell each other on which machine they are."""
@@ -50,9 +50,9 @@ def public_names(*classes: type) -> list[str]:
     return [name for name in names if name and not name.startswith("_") and name not in left_out]
 
 
-def optional_part(facet: str) -> str:
+def optional_part(component: str) -> str:
     """Everything of the specification that the template leaves out, as comments for the body of a class."""
-    classes, written = BY_HAND[facet]
+    classes, written = BY_HAND[component]
     attributes, methods = [], []
     for cls in classes:
         source = textwrap.dedent(inspect.getsource(cls)).splitlines()
@@ -73,7 +73,7 @@ def capability_keys() -> str:
 
 
 def files() -> dict[Path, str]:
-    made = {INCLUDED / f"{facet}_options.txt": optional_part(facet) for facet in BY_HAND}
+    made = {INCLUDED / f"{component}_options.txt": optional_part(component) for component in BY_HAND}
     return {**made, INCLUDED / "capability_keys.txt": capability_keys()}
 
 

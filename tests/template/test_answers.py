@@ -43,14 +43,14 @@ BAD = [
         "accelkit_acme.device:acme",
         "this is the package of the plugin, which does not exist yet; specify the package that adds",
     ),
-    ("facets", "", "unknown facet ''; use accelerator, backend, precision, cluster, strategy, hooks, separated by commas"),
+    ("components", "", "unknown component ''; use accelerator, backend, precision, cluster, strategy, hooks, separated by commas"),
     (
-        "facets",
+        "components",
         "accelerator,hook",
-        "unknown facet 'hook'; use accelerator, backend, precision, cluster, strategy, hooks, separated by commas",
+        "unknown component 'hook'; use accelerator, backend, precision, cluster, strategy, hooks, separated by commas",
     ),
-    ("facets", "cluster,cluster", "a facet is given twice"),
-    ("facets", "backend", "the facet backend needs the facet accelerator, which selects the device"),
+    ("components", "cluster,cluster", "a component is given twice"),
+    ("components", "backend", "the component backend needs the component accelerator, which selects the device"),
     ("author", "me\\", "it must consist of letters, digits, spaces and . , & ' ( ) + -"),
     ("email", "acme.example", "it must be an e-mail address, as in opensource@acme.example"),
     ("licence", "GPL", "it must be one of Apache-2.0, BSD-3-Clause, MIT, LicenseRef-Proprietary (SPDX identifiers)"),
@@ -136,7 +136,7 @@ def test_an_answer_to_no_question_is_refused(tmp_path):
     answer = new(tmp_path, "--no-input", "licens=MIT")
     assert answer.exit_code == 2
     assert "'licens=MIT' is not an answer to a question\n  why: did you mean licence?" in answer.stderr
-    assert "KEY must be one of vendor, distribution, accelerator, torch_device, facets" in new(tmp_path, "--no-input", "MIT").stderr
+    assert "KEY must be one of vendor, distribution, accelerator, torch_device, components" in new(tmp_path, "--no-input", "MIT").stderr
     assert "is not an answer to a question" in new(tmp_path, "--no-input", "__package=json").stderr
 
 
@@ -176,10 +176,10 @@ def test_the_longest_answers_make_clean_sources(tmp_path):
         "accelerator": name,
         "torch_device": f"{'p' * (longest['torch_device'] - 21)}:{'t' * 20}",
     }
-    for facets in ("accelerator,precision,cluster,strategy,hooks", "cluster", "hooks"):
+    for components in ("accelerator,precision,cluster,strategy,hooks", "cluster", "hooks"):
         for vendor in (answers, {"vendor": "Z", "distribution": "z0", "accelerator": "z"}):
-            folder = tmp_path / f"{len(facets)}{len(vendor['vendor'])}"
-            answer = new(folder, "--no-input", f"facets={facets}", *(f"{key}={value}" for key, value in vendor.items()))
+            folder = tmp_path / f"{len(components)}{len(vendor['vendor'])}"
+            answer = new(folder, "--no-input", f"components={components}", *(f"{key}={value}" for key, value in vendor.items()))
             assert answer.exit_code == 0, answer.output
             for command in (["check"], ["format", "--check"]):
                 made = subprocess.run(

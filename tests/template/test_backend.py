@@ -1,4 +1,4 @@
-"""The facet ``backend``: a package that adds a device to torch, compiled and run with the simulated driver, and with the driver in
+"""The component ``backend``: a package that adds a device to torch, compiled and run with the simulated driver, and with the driver in
 remote_driver/, whose device is another process."""
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def test_the_skeleton_of_a_driver_has_every_function_of_the_header():
 @pytest.fixture(scope="module")
 def package(clean, tmp_path_factory):
     """The baked package, installed in the clean environment and compiled."""
-    package = clean.new(tmp_path_factory.mktemp("backend"), facets="accelerator,backend")
+    package = clean.new(tmp_path_factory.mktemp("backend"), components="accelerator,backend")
     clean.install(build_wheel(package, package / "dist"))
     clean.accelkit("probe", "acme")
     yield package

@@ -32,7 +32,7 @@ class Tutorial:
 
     def __init__(self, clean, folder: Path) -> None:
         self.clean, self.folder = clean, folder
-        package = clean.new(folder, facets="accelerator,backend")
+        package = clean.new(folder, components="accelerator,backend")
         clean.install(build_wheel(package, package / "dist"))
         self.source = next(clean.folder.glob("venv/lib/python*/site-packages/accelkit_acme"))
         build = self.source / "build.py"

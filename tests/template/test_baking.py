@@ -21,7 +21,7 @@ SAMPLE = [
     ("package", "accelerator,precision"),
     ("xla", "accelerator,cluster"),
 ]
-"""Every kind of device, and packages with and without each other facet; `make soak` bakes every package."""
+"""Every kind of device, and packages with and without each other component; `make soak` bakes every package."""
 
 
 def every_package() -> list[tuple[str, str]]:
@@ -29,9 +29,9 @@ def every_package() -> list[tuple[str, str]]:
     return [(kind, ",".join((["accelerator"] if kind else []) + list(chosen))) for kind in DEVICES for chosen in subsets if kind or chosen]
 
 
-def test_the_sample_holds_every_kind_of_device_and_each_facet_with_and_without():
+def test_the_sample_holds_every_kind_of_device_and_each_component_with_and_without():
     def values(packages):
-        rows = [{"device": kind, **{facet: facet in facets for facet in OTHERS}} for kind, facets in packages]
+        rows = [{"device": kind, **{component: component in components for component in OTHERS}} for kind, components in packages]
         return {value for row in rows for value in row.items()}
 
     assert values(SAMPLE) == values(every_package())
@@ -73,52 +73,52 @@ def test_the_defaults_pass_smoke_within_five_minutes(clean, tmp_path):
     assert clean.offered("accelkit-acme") == []
 
 
-def bake_and_test(clean, folder, kind, facets, *, also_by_command):
+def bake_and_test(clean, folder, kind, components, *, also_by_command):
     """Its own tests run the conformance suite; ``also_by_command``: and so does the command."""
-    package = clean.new(folder, facets=facets, torch_device=DEVICES[kind])
+    package = clean.new(folder, components=components, torch_device=DEVICES[kind])
     clean.install(build_wheel(package, package / "dist"))
     try:
-        assert clean.offered("accelkit-acme") == names(facets)
+        assert clean.offered("accelkit-acme") == names(components)
         tested = run(clean.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=package).stdout
         assert "= not run =" in tested
         is_here = json.loads(clean.accelkit("probe", "acme", "--json", ok=False).stdout).get("status") == "usable" if kind else True
         assert is_here or "tests that need the device, which is absent" in tested
         if kind:
-            assert "\nkind          accelerator\n" in clean.accelkit("info", "acme").stdout, "another facet has the same name"
-        for facet, name, _ in names(facets) if also_by_command else ():
-            smoke = clean.accelkit("conformance", "run", name, "--kind", facet, "--profile", "smoke", ok=False)
-            assert smoke.returncode == (0 if is_here or facet != "accelerator" else 4), smoke.stderr
+            assert "\nkind          accelerator\n" in clean.accelkit("info", "acme").stdout, "another component has the same name"
+        for component, name, _ in names(components) if also_by_command else ():
+            smoke = clean.accelkit("conformance", "run", name, "--kind", component, "--profile", "smoke", ok=False)
+            assert smoke.returncode == (0 if is_here or component != "accelerator" else 4), smoke.stderr
         check_sources(package, clean)
     finally:
         clean.pip("uninstall", "--yes", "accelkit-acme")
     assert clean.offered("accelkit-acme") == []
 
 
-@pytest.mark.parametrize(("kind", "facets"), SAMPLE)
-def test_a_sample_of_facets_and_kinds_of_devices(clean, tmp_path, kind, facets):
-    bake_and_test(clean, tmp_path, kind, facets, also_by_command=False)
+@pytest.mark.parametrize(("kind", "components"), SAMPLE)
+def test_a_sample_of_components_and_kinds_of_devices(clean, tmp_path, kind, components):
+    bake_and_test(clean, tmp_path, kind, components, also_by_command=False)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(("kind", "facets"), [one for one in every_package() if one not in SAMPLE])
-def test_every_package(clean, tmp_path, kind, facets):
-    bake_and_test(clean, tmp_path, kind, facets, also_by_command=True)
+@pytest.mark.parametrize(("kind", "components"), [one for one in every_package() if one not in SAMPLE])
+def test_every_package(clean, tmp_path, kind, components):
+    bake_and_test(clean, tmp_path, kind, components, also_by_command=True)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_a_package_with_every_facet_passes_the_whole_suite(clean, tmp_path):
-    """Prints how long each facet takes. Only the accelerator has failures to declare, such as those of torch's fused optimizers."""
-    facets = ",".join(("accelerator", "backend", *OTHERS))
-    package = clean.new(tmp_path, facets=facets)
+def test_a_package_with_every_component_passes_the_whole_suite(clean, tmp_path):
+    """Prints how long each component takes. Only the accelerator has failures to declare, such as those of torch's fused optimizers."""
+    components = ",".join(("accelerator", "backend", *OTHERS))
+    package = clean.new(tmp_path, components=components)
     clean.install(build_wheel(package, package / "dist"))
     try:
-        assert clean.offered("accelkit-acme") == names(facets)
-        for facet, name, _ in names(facets):
+        assert clean.offered("accelkit-acme") == names(components)
+        for component, name, _ in names(components):
             began = time.monotonic()
-            certify = [] if facet == "accelerator" else ["--certify"]
-            clean.accelkit("conformance", "run", name, "--kind", facet, "--profile", "full", "-n", "2", *certify)
-            print(f"{facet} {name}: {time.monotonic() - began:.0f} s")
+            certify = [] if component == "accelerator" else ["--certify"]
+            clean.accelkit("conformance", "run", name, "--kind", component, "--profile", "full", "-n", "2", *certify)
+            print(f"{component} {name}: {time.monotonic() - began:.0f} s")
     finally:
         clean.pip("uninstall", "--yes", "accelkit-acme")
 

@@ -40,7 +40,9 @@ def git(tmp_path, monkeypatch):
 
 
 def test_an_update_brings_what_changed_and_keeps_what_the_vendor_wrote(tmp_path, git):
-    answer = CliRunner().invoke(main, ["new", "--no-input", "--output-dir", str(tmp_path), "vendor=Globex", "facets=accelerator,cluster"])
+    answer = CliRunner().invoke(
+        main, ["new", "--no-input", "--output-dir", str(tmp_path), "vendor=Globex", "components=accelerator,cluster"]
+    )
     assert answer.exit_code == 0, answer.output
     package, repository = tmp_path / "accelkit-globex", tmp_path / "repository"
     recorded = json.loads((package / ".cruft.json").read_text())
@@ -52,7 +54,7 @@ def test_an_update_brings_what_changed_and_keeps_what_the_vendor_wrote(tmp_path,
     baked = repository / TEMPLATE / "{{cookiecutter.distribution}}"
     with (baked / "CONTRIBUTING.md").open("a") as page:
         page.write("\n## News for {{ cookiecutter.vendor }}\n")
-    (baked / "src" / "{{cookiecutter.__package}}" / "strategy.py").write_text("# of a facet that was not chosen\n")
+    (baked / "src" / "{{cookiecutter.__package}}" / "strategy.py").write_text("# of a component that was not chosen\n")
     git(repository, "commit", "-am", "A newer template")
 
     cruft = [sys.executable, "-m", "cruft", "update", "--skip-apply-ask"]

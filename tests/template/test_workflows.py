@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from accelkit.cli import main
 
-FACETS = {
+COMPONENTS = {
     "accelerator": "acme",
     "precision": "acme-bf16",
     "cluster": "acme_cluster",
@@ -24,8 +24,10 @@ FACETS = {
 }
 
 
-def new(folder, facets):
-    answer = CliRunner().invoke(main, ["new", "--no-input", "--output-dir", str(folder), "oldest_accelkit=0.1.0", f"facets={facets}"])
+def new(folder, components):
+    answer = CliRunner().invoke(
+        main, ["new", "--no-input", "--output-dir", str(folder), "oldest_accelkit=0.1.0", f"components={components}"]
+    )
     assert answer.exit_code == 0, answer.output
     return folder / "accelkit-acme"
 
@@ -71,17 +73,17 @@ def test_reports_are_kept_and_hardware_is_opt_in(package):
     assert "--profile full --certify" in commands(jobs["hardware"])
 
 
-def test_each_facet_has_a_job_of_its_own(tmp_path):
-    jobs = workflow(new(tmp_path / "all", ",".join(FACETS)), "ci.yml")["jobs"]
-    for facet, name in FACETS.items():
-        job = jobs[f"conformance-{facet}"]
-        assert f"accelkit conformance run {name} --kind {facet} --json reports/{name}.json" in commands(job)
-        assert ("|| [ $? -eq 4 ]" in commands(job)) == (facet == "accelerator"), "only an accelerator may be absent"
-        assert job["steps"][-1]["with"] == {"name": f"conformance-{facet}", "path": "reports"}
+def test_each_component_has_a_job_of_its_own(tmp_path):
+    jobs = workflow(new(tmp_path / "all", ",".join(COMPONENTS)), "ci.yml")["jobs"]
+    for component, name in COMPONENTS.items():
+        job = jobs[f"conformance-{component}"]
+        assert f"accelkit conformance run {name} --kind {component} --json reports/{name}.json" in commands(job)
+        assert ("|| [ $? -eq 4 ]" in commands(job)) == (component == "accelerator"), "only an accelerator may be absent"
+        assert job["steps"][-1]["with"] == {"name": f"conformance-{component}", "path": "reports"}
     others = {"lint", "types", "test", "main"}
-    for facet in FACETS:
-        mine = set(workflow(new(tmp_path / facet, facet), "ci.yml")["jobs"]) - others
-        assert mine == {f"conformance-{facet}"} | ({"hardware"} if facet == "accelerator" else set())
+    for component in COMPONENTS:
+        mine = set(workflow(new(tmp_path / component, component), "ci.yml")["jobs"]) - others
+        assert mine == {f"conformance-{component}"} | ({"hardware"} if component == "accelerator" else set())
 
 
 def test_the_backend_has_wheels_for_several_torches(tmp_path):
@@ -96,11 +98,11 @@ def test_the_backend_has_wheels_for_several_torches(tmp_path):
     assert tomllib.loads(pyproject.read_text())["project"]["version"] == "0.1.0+torch2.13"
 
 
-def test_no_two_facets_have_the_same_name(tmp_path):
-    project = tomllib.loads((new(tmp_path, ",".join(FACETS)) / "pyproject.toml").read_text())["project"]
+def test_no_two_components_have_the_same_name(tmp_path):
+    project = tomllib.loads((new(tmp_path, ",".join(COMPONENTS)) / "pyproject.toml").read_text())["project"]
     groups = {group: list(entries) for group, entries in project["entry-points"].items() if group != "accelkit.conformance"}
     assert sorted(groups) == ["accelkit.accelerators", "accelkit.clusters", "accelkit.hooks", "accelkit.precisions", "accelkit.strategies"]
-    assert sorted(name for names in groups.values() for name in names) == sorted(FACETS.values())
+    assert sorted(name for names in groups.values() for name in names) == sorted(COMPONENTS.values())
 
 
 def test_reports_are_not_part_of_the_sdist(package, tmp_path):

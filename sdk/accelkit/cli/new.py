@@ -29,7 +29,7 @@ _NEXT = "cd {folder}; pip install --editable '.[dev]'; pytest"
 def command(answers: tuple[str, ...], no_input: bool, output_dir: Path) -> None:
     """Create a plugin that works at once, with package, tests and CI. Asks nine questions, which docs/new-plugin.md explains.
 
-    KEY=VALUE answers a question. The keys are vendor, distribution, accelerator, torch_device, facets, author, email, licence and
+    KEY=VALUE answers a question. The keys are vendor, distribution, accelerator, torch_device, components, author, email, licence and
     oldest_accelkit. Nothing is written unless all answers are valid. Prints the path of the new folder.
     """
     template = find_template()

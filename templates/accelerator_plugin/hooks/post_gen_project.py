@@ -1,4 +1,4 @@
-"""Runs after all files are written: removes the files of facets that were not chosen, and records the answers."""
+"""Runs after all files are written: removes the files of components that were not chosen, and records the answers."""
 
 import json
 import pathlib
@@ -19,10 +19,10 @@ FILES = {
 DIRECTORY = "templates/accelerator_plugin"
 
 
-def clean(facets):
-    """Remove the files of other facets, and the ``__pycache__`` folders that pip may have created in the template."""
-    for facet, patterns in FILES.items():
-        for path in [path for pattern in patterns for path in pathlib.Path().glob(pattern) if facet not in facets]:
+def clean(components):
+    """Remove the files of other components, and the ``__pycache__`` folders that pip may have created in the template."""
+    for component, patterns in FILES.items():
+        for path in [path for pattern in patterns for path in pathlib.Path().glob(pattern) if component not in components]:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     for path in list(pathlib.Path().rglob("__pycache__")):
         shutil.rmtree(path)
@@ -45,5 +45,5 @@ def record(answers):
 
 if __name__ == "__main__":
     answers = json.loads(r'{{ cookiecutter | tojson }}')  # fmt: skip
-    clean([facet.strip() for facet in answers["facets"].split(",")])
+    clean([component.strip() for component in answers["components"].split(",")])
     record(answers)

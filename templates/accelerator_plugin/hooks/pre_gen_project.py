@@ -8,7 +8,7 @@ import json
 import re
 import sys
 
-FACETS = ("accelerator", "backend", "precision", "cluster", "strategy", "hooks")
+COMPONENTS = ("accelerator", "backend", "precision", "cluster", "strategy", "hooks")
 LICENCES = ("Apache-2.0", "BSD-3-Clause", "MIT", "LicenseRef-Proprietary")
 RESERVED = (
     *("auto", "gpu", "tpu", "torch", "cpu", "cuda", "mps", "xla"),
@@ -34,8 +34,8 @@ _VERSION = re.compile(r"[0-9]+(\.[0-9]+)*")
 def objections(answers):
     """Return a line for each invalid answer, with the answer and what is expected."""
     checks = {
-        "vendor": _vendor, "distribution": _distribution, "accelerator": _accelerator, "torch_device": _torch_device, "facets": _facets,
-        "author": _author, "email": _email, "licence": _licence, "oldest_accelkit": _oldest_accelkit,
+        "vendor": _vendor, "distribution": _distribution, "accelerator": _accelerator, "torch_device": _torch_device,
+        "components": _components, "author": _author, "email": _email, "licence": _licence, "oldest_accelkit": _oldest_accelkit,
     }  # fmt: skip
     found = {name: _length(name, answers) or check(str(answers[name]), answers) for name, check in checks.items()}
     return [f"{name}={str(answers[name])!r:.80}: {problem}" for name, problem in found.items() if problem]
@@ -78,19 +78,20 @@ def _torch_device(answer, answers):
     return ""
 
 
-def _facets(answer, answers):
+def _components(answer, answers):
     chosen = [one.strip() for one in answer.split(",")]
-    unknown = [one for one in chosen if one not in FACETS]
+    unknown = [one for one in chosen if one not in COMPONENTS]
     if unknown:
-        return f"unknown facet{'s' * (len(unknown) > 1)} {', '.join(map(repr, unknown))}; use {', '.join(FACETS)}, separated by commas"
+        what = f"unknown component{'s' * (len(unknown) > 1)} {', '.join(map(repr, unknown))}"
+        return f"{what}; use {', '.join(COMPONENTS)}, separated by commas"
     if "backend" in chosen:
         if "accelerator" not in chosen:
-            return "the facet backend needs the facet accelerator, which selects the device"
+            return "the component backend needs the component accelerator, which selects the device"
         if str(answers["accelerator"]) in TORCHS_DEVICES:
-            return f"the facet backend adds the device type {answers['accelerator']} to torch, which has one of that name already"
+            return f"the component backend adds the device type {answers['accelerator']} to torch, which has one of that name already"
         if str(answers["torch_device"]) != "torch:cpu":
-            return "with the facet backend, the package adds the device to torch itself; leave torch_device out"
-    return "" if len(set(chosen)) == len(chosen) else "a facet is given twice"
+            return "with the component backend, the package adds the device to torch itself; leave torch_device out"
+    return "" if len(set(chosen)) == len(chosen) else "a component is given twice"
 
 
 def _author(answer, answers):
